@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/internal/automatic"
 	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
@@ -25,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/admin"
@@ -42,7 +44,7 @@ type agent struct {
 	source    *identity.Source
 	tunnelKey []byte
 	bundles   *identity.Bundles
-	trust     *trust
+	trust     *trusted
 	// own is the addresses that nobody else leads to.
 	own   *lastKnown[[]netip.Prefix]
 	found *browse.Domains
@@ -52,8 +54,8 @@ type agent struct {
 	// foundChanged has a value when what is found changed.
 	foundChanged notify.Channel
 	contracts    *contractCache
-	trusts       *controller.Trusts
-	automatic    *controller.Automatic
+	trusts       *trust.Trusts
+	automatic    *automatic.Automatic
 	// announces says whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
@@ -67,7 +69,7 @@ type agent struct {
 	lender    *lending.Lender
 	tokens    *store.Tokens
 	forgotten *store.Forgotten
-	groups    *controller.Groups
+	groups    *trust.Groups
 	nodes     *nodes
 	lent      *offload.Provider
 	startup   startup
@@ -139,7 +141,7 @@ func (a *agent) buildStates(_ context.Context, own prefixConfig) error {
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
 	a.exchange = newExchange(a.states, a.log)
-	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake("") }}
+	a.trust = &trusted{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}

@@ -10,10 +10,11 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/automatic"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -33,7 +34,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 	if _, err := kube.OnChange(ctx, a.mgr.GetCache(), secret, kube.NewVersion, secrets.Notify); err != nil {
 		return err
 	}
-	a.automatic = &controller.Automatic{
+	a.automatic = &automatic.Automatic{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
@@ -53,13 +54,13 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 }
 
 // firstAttempt returns what the first has to say that says anything.
-func firstAttempt(all ...func(*v1alpha1.ForeignCluster) controller.Attempt) func(*v1alpha1.ForeignCluster) controller.Attempt {
-	return func(fc *v1alpha1.ForeignCluster) controller.Attempt {
+func firstAttempt(all ...func(*v1alpha1.ForeignCluster) trust.Attempt) func(*v1alpha1.ForeignCluster) trust.Attempt {
+	return func(fc *v1alpha1.ForeignCluster) trust.Attempt {
 		for _, attempt := range all {
 			if said := attempt(fc); said.Reason != "" {
 				return said
 			}
 		}
-		return controller.Attempt{}
+		return trust.Attempt{}
 	}
 }

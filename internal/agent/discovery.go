@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/internal/sightings"
 )
 
 // discovery builds what knows which addresses may be dialled, and where what is found in
@@ -69,7 +70,7 @@ func (a *agent) recordSightings(context.Context) error {
 	if a.lans != nil {
 		look = browse.All(a.found.Look, a.lans.Look)
 	}
-	return a.mgr.Add(&controller.Sightings{
+	return a.mgr.Add(&sightings.Sightings{
 		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: look, Wake: a.foundChanged,
 	})
 }

@@ -5,22 +5,22 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
 
 // newGroups builds what proves, to others and of others, that they hold the secret of a
 // group. peerByPolicy adds Secret, Admit and Failed, which are those of policies.
-func (a *agent) newGroups() *controller.Groups {
-	return &controller.Groups{
+func (a *agent) newGroups() *trust.Groups {
+	return &trust.Groups{
 		Self: a.source.ID(), Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Now: time.Now,
 		Call: prover(a.source, a.self),
 	}
 }
 
-// prover is controller.Groups.Call.
+// prover is trust.Groups.Call.
 func prover(source *identity.Source, self func() identity.ClusterInfo) func(context.Context, string, peering.ClusterID, string, []byte) (identity.ClusterInfo, error) {
 	return func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error) {
 		return client.Prove(ctx, client.ProveConfig{Endpoint: endpoint, ID: id, Source: source, Self: self(), Group: group, Secret: secret})
@@ -29,11 +29,11 @@ func prover(source *identity.Source, self func() identity.ClusterInfo) func(cont
 
 // proofs implements server.Proofs.
 type proofs struct {
-	*controller.Groups
+	*trust.Groups
 	self func() identity.ClusterInfo
 }
 
 func (p proofs) Prove(ctx context.Context, proof server.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
-	share, confirmation, err = p.Groups.Prove(ctx, controller.Proof(proof))
+	share, confirmation, err = p.Groups.Prove(ctx, trust.Proof(proof))
 	return p.self(), share, confirmation, err
 }

@@ -15,12 +15,12 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
@@ -30,7 +30,7 @@ import (
 // member is a cluster with a policy that names a group, and the peer API as the agent
 // serves it, over TLS.
 type member struct {
-	*controller.Groups
+	*trust.Groups
 	source   *identity.Source
 	endpoint string
 
@@ -67,12 +67,12 @@ func newMember(t *testing.T, secret string) *member {
 	m := &member{source: newSource(t)}
 	c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()))
 	self := func() identity.ClusterInfo { return infoOf(m.source) }
-	m.Groups = &controller.Groups{
+	m.Groups = &trust.Groups{
 		Self: m.source.ID(), Cache: c, Forgotten: &store.Forgotten{Client: c, Namespace: "entente-system", Now: time.Now}, Now: time.Now,
 		Call: prover(m.source, self),
 		Secret: func(_ context.Context, group string) (string, []byte, error) {
 			if secret == "" || group != blue {
-				return "", nil, controller.GroupUnknown(group)
+				return "", nil, trust.GroupUnknown(group)
 			}
 			return "policy", []byte(secret), nil
 		},

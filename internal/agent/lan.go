@@ -8,15 +8,15 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/browse"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/fabric"
+	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/peering"
 )
 
 // reconcileNodeDiscoveries keeps the NodeDiscovery of the gateway. With discovery on LANs
 // off it removes those that there are.
 func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string) error {
-	discoveries := &controller.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Want: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
+	discoveries := &sightings.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Want: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
 		if !a.cfg.DiscoveryLAN {
 			return nil, nil //nolint:nilnil // none is wanted
 		}

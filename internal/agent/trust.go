@@ -16,6 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
@@ -28,12 +29,12 @@ func (a *agent) self() identity.ClusterInfo {
 // joining is what TrustService needs. It implements server.Trust.
 type joining struct {
 	a *agent
-	*controller.Introductions
+	*trust.Introductions
 	proofs
 }
 
 func (a *agent) joining() joining {
-	return joining{a: a, proofs: proofs{a.groups, a.self}, Introductions: &controller.Introductions{
+	return joining{a: a, proofs: proofs{a.groups, a.self}, Introductions: &trust.Introductions{
 		Client: a.direct, Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Self: a.source.ID(), Rand: rand.Reader, Now: time.Now,
 	}}
 }
@@ -113,7 +114,7 @@ func (a *agent) introduce(ctx context.Context, endpoint string, id peering.Clust
 }
 
 // strangers calls clusters that need not trust this one. It implements
-// controller.Strangers.
+// trust.Strangers.
 type strangers struct{ a *agent }
 
 func (s strangers) Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error) {
@@ -129,9 +130,9 @@ func (s strangers) UpdateBundle(ctx context.Context, id peering.ClusterID) error
 	return client.UpdateBundle(ctx, s.a.sessions.Conn(id), s.a.self())
 }
 
-// trust makes bundles and sessions fit the ForeignClusters. It implements
+// trusted makes bundles and sessions fit the ForeignClusters. It implements
 // controller.Trust.
-type trust struct {
+type trusted struct {
 	self    peering.ClusterID
 	bundles *identity.Bundles
 	// sessions is there once the agent is built.
@@ -172,7 +173,7 @@ const (
 	calledDials = time.Second
 )
 
-func (t *trust) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) {
+func (t *trusted) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) {
 	now := time.Now()
 	t.mu.Lock()
 	t.denied = make(map[peering.ClusterID]bool, len(denied))
@@ -232,7 +233,7 @@ func (t *trust) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) 
 // settle notes which of those that just joined are among the peers that are set,
 // forgets those of which nothing else is to be awaited, and has it looked again when
 // that comes. The lock is held.
-func (t *trust) settle(peers []controller.TrustedPeer, now time.Time) {
+func (t *trusted) settle(peers []controller.TrustedPeer, now time.Time) {
 	var later time.Duration
 	for _, p := range peers {
 		if a := t.admitted[p.ID]; a != nil {
@@ -258,7 +259,7 @@ func (t *trust) settle(peers []controller.TrustedPeer, now time.Time) {
 
 // admit trusts a cluster before its ForeignCluster was looked at. One that called
 // this cluster will dial; the other is dialled at once.
-func (t *trust) admit(id peering.ClusterID, info identity.ClusterInfo, called bool) error {
+func (t *trusted) admit(id peering.ClusterID, info identity.ClusterInfo, called bool) error {
 	t.mu.Lock()
 	delete(t.denied, id)
 	if t.admitted == nil {
@@ -278,21 +279,21 @@ func (t *trust) admit(id peering.ClusterID, info identity.ClusterInfo, called bo
 }
 
 // isDenied says whether an administrator denied a cluster.
-func (t *trust) isDenied(id peering.ClusterID) bool {
+func (t *trusted) isDenied(id peering.ClusterID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.denied[id]
 }
 
-func (t *trust) Session(id peering.ClusterID) controller.Session {
+func (t *trusted) Session(id peering.ClusterID) trust.Session {
 	status := t.sessions.Status(id)
 	if s := status.Session; s != nil {
-		return controller.Session{Up: &controller.SessionInfo{
+		return trust.Session{Up: &trust.SessionInfo{
 			Dialled: s.Dialled, Endpoint: s.Endpoint, Since: s.Since,
 			RoundTrip: s.RoundTrip, ClockSkew: s.ClockSkew, NotAfter: s.PeerNotAfter,
 		}}
 	}
-	out := controller.Session{
+	out := trust.Session{
 		Why: "no session with the peer's agent yet: it has no endpoint that could be dialled, or has not dialled", At: status.ErrAt,
 	}
 	if status.Err != nil {
@@ -305,7 +306,7 @@ func (t *trust) Session(id peering.ClusterID) controller.Session {
 	return out
 }
 
-func (t *trust) Revoke(ctx context.Context, id peering.ClusterID, message string) error {
+func (t *trusted) Revoke(ctx context.Context, id peering.ClusterID, message string) error {
 	return client.Revoke(ctx, t.sessions.Conn(id), message)
 }
 
@@ -357,7 +358,7 @@ func (a *agent) wakeTrust(id peering.ClusterID) {
 
 // reconcileTrust makes trust of what ForeignClusters say.
 func (a *agent) reconcileTrust(context.Context) error {
-	a.trusts = &controller.Trusts{
+	a.trusts = &trust.Trusts{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		OwnHash:   func() peering.Hash { return a.source.Identity().TrustBundle().Hash() },
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,

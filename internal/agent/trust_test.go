@@ -15,7 +15,7 @@ import (
 
 // trustTest is a trust whose sessions dial nobody.
 type trustTest struct {
-	*trust
+	*trusted
 	looks atomic.Int32
 }
 
@@ -29,7 +29,7 @@ func newTrustTest(t *testing.T) *trustTest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tt := &trustTest{trust: &trust{self: id.ID(), bundles: identity.NewBundles()}}
+	tt := &trustTest{trusted: &trusted{self: id.ID(), bundles: identity.NewBundles()}}
 	tt.again = func() { tt.looks.Add(1) }
 	tt.sessions, err = session.New(session.Config{Source: source, Bundles: tt.bundles, Server: grpc.NewServer()})
 	if err != nil {

@@ -125,10 +125,27 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/kube", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
 	},
+	// How trust begins, what discovery finds, and who is peered with by policy.
+	{
+		packages: "internal/trust",
+		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		outside:  []string{"golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
+	},
+	{
+		packages: "internal/sightings",
+		ours:     []string{"api/...", "peering", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/"},
+	},
+	{
+		packages: "internal/automatic",
+		ours:     []string{"api/...", "peering", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
+	},
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
+			"api/...", "peering", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
@@ -184,6 +201,11 @@ var rules = []rule{
 	{packages: "internal/archtest"},
 	{packages: "internal/charttest", outside: []string{"k8s.io/client-go/rest", "sigs.k8s.io/controller-runtime/pkg/envtest"}},
 	{packages: "internal/fixture", ours: []string{"api/..."}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
+	{
+		packages: "internal/peertest",
+		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
+	},
 	{packages: "internal/namedtest", outside: []string{"github.com/miekg/dns"}},
 	{packages: "internal/image", outside: []string{"github.com/google/go-containerregistry/"}},
 }
@@ -350,7 +372,7 @@ func TestFacesAreKeptApart(t *testing.T) {
 		if !ok {
 			t.Fatalf("no rule for %s", from)
 		}
-		for _, to := range append(faces, "internal/agent", "internal/offload", "internal/controller", "internal/market", "internal/lending", "internal/store") {
+		for _, to := range append(faces, "internal/agent", "internal/offload", "internal/controller", "internal/automatic", "internal/market", "internal/lending", "internal/store") {
 			if from != to && slices.ContainsFunc(r.ours, func(s string) bool { return covers(s, to) }) {
 				t.Errorf("the table lets %s depend on %s", from, to)
 			}

@@ -46,13 +46,15 @@ func TestResourcesDoc(t *testing.T) {
 }
 
 // conditionSources is where the conditions of custom resources are made.
-const conditionSources = "internal/controller"
+var conditionSources = []string{
+	"api/v1alpha1", "internal/store", "internal/trust", "internal/automatic", "internal/controller", "internal/agent", "vk",
+}
 
 const resourcesIntro = `# Custom resources
 
 Every kind of ` + "`%s`" + `, as the definitions in [charts/entente/files/crds](../charts/entente/files/crds) have
 it. [README](../README.md#who-decides-what) says who writes which. This page is generated from the
-definitions and from ` + "`" + conditionSources + "`" + ` by ` + "`make generate`" + `.
+definitions and from the code by ` + "`make generate`" + `.
 
 ` + "`kubectl explain`" + ` prints the same of the version that a cluster has. In a field's name ` + "`[]`" + ` is each item of a
 list and ` + "`{}`" + ` each value of a map. A *quantity* is one of Kubernetes: ` + "`500m`, `2`, `4Gi`" + `. A *duration* is text
@@ -316,7 +318,7 @@ func paragraph(s string) string {
 func conditionReasons(root fs.FS) (map[string]map[string]bool, error) {
 	reasons := &reasonReader{texts: map[string]string{}, found: map[string]map[string]bool{}}
 	var parsed []*ast.File
-	for _, dir := range []string{"api/v1alpha1", "internal/store", conditionSources, "internal/agent", "vk"} {
+	for _, dir := range conditionSources {
 		files, err := fs.Glob(root, dir+"/*.go")
 		if err != nil {
 			return nil, err
@@ -398,7 +400,7 @@ func (r *reasonReader) made(n ast.Node) (kind string, reason ast.Expr) {
 		case *ast.Ident:
 			name = fun.Name
 		case *ast.SelectorExpr:
-			if name = fun.Sel.Name; len(args) == 5 {
+			if name = strings.ToLower(fun.Sel.Name[:1]) + fun.Sel.Name[1:]; len(args) == 5 {
 				args = args[1:]
 			}
 		}
@@ -547,7 +549,7 @@ func position(f *ast.FuncType, name string) int {
 
 func TestReasonsAreRead(t *testing.T) {
 	t.Parallel()
-	root := fstest.MapFS{conditionSources + "/x.go": {Data: []byte(`package x
+	root := fstest.MapFS{"internal/controller/x.go": {Data: []byte(`package x
 
 const typeA, reasonC = "A", "C"
 

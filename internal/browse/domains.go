@@ -13,7 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery/dnssd"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -97,24 +97,24 @@ func (d *Domains) Run(ctx context.Context) error {
 }
 
 // Look returns what is found now.
-func (d *Domains) Look() controller.Looked {
+func (d *Domains) Look() sightings.Looked {
 	if d.Browser == nil {
-		return controller.Looked{}
+		return sightings.Looked{}
 	}
 	all := d.Browser.Domains()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	starting := d.began.IsZero() || d.Now().Sub(d.began) < domainsStart
-	out := controller.Looked{Places: map[controller.Place]bool{}}
+	out := sightings.Looked{Places: map[sightings.Place]bool{}}
 	for _, domain := range all {
 		d.tell(domain)
-		place := controller.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}
+		place := sightings.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}
 		out.Places[place] = starting && (domain.Asked.IsZero() || domain.Err != "")
 		for _, f := range domain.Found {
 			if f.Endpoints = d.Dialable(f.Endpoints); len(f.Endpoints) == 0 {
 				continue
 			}
-			out.Found = append(out.Found, controller.Sighted{ID: f.ID, Sighting: v1alpha1.Sighting{
+			out.Found = append(out.Found, sightings.Sighted{ID: f.ID, Sighting: v1alpha1.Sighting{
 				Source: v1alpha1.FoundDNS, Where: domain.Name, Name: f.Name, Endpoints: f.Endpoints, Seen: metav1.NewTime(f.Seen),
 			}})
 		}

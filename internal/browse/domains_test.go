@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/sightings"
 )
 
 // What is known of a domain that cannot be asked stands for a while after a start, and
@@ -31,7 +31,7 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	place := controller.Place{Source: v1alpha1.FoundDNS, Where: "example.com"}
+	place := sightings.Place{Source: v1alpha1.FoundDNS, Where: "example.com"}
 	d := &Domains{
 		Browser: browser, Now: func() time.Time { return clock }, Log: slog.New(slog.DiscardHandler),
 		Dialable: func(e []string) []string { return e },

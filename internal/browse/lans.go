@@ -13,7 +13,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -43,11 +43,11 @@ type nodeReport struct {
 }
 
 // Look returns what is found now.
-func (l *LANs) Look() controller.Looked {
+func (l *LANs) Look() sightings.Looked {
 	var list v1alpha1.NodeDiscoveryList
 	if err := l.Reader.List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // a cache answers at once
 		l.Log.Warn("cannot tell what is found on LANs", "err", err)
-		return controller.Looked{}
+		return sightings.Looked{}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +55,7 @@ func (l *LANs) Look() controller.Looked {
 	if l.began.IsZero() {
 		l.began, l.nodes = now, map[string]*nodeReport{}
 	}
-	out := controller.Looked{Places: map[controller.Place]bool{}}
+	out := sightings.Looked{Places: map[sightings.Place]bool{}}
 	there := map[string]bool{}
 	for i := range list.Items {
 		nd := &list.Items[i]
@@ -92,7 +92,7 @@ func (l *LANs) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 
 // lookAt adds what one fabric finds. What it finds comes from whoever is on its LANs, and
 // the fabric itself lives where they reach it: everything is checked again.
-func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
+func (l *LANs) lookAt(out *sightings.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
 	since := h.at
 	if since.IsZero() {
 		since = l.began
@@ -103,7 +103,7 @@ func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nod
 	}
 	for _, name := range nd.Status.Interfaces[:min(len(nd.Status.Interfaces), MaxInterfaces)] {
 		if name != "" && peering.Text(name, MaxInterfaceName) == name {
-			out.Places[lanPlace(nd.Name, name)] = silent || !controller.LANSettled(&nd.Status)
+			out.Places[lanPlace(nd.Name, name)] = silent || !sightings.LANSettled(&nd.Status)
 		}
 	}
 	seen := nd.Status.ObservedAt
@@ -117,21 +117,21 @@ func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nod
 		if _, looked := out.Places[place]; !looked || err != nil || len(all) == 0 {
 			continue
 		}
-		out.Found = append(out.Found, controller.Sighted{ID: id, Sighting: v1alpha1.Sighting{
+		out.Found = append(out.Found, sightings.Sighted{ID: id, Sighting: v1alpha1.Sighting{
 			Source: place.Source, Where: place.Where, Node: place.Node,
 			Name: peering.Text(f.Name, MaxClusterName), Endpoints: all, Seen: seen,
 		}})
 	}
 }
 
-func lanPlace(node, name string) controller.Place {
-	return controller.Place{Source: v1alpha1.FoundLAN, Where: name, Node: node}
+func lanPlace(node, name string) sightings.Place {
+	return sightings.Place{Source: v1alpha1.FoundLAN, Where: name, Node: node}
 }
 
 // All brings together what several sources find.
-func All(looks ...func() controller.Looked) func() controller.Looked {
-	return func() controller.Looked {
-		all := controller.Looked{Places: map[controller.Place]bool{}}
+func All(looks ...func() sightings.Looked) func() sightings.Looked {
+	return func() sightings.Looked {
+		all := sightings.Looked{Places: map[sightings.Place]bool{}}
 		for _, look := range looks {
 			one := look()
 			all.Found = append(all.Found, one.Found...)
@@ -151,5 +151,5 @@ func Expected(ctx context.Context, cached ctrlclient.Reader) ([]string, error) {
 	if err := cached.List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	return controller.Expected(policies.Items, all.Items), nil
+	return sightings.Expected(policies.Items, all.Items), nil
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -91,8 +91,8 @@ func TestASilentFabricsReportExpires(t *testing.T) {
 	check("no node", "")
 	l.reports(0, x)
 	check("it has just begun", found+stands)
-	l.clock = l.clock.Add(controller.LANSettles)
-	l.reports(controller.LANSettles, x)
+	l.clock = l.clock.Add(sightings.LANSettles)
+	l.reports(sightings.LANSettles, x)
 	check("it has listened for a while", found+all)
 	l.clock = l.clock.Add(time.Second)
 	l.reports(time.Minute)
@@ -164,10 +164,10 @@ func TestFabricReportsAreValidated(t *testing.T) {
 
 func TestLookAllMergesItsSources(t *testing.T) {
 	t.Parallel()
-	one := func(source v1alpha1.Found, c byte) func() controller.Looked {
-		place := controller.Place{Source: source, Where: string(c)}
-		return func() controller.Looked {
-			return controller.Looked{Places: map[controller.Place]bool{place: true}, Found: []controller.Sighted{{ID: testID(c)}}}
+	one := func(source v1alpha1.Found, c byte) func() sightings.Looked {
+		place := sightings.Place{Source: source, Where: string(c)}
+		return func() sightings.Looked {
+			return sightings.Looked{Places: map[sightings.Place]bool{place: true}, Found: []sightings.Sighted{{ID: testID(c)}}}
 		}
 	}
 	if all := All(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&Domains{}).Look)(); len(all.Found) != 2 || len(all.Places) != 2 {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -52,9 +53,9 @@ func TestNothingThatAPeerSaysKeepsFlowsOpen(t *testing.T) {
 	http := v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}
 	prefixes := []string{"10.0.0.0/16", "10.1.0.0/16", "fd00:1::/64", "10.2.0.0/15"}
 	rapid.Check(t, func(rt *rapid.T) {
-		milan := newOther(t, "milan")
-		fc := trustedAs("milan", milan)
-		contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+		milan := peertest.NewOther(t, "milan")
+		fc := peertest.TrustedAs("milan", milan)
+		contract := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 		pt := newPeersTest(t, fc, contract)
 		pt.AliasPool = []netip.Prefix{prefix("10.240.0.0/15")}
 		pt.Allocate = tunnel.Allocate
@@ -85,7 +86,7 @@ func TestNothingThatAPeerSaysKeepsFlowsOpen(t *testing.T) {
 				exposed = append(exposed, Exposed{Contract: "c-1", Namespace: fmt.Sprint(i), From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.0.0.7"), http}}})
 			}
 			pt.Exposed = func(context.Context, peering.ClusterID) ([]Exposed, error) { return exposed, nil }
-			pt.clock.pass(tunnelPause)
+			pt.clock.Pass(tunnelPause)
 			pt.look(t, "milan")
 			var stands v1alpha1.Tunnel
 			if err := pt.Client.Get(t.Context(), client.ObjectKey{Name: "milan"}, &stands); client.IgnoreNotFound(err) != nil {

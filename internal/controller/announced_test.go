@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
@@ -147,9 +148,9 @@ func TestNoPrefixEndsASession(t *testing.T) {
 	if out := networkFromWire(in); !slices.Equal(out.Prefixes, []string{"0.0.0.0/0", "10.0.0.0/24"}) {
 		t.Errorf("kept %v", out)
 	}
-	milan := newOther(t, "milan")
-	pt := newPeersTest(t, trustedAs("milan", milan))
-	if err := pt.States.Observe(t.Context(), milan.id, peering.PeerState{Network: in}); err != nil {
+	milan := peertest.NewOther(t, "milan")
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan))
+	if err := pt.States.Observe(t.Context(), milan.ID, peering.PeerState{Network: in}); err != nil {
 		t.Errorf("a prefix ends the session: %v", err)
 	}
 }
@@ -158,9 +159,9 @@ func TestNoPrefixEndsASession(t *testing.T) {
 // that the peer takes, and have a way to it.
 func TestManyNodesAreToldInOneState(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
-	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
+	contract := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 	objects := []client.Object{fc, contract}
 	for i := range 300 {
 		objects = append(objects, &corev1.Node{
@@ -169,12 +170,12 @@ func TestManyNodesAreToldInOneState(t *testing.T) {
 			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.%d.%d", i/200, 1+i%200)}}},
 		})
 	}
-	c := trustClient(t, objects...)
+	c := peertest.Client(t, objects...)
 	states := &States{
-		Client: c, Self: ownID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
+		Client: c, Self: peertest.OwnID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
 		Half: func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} },
 	}
-	state, err := states.State(t.Context(), milan.id)
+	state, err := states.State(t.Context(), milan.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

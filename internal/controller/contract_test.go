@@ -22,6 +22,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -134,7 +135,7 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	return indexed(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+	return peertest.Indexed(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Contract{}, &v1alpha1.ForeignCluster{}, &v1alpha1.PeeringRequest{}).
 		WithIndex(&corev1.Pod{}, byNode, nodeOf))
 }

@@ -11,10 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
-var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+var now = peertest.Now
 
 func TestElectGateway(t *testing.T) {
 	t.Parallel()
@@ -172,7 +174,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		c := contractIn(v1alpha1.ContractConsumer, peering.PhaseActive)
 		c.Status.Conditions = []metav1.Condition{{Type: ConditionNodeReady, Status: metav1.ConditionTrue}}
 		v := PeerSnapshot{
-			Peer: fc, Session: Session{Up: &SessionInfo{Since: now}}, Contracts: []v1alpha1.Contract{c},
+			Peer: fc, Session: trust.Session{Up: &trust.SessionInfo{Since: now}}, Contracts: []v1alpha1.Contract{c},
 			FabricNodes: []v1alpha1.FabricNode{gateway("Up", 0)}, Now: now,
 		}
 		if edit != nil {
@@ -193,7 +195,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 	}{
 		"all is well":          {view: view(nil), want: all},
 		"no trust":             {view: view(func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = "" }), want: map[string]metav1.ConditionStatus{"Trusted": "False", "Connected": "False", "Network": "True", "Offloading": "True"}, says: "entente join"},
-		"no session":           {view: view(func(v *PeerSnapshot) { v.Session = Session{Why: "dial tcp 172.30.2.11:30743"} }), want: except("Connected", "False"), says: "172.30.2.11:30743"},
+		"no session":           {view: view(func(v *PeerSnapshot) { v.Session = trust.Session{Why: "dial tcp 172.30.2.11:30743"} }), want: except("Connected", "False"), says: "172.30.2.11:30743"},
 		"probes lost":          {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Down", 0) }), want: except("Network", "False"), says: "172.30.2.11:51820"},
 		"never probed":         {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not taken up"},
 		"the fabric is silent": {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last heard of"},

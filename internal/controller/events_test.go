@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 )
 
 func TestRequestEventsFollowItsAcceptance(t *testing.T) {
@@ -18,7 +19,7 @@ func TestRequestEventsFollowItsAcceptance(t *testing.T) {
 	with := func(status metav1.ConditionStatus, reason, message string) *v1alpha1.PeeringRequest {
 		var r v1alpha1.PeeringRequest
 		if reason != "" {
-			r.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionAccepted, status, reason, message)}
+			r.Status.Conditions = []metav1.Condition{store.Condition(v1alpha1.ConditionAccepted, status, reason, message)}
 		}
 		return &r
 	}

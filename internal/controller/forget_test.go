@@ -16,7 +16,9 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -27,7 +29,7 @@ func (pt *peersTest) turns(t *testing.T, do func()) {
 	t.Helper()
 	was := pt.trustedIs(t, "milan")
 	do()
-	fc := peerCalled(t, pt.Client, "milan")
+	fc := peertest.PeerCalled(t, pt.Client, "milan")
 	if is := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); is != nil && (is.Status != was.Status || !is.LastTransitionTime.Equal(&was.LastTransitionTime)) {
 		is.LastTransitionTime = metav1.NewTime(pt.clock.Now())
 		if err := pt.Client.Status().Update(t.Context(), fc); err != nil {
@@ -37,11 +39,11 @@ func (pt *peersTest) turns(t *testing.T, do func()) {
 }
 
 // forgetting is a peer that is being forgotten, with a contract that is over here.
-func forgetting(t *testing.T, o other, phase peering.Phase) *peersTest {
+func forgetting(t *testing.T, o peertest.Other, phase peering.Phase) *peersTest {
 	t.Helper()
-	fc := trustedAs("milan", o)
+	fc := peertest.TrustedAs("milan", o)
 	fc.Finalizers = []string{v1alpha1.Finalizer}
-	c := contractWith(o, "c-1", v1alpha1.ContractConsumer)
+	c := peertest.ContractWith(o, "c-1", v1alpha1.ContractConsumer)
 	c.Status.Phase, c.Finalizers = phase.String(), []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, fc, c)
 	if err := pt.Client.Delete(t.Context(), fc); err != nil {
@@ -52,28 +54,28 @@ func forgetting(t *testing.T, o other, phase peering.Phase) *peersTest {
 
 func (pt *peersTest) lets(t *testing.T) bool {
 	t.Helper()
-	return letGo(peerCalled(t, pt.Client, "milan"))
+	return letGo(peertest.PeerCalled(t, pt.Client, "milan"))
 }
 
 func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	for name, tc := range map[string]struct {
-		session Session
+		session trust.Session
 		// after is when contracts are let go, says whether the peer counts as told.
 		after time.Duration
 		told  bool
 	}{
-		"it is away":                       {Session{Why: "connection refused"}, forgetWait, false},
-		"it was not dialled yet":           {Session{}, forgetWait, false},
-		"it does not answer":               {Session{Up: &SessionInfo{}}, forgetWait, false},
-		"it does not know us any more":     {Session{Why: "refused", Untrusted: true}, 0, true},
-		"an administrator there denied us": {Session{Why: "denied", Denied: true}, 0, true},
+		"it is away":                       {trust.Session{Why: "connection refused"}, forgetWait, false},
+		"it was not dialled yet":           {trust.Session{}, forgetWait, false},
+		"it does not answer":               {trust.Session{Up: &trust.SessionInfo{}}, forgetWait, false},
+		"it does not know us any more":     {trust.Session{Why: "refused", Untrusted: true}, 0, true},
+		"an administrator there denied us": {trust.Session{Why: "denied", Denied: true}, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pt := forgetting(t, milan, peering.PhaseClosed)
-			pt.trust.set(milan.id, tc.session)
+			pt.trust.set(milan.ID, tc.session)
 			pt.look(t, "milan")
 			if pt.lets(t) != (tc.after == 0) {
 				t.Fatalf("at first it is let go: %t", pt.lets(t))
@@ -82,12 +84,12 @@ func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 				if got := pt.trustedIs(t, "milan"); got.Reason != reasonForgetting || !strings.Contains(got.Message, forgetWait.String()) {
 					t.Errorf("meanwhile it says %+v", got)
 				}
-				pt.clock.pass(tc.after - time.Second)
+				pt.clock.Pass(tc.after - time.Second)
 				pt.look(t, "milan")
-				if pt.lets(t) || !slices.Contains(pt.trust.trusted, milan.id) {
+				if pt.lets(t) || !slices.Contains(pt.trust.trusted, milan.ID) {
 					t.Errorf("a second before its time it is let go %t, trusted %v", pt.lets(t), pt.trust.trusted)
 				}
-				pt.clock.pass(time.Second)
+				pt.clock.Pass(time.Second)
 			}
 			for range 2 {
 				pt.look(t, "milan")
@@ -99,8 +101,8 @@ func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 			if tc.told {
 				want = nil
 			}
-			if !slices.Equal(pt.events.events, want) {
-				t.Errorf("events %v, want %v", pt.events.events, want)
+			if !slices.Equal(pt.events.Events, want) {
+				t.Errorf("events %v, want %v", pt.events.Events, want)
 			}
 		})
 	}
@@ -108,13 +110,13 @@ func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 
 func TestForgettingWaitsFromTheEndOfContracts(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	pt := forgetting(t, milan, peering.PhaseDraining)
 	pt.look(t, "milan")
-	pt.clock.pass(time.Hour)
+	pt.clock.Pass(time.Hour)
 	pt.look(t, "milan")
-	if pt.lets(t) || pt.terminationOf(t, "c-1") != v1alpha1.TerminateNow || len(pt.events.events) > 0 {
-		t.Errorf("let go %t, ends by %q, %v", pt.lets(t), pt.terminationOf(t, "c-1"), pt.events.events)
+	if pt.lets(t) || pt.terminationOf(t, "c-1") != v1alpha1.TerminateNow || len(pt.events.Events) > 0 {
+		t.Errorf("let go %t, ends by %q, %v", pt.lets(t), pt.terminationOf(t, "c-1"), pt.events.Events)
 	}
 	var c v1alpha1.Contract
 	if err := pt.Client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &c); err != nil {
@@ -129,8 +131,8 @@ func TestForgettingWaitsFromTheEndOfContracts(t *testing.T) {
 		t.Fatal(err)
 	}
 	pt.look(t, "milan")
-	if len(peersOf(t, pt.Client)) != 0 || len(pt.memory) != 0 {
-		t.Errorf("it is waited for although nothing is left: %d peers, %v", len(peersOf(t, pt.Client)), pt.memory)
+	if len(peertest.PeersOf(t, pt.Client)) != 0 || len(pt.memory) != 0 {
+		t.Errorf("it is waited for although nothing is left: %d peers, %v", len(peertest.PeersOf(t, pt.Client)), pt.memory)
 	}
 }
 
@@ -157,7 +159,7 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 			if err := b.client.Get(t.Context(), client.ObjectKey{Name: "peer"}, &fc); err != nil {
 				t.Fatal(err)
 			}
-			meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgotten, "it is being forgotten"))
+			meta.SetStatusCondition(&fc.Status.Conditions, store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgotten, "it is being forgotten"))
 			if err := b.client.Status().Update(t.Context(), &fc); err != nil {
 				t.Fatal(err)
 			}
@@ -199,47 +201,49 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 
 func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	const minute = time.Minute
-	refused := func(at time.Duration) func(time.Time) Session {
-		return func(begin time.Time) Session {
-			return Session{Why: "it does not trust this cluster", At: begin.Add(at), Untrusted: true}
+	refused := func(at time.Duration) func(time.Time) trust.Session {
+		return func(begin time.Time) trust.Session {
+			return trust.Session{Why: "it does not trust this cluster", At: begin.Add(at), Untrusted: true}
 		}
 	}
-	away := func(begin time.Time) Session { return Session{Why: "no route to host", At: begin.Add(time.Hour)} }
-	up := func(begin time.Time) Session { return Session{Up: &SessionInfo{Since: begin}} }
+	away := func(begin time.Time) trust.Session {
+		return trust.Session{Why: "no route to host", At: begin.Add(time.Hour)}
+	}
+	up := func(begin time.Time) trust.Session { return trust.Session{Up: &trust.SessionInfo{Since: begin}} }
 	// Each look is a minute after the one before it.
 	for name, tc := range map[string]struct {
-		looks []func(time.Time) Session
+		looks []func(time.Time) trust.Session
 		ends  bool
 	}{
-		"refused again after five minutes": {[]func(time.Time) Session{refused(0), refused(minute), refused(2 * minute), refused(3 * minute), refused(4 * minute), refused(5*minute + time.Second)}, true},
-		"refused once":                     {[]func(time.Time) Session{refused(0), refused(0), refused(0), refused(0), refused(0), refused(0), refused(0), refused(0)}, false},
-		"refused for less long":            {[]func(time.Time) Session{refused(0), refused(minute), refused(2 * minute), refused(3 * minute), refused(4 * minute)}, false},
-		"refused, then cut off":            {[]func(time.Time) Session{refused(0), away, away, away, away, away, away, away}, false},
-		"cut off for long":                 {[]func(time.Time) Session{away, away, away, away, away, away, away, away}, false},
-		"trusted in between":               {[]func(time.Time) Session{refused(0), refused(minute), up, refused(3 * minute), refused(4 * minute), refused(5 * minute), refused(6 * minute)}, false},
-		"cut off in between":               {[]func(time.Time) Session{refused(0), refused(minute), away, refused(3 * minute), refused(4 * minute), refused(5 * minute), refused(6 * minute)}, false},
+		"refused again after five minutes": {[]func(time.Time) trust.Session{refused(0), refused(minute), refused(2 * minute), refused(3 * minute), refused(4 * minute), refused(5*minute + time.Second)}, true},
+		"refused once":                     {[]func(time.Time) trust.Session{refused(0), refused(0), refused(0), refused(0), refused(0), refused(0), refused(0), refused(0)}, false},
+		"refused for less long":            {[]func(time.Time) trust.Session{refused(0), refused(minute), refused(2 * minute), refused(3 * minute), refused(4 * minute)}, false},
+		"refused, then cut off":            {[]func(time.Time) trust.Session{refused(0), away, away, away, away, away, away, away}, false},
+		"cut off for long":                 {[]func(time.Time) trust.Session{away, away, away, away, away, away, away, away}, false},
+		"trusted in between":               {[]func(time.Time) trust.Session{refused(0), refused(minute), up, refused(3 * minute), refused(4 * minute), refused(5 * minute), refused(6 * minute)}, false},
+		"cut off in between":               {[]func(time.Time) trust.Session{refused(0), refused(minute), away, refused(3 * minute), refused(4 * minute), refused(5 * minute), refused(6 * minute)}, false},
 	} {
 		for _, role := range []v1alpha1.ContractRole{v1alpha1.ContractConsumer, v1alpha1.ContractProvider} {
 			t.Run(name+", as "+string(role), func(t *testing.T) {
 				t.Parallel()
 				begin := time.Now()
-				fc := trustedAs("milan", milan)
-				was := condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
+				fc := peertest.TrustedAs("milan", milan)
+				was := store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
 				was.LastTransitionTime = metav1.NewTime(begin.Add(-time.Hour))
 				fc.Status.Conditions = []metav1.Condition{was}
-				pt := newPeersTest(t, fc, contractWith(milan, "c-1", role), tunnelOf("milan"), keysSecret(milan))
+				pt := newPeersTest(t, fc, peertest.ContractWith(milan, "c-1", role), tunnelOf("milan"), keysSecret(milan))
 				for i, session := range tc.looks {
 					if pt.terminationOf(t, "c-1") != "" {
 						t.Fatalf("it ends after %d looks", i)
 					}
-					pt.trust.set(milan.id, session(begin))
+					pt.trust.set(milan.ID, session(begin))
 					pt.turns(t, func() { pt.look(t, "milan") })
 					if got := pt.trustedIs(t, "milan"); got.Reason == reasonNotTrustedByPeer && !strings.Contains(got.Message, forgottenAfter.String()) {
 						t.Errorf("it does not say when contracts end: %s", got.Message)
 					}
-					pt.clock.pass(minute)
+					pt.clock.Pass(minute)
 				}
 				ends := pt.terminationOf(t, "c-1") == v1alpha1.TerminatePeer
 				if ends != tc.ends || pt.hasTunnel(t, "milan") == tc.ends {
@@ -247,15 +251,15 @@ func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
 				}
 				pt.look(t, "milan")
 				said := 0
-				for _, e := range pt.events.events {
+				for _, e := range pt.events.Events {
 					if e == "Warning ForgottenByPeer" {
 						said++
 					}
 				}
 				if (said == 1) != tc.ends || said > 1 {
-					t.Errorf("it is said %d times: %v", said, pt.events.events)
+					t.Errorf("it is said %d times: %v", said, pt.events.Events)
 				}
-				if tc.ends && len(peersOf(t, pt.Client)) != 1 {
+				if tc.ends && len(peertest.PeersOf(t, pt.Client)) != 1 {
 					t.Error("the peer is forgotten, which nobody asked for")
 				}
 			})
@@ -265,12 +269,12 @@ func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
 
 func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	type step struct {
 		after   time.Duration
-		session Session
+		session trust.Session
 	}
-	refused, away, up := Session{Why: "refused", Untrusted: true}, Session{Why: "no route to host"}, Session{Up: &SessionInfo{}}
+	refused, away, up := trust.Session{Why: "refused", Untrusted: true}, trust.Session{Why: "no route to host"}, trust.Session{Up: &trust.SessionInfo{}}
 	// window is a time in which the peer can be reached, and then not for long.
 	window := func(refusals int, apart time.Duration) []step {
 		steps := []step{{time.Hour, refused}}
@@ -299,11 +303,11 @@ func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			fc := trustedAs("milan", milan)
-			was := condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
+			fc := peertest.TrustedAs("milan", milan)
+			was := store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
 			was.LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
 			fc.Status.Conditions = []metav1.Condition{was}
-			pt := newPeersTest(t, fc, contractWith(milan, "c-1", v1alpha1.ContractConsumer))
+			pt := newPeersTest(t, fc, peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer))
 			for i, s := range tc.steps {
 				if got := pt.terminationOf(t, "c-1"); got != "" {
 					if !tc.ends || i < len(tc.steps)-5 {
@@ -311,9 +315,9 @@ func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 					}
 					return
 				}
-				pt.clock.pass(s.after)
+				pt.clock.Pass(s.after)
 				s.session.At = pt.clock.Now()
-				pt.trust.set(milan.id, s.session)
+				pt.trust.set(milan.ID, s.session)
 				for range 2 {
 					pt.turns(t, func() { pt.look(t, "milan") })
 				}
@@ -327,13 +331,13 @@ func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 
 func TestTunnelGoesBeforeAForgottenPeerHeard(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	fc.Finalizers = []string{v1alpha1.Finalizer}
-	c := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	c := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 	c.Status.Phase, c.Finalizers = peering.PhaseClosed.String(), []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, fc, c, tunnelOf("milan"), keysSecret(milan))
-	if err := pt.Client.Delete(t.Context(), peerCalled(t, pt.Client, "milan")); err != nil {
+	if err := pt.Client.Delete(t.Context(), peertest.PeerCalled(t, pt.Client, "milan")); err != nil {
 		t.Fatal(err)
 	}
 	pt.look(t, "milan")
@@ -344,10 +348,10 @@ func TestTunnelGoesBeforeAForgottenPeerHeard(t *testing.T) {
 
 func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	milan := peertest.NewOther(t, "milan")
+	contract := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 	contract.Finalizers = []string{v1alpha1.Finalizer}
-	pt := newPeersTest(t, trustedAs("milan", milan), contract)
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), contract)
 	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, tunnel.Allocate
 	pt.States.Half = func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} }
 	keys := func() int {
@@ -359,7 +363,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	}
 	says := func(n *peering.Network) {
 		t.Helper()
-		if err := pt.States.Observe(t.Context(), milan.id, peering.PeerState{Protocol: 1, Network: n}); err != nil {
+		if err := pt.States.Observe(t.Context(), milan.ID, peering.PeerState{Protocol: 1, Network: n}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -400,25 +404,25 @@ func TestAShortRefusalAndALongSilenceEndNothing(t *testing.T) {
 	for name, decision := range map[string]v1alpha1.Decision{"joined by a token": "", "approved": v1alpha1.DecisionApproved} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			milan := newOther(t, "milan")
-			fc := trustedAs("milan", milan)
+			milan := peertest.NewOther(t, "milan")
+			fc := peertest.TrustedAs("milan", milan)
 			fc.Spec.Decision = decision
-			c := contractWith(milan, "c-1", v1alpha1.ContractConsumer)
+			c := peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer)
 			c.Finalizers = []string{v1alpha1.Finalizer}
 			pt := newPeersTest(t, fc, c)
-			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+			pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now()}})
 			pt.turns(t, func() { pt.look(t, "milan") })
-			pt.clock.pass(time.Minute)
-			refused := Session{Why: "refused", Untrusted: true, At: pt.clock.Now()}
-			pt.trust.set(milan.id, refused)
+			pt.clock.Pass(time.Minute)
+			refused := trust.Session{Why: "refused", Untrusted: true, At: pt.clock.Now()}
+			pt.trust.set(milan.ID, refused)
 			pt.turns(t, func() { pt.look(t, "milan") })
-			pt.clock.pass(forgottenAfter)
-			pt.trust.set(milan.id, Session{Why: "i/o timeout", At: pt.clock.Now()})
+			pt.clock.Pass(forgottenAfter)
+			pt.trust.set(milan.ID, trust.Session{Why: "i/o timeout", At: pt.clock.Now()})
 			pt.turns(t, func() { pt.look(t, "milan") })
 			for _, ends := range []v1alpha1.Termination{"", v1alpha1.TerminatePeer} {
-				pt.clock.pass(forgottenAfter)
+				pt.clock.Pass(forgottenAfter)
 				refused.At = pt.clock.Now()
-				pt.trust.set(milan.id, refused)
+				pt.trust.set(milan.ID, refused)
 				for range 2 {
 					pt.turns(t, func() { pt.look(t, "milan") })
 				}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/tunnel"
 )
 
@@ -24,10 +25,10 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 	const n = 6
 	var objects []client.Object
 	for i := range n {
-		o := newOther(t, fmt.Sprint("peer-", i))
-		fc := trustedAs(fmt.Sprint("peer-", i), o)
+		o := peertest.NewOther(t, fmt.Sprint("peer-", i))
+		fc := peertest.TrustedAs(fmt.Sprint("peer-", i), o)
 		fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}}
-		objects = append(objects, fc, contractWith(o, fmt.Sprint("c-", i), v1alpha1.ContractProvider))
+		objects = append(objects, fc, peertest.ContractWith(o, fmt.Sprint("c-", i), v1alpha1.ContractProvider))
 	}
 	pt := newPeersTest(t, objects...)
 	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, tunnel.Allocate
@@ -75,8 +76,8 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 // A peer without a tunnel costs nothing once it is certain that none is left.
 func TestRemovedTunnelIsNotRemovedAgain(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	pt := newPeersTest(t, trustedAs("milan", milan), tunnelOf("milan"), keysSecret(milan))
+	milan := peertest.NewOther(t, "milan")
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), tunnelOf("milan"), keysSecret(milan))
 	deletes, reads := 0, 0
 	pt.Client = interceptor.NewClient(pt.Client.(client.WithWatch), interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
@@ -97,7 +98,7 @@ func TestRemovedTunnelIsNotRemovedAgain(t *testing.T) {
 		t.Errorf("%d deletes, %d reads, tunnel %v", deletes, reads, pt.hasTunnel(t, "milan"))
 	}
 	// A contract brings a tunnel, and its end takes that away.
-	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	contract := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 	if err := errors.Join(pt.Client.Create(t.Context(), contract), pt.Client.Create(t.Context(), tunnelOf("milan"))); err != nil {
 		t.Fatal(err)
 	}

@@ -1,42 +1,18 @@
 package controller
 
 import (
-	"errors"
 	"os"
 	"testing"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/store"
 )
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
 	os.Exit(m.Run())
-}
-
-// indexed builds a client with the indexes of the agent's cache.
-func indexed(b *fake.ClientBuilder) client.WithWatch {
-	for _, i := range store.Indexes() {
-		b = b.WithIndex(i.Object, i.Field, i.Values)
-	}
-	return b.Build()
-}
-
-func testScheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
-	s := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 func generated(t testing.TB) *identity.Identity {

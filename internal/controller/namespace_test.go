@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 )
 
 // placed is a pod of a controller, made before the end, that placement bound to
@@ -77,7 +78,7 @@ func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *tes
 			for _, name := range gone {
 				delete(want, name)
 			}
-			said := &recorder{}
+			said := &peertest.Recorder{}
 			c := evicting(fakeClient(t, objects...))
 			r := &Namespaces{
 				Client: c, Events: said, Changed: func() {},
@@ -99,8 +100,8 @@ func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *tes
 			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
 				t.Errorf("what is left (-want +got):\n%s", diff)
 			}
-			if told := len(said.events) > 0; told != (gone != nil) {
-				t.Errorf("events: %v", said.events)
+			if told := len(said.Events) > 0; told != (gone != nil) {
+				t.Errorf("events: %v", said.Events)
 			}
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(offloading), offloading); client.IgnoreNotFound(err) != nil || err == nil {
 				t.Errorf("the namespace is not let go: %v", err)
@@ -124,7 +125,7 @@ func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
 	if err := c.Update(t.Context(), bound); err != nil {
 		t.Fatal(err)
 	}
-	r := &Namespaces{Client: staleList{c, corev1.PodList{Items: []corev1.Pod{*seen}}}, Events: &recorder{}}
+	r := &Namespaces{Client: staleList{c, corev1.PodList{Items: []corev1.Pod{*seen}}}, Events: &peertest.Recorder{}}
 	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", DeletionTimestamp: &metav1.Time{Time: end}}}
 	offloading.Spec.PodStrategy = v1alpha1.StrategyRemote
 	if made, err := r.replace(t.Context(), offloading); err != nil || !made {

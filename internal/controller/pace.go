@@ -143,7 +143,7 @@ func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, 
 	}
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	if fc.Hint() {
-		peer = hints
+		peer = store.Hints
 	}
 	err := r.States.Budget.Take(peer, fc)
 	wait, over := store.Later(err)

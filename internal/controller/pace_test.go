@@ -22,7 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -100,13 +102,13 @@ type tunnelTest struct {
 
 func newTunnelTest(t *testing.T) *tunnelTest {
 	t.Helper()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	fc.Status.Network = &v1alpha1.PeerNetwork{
 		Prefixes: []string{"10.0.0.0/16"}, Gateways: []v1alpha1.Gateway{{Name: "n1", PublicKey: "k", Overlay: "fd00::1"}},
 		Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.0.0.0/16", Alias: "10.250.0.0/16"}},
 	}
-	tt := &tunnelTest{peersTest: newPeersTest(t, fc, contractWith(milan, "c-1", v1alpha1.ContractConsumer))}
+	tt := &tunnelTest{peersTest: newPeersTest(t, fc, peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer))}
 	tt.counts = &countingClient{Client: tt.Client}
 	tt.Client = tt.counts
 	tt.States.Budget = &store.WriteBudget{Now: tt.clock.Now}
@@ -154,11 +156,11 @@ func TestATunnelIsWrittenWithinItsPeersBudget(t *testing.T) {
 		if got := tt.allow(t); !cmp.Equal(meet(got, want), got, cmpopts.EquateEmpty()) {
 			t.Fatalf("look %d leaves open what is to be closed", i)
 		}
-		tt.clock.pass(step)
+		tt.clock.Pass(step)
 	}
 	tt.counts.withinBudget(t, took)
 	for range 60 {
-		tt.clock.pass(time.Second)
+		tt.clock.Pass(time.Second)
 		tt.look(t, "milan")
 	}
 	want, _ := PlanAllow(tt.exposed, nil)
@@ -195,16 +197,16 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 		t.Errorf("what waits is looked at again after %s", again)
 	}
 	is("at once what closes is closed:", sourced("shop", addr("10.240.0.2")))
-	tt.clock.pass(tunnelPause)
+	tt.clock.Pass(tunnelPause)
 	look()
 	is("after the pause", tt.exposed...)
 
 	// Without budget all of a namespace of which something closes is closed.
-	tt.clock.pass(tunnelPause)
+	tt.clock.Pass(tunnelPause)
 	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3")), sourced("bank", addressesFrom(addr("10.241.0.1"), 1000)...)}
 	look()
 	is("with another namespace", tt.exposed...)
-	peer := peering.ClusterID(peerCalled(t, tt.Client, "milan").Spec.ClusterID)
+	peer := peering.ClusterID(peertest.PeerCalled(t, tt.Client, "milan").Spec.ClusterID)
 	for tt.States.Budget.TakeBytes(peer, 1<<10) == nil {
 	}
 	tt.exposed[1] = sourced("bank", addressesFrom(addr("10.241.0.2"), 999)...)
@@ -212,7 +214,7 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 	if got := tt.allow(t); len(got) != 1 || got[0].Namespace != "shop" {
 		t.Errorf("without budget %+v is open, want the namespace of which nothing closes", got)
 	}
-	tt.clock.pass(time.Minute)
+	tt.clock.Pass(time.Minute)
 	look()
 	is("once there is room again", tt.exposed...)
 }
@@ -234,7 +236,7 @@ func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 		}
 		return nil
 	}
-	tt.clock.pass(time.Minute)
+	tt.clock.Pass(time.Minute)
 	tt.exposed = []Exposed{sourced("bad", addr("10.240.0.3")), sourced("shop", addr("10.240.0.1"))}
 	if _, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "milan"}}); !apierrors.IsConflict(err) {
 		t.Errorf("that closing failed is not tried again: %v", err)
@@ -275,8 +277,8 @@ func TestUseIsWrittenWithinThePeersBudget(t *testing.T) {
 // written within its budget, and right in the end.
 func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	for i := range 256 {
 		fc.Status.Contracts = append(fc.Status.Contracts, v1alpha1.PeerContract{ID: fmt.Sprint("x", i), Phase: "Active", Message: strings.Repeat("x", maxPeerMessage)})
 	}
@@ -286,21 +288,21 @@ func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 	pt.States.Budget = &store.WriteBudget{Now: pt.clock.Now}
 	const step, took = 500 * time.Millisecond, time.Minute
 	up := func(is bool) {
-		pt.trust.set(milan.id, Session{Why: "it closed", At: pt.clock.Now()})
+		pt.trust.set(milan.ID, trust.Session{Why: "it closed", At: pt.clock.Now()})
 		if is {
-			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+			pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now()}})
 		}
 	}
 	for i := range int(took / step) {
 		up(i%2 == 0)
 		pt.look(t, "milan")
-		pt.clock.pass(step)
+		pt.clock.Pass(step)
 	}
 	counts.withinBudget(t, took)
 	up(true)
-	pt.clock.pass(time.Minute)
+	pt.clock.Pass(time.Minute)
 	pt.look(t, "milan")
-	if c := meta.FindStatusCondition(peerCalled(t, pt.Client, "milan").Status.Conditions, v1alpha1.ConditionConnected); c == nil || c.Status != metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(peertest.PeerCalled(t, pt.Client, "milan").Status.Conditions, v1alpha1.ConditionConnected); c == nil || c.Status != metav1.ConditionTrue {
 		t.Errorf("in the end it says %+v", c)
 	}
 }
@@ -310,12 +312,12 @@ func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
 	t.Parallel()
 	tt := newTunnelTest(t)
-	fc := peerCalled(t, tt.Client, "milan")
+	fc := peertest.PeerCalled(t, tt.Client, "milan")
 	id := peering.ClusterID(fc.Spec.ClusterID)
 	look := func() v1alpha1.ForeignClusterStatus {
 		t.Helper()
 		tt.look(t, "milan")
-		return peerCalled(t, tt.Client, "milan").Status
+		return peertest.PeerCalled(t, tt.Client, "milan").Status
 	}
 	spendAll(tt.States.Budget, id)
 	got := look()
@@ -326,13 +328,13 @@ func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
 		t.Error("its conditions are written though its budget is spent")
 	}
 	// It was charged: there is room again when that has drained, too.
-	tt.clock.pass(time.Minute)
+	tt.clock.Pass(time.Minute)
 	if got := look(); len(got.Conditions) == 0 {
 		t.Error("its conditions are never written")
 	}
 	// An administrator denies it.
 	spendAll(tt.States.Budget, id)
-	fc = peerCalled(t, tt.Client, "milan")
+	fc = peertest.PeerCalled(t, tt.Client, "milan")
 	fc.Spec.Decision = v1alpha1.DecisionDenied
 	if err := tt.Client.Update(t.Context(), fc); err != nil {
 		t.Fatal(err)

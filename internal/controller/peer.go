@@ -28,6 +28,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -38,37 +39,9 @@ type Trust interface {
 	// nobody.
 	Set(peers []TrustedPeer, denied []peering.ClusterID)
 	// Session returns the session with a peer.
-	Session(id peering.ClusterID) Session
+	Session(id peering.ClusterID) trust.Session
 	// Revoke notifies a peer, if there is a session, that it is trusted no longer.
 	Revoke(ctx context.Context, id peering.ClusterID, message string) error
-}
-
-// Session is the session with a peer's agent, or why there is none.
-type Session struct {
-	// Up is the session; nil while there is none.
-	Up *SessionInfo
-	// Why says why there is none, and At when that was found out.
-	Why string
-	At  time.Time
-	// Denied says that the peer, when it was dialled last, proved who it is and said
-	// that an administrator there denied this cluster; Untrusted, that it does not
-	// know or trust this cluster.
-	Denied, Untrusted bool
-}
-
-// SessionInfo is a session that is up.
-type SessionInfo struct {
-	// Dialled says that this side dialled, Endpoint where.
-	Dialled  bool
-	Endpoint string
-	Since    time.Time
-	// RoundTrip is that of a message; 0 until it was measured.
-	RoundTrip time.Duration
-	// ClockSkew is how far the peer's clock is ahead. The side that was dialled knows
-	// it once RoundTrip is known.
-	ClockSkew time.Duration
-	// NotAfter is when the certificate ends that the peer showed.
-	NotAfter time.Time
 }
 
 // TrustedPeer is a cluster that is trusted.
@@ -90,10 +63,10 @@ type Peers struct {
 	States *States
 	Trust  Trust
 	// Attempt returns why there is no trust in a cluster yet.
-	Attempt func(fc *v1alpha1.ForeignCluster) Attempt
+	Attempt func(fc *v1alpha1.ForeignCluster) trust.Attempt
 	// Forget revokes what a cluster was once trusted by.
 	Forget    func(ctx context.Context, id peering.ClusterID) error
-	Forgotten Forgotten
+	Forgotten *store.Forgotten
 	Events    events.EventRecorder
 	// AliasPool is where aliases for peers' prefixes come from.
 	AliasPool []netip.Prefix
@@ -308,7 +281,7 @@ func (r *Peers) prepare(ctx context.Context, s *PeerSnapshot, plan peerPlan) (en
 		}
 	}
 	before := s.Peer.DeepCopy()
-	protect(s.Peer)
+	trust.Protect(s.Peer)
 	if err := store.PatchLocked(ctx, r.Client, before, s.Peer); err != nil || !plan.endTrust {
 		return false, err
 	}
@@ -366,18 +339,6 @@ func (r *Peers) writeStatus(ctx context.Context, before, fc *v1alpha1.ForeignClu
 func (r *Peers) isReplaced(fc *v1alpha1.ForeignCluster) (replaced bool) {
 	r.recall(fc.UID, func(m *peerMemory) { replaced = fc.ResourceVersion != "" && m.replaced == fc.ResourceVersion })
 	return replaced
-}
-
-// protect gives a trusted peer's object the finalizer, so that it stays until what exists
-// because of it was removed, and the label by which peers are selected. For one that was
-// never trusted there is nothing to remove.
-func protect(fc *v1alpha1.ForeignCluster) {
-	if fc.Spec.TrustBundle != "" {
-		controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
-	}
-	if fc.Spec.ClusterID != "" {
-		metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
-	}
 }
 
 // endTrust removes the roots of a peer that was denied, which cuts it off, and says
@@ -496,14 +457,9 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: store.PeerOfPolicy(fc) != "", Bundle: fc.Spec.TrustBundle})
 		}
 	}
-	pruneMissing(r.memory, exists)
+	maps.DeleteFunc(r.memory, func(uid types.UID, _ *peerMemory) bool { return !exists[uid] })
 	r.Trust.Set(peers, denied)
 	return primary, nil
-}
-
-// pruneMissing deletes the entries of objects that exist no more.
-func pruneMissing[V any](of map[types.UID]V, exists map[types.UID]bool) {
-	maps.DeleteFunc(of, func(uid types.UID, _ V) bool { return !exists[uid] })
 }
 
 // forget ends everything with a peer. It waits for this cluster alone, but for a moment in

@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,7 +30,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -42,7 +43,7 @@ type fakeTrust struct {
 	trusted  []peering.ClusterID
 	checked  []peering.ClusterID
 	denied   []peering.ClusterID
-	sessions map[peering.ClusterID]Session
+	sessions map[peering.ClusterID]trust.Session
 	told     []peering.ClusterID
 	hang     chan struct{}
 }
@@ -59,7 +60,7 @@ func (f *fakeTrust) Set(peers []TrustedPeer, denied []peering.ClusterID) {
 	}
 }
 
-func (f *fakeTrust) Session(id peering.ClusterID) Session {
+func (f *fakeTrust) Session(id peering.ClusterID) trust.Session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sessions[id]
@@ -80,50 +81,38 @@ func (f *fakeTrust) Revoke(ctx context.Context, id peering.ClusterID, _ string) 
 	}
 }
 
-func (f *fakeTrust) set(id peering.ClusterID, s Session) {
+func (f *fakeTrust) set(id peering.ClusterID, s trust.Session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sessions[id] = s
-}
-
-// recorder remembers events.
-type recorder struct {
-	mu     sync.Mutex
-	events []string
-}
-
-func (r *recorder) Eventf(_, _ runtime.Object, kind, reason, _, _ string, _ ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, kind+" "+reason)
 }
 
 // peersTest is a Peers that runs when the test says so.
 type peersTest struct {
 	*Peers
 	trust   *fakeTrust
-	events  *recorder
-	clock   *testClock
-	attempt Attempt
+	events  *peertest.Recorder
+	clock   *peertest.Clock
+	attempt trust.Attempt
 	forgot  []peering.ClusterID
 	again   chan string
 }
 
 func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 	t.Helper()
-	c := trustClient(t, objects...)
+	c := peertest.Client(t, objects...)
 	pt := &peersTest{
-		trust: &fakeTrust{sessions: map[peering.ClusterID]Session{}}, events: &recorder{}, clock: &testClock{now: time.Now()}, again: make(chan string, 8),
+		trust: &fakeTrust{sessions: map[peering.ClusterID]trust.Session{}}, events: &peertest.Recorder{}, clock: peertest.NewClock(time.Now()), again: make(chan string, 8),
 	}
 	pt.Peers = &Peers{
 		Client: c, Trust: pt.trust, Events: pt.events, Now: pt.clock.Now,
-		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: ownID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: tunnel.Aggregate},
-		Attempt: func(*v1alpha1.ForeignCluster) Attempt { return pt.attempt },
+		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: peertest.OwnID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: tunnel.Aggregate},
+		Attempt: func(*v1alpha1.ForeignCluster) trust.Attempt { return pt.attempt },
 		Forget: func(_ context.Context, id peering.ClusterID) error {
 			pt.forgot = append(pt.forgot, id)
 			return nil
 		},
-		Forgotten: forgottenAt(c, pt.clock.Now),
+		Forgotten: peertest.ForgottenAt(c, pt.clock.Now),
 		Again:     func(name string) { pt.again <- name },
 		Spoken:    func(peering.ClusterID) {}, Readdressed: func() {},
 		Exposed: func(context.Context, peering.ClusterID) ([]Exposed, error) { return nil, nil },
@@ -131,57 +120,58 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 	return pt
 }
 
-func (pt *peersTest) look(t testing.TB, name string) {
-	t.Helper()
-	if _, err := pt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}); err != nil {
-		t.Fatal(err)
+// trusts is the Trusts of the same agent.
+func (pt *peersTest) trusts(strangers *peertest.Strangers) *trust.Trusts {
+	return &trust.Trusts{
+		Client: pt.Client, Direct: pt.Client, Namespace: "entente-system", Self: peertest.OwnID, Strangers: strangers, Now: pt.clock.Now,
+		OwnHash: func() peering.Hash { return peering.Hash{1} }, Session: pt.trust.Session, Said: func(string) {},
 	}
 }
 
-func trustedAs(name string, o other) *v1alpha1.ForeignCluster {
-	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1}}
-	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), TrustBundle: o.info.PEM(), Endpoints: o.info.Endpoints}
-	return fc
+func (pt *peersTest) look(t testing.TB, name string) {
+	t.Helper()
+	looks(t, pt.Peers, name)
+}
+
+// looks has a reconciler look at one object.
+func looks(t testing.TB, r reconcile.Reconciler, name string) {
+	t.Helper()
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // No person vouches for where a policy's peer says that it is, now or later.
 func TestOnlyPolicysPeersAreChecked(t *testing.T) {
 	t.Parallel()
-	milan, genoa := newOther(t, "milan"), newOther(t, "genoa")
-	theirs := trustedAs("genoa", genoa)
+	milan, genoa := peertest.NewOther(t, "milan"), peertest.NewOther(t, "genoa")
+	theirs := peertest.TrustedAs("genoa", genoa)
 	theirs.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
 	store.ByPolicy(theirs, "home", "Group/garage")
-	pt := newPeersTest(t, trustedAs("milan", milan), theirs)
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), theirs)
 	if err := pt.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if len(pt.trust.trusted) != 2 || !slices.Equal(pt.trust.checked, []peering.ClusterID{genoa.id}) {
-		t.Errorf("of %v are checked %v, want only %s", pt.trust.trusted, pt.trust.checked, genoa.id)
+	if len(pt.trust.trusted) != 2 || !slices.Equal(pt.trust.checked, []peering.ClusterID{genoa.ID}) {
+		t.Errorf("of %v are checked %v, want only %s", pt.trust.trusted, pt.trust.checked, genoa.ID)
 	}
-}
-
-func contractWith(o other, name string, role v1alpha1.ContractRole) *v1alpha1.Contract {
-	c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelPeer: string(o.id)}}}
-	c.Spec.Role, c.Spec.PeerID, c.Spec.Network = role, string(o.id), v1alpha1.NetworkTunnel
-	c.Status.Phase = peering.PhaseActive.String()
-	return c
 }
 
 func tunnelOf(name string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-func keysSecret(o ...other) *corev1.Secret {
+func keysSecret(o ...peertest.Other) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: FabricSecret}, Data: map[string][]byte{}}
 	for _, o := range o {
-		s.Data[string(o.id)] = []byte("psk")
+		s.Data[string(o.ID)] = []byte("psk")
 	}
 	return s
 }
 
 func (pt *peersTest) trustedIs(t testing.TB, name string) metav1.Condition {
 	t.Helper()
-	c := meta.FindStatusCondition(peerCalled(t, pt.Client, name).Status.Conditions, v1alpha1.ConditionTrusted)
+	c := meta.FindStatusCondition(peertest.PeerCalled(t, pt.Client, name).Status.Conditions, v1alpha1.ConditionTrusted)
 	if c == nil {
 		return metav1.Condition{}
 	}
@@ -208,23 +198,23 @@ func (pt *peersTest) hasTunnel(t testing.TB, name string) bool {
 
 func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 	t.Parallel()
-	milan, rome := newOther(t, "milan"), newOther(t, "rome")
-	fc := trustedAs("milan", milan)
-	pt := newPeersTest(t, fc, trustedAs("rome", rome), contractWith(milan, "c-1", v1alpha1.ContractConsumer), contractWith(milan, "c-2", v1alpha1.ContractProvider),
-		contractWith(rome, "c-3", v1alpha1.ContractConsumer), tunnelOf("milan"), tunnelOf("rome"), keysSecret(milan, rome))
-	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+	milan, rome := peertest.NewOther(t, "milan"), peertest.NewOther(t, "rome")
+	fc := peertest.TrustedAs("milan", milan)
+	pt := newPeersTest(t, fc, peertest.TrustedAs("rome", rome), peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer), peertest.ContractWith(milan, "c-2", v1alpha1.ContractProvider),
+		peertest.ContractWith(rome, "c-3", v1alpha1.ContractConsumer), tunnelOf("milan"), tunnelOf("rome"), keysSecret(milan, rome))
+	pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now()}})
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue || len(pt.trust.trusted) != 2 {
 		t.Fatalf("before: %+v, trusted %v", got, pt.trust.trusted)
 	}
-	denied := peerCalled(t, pt.Client, "milan")
+	denied := peertest.PeerCalled(t, pt.Client, "milan")
 	denied.Spec.Decision = v1alpha1.DecisionDenied
 	if err := pt.Client.Update(t.Context(), denied); err != nil {
 		t.Fatal(err)
 	}
 	// Another peer is looked at first; the one that is denied is still to be told.
 	pt.look(t, "rome")
-	if !slices.Contains(pt.trust.trusted, milan.id) {
+	if !slices.Contains(pt.trust.trusted, milan.ID) {
 		t.Error("it was cut off before it was told")
 	}
 	pt.look(t, "milan")
@@ -235,46 +225,44 @@ func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 		t.Errorf("%s is looked at again", name)
 	}
 	pt.look(t, "milan")
-	fc = peerCalled(t, pt.Client, "milan")
-	if fc.Spec.TrustBundle != "" || slices.Contains(pt.trust.trusted, milan.id) || !slices.Contains(pt.trust.denied, milan.id) {
+	fc = peertest.PeerCalled(t, pt.Client, "milan")
+	if fc.Spec.TrustBundle != "" || slices.Contains(pt.trust.trusted, milan.ID) || !slices.Contains(pt.trust.denied, milan.ID) {
 		t.Errorf("after: %+v, trusted %v, denied %v", fc.Spec, pt.trust.trusted, pt.trust.denied)
 	}
-	if !slices.Equal(pt.trust.told, []peering.ClusterID{milan.id}) || !slices.Equal(pt.forgot, []peering.ClusterID{milan.id}) {
+	if !slices.Equal(pt.trust.told, []peering.ClusterID{milan.ID}) || !slices.Equal(pt.forgot, []peering.ClusterID{milan.ID}) {
 		t.Errorf("told %v, forgot %v", pt.trust.told, pt.forgot)
 	}
-	if fc.Status.Introduction == nil || fc.Status.Introduction.Bundle != milan.info.PEM() || fc.Status.Introduction.Code != "" {
+	if fc.Status.Introduction == nil || fc.Status.Introduction.Bundle != milan.Info.PEM() || fc.Status.Introduction.Code != "" {
 		t.Errorf("the tombstone is %+v", fc.Status.Introduction)
 	}
-	pt.trust.set(milan.id, Session{})
+	pt.trust.set(milan.ID, trust.Session{})
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Reason != "Denied" || got.Status != metav1.ConditionFalse {
 		t.Errorf("it says %+v", got)
 	}
 	// Nobody else is any the worse.
-	if pt.terminationOf(t, "c-3") != "" || !pt.hasTunnel(t, "rome") || !slices.Contains(pt.trust.trusted, rome.id) {
+	if pt.terminationOf(t, "c-3") != "" || !pt.hasTunnel(t, "rome") || !slices.Contains(pt.trust.trusted, rome.ID) {
 		t.Error("another peer suffered")
 	}
 	var keys corev1.Secret
 	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &keys); err != nil || len(keys.Data) != 1 {
 		t.Errorf("%d preshared keys are left, %v", len(keys.Data), err)
 	}
-	if diff := cmp.Diff([]string{"Normal Joined", "Normal Connected"}, pt.events.events[:2]); diff != "" {
+	if diff := cmp.Diff([]string{"Normal Joined", "Normal Connected"}, pt.events.Events[:2]); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if !slices.Contains(pt.events.events, "Normal Denied") {
-		t.Errorf("events %v", pt.events.events)
+	if !slices.Contains(pt.events.Events, "Normal Denied") {
+		t.Errorf("events %v", pt.events.Events)
 	}
 	// Approving it needs nothing of the peer.
-	fc = peerCalled(t, pt.Client, "milan")
+	fc = peertest.PeerCalled(t, pt.Client, "milan")
 	fc.Spec.Decision = v1alpha1.DecisionApproved
 	if err := pt.Client.Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
-	tt := newTrustsTest(t)
-	tt.Trusts.Client, tt.Trusts.Direct = pt.Client, pt.Client
-	tt.look(t, "milan")
+	looks(t, pt.trusts(&peertest.Strangers{}), "milan")
 	pt.look(t, "milan")
-	if !slices.Contains(pt.trust.trusted, milan.id) || len(pt.trust.denied) != 0 {
+	if !slices.Contains(pt.trust.trusted, milan.ID) || len(pt.trust.denied) != 0 {
 		t.Errorf("after approval: trusted %v, denied %v", pt.trust.trusted, pt.trust.denied)
 	}
 	if got := pt.trustedIs(t, "milan"); got.Reason != "AwaitingPeer" {
@@ -285,12 +273,12 @@ func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 func TestDeniedPeerThatDoesNotAnswerIsCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		milan := newOther(t, "milan")
-		fc := trustedAs("milan", milan)
+		milan := peertest.NewOther(t, "milan")
+		fc := peertest.TrustedAs("milan", milan)
 		fc.Spec.Decision = v1alpha1.DecisionDenied
 		pt := newPeersTest(t, fc)
 		pt.trust.hang = make(chan struct{})
-		pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+		pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now()}})
 		begin := time.Now()
 		pt.look(t, "milan")
 		if took := time.Since(begin); took > 0 {
@@ -301,7 +289,7 @@ func TestDeniedPeerThatDoesNotAnswerIsCutOff(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		pt.look(t, "milan")
-		if peerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 {
+		if peertest.PeerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 {
 			t.Error("it is trusted still")
 		}
 	})
@@ -309,24 +297,24 @@ func TestDeniedPeerThatDoesNotAnswerIsCutOff(t *testing.T) {
 
 func TestDeniedPeerThatIsAwayIsCutOffAtOnce(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	fc.Spec.Decision = v1alpha1.DecisionDenied
 	pt := newPeersTest(t, fc)
 	pt.look(t, "milan")
-	if peerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 || len(pt.trust.told) != 0 {
+	if peertest.PeerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 || len(pt.trust.told) != 0 {
 		t.Errorf("trusted %v, told %v", pt.trust.trusted, pt.trust.told)
 	}
 	pt.look(t, "milan")
-	if !slices.Equal(pt.trust.denied, []peering.ClusterID{milan.id}) {
+	if !slices.Equal(pt.trust.denied, []peering.ClusterID{milan.ID}) {
 		t.Errorf("denied %v", pt.trust.denied)
 	}
 }
 
 func TestDeniedPeerIsCutOffDespiteAPIServerErrors(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	fc.Spec.Decision = v1alpha1.DecisionDenied
 	pt := newPeersTest(t, fc)
 	pt.Forget = func(context.Context, peering.ClusterID) error { return errors.New("etcd is away") }
@@ -340,7 +328,7 @@ func TestDeniedPeerIsCutOffDespiteAPIServerErrors(t *testing.T) {
 
 func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	for name, tc := range map[string]struct {
 		heard time.Duration
 		later string
@@ -350,14 +338,14 @@ func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pt := newPeersTest(t, trustedAs("milan", milan))
-			pt.clock.now = pt.clock.now.Truncate(time.Second) // as conditions have it
-			if err := store.MarkJoined(t.Context(), pt.Client, peerCalled(t, pt.Client, "milan")); err != nil {
+			pt := newPeersTest(t, peertest.TrustedAs("milan", milan))
+			pt.clock.Pass(-time.Duration(pt.clock.Now().Nanosecond())) // as conditions have it
+			if err := store.MarkJoined(t.Context(), pt.Client, peertest.PeerCalled(t, pt.Client, "milan")); err != nil {
 				t.Fatal(err)
 			}
 			joined := pt.trustedIs(t, "milan").LastTransitionTime.Time
-			pt.trust.set(milan.id, Session{Why: "refused", At: joined.Add(tc.heard), Untrusted: true})
-			pt.clock.pass(joined.Add(2 * time.Second).Sub(pt.clock.Now()))
+			pt.trust.set(milan.ID, trust.Session{Why: "refused", At: joined.Add(tc.heard), Untrusted: true})
+			pt.clock.Pass(joined.Add(2 * time.Second).Sub(pt.clock.Now()))
 			result, err := pt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "milan"}})
 			if err != nil {
 				t.Fatal(err)
@@ -368,13 +356,13 @@ func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
 			if want := joinSettles - 2*time.Second; result.RequeueAfter != want {
 				t.Errorf("it is looked at again after %s, want %s", result.RequeueAfter, want)
 			}
-			pt.clock.pass(result.RequeueAfter)
+			pt.clock.Pass(result.RequeueAfter)
 			pt.look(t, "milan")
 			if got := pt.trustedIs(t, "milan"); got.Reason != tc.later {
 				t.Errorf("after it settled it says %+v, want %s", got, tc.later)
 			}
 			// What the peer says from then on counts at once.
-			pt.trust.set(milan.id, Session{Why: "refused", At: pt.clock.Now(), Untrusted: true})
+			pt.trust.set(milan.ID, trust.Session{Why: "refused", At: pt.clock.Now(), Untrusted: true})
 			pt.look(t, "milan")
 			if got := pt.trustedIs(t, "milan"); got.Reason != "NotTrustedByPeer" || got.Status != metav1.ConditionFalse {
 				t.Errorf("after another refusal it says %+v", got)
@@ -385,22 +373,22 @@ func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
 
 func TestRevocationByThePeerEndsContracts(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	for name, hear := range map[string]func(*testing.T, *peersTest){
 		"told over the session": func(t *testing.T, pt *peersTest) {
-			if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.id, "we moved", pt.clock.Now()); err != nil {
+			if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.ID, "we moved", pt.clock.Now()); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"told when it dialled": func(_ *testing.T, pt *peersTest) {
-			pt.trust.set(milan.id, Session{Why: "denied", At: pt.clock.Now().Add(2 * time.Second), Denied: true})
+			pt.trust.set(milan.ID, trust.Session{Why: "denied", At: pt.clock.Now().Add(2 * time.Second), Denied: true})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
+			pt := newPeersTest(t, peertest.TrustedAs("milan", milan), peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
 			since := pt.clock.Now().Add(-time.Minute)
-			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: since}})
+			pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: since}})
 			pt.look(t, "milan")
 			hear(t, pt)
 			for range 2 {
@@ -412,11 +400,11 @@ func TestRevocationByThePeerEndsContracts(t *testing.T) {
 			if pt.terminationOf(t, "c-1") != v1alpha1.TerminatePeer || pt.hasTunnel(t, "milan") {
 				t.Errorf("contract ends by %q, tunnel %t", pt.terminationOf(t, "c-1"), pt.hasTunnel(t, "milan"))
 			}
-			if !slices.Contains(pt.trust.trusted, milan.id) || len(pt.trust.denied) != 0 {
+			if !slices.Contains(pt.trust.trusted, milan.ID) || len(pt.trust.denied) != 0 {
 				t.Error("that the peer trusts no longer makes this side not trust it")
 			}
 			// A session after that, which the peer would refuse, means trust again.
-			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now().Add(3 * time.Second)}})
+			pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now().Add(3 * time.Second)}})
 			pt.look(t, "milan")
 			if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue {
 				t.Errorf("with a new session it says %+v", got)
@@ -427,18 +415,18 @@ func TestRevocationByThePeerEndsContracts(t *testing.T) {
 
 func TestRevocationEndsWithASessionOfTheSameSecond(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	pt := newPeersTest(t, trustedAs("milan", milan))
+	milan := peertest.NewOther(t, "milan")
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan))
 	at := pt.clock.Now().Truncate(time.Second).Add(100 * time.Millisecond)
-	if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.id, "", at); err != nil {
+	if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.ID, "", at); err != nil {
 		t.Fatal(err)
 	}
-	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: at.Add(50 * time.Millisecond)}})
+	pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: at.Add(50 * time.Millisecond)}})
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Reason != store.RevokedByPeer {
 		t.Errorf("while it may be the session over which it was said: %+v", got)
 	}
-	pt.clock.pass(sessionDead + time.Second)
+	pt.clock.Pass(sessionDead + time.Second)
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue {
 		t.Errorf("when that would be dead: %+v", got)
@@ -447,17 +435,17 @@ func TestRevocationEndsWithASessionOfTheSameSecond(t *testing.T) {
 
 func TestSilenceIsNoRevocation(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
+	milan := peertest.NewOther(t, "milan")
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
 	pt.look(t, "milan")
-	for _, s := range []Session{
+	for _, s := range []trust.Session{
 		{Why: "no route to host", At: pt.clock.Now().Add(time.Hour)},
 		{Why: "it does not know this cluster", At: pt.clock.Now().Add(time.Hour), Untrusted: true},
 		{Why: "denied, before trust was made anew", At: pt.clock.Now().Add(-time.Hour), Denied: true},
 	} {
-		pt.trust.set(milan.id, s)
+		pt.trust.set(milan.ID, s)
 		pt.look(t, "milan")
-		if pt.terminationOf(t, "c-1") != "" || store.Revoked(peerCalled(t, pt.Client, "milan")) {
+		if pt.terminationOf(t, "c-1") != "" || store.Revoked(peertest.PeerCalled(t, pt.Client, "milan")) {
 			t.Errorf("%s: the contract ends by %q", s.Why, pt.terminationOf(t, "c-1"))
 		}
 	}
@@ -468,15 +456,15 @@ func TestSilenceIsNoRevocation(t *testing.T) {
 
 func TestDuplicateObjectLeavesThePrimaryAlone(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	second := trustedAs("second", milan)
+	milan := peertest.NewOther(t, "milan")
+	second := peertest.TrustedAs("second", milan)
 	second.Spec.TrustBundle, second.Finalizers = "", []string{v1alpha1.Finalizer}
-	pt := newPeersTest(t, trustedAs("milan", milan), second, contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
-	pt.attempt = Attempt{}
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), second, peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
+	pt.attempt = trust.Attempt{}
 	pt.look(t, "milan")
-	pt.attempt = Attempt{Reason: reasonDuplicate, Message: "known as milan"}
+	pt.attempt = trust.Attempt{Reason: trust.ReasonDuplicate, Message: "known as milan"}
 	pt.look(t, "second")
-	if got := pt.trustedIs(t, "second"); got.Reason != reasonDuplicate {
+	if got := pt.trustedIs(t, "second"); got.Reason != trust.ReasonDuplicate {
 		t.Errorf("it says %+v", got)
 	}
 	if err := pt.Client.Delete(t.Context(), second); err != nil {
@@ -487,67 +475,67 @@ func TestDuplicateObjectLeavesThePrimaryAlone(t *testing.T) {
 	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &keys); err != nil || len(keys.Data) != 1 {
 		t.Errorf("%d preshared keys are left, %v", len(keys.Data), err)
 	}
-	if pt.terminationOf(t, "c-1") != "" || !pt.hasTunnel(t, "milan") || len(peersOf(t, pt.Client)) != 1 || len(pt.forgot) != 0 {
+	if pt.terminationOf(t, "c-1") != "" || !pt.hasTunnel(t, "milan") || len(peertest.PeersOf(t, pt.Client)) != 1 || len(pt.forgot) != 0 {
 		t.Error("deleting the second took down what belongs to the first")
 	}
 }
 
 func TestUntrustedPeerGetsNoFinalizer(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	fc.Spec.TrustBundle = ""
 	pt := newPeersTest(t, fc)
 	pt.look(t, "milan")
-	got := peerCalled(t, pt.Client, "milan")
-	if len(got.Finalizers) != 0 || got.Labels[v1alpha1.LabelPeer] != string(milan.id) || got.Status.Found != v1alpha1.FoundManual {
+	got := peertest.PeerCalled(t, pt.Client, "milan")
+	if len(got.Finalizers) != 0 || got.Labels[v1alpha1.LabelPeer] != string(milan.ID) || got.Status.Found != v1alpha1.FoundManual {
 		t.Errorf("it is %+v %+v", got.ObjectMeta, got.Status)
 	}
-	got.Spec.TrustBundle = milan.info.PEM()
+	got.Spec.TrustBundle = milan.Info.PEM()
 	if err := pt.Client.Update(t.Context(), got); err != nil {
 		t.Fatal(err)
 	}
 	pt.look(t, "milan")
-	if got := peerCalled(t, pt.Client, "milan"); len(got.Finalizers) != 1 {
+	if got := peertest.PeerCalled(t, pt.Client, "milan"); len(got.Finalizers) != 1 {
 		t.Error("a trusted one is not held")
 	}
 }
 
 func TestForgettingAPeerRevokesItsTokens(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := trustedAs("milan", milan)
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.TrustedAs("milan", milan)
 	fc.Finalizers = []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, fc)
 	if err := pt.Client.Delete(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
 	pt.look(t, "milan")
-	if len(peersOf(t, pt.Client)) != 0 || !slices.Equal(pt.forgot, []peering.ClusterID{milan.id}) {
-		t.Errorf("%d peers are left, forgot %v", len(peersOf(t, pt.Client)), pt.forgot)
+	if len(peertest.PeersOf(t, pt.Client)) != 0 || !slices.Equal(pt.forgot, []peering.ClusterID{milan.ID}) {
+		t.Errorf("%d peers are left, forgot %v", len(peertest.PeersOf(t, pt.Client)), pt.forgot)
 	}
 }
 
 func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	view := func(edit func(*PeerSnapshot)) PeerSnapshot {
-		fc := trustedAs("milan", milan)
+		fc := peertest.TrustedAs("milan", milan)
 		fc.Spec.TrustBundle = ""
 		v := PeerSnapshot{Peer: fc, Now: now}
 		edit(&v)
 		return v
 	}
 	approved := func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionApproved }
-	trusted := func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = milan.info.PEM() }
+	trusted := func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = milan.Info.PEM() }
 	introduced := func(v *PeerSnapshot) { v.Peer.Status.Introduction = &v1alpha1.Introduction{Code: "042917"} }
 	was := func(status metav1.ConditionStatus) func(*PeerSnapshot) {
 		return func(v *PeerSnapshot) {
 			v.Peer.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTrusted, Status: status, Reason: "X"}}
 		}
 	}
-	up := func(v *PeerSnapshot) { v.Session = Session{Up: &SessionInfo{}} }
-	untrusted := func(v *PeerSnapshot) { v.Session = Session{Untrusted: true, At: now} }
+	up := func(v *PeerSnapshot) { v.Session = trust.Session{Up: &trust.SessionInfo{}} }
+	untrusted := func(v *PeerSnapshot) { v.Session = trust.Session{Untrusted: true, At: now} }
 	for name, tc := range map[string]struct {
 		do     []func(*PeerSnapshot)
 		reason string
@@ -556,7 +544,7 @@ func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		"known":                    {nil, "NotJoined", "entente token create"},
 		"introduced":               {[]func(*PeerSnapshot){introduced}, "AwaitingApproval", "042 917"},
 		"joining":                  {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.JoinToken = &v1alpha1.SecretKey{} }}, "Joining", "redeemed"},
-		"a token that was refused": {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "TokenExpired", "it expired"},
+		"a token that was refused": {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Attempt = trust.Attempt{Reason: "TokenExpired", Message: "it expired"} }}, "TokenExpired", "it expired"},
 		"named, somewhere":         {[]func(*PeerSnapshot){approved}, "Introducing", "introduces itself"},
 		"named, nowhere":           {[]func(*PeerSnapshot){approved, func(v *PeerSnapshot) { v.Peer.Spec.Endpoints = nil }}, "AwaitingIntroduction", "spec.endpoints"},
 		"joined":                   {[]func(*PeerSnapshot){trusted}, "Joined", "joined"},
@@ -564,14 +552,16 @@ func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		"joined just now, not known there yet": {[]func(*PeerSnapshot){trusted, untrusted, was(metav1.ConditionTrue), func(v *PeerSnapshot) {
 			v.Peer.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-time.Second))
 		}}, "Joined", "joined"},
-		"approved here, not there":             {[]func(*PeerSnapshot){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
-		"approved here, nothing heard":         {[]func(*PeerSnapshot){trusted, approved}, "AwaitingPeer", "name its ID"},
-		"approved by both":                     {[]func(*PeerSnapshot){trusted, approved, up}, "Approved", "and it trusts this cluster"},
-		"approved by both, then away":          {[]func(*PeerSnapshot){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
-		"denied":                               {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
-		"denied wins over what the peer says":  {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerSnapshot) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
-		"a second object":                      {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) { v.Attempt = Attempt{reasonDuplicate, "known as rome"} }}, reasonDuplicate, "rome"},
-		"an attempt of before it was trusted ": {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "Joined", "joined"},
+		"approved here, not there":            {[]func(*PeerSnapshot){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
+		"approved here, nothing heard":        {[]func(*PeerSnapshot){trusted, approved}, "AwaitingPeer", "name its ID"},
+		"approved by both":                    {[]func(*PeerSnapshot){trusted, approved, up}, "Approved", "and it trusts this cluster"},
+		"approved by both, then away":         {[]func(*PeerSnapshot){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
+		"denied":                              {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
+		"denied wins over what the peer says": {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerSnapshot) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
+		"a second object": {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) {
+			v.Attempt = trust.Attempt{Reason: trust.ReasonDuplicate, Message: "known as rome"}
+		}}, trust.ReasonDuplicate, "rome"},
+		"an attempt of before it was trusted ": {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) { v.Attempt = trust.Attempt{Reason: "TokenExpired", Message: "it expired"} }}, "Joined", "joined"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -597,7 +587,7 @@ func TestClocksThatDifferAreNamed(t *testing.T) {
 	} {
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Spec.TrustBundle = "PEM"
-		got := connected(PeerSnapshot{Peer: fc, Session: Session{Up: &SessionInfo{Dialled: true, ClockSkew: skew}}})
+		got := connected(PeerSnapshot{Peer: fc, Session: trust.Session{Up: &trust.SessionInfo{Dialled: true, ClockSkew: skew}}})
 		if got.Status != metav1.ConditionTrue || (got.Reason == "ClocksDiffer") != (want != "") || !strings.Contains(got.Message, want) {
 			t.Errorf("%s: it says %+v", skew, got)
 		}
@@ -658,7 +648,7 @@ func TestRootThatEndsIsReportedInTime(t *testing.T) {
 		})
 	}
 	fc := &v1alpha1.ForeignCluster{}
-	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(ownID), "hello"
+	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(peertest.OwnID), "hello"
 	if got := certificateValid(PeerSnapshot{Peer: fc, Now: now}); got.Status != metav1.ConditionFalse || got.Reason != "BundleInvalid" {
 		t.Errorf("of what is no bundle it says %+v", got)
 	}
@@ -666,14 +656,14 @@ func TestRootThatEndsIsReportedInTime(t *testing.T) {
 
 func TestSessionStatusIgnoresSmallChanges(t *testing.T) {
 	t.Parallel()
-	session := func(rtt, skew time.Duration) Session {
-		return Session{Up: &SessionInfo{Dialled: true, Endpoint: "e:1", Since: now, RoundTrip: rtt, ClockSkew: skew, NotAfter: now.Add(time.Hour)}}
+	session := func(rtt, skew time.Duration) trust.Session {
+		return trust.Session{Up: &trust.SessionInfo{Dialled: true, Endpoint: "e:1", Since: now, RoundTrip: rtt, ClockSkew: skew, NotAfter: now.Add(time.Hour)}}
 	}
 	first := sessionStatus(nil, session(11300*time.Microsecond, 1400*time.Millisecond))
 	if first.RoundTrip.Duration != 10*time.Millisecond || first.ClockSkew.Duration != time.Second || first.Endpoint != "e:1" || !first.CertificateNotAfter.Time.Equal(now.Add(time.Hour)) {
 		t.Errorf("it shows %+v", first)
 	}
-	for _, s := range []Session{session(14*time.Millisecond, 1600*time.Millisecond), session(7*time.Millisecond, 500*time.Millisecond), session(19*time.Millisecond, time.Second)} {
+	for _, s := range []trust.Session{session(14*time.Millisecond, 1600*time.Millisecond), session(7*time.Millisecond, 500*time.Millisecond), session(19*time.Millisecond, time.Second)} {
 		if diff := cmp.Diff(first, sessionStatus(first, s)); diff != "" {
 			t.Errorf("it changes (-was +is):\n%s", diff)
 		}
@@ -681,10 +671,10 @@ func TestSessionStatusIgnoresSmallChanges(t *testing.T) {
 	if got := sessionStatus(first, session(40*time.Millisecond, 3*time.Second)); got.RoundTrip.Duration != 40*time.Millisecond || got.ClockSkew.Duration != 3*time.Second {
 		t.Errorf("what did change does not show: %+v", got)
 	}
-	if sessionStatus(first, Session{}) != nil {
+	if sessionStatus(first, trust.Session{}) != nil {
 		t.Error("a session that is gone shows")
 	}
-	dialled := sessionStatus(nil, Session{Up: &SessionInfo{Since: now}})
+	dialled := sessionStatus(nil, trust.Session{Up: &trust.SessionInfo{Since: now}})
 	if dialled.ClockSkew != nil || dialled.RoundTrip != nil || dialled.CertificateNotAfter != nil {
 		t.Errorf("what is not known shows: %+v", dialled)
 	}
@@ -740,11 +730,11 @@ func TestPeerEventsAreRecordedOnce(t *testing.T) {
 
 func TestHeldHashIsThatOfTheOwner(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	if got := HeldHash(trustedAs("milan", milan)); got != milan.info.Bundle.Hash() || got == (peering.Hash{}) {
+	milan := peertest.NewOther(t, "milan")
+	if got := trust.HeldHash(peertest.TrustedAs("milan", milan)); got != milan.Info.Bundle.Hash() || got == (peering.Hash{}) {
 		t.Errorf("it is %s", got)
 	}
-	if got := HeldHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {
+	if got := trust.HeldHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {
 		t.Errorf("of nothing it is %s", got)
 	}
 }
@@ -752,8 +742,8 @@ func TestHeldHashIsThatOfTheOwner(t *testing.T) {
 // TestPeerIsNotReconciledFromAStaleCache has the cache lag behind the last write.
 func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	pt := newPeersTest(t, trustedAs("milan", milan))
+	milan := peertest.NewOther(t, "milan")
+	pt := newPeersTest(t, peertest.TrustedAs("milan", milan))
 	var lags *v1alpha1.ForeignCluster
 	writes := 0
 	pt.Client = interceptor.NewClient(pt.Client.(client.WithWatch), interceptor.Funcs{
@@ -783,11 +773,11 @@ func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
 	if writes != 1 {
 		t.Fatalf("%d writes at first", writes)
 	}
-	stale := peerCalled(t, pt.Client, "milan")
-	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+	stale := peertest.PeerCalled(t, pt.Client, "milan")
+	pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now()}})
 	reconcilePeer("a session", 2, false)
 	lags = stale
-	pt.trust.set(milan.id, Session{Why: "gone"})
+	pt.trust.set(milan.ID, trust.Session{Why: "gone"})
 	reconcilePeer("the session is gone, and the cache lags", 2, true)
 	lags = nil
 	reconcilePeer("it does not any more", 3, false)

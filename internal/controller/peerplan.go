@@ -10,6 +10,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 )
 
 // peerPlan is what is to be done for a peer.
@@ -46,7 +47,7 @@ func planPeer(s *PeerSnapshot) peerPlan {
 	// Somebody here named it, or a token did. A denial takes nothing back.
 	plan.unforget = s.primary && !store.Pending(fc) && !denied
 	plan.revoked = updateRevoked(fc, s.Session, s.Now)
-	wait := settlesIn(trustedOf(fc), s.Session.At, s.Now)
+	wait := settlesIn(trust.TrustedOf(fc), s.Session.At, s.Now)
 	if wait > 0 && s.Session.Up == nil && s.Session.Untrusted {
 		plan.after = wait // the same refusal again wakes nobody
 	}
@@ -105,7 +106,7 @@ func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unheard bool
 	case s.Now.Sub(since) >= forgetWait:
 		reason, message, unheard = reasonForgotten, "it is being forgotten, and could not be told that its contracts are over", true
 	}
-	c = condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
+	c = store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
 	c.ObservedGeneration = s.Peer.Generation
 	return c, unheard
 }
@@ -116,7 +117,7 @@ func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unheard bool
 // nothing else and was not away, or as often as in such a time: what this cluster
 // holds of contracts with it is of no use then.
 // A peer that is silent, or cannot be reached, proves nothing.
-func forgotten(fc *v1alpha1.ForeignCluster, s Session, heard refusals, now time.Time) (bool, time.Duration) {
+func forgotten(fc *v1alpha1.ForeignCluster, s trust.Session, heard refusals, now time.Time) (bool, time.Duration) {
 	if s.Up != nil || !s.Untrusted {
 		return false, 0
 	}
@@ -138,7 +139,7 @@ type refusals struct {
 
 // count counts a refusal, if it is another one. Where the peer trusts this cluster, or
 // may not know yet that trust was made again, nothing is left of those before.
-func (r refusals) count(s Session, settling bool) refusals {
+func (r refusals) count(s trust.Session, settling bool) refusals {
 	switch {
 	case s.Up != nil, s.Untrusted && settling:
 		return refusals{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -17,16 +18,16 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 	t.Parallel()
 	trustedSince := func(ago time.Duration, status metav1.ConditionStatus, reason string) func(*PeerSnapshot) {
 		return func(s *PeerSnapshot) {
-			c := condition(v1alpha1.ConditionTrusted, status, reason, "")
+			c := store.Condition(v1alpha1.ConditionTrusted, status, reason, "")
 			c.LastTransitionTime = metav1.NewTime(now.Add(-ago))
 			s.Peer.Status.Conditions = []metav1.Condition{c}
 		}
 	}
 	denied := func(s *PeerSnapshot) { s.Peer.Spec.Decision = v1alpha1.DecisionDenied }
 	up := func(since time.Duration) func(*PeerSnapshot) {
-		return func(s *PeerSnapshot) { s.Session = Session{Up: &SessionInfo{Since: now.Add(-since)}} }
+		return func(s *PeerSnapshot) { s.Session = trust.Session{Up: &trust.SessionInfo{Since: now.Add(-since)}} }
 	}
-	untrusted := func(s *PeerSnapshot) { s.Session = Session{Untrusted: true, At: now} }
+	untrusted := func(s *PeerSnapshot) { s.Session = trust.Session{Untrusted: true, At: now} }
 	agreed := func(s *PeerSnapshot) {
 		s.Contracts = []v1alpha1.Contract{{Status: v1alpha1.ContractStatus{Phase: peering.PhaseActive.String()}}}
 	}
@@ -47,7 +48,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 		"denied":                         {[]func(*PeerSnapshot){denied, agreed}, want{end: v1alpha1.TerminateNow, endTrust: true, after: removalPoll}},
 		"denied, and its roots are gone": {[]func(*PeerSnapshot){denied, func(s *PeerSnapshot) { s.Peer.Spec.TrustBundle = "" }}, want{end: v1alpha1.TerminateNow, after: restInterval}},
 		"it says that it denied this cluster": {
-			[]func(*PeerSnapshot){agreed, func(s *PeerSnapshot) { s.Session = Session{Denied: true, At: now} }},
+			[]func(*PeerSnapshot){agreed, func(s *PeerSnapshot) { s.Session = trust.Session{Denied: true, At: now} }},
 			want{end: v1alpha1.TerminatePeer, revoked: true, unforget: true, after: restInterval},
 		},
 		"it revoked trust, and the session seems up": {
@@ -109,7 +110,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 func TestLeavingWaitsForThePeerToHear(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		session Session
+		session trust.Session
 		since   time.Duration
 		revoked bool
 		reason  string
@@ -117,10 +118,10 @@ func TestLeavingWaitsForThePeerToHear(t *testing.T) {
 	}{
 		"it may come back":               {since: forgetWait - 1, reason: reasonForgetting},
 		"it was waited for in vain":      {since: forgetWait, reason: reasonForgotten, unheard: true},
-		"it does not trust this cluster": {session: Session{Untrusted: true}, reason: reasonForgotten},
-		"it denied this cluster":         {session: Session{Denied: true}, since: forgetWait, reason: reasonForgotten},
-		"it revoked trust":               {session: Session{Up: &SessionInfo{}}, revoked: true, reason: reasonForgotten},
-		"there is a session":             {session: Session{Up: &SessionInfo{}}, reason: reasonForgetting},
+		"it does not trust this cluster": {session: trust.Session{Untrusted: true}, reason: reasonForgotten},
+		"it denied this cluster":         {session: trust.Session{Denied: true}, since: forgetWait, reason: reasonForgotten},
+		"it revoked trust":               {session: trust.Session{Up: &trust.SessionInfo{}}, revoked: true, reason: reasonForgotten},
+		"there is a session":             {session: trust.Session{Up: &trust.SessionInfo{}}, reason: reasonForgetting},
 	} {
 		s := &PeerSnapshot{Peer: &v1alpha1.ForeignCluster{}, Session: tc.session, Now: now}
 		if tc.revoked {

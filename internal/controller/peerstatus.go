@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -23,11 +24,11 @@ type PeerSnapshot struct {
 	// Requests is the PeeringRequests that ask the peer.
 	Requests []v1alpha1.PeeringRequest
 	// Session is the session with it, or why there is none.
-	Session Session
+	Session trust.Session
 	// Revoked says that the peer said that it trusts this cluster no longer.
 	Revoked bool
 	// Attempt is why there is no trust yet.
-	Attempt     Attempt
+	Attempt     trust.Attempt
 	FabricNodes []v1alpha1.FabricNode
 	// TunnelWaits is what the tunnel waits for; empty when it was planned.
 	TunnelWaits string
@@ -76,16 +77,16 @@ func trusted(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionTrusted
 	fc := v.Peer
 	no := func(reason, message string) metav1.Condition {
-		return condition(kind, metav1.ConditionFalse, reason, message)
+		return store.Condition(kind, metav1.ConditionFalse, reason, message)
 	}
-	was := trustedOf(fc)
+	was := trust.TrustedOf(fc)
 	approved := fc.Spec.Decision == v1alpha1.DecisionApproved
 	switch {
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
 		return no("Denied", "an administrator of this cluster denied it; `entente approve`, or a new token, ends that")
 	case v.Revoked && was != nil:
 		return no(was.Reason, was.Message)
-	case fc.Spec.TrustBundle == "" && v.Attempt.Reason != "", v.Attempt.Reason == reasonDuplicate:
+	case fc.Spec.TrustBundle == "" && v.Attempt.Reason != "", v.Attempt.Reason == trust.ReasonDuplicate:
 		return no(v.Attempt.Reason, v.Attempt.Message)
 	case fc.Spec.TrustBundle == "":
 		return notTrusted(fc)
@@ -94,11 +95,11 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
 		}
-		if v.Attempt.Reason == reasonForgottenByPeer || heardForgotten(fc) {
-			return no(reasonForgottenByPeer, what+": "+forgottenByPeer)
+		if v.Attempt.Reason == trust.ReasonForgottenByPeer || trust.HeardForgotten(fc) {
+			return no(trust.ReasonForgottenByPeer, what+": "+trust.ForgottenByPeer)
 		}
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
-	case v.Session.Up == nil && heardForgotten(fc):
+	case v.Session.Up == nil && trust.HeardForgotten(fc):
 		return no(was.Reason, was.Message) // that it cannot be reached now is no other word
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
@@ -109,24 +110,11 @@ func trusted(v PeerSnapshot) metav1.Condition {
 			who = fmt.Sprintf("the policy %s of this cluster peers with it (%s)", policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 		}
 		if v.Session.Up != nil {
-			return condition(kind, metav1.ConditionTrue, reasonApproved, who+", and it trusts this cluster")
+			return store.Condition(kind, metav1.ConditionTrue, reasonApproved, who+", and it trusts this cluster")
 		}
-		return condition(kind, metav1.ConditionTrue, reasonApproved, who+", and it trusted this cluster when there was a session last")
+		return store.Condition(kind, metav1.ConditionTrue, reasonApproved, who+", and it trusted this cluster when there was a session last")
 	}
-	return condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
-}
-
-// trustedOf returns the Trusted condition as it was last written; nil if none was.
-// One that a token made, and that nobody looked at yet, was trusted from its
-// beginning.
-func trustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
-	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
-	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && store.FoundBy(fc) == v1alpha1.FoundToken {
-		return &metav1.Condition{
-			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: store.ReasonJoined, LastTransitionTime: fc.CreationTimestamp,
-		}
-	}
-	return c
+	return store.Condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
 }
 
 // settlesIn is how long it takes until a peer's word, at a time, that it does not
@@ -152,45 +140,24 @@ func settlesIn(was *metav1.Condition, at, now time.Time) time.Duration {
 const (
 	reasonApproved         = "Approved"
 	reasonAwaitingApproval = "AwaitingApproval"
-	reasonDuplicate        = "Duplicate"
 	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
 	reasonNotTrustedByPeer = "NotTrustedByPeer"
-	// reasonForgottenByPeer: it did, and said that an administrator there forgot this
-	// cluster, or that its policy ended: of the two it does not hear which.
-	reasonForgottenByPeer = "ForgottenByPeer"
-	// reasonDeniedByPeer: an administrator there denied this cluster.
-	reasonDeniedByPeer = "DeniedByPeer"
-	// reasonGroupUnknown: no policy there has the group.
-	reasonGroupUnknown = "GroupUnknown"
-	// reasonImpostor: it takes the name or the address of another.
-	reasonImpostor = "Impostor"
 	// reasonForgetting: the peer is being forgotten and may hear of it.
 	reasonForgetting = "Forgetting"
 	// reasonForgotten: the peer is being forgotten and is not waited for.
 	reasonForgotten = "Forgotten"
 )
 
-const forgottenByPeer = "an administrator there forgot this cluster, or a policy there that peered with it by itself ended. A policy there may peer with it again, which takes nothing here; else, to be trusted again, redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; or forget the peer here too with `entente unpeer PEER --forget`"
-
-// heardForgotten says whether the peer said that an administrator there forgot this
-// cluster, and no introduction succeeded since. Then this cluster introduces itself no
-// more because of the trust that was.
-func heardForgotten(fc *v1alpha1.ForeignCluster) bool {
-	c := trustedOf(fc)
-	return fc.Spec.TrustBundle != "" && c != nil && c.Status == metav1.ConditionFalse && c.Reason == reasonForgottenByPeer &&
-		(fc.Status.Introduction == nil || fc.Status.Introduction.Time.Before(&c.LastTransitionTime))
-}
-
 // refusedByPeer says whether the reason of a Trusted condition is that the peer proved
 // who it is and refused this cluster.
 func refusedByPeer(reason string) bool {
-	return reason == reasonNotTrustedByPeer || reason == reasonForgottenByPeer
+	return reason == reasonNotTrustedByPeer || reason == trust.ReasonForgottenByPeer
 }
 
 // notTrusted says what a cluster waits for that is not trusted.
 func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
-		return condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
+		return store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
 	}
 	switch intro := fc.Status.Introduction; {
 	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && len(fc.Spec.Endpoints) == 0:
@@ -236,13 +203,13 @@ func spaced(code string) string {
 // in the Trusted condition: until a session comes up after it, which it refuses to
 // whom it does not trust, or is still up when the one over which it was said is
 // dead for certain. now is when it is written down.
-func updateRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
+func updateRevoked(fc *v1alpha1.ForeignCluster, s trust.Session, now time.Time) bool {
 	if fc.Spec.TrustBundle == "" {
 		return false
 	}
 	// The time in a condition is in whole seconds.
 	var since time.Time
-	if c := trustedOf(fc); c != nil {
+	if c := trust.TrustedOf(fc); c != nil {
 		since = c.LastTransitionTime.Add(time.Second)
 	}
 	switch revoked := store.Revoked(fc); {
@@ -262,26 +229,26 @@ func connected(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionConnected
 	switch s := v.Session; {
 	case v.Peer.Spec.TrustBundle == "":
-		return condition(kind, metav1.ConditionFalse, "NoTrust", "a session needs trust; see condition Trusted")
+		return store.Condition(kind, metav1.ConditionFalse, "NoTrust", "a session needs trust; see condition Trusted")
 	case v.Peer.Status.Protocol != 0 && peering.CheckProtocol(peering.Protocol, uint32(v.Peer.Status.Protocol)) != nil:
 		which := "the peer's"
 		if v.Peer.Status.Protocol > peering.Protocol {
 			which = "this cluster's"
 		}
-		return condition(kind, metav1.ConditionFalse, "ProtocolUnsupported",
+		return store.Condition(kind, metav1.ConditionFalse, "ProtocolUnsupported",
 			peering.CheckProtocol(peering.Protocol, uint32(v.Peer.Status.Protocol)).Error()+", which is "+which)
 	case s.Up == nil:
-		return condition(kind, metav1.ConditionFalse, "NoSession", s.Why)
+		return store.Condition(kind, metav1.ConditionFalse, "NoSession", s.Why)
 	case s.Up.ClockSkew.Abs() > maxSkew:
 		ahead := "ahead of"
 		if s.Up.ClockSkew < 0 {
 			ahead = "behind"
 		}
-		return condition(kind, metav1.ConditionTrue, "ClocksDiffer", fmt.Sprintf(
+		return store.Condition(kind, metav1.ConditionTrue, "ClocksDiffer", fmt.Sprintf(
 			"a session with the peer's agent is up, but its clock is %s %s this cluster's: set the clocks right, or certificates and contracts will be taken for expired or not yet valid",
 			s.Up.ClockSkew.Abs().Round(time.Second), ahead))
 	}
-	return condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
+	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
 }
 
 // ConditionCertificateValid says whether the root certificate of a trusted peer lasts.
@@ -294,7 +261,7 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	const day = 24 * time.Hour
 	b, err := identity.ReadBundlePEM(peering.ClusterID(v.Peer.Spec.ClusterID), []byte(v.Peer.Spec.TrustBundle))
 	if err != nil {
-		return condition(ConditionCertificateValid, metav1.ConditionFalse, "BundleInvalid",
+		return store.Condition(ConditionCertificateValid, metav1.ConditionFalse, "BundleInvalid",
 			fmt.Sprintf("spec.trustBundle cannot be read: %s; join again with a new token", err))
 	}
 	ends := b.Roots[0].NotAfter
@@ -302,21 +269,21 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	text := "the peer's root certificate ends at " + ends.UTC().Format(time.RFC3339)
 	const todo = ": have `entente identity rollover` run there"
 	if left <= 0 {
-		return condition(ConditionCertificateValid, metav1.ConditionFalse, "RootEnded",
+		return store.Condition(ConditionCertificateValid, metav1.ConditionFalse, "RootEnded",
 			strings.Replace(text, "ends", "ended", 1)+todo+", then join again")
 	}
 	for _, limit := range []time.Duration{day, 7 * day, 30 * day} {
 		if left < limit {
-			return condition(ConditionCertificateValid, metav1.ConditionTrue, "RootEndsSoon",
+			return store.Condition(ConditionCertificateValid, metav1.ConditionTrue, "RootEndsSoon",
 				fmt.Sprintf("%s, in less than %d days%s", text, limit/day, todo))
 		}
 	}
-	return condition(ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
+	return store.Condition(ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
 }
 
 // sessionStatus is a session as the status shows it: nothing in it changes with
 // each heartbeat.
-func sessionStatus(was *v1alpha1.PeerSession, s Session) *v1alpha1.PeerSession {
+func sessionStatus(was *v1alpha1.PeerSession, s trust.Session) *v1alpha1.PeerSession {
 	if s.Up == nil {
 		return nil
 	}
@@ -394,10 +361,10 @@ const ReasonNoTunnelWanted = "NotWanted"
 func network(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionNetwork
 	if !slices.ContainsFunc(v.Contracts, wantsTunnel) {
-		return condition(kind, metav1.ConditionFalse, ReasonNoTunnelWanted, "no contract in force wants a tunnel")
+		return store.Condition(kind, metav1.ConditionFalse, ReasonNoTunnelWanted, "no contract in force wants a tunnel")
 	}
 	if v.TunnelWaits != "" {
-		return condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
+		return store.Condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
 	}
 	gateways, stale, cut := 0, "", ""
 	for _, n := range v.FabricNodes {
@@ -424,22 +391,22 @@ func network(v PeerSnapshot) metav1.Condition {
 				if len(lost) > 0 {
 					text += fmt.Sprintf("; pods on %s are cut off: probes from there to node %s are lost", someOf(lost), n.Name)
 				}
-				return condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{text, v.TunnelLacks}))
+				return store.Condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{text, v.TunnelLacks}))
 			case "Down":
-				return condition(kind, metav1.ConditionFalse, "ProbesLost", joinTexts([]string{p.Message, v.TunnelLacks}))
+				return store.Condition(kind, metav1.ConditionFalse, "ProbesLost", joinTexts([]string{p.Message, v.TunnelLacks}))
 			}
-			return condition(kind, metav1.ConditionFalse, "Probing", joinTexts([]string{p.Message, v.TunnelLacks}))
+			return store.Condition(kind, metav1.ConditionFalse, "Probing", joinTexts([]string{p.Message, v.TunnelLacks}))
 		}
 	}
 	switch {
 	case gateways == 0:
-		return condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
+		return store.Condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
 	case cut != "":
-		return condition(kind, metav1.ConditionFalse, "GatewayUnreachable", cut)
+		return store.Condition(kind, metav1.ConditionFalse, "GatewayUnreachable", cut)
 	case stale != "":
-		return condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
+		return store.Condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
-	return condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
+	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
 }
 
 // someOf names the first nodes of a list, and says how many more there are.
@@ -463,33 +430,29 @@ func offloading(v PeerSnapshot) metav1.Condition {
 		ready := meta.FindStatusCondition(c.Status.Conditions, ConditionNodeReady)
 		switch {
 		case c.Status.Phase == peering.PhaseDraining.String():
-			return condition(kind, metav1.ConditionFalse, "Draining", fmt.Sprintf("contract %s is ending: %s", c.Name, c.Status.Message))
+			return store.Condition(kind, metav1.ConditionFalse, "Draining", fmt.Sprintf("contract %s is ending: %s", c.Name, c.Status.Message))
 		case ready == nil:
-			return condition(kind, metav1.ConditionFalse, "NodeStarting", fmt.Sprintf("the virtual node of contract %s is starting", c.Name))
+			return store.Condition(kind, metav1.ConditionFalse, "NodeStarting", fmt.Sprintf("the virtual node of contract %s is starting", c.Name))
 		case ready.Status != metav1.ConditionTrue:
-			return condition(kind, metav1.ConditionFalse, ready.Reason, ready.Message)
+			return store.Condition(kind, metav1.ConditionFalse, ready.Reason, ready.Message)
 		}
 	}
 	if consuming > 0 {
-		return condition(kind, metav1.ConditionTrue, "NodeReady", "the virtual node takes pods")
+		return store.Condition(kind, metav1.ConditionTrue, "NodeReady", "the virtual node takes pods")
 	}
 	for _, request := range v.Requests {
 		accepted := meta.FindStatusCondition(request.Status.Conditions, v1alpha1.ConditionAccepted)
 		if accepted != nil && accepted.Status == metav1.ConditionFalse {
-			return condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("PeeringRequest %s: %s", request.Name, accepted.Message))
+			return store.Condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("PeeringRequest %s: %s", request.Name, accepted.Message))
 		}
 	}
 	for _, c := range v.Contracts {
 		if c.Spec.Role == v1alpha1.ContractProvider && c.Status.Phase == peering.PhaseActive.String() {
-			return condition(kind, metav1.ConditionTrue, "Lending", fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
+			return store.Condition(kind, metav1.ConditionTrue, "Lending", fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
 		}
 	}
-	return condition(kind, metav1.ConditionFalse, "NoContract", "no contract is in force: ask for one with `entente peer`")
+	return store.Condition(kind, metav1.ConditionFalse, "NoContract", "no contract is in force: ask for one with `entente peer`")
 }
 
 // ConditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
 const ConditionNodeReady = "NodeReady"
-
-func condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
-}

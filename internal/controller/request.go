@@ -211,7 +211,7 @@ func requestContracts(ctx context.Context, reader client.Reader, request string)
 func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) time.Duration {
 	held, gone, err := r.held(ctx, contracts)
 	if err != nil {
-		request.say(condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
+		request.say(store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
 		return askAgain
 	}
 	plan := planRequest(request.PeeringRequest, held, gone, standing(contracts), r.Now())
@@ -223,7 +223,7 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 			accepted, after = refused(err, ""), pause(err)
 			break
 		}
-		accepted = condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+held.stored.Name+" was signed by both")
+		accepted = store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+held.stored.Name+" was signed by both")
 		meta.RemoveStatusCondition(&request.Status.Conditions, ConditionRenewed)
 	case courseAmend:
 		err := r.revise(ctx, request.PeeringRequest, held, courseAmend)
@@ -240,7 +240,7 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 		after = r.renew(ctx, request, held)
 	}
 	if plan.renewal && !held.terms.Renewable {
-		request.say(condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
+		request.say(store.Condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
 			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
 	}
 	request.say(accepted)
@@ -286,7 +286,7 @@ func (r *Requests) hold(stored *v1alpha1.Contract) (*heldContract, error) {
 // refused says why there is no contract, or none as it is asked for.
 func refused(err error, context string) metav1.Condition {
 	e := peering.AsError(err)
-	return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, e.Reason.Condition(), context+e.Error())
+	return store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, e.Reason.Condition(), context+e.Error())
 }
 
 // pause is how long to wait after an ask failed.
@@ -661,12 +661,12 @@ func (r *Requests) renew(ctx context.Context, request *requestEdit, held *heldCo
 	until := held.terms.NotAfter
 	err := r.revise(ctx, request.PeeringRequest, held, courseRenew)
 	if err == nil {
-		request.say(condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
+		request.say(store.Condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
 			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
 		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 	}
 	e := peering.AsError(err)
-	request.say(condition(ConditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
+	request.say(store.Condition(ConditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
 		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
 	// A short contract leaves little time to ask again.
 	return min(pause(err), max(until.Sub(r.Now())/4, askSoon))

@@ -62,14 +62,14 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 		return requestPlan{course: courseAsk}
 	}
 	hold := func(status metav1.ConditionStatus, reason, format string, args ...any) requestPlan {
-		return requestPlan{accepted: condition(v1alpha1.ConditionAccepted, status, reason, fmt.Sprintf(format, args...))}
+		return requestPlan{accepted: store.Condition(v1alpha1.ConditionAccepted, status, reason, fmt.Sprintf(format, args...))}
 	}
 	name, chooses := h.stored.Name, s.Spec.ClusterSelector != nil
 	switch h.state.State {
 	case peering.Closed:
 		switch {
 		case store.EndedByPeer(h.stored) && !chooses:
-			return hold(metav1.ConditionFalse, reasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
+			return hold(metav1.ConditionFalse, store.ReasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
 			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedByExpiry && s.Spec.Renewal == v1alpha1.RenewalNever:

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -215,7 +216,7 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
 		Status: v1alpha1.FabricNodeStatus{PublicKey: "key", ObservedAt: metav1.NewTime(now)},
 	}
-	c := trustClient(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	c := peertest.Client(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	r := &Gateways{Client: c, Self: "self", Silent: func() { told++ }, Now: func() time.Time { return clock }}
 	look := func(after time.Duration, want int, what string) {
 		t.Helper()
@@ -258,7 +259,7 @@ func TestGatewayThatDiesIsReplaced(t *testing.T) {
 	node := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 	}
-	c := trustClient(t, fabric("n1", true), fabric("n2", false), fabric("n3", false), node("n1"), node("n2"), node("n3"))
+	c := peertest.Client(t, fabric("n1", true), fabric("n2", false), fabric("n3", false), node("n1"), node("n2"), node("n3"))
 	r := &Gateways{Client: c, Self: "self", Silent: func() {}, Now: func() time.Time { return clock }}
 	gateway := func() (names []string, again time.Duration) {
 		t.Helper()

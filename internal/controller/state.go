@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -75,7 +76,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if err != nil || fc == nil {
 		return state, err
 	}
-	state.BundleHash = HeldHash(fc)
+	state.BundleHash = trust.HeldHash(fc)
 	if !slices.ContainsFunc(contracts, wantsTunnel) {
 		return state, nil
 	}

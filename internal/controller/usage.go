@@ -391,7 +391,7 @@ func (r *Contracts) checkStatements(ctx context.Context, c peering.Contract, ter
 }
 
 func (r *Contracts) condition(stored *v1alpha1.Contract, kind string, status metav1.ConditionStatus, reason, message string) {
-	c := condition(kind, status, reason, message)
+	c := store.Condition(kind, status, reason, message)
 	c.ObservedGeneration = stored.Generation
 	meta.SetStatusCondition(&stored.Status.Conditions, c)
 }

@@ -28,9 +28,9 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
 	"github.com/entente-dev/entente/internal/browse"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -295,7 +295,7 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 		before = n.last.Found
 	}
 	status := lanStatus(on, before, nd.Spec.Expected)
-	settles := on.since.Add(controller.LANSettles + time.Second) // times are told in seconds
+	settles := on.since.Add(sightings.LANSettles + time.Second) // times are told in seconds
 	settled := on.failed == nil && !now.Before(settles) && n.wrote.Before(settles)
 	if n.last != nil && !settled && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
 		wait := min(lanResync, n.wrote.Add(lanStatusEvery).Sub(now))

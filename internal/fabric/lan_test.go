@@ -29,8 +29,8 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
 	"github.com/entente-dev/entente/internal/browse"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -323,11 +323,11 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 		n := newLANNode(t)
 		n.wants(v1alpha1.NodeDiscoverySpec{})
 		spend(10 * time.Millisecond)
-		if s := n.status(); !slices.Equal(s.Interfaces, []string{"eth0"}) || s.Since == nil || s.ObservedAt.IsZero() || len(s.Problems) != 0 || controller.LANSettled(&s) {
+		if s := n.status(); !slices.Equal(s.Interfaces, []string{"eth0"}) || s.Since == nil || s.ObservedAt.IsZero() || len(s.Problems) != 0 || sightings.LANSettled(&s) {
 			t.Errorf("at first it reports %+v", s)
 		}
 		spend(10 * time.Second)
-		if s := n.status(); !controller.LANSettled(&s) {
+		if s := n.status(); !sightings.LANSettled(&s) {
 			t.Errorf("after a while it reports %+v", s)
 		}
 		n.written()
@@ -575,7 +575,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 		n.wants(v1alpha1.NodeDiscoverySpec{Expected: expected})
 		l := &browse.LANs{Reader: n.client, Now: time.Now, Log: slog.New(slog.DiscardHandler), Dialable: func(e []string) []string { return e }}
 		wake := make(chan struct{})
-		s := &controller.Sightings{
+		s := &sightings.Sightings{
 			Client: n.client, Self: testID('o'), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 			Budget: &store.WriteBudget{Now: time.Now}, Look: l.Look, Wake: wake,
 		}

@@ -19,6 +19,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// Condition is a condition as it is now.
+func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
 // RevokedByPeer is the reason of a Trusted condition that is False because the
 // peer said, over a connection that proved who it is, that it trusts this cluster
 // no longer. It stays until trust is made again.
@@ -26,6 +31,9 @@ const RevokedByPeer = "RevokedByPeer"
 
 // ReasonJoined is the reason of a Trusted condition that a token made True.
 const ReasonJoined = "Joined"
+
+// ReasonEndedByProvider is why a PeeringRequest is not Accepted that names its provider.
+const ReasonEndedByProvider = "EndedByProvider"
 
 // Known returns, of several ForeignClusters, the one that stands for a cluster,
 // or nil: of those with its ID the one that is trusted, else the one that somebody

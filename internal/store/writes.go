@@ -13,6 +13,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// Hints is who shares the budget of writes for all that discovery finds.
+const Hints peering.ClusterID = ""
+
 // WriteBudget bounds what peers make this cluster's API server store of what they say
 // and sign, and of what follows from that: states, offers, statements, contracts and
 // tunnels. etcd keeps each revision of an object whole until it is compacted, so what

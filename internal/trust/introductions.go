@@ -1,4 +1,4 @@
-package controller
+package trust
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ type Introductions struct {
 	// server nothing.
 	Cache client.Reader
 	// Forgotten is the clusters that were trusted here and then forgotten.
-	Forgotten Forgotten
+	Forgotten *store.Forgotten
 	Self      peering.ClusterID
 	// Rand is where numbers come from.
 	Rand io.Reader
@@ -37,19 +37,6 @@ type Introductions struct {
 
 	mu      sync.Mutex
 	pending map[peering.ClusterID]*introduction
-}
-
-// Forgotten keeps which clusters were trusted here and then forgotten.
-type Forgotten interface {
-	// Since returns when a cluster was forgotten, and whether it was.
-	Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error)
-	// Add records that a cluster was forgotten now, Remove ends that.
-	Add(ctx context.Context, id peering.ClusterID) error
-	// AddByPolicy is Add where a policy ended what it had begun; ByPerson says whether
-	// one was forgotten by Add.
-	AddByPolicy(ctx context.Context, id peering.ClusterID) error
-	ByPerson(ctx context.Context, id peering.ClusterID) (bool, error)
-	Remove(ctx context.Context, id peering.ClusterID) error
 }
 
 // introduction is what is remembered of one.
@@ -149,7 +136,7 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 			}
 		}
 		if len(waiting) >= MaxIntroductions || sameAddress >= MaxIntroductionsPerAddress {
-			e := peering.Errorf(peering.ReasonIntroductionsPending, "%d clusters wait for an administrator of this cluster, %d of them from your address, and that is the most", len(waiting), sameAddress)
+			e := peering.Errorf(peering.ReasonIntroductionsPending, "%d clusters wait for an administrator of this cluster, %d of them from your address: that is the limit", len(waiting), sameAddress)
 			e.RetryAfter = introductionsPause
 			return e
 		}

@@ -1,4 +1,4 @@
-package controller
+package automatic
 
 import (
 	"errors"
@@ -14,6 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -26,7 +29,7 @@ func ruleOf(name string, edit func(*v1alpha1.AutomaticPeering)) automaticRule {
 func listing(name string, ids ...int) automaticRule {
 	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) {
 		for _, n := range ids {
-			a.ClusterIDs = append(a.ClusterIDs, string(sightedID(n)))
+			a.ClusterIDs = append(a.ClusterIDs, string(peertest.SightedID(n)))
 		}
 	})
 }
@@ -47,7 +50,7 @@ func changed(fc v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignCluster)) v1
 
 // byPolicy is a ForeignCluster that a policy made.
 func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignCluster {
-	fc := trustedPeer(name, n, "192.0.2.1:7443")
+	fc := peertest.TrustedPeer(name, n, "192.0.2.1:7443")
 	fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
 	fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticBy: string(by)}
 	fc.Spec.Decision, fc.Status.Found = v1alpha1.DecisionApproved, v1alpha1.FoundLAN
@@ -58,7 +61,7 @@ func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignClust
 func refusing(ago time.Duration) func(*v1alpha1.ForeignCluster) {
 	return func(fc *v1alpha1.ForeignCluster) {
 		fc.Status.Conditions = []metav1.Condition{{
-			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionFalse, Reason: reasonForgottenByPeer,
+			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionFalse, Reason: trust.ReasonForgottenByPeer,
 			LastTransitionTime: metav1.NewTime(now.Add(-ago)),
 		}}
 	}
@@ -103,13 +106,13 @@ func none(time.Duration) time.Duration { return 0 }
 
 func TestAutomaticPlan(t *testing.T) {
 	t.Parallel()
-	hint := hintOf("c1", lan(1, "eth0"))
+	hint := peertest.HintOf("c1", peertest.LAN(1, "eth0"))
 	denied := changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })
 	impostor := changed(hint, func(fc *v1alpha1.ForeignCluster) {
-		meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionImpostor, metav1.ConditionTrue, "NameOfAnother", ""))
+		meta.SetStatusCondition(&fc.Status.Conditions, store.Condition(v1alpha1.ConditionImpostor, metav1.ConditionTrue, "NameOfAnother", ""))
 	})
 	written := changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Labels = nil })
-	many := hintOf("c1", lan(1, "eth0"), lan(1, "eth1", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.50:1", "192.0.2.51:1"} }), dns(1, "x.example", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.60:1"} }))
+	many := peertest.HintOf("c1", peertest.LAN(1, "eth0"), peertest.LAN(1, "eth1", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.50:1", "192.0.2.51:1"} }), peertest.DNS(1, "x.example", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.60:1"} }))
 	const at = "192.0.2.2:7443"
 	for name, tt := range map[string]struct {
 		rules  []automaticRule
@@ -125,22 +128,22 @@ func TestAutomaticPlan(t *testing.T) {
 		"a group":                          {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
 		"first use":                        {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
 		"first use of an impostor":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
-		"first use of one that will be":    {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, trustedPeer("x", 2, at)}, nil, nil, true, nil},
-		"it did, with another's name":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), trustedPeer("x", 2)}, nil, nil, true, nil},
+		"first use of one that will be":    {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, peertest.TrustedPeer("x", 2, at)}, nil, nil, true, nil},
+		"it did, with another's name":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), peertest.TrustedPeer("x", 2)}, nil, nil, true, nil},
 		"first use where it is not found":  {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
 		"an ID proves more than a group":   {[]automaticRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
 		"a group proves more than nothing": {[]automaticRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
 		"no more than two endpoints": {[]automaticRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
-			a.ClusterIDs, a.Sources = []string{string(sightedID(1))}, []v1alpha1.Found{v1alpha1.FoundLAN}
+			a.ClusterIDs, a.Sources = []string{string(peertest.SightedID(1))}, []v1alpha1.Found{v1alpha1.FoundLAN}
 		})}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at + ",192.0.2.50:1"}},
 		"those of its sources":             {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
 		"denied":                           {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{denied}, nil, nil, true, nil},
 		"written by a person":              {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{written}, nil, nil, true, nil},
-		"trusted otherwise":                {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{trustedPeer("c1", 1)}, nil, nil, true, nil},
-		"this cluster":                     {[]automaticRule{listing("home", 0)}, []v1alpha1.ForeignCluster{hintOf("c0", lan(0, "eth0"))}, nil, nil, true, nil},
+		"trusted otherwise":                {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{peertest.TrustedPeer("c1", 1)}, nil, nil, true, nil},
+		"this cluster":                     {[]automaticRule{listing("home", 0)}, []v1alpha1.ForeignCluster{peertest.HintOf("c0", peertest.LAN(0, "eth0"))}, nil, nil, true, nil},
 		"forgotten by a person":            {[]automaticRule{listing("home", 1), firstUse("x")}, []v1alpha1.ForeignCluster{hint}, []int{1}, nil, true, nil},
-		"forgotten by a policy":            {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, []int{1}, true, []string{"dial c1 by ClusterID of home at " + at, "lift " + string(sightedID(1))}},
-		"a policy forgot, and it is away":  {[]automaticRule{listing("home", 1)}, nil, nil, []int{1}, true, []string{"lift " + string(sightedID(1))}},
+		"forgotten by a policy":            {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, []int{1}, true, []string{"dial c1 by ClusterID of home at " + at, "lift " + string(peertest.SightedID(1))}},
+		"a policy forgot, and it is away":  {[]automaticRule{listing("home", 1)}, nil, nil, []int{1}, true, []string{"lift " + string(peertest.SightedID(1))}},
 		"it introduced itself":             {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
 		"it did, listed and not found":     {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
 		"it did, and nobody finds it":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, nil},
@@ -149,7 +152,7 @@ func TestAutomaticPlan(t *testing.T) {
 		"it stands":                        {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, nil},
 		"not listed any more":              {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, []string{"let go c1"}},
 		"the group stands":                 {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, nil},
-		"the group's secret is missing":    {[]automaticRule{{name: "home", AutomaticPeering: v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}, problem: Attempt{Reason: "SecretMissing"}}}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage")), hintOf("c2", lan(2, "eth0"))}, nil, nil, true, nil},
+		"the group's secret is missing":    {[]automaticRule{{name: "home", AutomaticPeering: v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}, problem: trust.Attempt{Reason: "SecretMissing"}}}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, nil, nil, true, nil},
 		"the group is another":             {[]automaticRule{grouping("home", "office")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, []string{"let go c1"}},
 		"no first use any more":            {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
 		"the policy is gone":               {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
@@ -163,10 +166,10 @@ func TestAutomaticPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			has := func(list []int, id peering.ClusterID) bool {
-				return slices.ContainsFunc(list, func(n int) bool { return sightedID(n) == id })
+				return slices.ContainsFunc(list, func(n int) bool { return peertest.SightedID(n) == id })
 			}
 			got := newAutomaticState().plan(automaticView{
-				self: sightedID(0), rules: tt.rules, all: tt.all, now: now, random: none,
+				self: peertest.SightedID(0), rules: tt.rules, all: tt.all, now: now, random: none,
 				gone: func(string) (bool, time.Time) { return tt.gone, now.Add(time.Minute) },
 				forgotten: func(id peering.ClusterID) (bool, bool) {
 					return has(tt.person, id) || has(tt.policy, id), has(tt.person, id)
@@ -185,17 +188,17 @@ func TestListedClustersAreDialledFirst(t *testing.T) {
 	var all []v1alpha1.ForeignCluster
 	listed := 1
 	for n := 1; n <= 3*automaticCalls; n++ {
-		if sightedID(n) > sightedID(listed) {
+		if peertest.SightedID(n) > peertest.SightedID(listed) {
 			listed = n // the last one by ID
 		}
-		all = append(all, hintOf(fmt.Sprint("c", n), lan(n, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.9:7443"} })))
+		all = append(all, peertest.HintOf(fmt.Sprint("c", n), peertest.LAN(n, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.9:7443"} })))
 	}
 	s := newAutomaticState()
 	view := automaticView{
 		rules: []automaticRule{grouping("a", "garage"), listing("home", listed)}, all: all, now: now, random: none,
 		forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 	}
-	if got := s.plan(view).dial; len(got) != 1 || got[0].key.id != sightedID(listed) {
+	if got := s.plan(view).dial; len(got) != 1 || got[0].key.id != peertest.SightedID(listed) {
 		t.Errorf("dialled %+v, want c%d", got, listed)
 	}
 }
@@ -214,10 +217,10 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 		return func(fc *v1alpha1.ForeignCluster) { fc.Status.Role = role }
 	}
 	connected := func(fc *v1alpha1.ForeignCluster) {
-		fc.Status.Conditions = append(fc.Status.Conditions, condition(v1alpha1.ConditionConnected, metav1.ConditionTrue, "Up", ""))
+		fc.Status.Conditions = append(fc.Status.Conditions, store.Condition(v1alpha1.ConditionConnected, metav1.ConditionTrue, "Up", ""))
 	}
 	found := func(fc *v1alpha1.ForeignCluster) {
-		fc.Status.Sightings = []v1alpha1.Sighting{lan(1, "eth0").Sighting}
+		fc.Status.Sightings = []v1alpha1.Sighting{peertest.LAN(1, "eth0").Sighting}
 	}
 	garage := groupBasis("garage")
 	rules := []automaticRule{firstUse("home"), grouping("home", "garage"), listing("home", 1)}
@@ -251,7 +254,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 			s := newAutomaticState()
 			letGo := func(after time.Duration, fc v1alpha1.ForeignCluster) (automaticPlan, bool) {
 				plan := s.plan(automaticView{
-					self: sightedID(0), rules: []automaticRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
+					self: peertest.SightedID(0), rules: []automaticRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
 					asked: map[string]bool{"c1": tt.asked}, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 				})
 				return plan, len(plan.letGo) > 0
@@ -334,9 +337,9 @@ func (m *mesh) view(i int) []v1alpha1.ForeignCluster {
 		case m.trusts[pair]:
 			all = append(all, byPolicy(fmt.Sprint("c", j), j, "home", byClusterID))
 		case m.introduced[pair]:
-			all = append(all, introduced(hintOf(fmt.Sprint("c", j), lan(j, "eth0"))))
+			all = append(all, introduced(peertest.HintOf(fmt.Sprint("c", j), peertest.LAN(j, "eth0"))))
 		default:
-			all = append(all, hintOf(fmt.Sprint("c", j), lan(j, "eth0")))
+			all = append(all, peertest.HintOf(fmt.Sprint("c", j), peertest.LAN(j, "eth0")))
 		}
 	}
 	m.views[i] = all
@@ -370,7 +373,7 @@ func (m *mesh) run(span, took time.Duration) {
 		m.most = max(m.most, len(running))
 		for i, s := range m.states {
 			plan := s.plan(automaticView{
-				self: sightedID(i), rules: m.rules[i], all: m.view(i), now: at, random: random,
+				self: peertest.SightedID(i), rules: m.rules[i], all: m.view(i), now: at, random: random,
 				gone:      func(string) (bool, time.Time) { return false, at },
 				forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 			})
@@ -464,7 +467,7 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 	at := now
 	dials := func() int {
 		plan := s.plan(automaticView{
-			self: sightedID(0), rules: []automaticRule{rule}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, now: at, random: none,
+			self: peertest.SightedID(0), rules: []automaticRule{rule}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, now: at, random: none,
 			gone: func(string) (bool, time.Time) { return false, at }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
 		for _, d := range plan.dial {
@@ -475,7 +478,7 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 	if dials() != 1 {
 		t.Fatal("it is not dialled")
 	}
-	said := s.attempt(sightedID(1))
+	said := s.attempt(peertest.SightedID(1))
 	if said.Reason != "GroupSecretMismatch" || !strings.Contains(said.Message, "secretRef") || !strings.Contains(said.Message, "group garage") {
 		t.Errorf("it says %+v", said)
 	}
@@ -495,7 +498,7 @@ func TestForgottenClusterIsToldWhoMayHaveDoneIt(t *testing.T) {
 	t.Parallel()
 	said, _ := automaticOutcome(tryKey{policy: "home", by: byClusterID}, peering.Errorf(peering.ReasonTrustForgotten, "no"))
 	for _, word := range []string{"administrator there", "policy there", "entente join"} {
-		if said.Reason != reasonForgottenByPeer || !strings.Contains(said.Message, word) {
+		if said.Reason != trust.ReasonForgottenByPeer || !strings.Contains(said.Message, word) {
 			t.Errorf("it says %+v, without %q", said, word)
 		}
 	}
@@ -526,12 +529,12 @@ func TestFirstUseIsBounded(t *testing.T) {
 			all = append(all, changed(byPolicy(fmt.Sprint("c", n+1), n+1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Endpoints = nil }))
 		}
 		for n := maxFirstUse; n < maxFirstUse+10; n++ {
-			all = append(all, edit(hintOf(fmt.Sprint("c", n), lan(n, "eth0"))))
+			all = append(all, edit(peertest.HintOf(fmt.Sprint("c", n), peertest.LAN(n, "eth0"))))
 		}
 		dials := 0
 		for i := range 3 {
 			plan := s.plan(automaticView{
-				self: sightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: now.Add(time.Duration(i) * time.Minute), random: none,
+				self: peertest.SightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: now.Add(time.Duration(i) * time.Minute), random: none,
 				gone: func(string) (bool, time.Time) { return false, now }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 			})
 			dials += len(plan.dial) // they do not end, and count
@@ -553,8 +556,8 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	t.Parallel()
 	s := newAutomaticState()
 	var all []v1alpha1.ForeignCluster
-	for n := range maxHints {
-		all = append(all, hintOf(fmt.Sprint("c", n+1), lan(n+1, "eth0", func(s *v1alpha1.Sighting) {
+	for n := range 256 {
+		all = append(all, peertest.HintOf(fmt.Sprint("c", n+1), peertest.LAN(n+1, "eth0", func(s *v1alpha1.Sighting) {
 			s.Endpoints = []string{fmt.Sprintf("192.0.2.%d:7443", n%200+1)}
 		})))
 	}
@@ -562,7 +565,7 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	total := 0
 	for clock := now; clock.Before(now.Add(time.Minute)); clock = clock.Add(500 * time.Millisecond) {
 		plan := s.plan(automaticView{
-			self: sightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: clock, random: none,
+			self: peertest.SightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: clock, random: none,
 			gone: func(string) (bool, time.Time) { return false, clock }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
 		if len(plan.dial) > automaticCalls {

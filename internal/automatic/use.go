@@ -1,4 +1,4 @@
-package controller
+package automatic
 
 import (
 	"cmp"
@@ -116,13 +116,11 @@ func takenOver(fc *v1alpha1.ForeignCluster) bool {
 	return fc.DeletionTimestamp.IsZero() && fc.Spec.TrustBundle != "" && fc.Spec.Decision != v1alpha1.DecisionDenied && store.PeerOfPolicy(fc) == ""
 }
 
-const reasonEndedByProvider = "EndedByProvider"
-
 // outlived says whether the provider ended what a request was for and trust was made
 // again since: then that was not its last word. Where trust held all the time it was.
 func outlived(r *v1alpha1.PeeringRequest, trusted *metav1.Condition) bool {
 	accepted := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionAccepted)
-	return trusted != nil && accepted != nil && accepted.Reason == reasonEndedByProvider && !trusted.LastTransitionTime.Before(&accepted.LastTransitionTime)
+	return trusted != nil && accepted != nil && accepted.Reason == store.ReasonEndedByProvider && !trusted.LastTransitionTime.Before(&accepted.LastTransitionTime)
 }
 
 func planOffloading(v useView, rules map[string]*automaticRule, awaited func(string) bool, out *usePlan) {

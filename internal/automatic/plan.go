@@ -1,4 +1,4 @@
-package controller
+package automatic
 
 import (
 	"cmp"
@@ -16,6 +16,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -50,7 +51,7 @@ type automaticRule struct {
 	// group's secret.
 	revision string
 	// problem says why its group cannot be used; empty if it can.
-	problem Attempt
+	problem trust.Attempt
 }
 
 func (p *automaticRule) lists(id string) bool { return slices.Contains(p.ClusterIDs, id) }
@@ -170,7 +171,7 @@ type automaticTry struct {
 	pause time.Duration
 	// tries is how many ended.
 	tries   int
-	outcome Attempt
+	outcome trust.Attempt
 }
 
 // automaticState is what is remembered from one look to the next.
@@ -183,7 +184,7 @@ type automaticState struct {
 	// alone is the clusters that policies would peer with and a person forgot here.
 	alone map[peering.ClusterID]bool
 	// said is what there was to say of clusters with the last plan.
-	said map[peering.ClusterID]Attempt
+	said map[peering.ClusterID]trust.Attempt
 	// away is since when policies' peers are neither found nor connected, and nothing is
 	// agreed with them.
 	away    map[peering.ClusterID]time.Time
@@ -292,12 +293,12 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 func (p *planning) say() {
 	for key, t := range p.tries {
 		if !p.tried[key] && !t.running {
-			t.outcome = Attempt{}
+			t.outcome = trust.Attempt{}
 		}
 	}
 	was := p.said
 	p.said = p.attempts()
-	for _, now := range []map[peering.ClusterID]Attempt{was, p.said} {
+	for _, now := range []map[peering.ClusterID]trust.Attempt{was, p.said} {
 		for id := range now {
 			if fc := p.known[id]; fc != nil && was[id] != p.said[id] && !slices.Contains(p.out.changed, fc.Name) {
 				p.out.changed = append(p.out.changed, fc.Name)
@@ -309,7 +310,9 @@ func (p *planning) say() {
 
 // next has the plan made again at a time.
 func (p *planning) next(at time.Time) {
-	p.out.again = shorter(p.out.again, max(at.Sub(p.now), time.Millisecond))
+	if wait := max(at.Sub(p.now), time.Millisecond); p.out.again == 0 || wait < p.out.again {
+		p.out.again = wait
+	}
 }
 
 // isFull says whether a policy trusts as many on first use as it may.
@@ -368,7 +371,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		p.forgottenPeers[id] = true
 		return
 	}
-	if forgotten && options[0].problem.Reason != reasonImpostor {
+	if forgotten && options[0].problem.Reason != trust.ReasonImpostor {
 		p.out.lift = append(p.out.lift, id)
 	}
 	p.out.waiting[options[0].rule.name]++
@@ -392,7 +395,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		}
 		switch {
 		case o.problem.Reason != "":
-			if o.problem.Reason == reasonImpostor && try.outcome.Reason != reasonImpostor {
+			if o.problem.Reason == trust.ReasonImpostor && try.outcome.Reason != trust.ReasonImpostor {
 				p.out.declined = append(p.out.declined, automaticRefusal{fc.Name, o.rule.name, o.problem.Message})
 			}
 			try.outcome = o.problem
@@ -468,9 +471,9 @@ func isAway(fc *v1alpha1.ForeignCluster) bool {
 // has another ID if it comes back. Of others that were not listed by name nobody says that
 // they come back; if they do, they are trusted as before.
 func lapses(fc *v1alpha1.ForeignCluster, away time.Time, asked bool) (at time.Time, why string) {
-	c := trustedOf(fc)
+	c := trust.TrustedOf(fc)
 	switch {
-	case c != nil && c.Status == metav1.ConditionFalse && (c.Reason == reasonForgottenByPeer || c.Reason == store.RevokedByPeer):
+	case c != nil && c.Status == metav1.ConditionFalse && (c.Reason == trust.ReasonForgottenByPeer || c.Reason == store.RevokedByPeer):
 		if c.LastTransitionTime.After(away) {
 			away = c.LastTransitionTime.Time
 		}
@@ -482,8 +485,8 @@ func lapses(fc *v1alpha1.ForeignCluster, away time.Time, asked bool) (at time.Ti
 }
 
 // firstUseFull is what there is to say of a policy that trusts as many on first use as it may.
-func firstUseFull() Attempt {
-	return Attempt{"FirstUseFull", fmt.Sprintf("the policy trusts %d clusters on first use, and no more: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
+func firstUseFull() trust.Attempt {
+	return trust.Attempt{Reason: "FirstUseFull", Message: fmt.Sprintf("the policy trusts %d clusters on first use, and no more: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
 }
 
 // free returns from when all endpoints may be dialled.
@@ -520,7 +523,7 @@ func (s *automaticState) heard(id peering.ClusterID, by basis, now time.Time, ra
 			continue
 		}
 		switch t.outcome.Reason {
-		case reasonGroupUnknown, reasonDeniedByPeer, reasonForgottenByPeer:
+		case trust.ReasonGroupUnknown, trust.ReasonDeniedByPeer, trust.ReasonForgottenByPeer:
 			// Its own try may come to something meanwhile.
 			if soon := now.Add(laterAfter + random(laterSpread)); soon.Before(t.again) {
 				t.again, t.pause, sooner = soon, 0, true
@@ -531,7 +534,7 @@ func (s *automaticState) heard(id peering.ClusterID, by basis, now time.Time, ra
 }
 
 // done records how a try went, and returns what is new to say of it.
-func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome Attempt, changed bool) {
+func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome trust.Attempt, changed bool) {
 	s.running--
 	t := s.tries[key]
 	if t == nil {
@@ -542,12 +545,12 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 	if err == nil {
 		changed = t.outcome != outcome
 		// Its ForeignCluster shows it in a moment.
-		t.outcome, t.pause, t.again = Attempt{}, 0, now.Add(trustRetryMax)
+		t.outcome, t.pause, t.again = trust.Attempt{}, 0, now.Add(trust.RetryMax)
 		return outcome, changed
 	}
 	outcome, pause := automaticOutcome(key, err)
 	if pause == 0 {
-		t.pause = min(max(2*t.pause, trustRetryMin), automaticRetryMax)
+		t.pause = min(max(2*t.pause, trust.RetryMin), automaticRetryMax)
 		pause = t.pause
 	}
 	t.again = now.Add(pause + random(pause/2))
@@ -558,11 +561,11 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 
 // attempt is what there is to say of a cluster that is not trusted yet; empty if it was
 // not tried.
-func (s *automaticState) attempt(id peering.ClusterID) Attempt { return s.attempts()[id] }
+func (s *automaticState) attempt(id peering.ClusterID) trust.Attempt { return s.attempts()[id] }
 
 // attempts is attempt of all of which there is something to say.
-func (s *automaticState) attempts() map[peering.ClusterID]Attempt {
-	out, of := map[peering.ClusterID]Attempt{}, map[peering.ClusterID]tryKey{}
+func (s *automaticState) attempts() map[peering.ClusterID]trust.Attempt {
+	out, of := map[peering.ClusterID]trust.Attempt{}, map[peering.ClusterID]tryKey{}
 	for key, t := range s.tries {
 		first, known := of[key.id]
 		if t.outcome.Reason != "" && (!known || key.policy < first.policy || key.policy == first.policy && key.by < first.by) {
@@ -570,7 +573,7 @@ func (s *automaticState) attempts() map[peering.ClusterID]Attempt {
 		}
 	}
 	for id := range s.alone {
-		out[id] = Attempt{"ForgottenHere", "a policy would peer with it, and an administrator of this cluster forgot it: if it is to be trusted again, join it with a token of either side, or with `entente join` and one of its endpoints"}
+		out[id] = trust.Attempt{Reason: "ForgottenHere", Message: "a policy would peer with it, and an administrator of this cluster forgot it: if it is to be trusted again, join it with a token of either side, or with `entente join` and one of its endpoints"}
 	}
 	return out
 }
@@ -580,7 +583,7 @@ type option struct {
 	rule      *automaticRule
 	by        basis
 	endpoints []string
-	problem   Attempt
+	problem   trust.Attempt
 }
 
 // optionsFor returns how policies may come to trust a cluster that nobody decided about,
@@ -625,8 +628,8 @@ func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster, others []v1a
 
 // imitates is what there is to say of a cluster that a policy does not trust on first use, as
 // it takes the name or the address of another; why says which.
-func imitates(policy, why string) Attempt {
-	return Attempt{reasonImpostor, fmt.Sprintf("the policy %s does not trust it on first use: %s. If it is the cluster that it says, join it with a token, or compare its code with its administrator and `entente approve` it; else `entente deny` it", policy, why)}
+func imitates(policy, why string) trust.Attempt {
+	return trust.Attempt{Reason: trust.ReasonImpostor, Message: fmt.Sprintf("the policy %s does not trust it on first use: %s. If it is the cluster that it says, join it with a token, or compare its code with its administrator and `entente approve` it; else `entente deny` it", policy, why)}
 }
 
 // imitationError is why a call of a cluster came to nothing that takes another's name or
@@ -654,7 +657,7 @@ func takesAnothers(fc *v1alpha1.ForeignCluster, info *identity.ClusterInfo, othe
 	if info != nil {
 		all = append(all, v1alpha1.Sighting{Name: info.Name, Endpoints: info.Endpoints})
 	}
-	return impostor(fc, all, others)
+	return trust.Impostor(fc, all, others)
 }
 
 // approves says whether a cluster that introduced itself is trusted for that: it proved
@@ -673,7 +676,7 @@ func approves(options []option, fc *v1alpha1.ForeignCluster) (automaticApproval,
 
 // automaticOutcome is what a failed try says to people, and how long to wait before the
 // next; 0 is a little longer than the last time.
-func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
+func automaticOutcome(key tryKey, err error) (trust.Attempt, time.Duration) {
 	what := "policy " + key.policy + " peers with it "
 	group, isGroup := strings.CutPrefix(string(key.by), string(byGroup))
 	switch {
@@ -690,15 +693,15 @@ func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
 	e := peering.AsError(err)
 	switch e.Reason { //nolint:exhaustive // the others are of tries of any kind
 	case peering.ReasonTrustForgotten:
-		return Attempt{reasonForgottenByPeer, what + ", and it refuses: " + forgottenByPeer}, longPause
+		return trust.Attempt{Reason: trust.ReasonForgottenByPeer, Message: what + ", and it refuses: " + trust.ForgottenByPeer}, longPause
 	case peering.ReasonTrustDenied:
-		return Attempt{reasonDeniedByPeer, what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
+		return trust.Attempt{Reason: trust.ReasonDeniedByPeer, Message: what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
 	case peering.ReasonGroupUnknown:
-		return Attempt{reasonGroupUnknown, fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
+		return trust.Attempt{Reason: trust.ReasonGroupUnknown, Message: fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
 	case peering.ReasonGroupSecretMismatch:
-		return Attempt{"GroupSecretMismatch", what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
+		return trust.Attempt{Reason: "GroupSecretMismatch", Message: what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
 	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
-		return Attempt{e.Reason.Condition(), what + ": " + peering.Text(e.Error(), maxWhy)}, max(e.RetryAfter, trustRetryMax)
+		return trust.Attempt{Reason: e.Reason.Condition(), Message: what + ": " + peering.Text(e.Error(), maxOutcome)}, max(e.RetryAfter, trust.RetryMax)
 	}
-	return Attempt{e.Reason.Condition(), what + ": " + peering.Text(e.Error(), maxWhy)}, 0
+	return trust.Attempt{Reason: e.Reason.Condition(), Message: what + ": " + peering.Text(e.Error(), maxOutcome)}, 0
 }

@@ -1,4 +1,4 @@
-package controller
+package trust
 
 import (
 	"context"
@@ -29,7 +29,7 @@ type Groups struct {
 	// API server nothing.
 	Cache client.Reader
 	// Forgotten is the clusters that were trusted here and then forgotten.
-	Forgotten Forgotten
+	Forgotten *store.Forgotten
 	// Secret returns the secret of a group, and the policy that names it. Where no policy
 	// does the error is GroupUnknown. It is asked for each run, by strangers too. Nil knows
 	// no group.

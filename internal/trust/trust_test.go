@@ -1,13 +1,11 @@
-package controller
+package trust
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,50 +19,16 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
-// fakeStrangers is other clusters in memory.
-type fakeStrangers struct {
-	mu     sync.Mutex
-	join   func(peering.Token) (identity.ClusterInfo, error)
-	answer func(endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error)
-	joins  int
-	intros int
-	// requested is whether the last introduction was an administrator's.
-	requested bool
-	updates   int
-	updating  error
-}
-
-func (f *fakeStrangers) Join(_ context.Context, token peering.Token) (identity.ClusterInfo, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.joins++
-	return f.join(token)
-}
-
-func (f *fakeStrangers) Introduce(_ context.Context, endpoint string, id peering.ClusterID, requested bool) (identity.ClusterInfo, string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.intros++
-	f.requested = requested
-	return f.answer(endpoint, id)
-}
-
-func (f *fakeStrangers) UpdateBundle(context.Context, peering.ClusterID) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.updates++
-	return f.updating
-}
-
 // trustsTest is a Trusts that runs when the test says so.
 type trustsTest struct {
 	*Trusts
-	strangers *fakeStrangers
-	clock     *testClock
+	strangers *peertest.Strangers
+	clock     *peertest.Clock
 	session   Session
 	said      int
 	joined    []string // the endpoints of those that are to be dialled
@@ -72,10 +36,10 @@ type trustsTest struct {
 
 func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
 	t.Helper()
-	tt := &trustsTest{strangers: &fakeStrangers{}, clock: &testClock{now: now}}
-	c := trustClient(t, objects...)
+	tt := &trustsTest{strangers: &peertest.Strangers{}, clock: peertest.NewClock(now)}
+	c := peertest.Client(t, objects...)
 	tt.Trusts = &Trusts{
-		Client: c, Direct: c, Namespace: "entente-system", Self: ownID, Strangers: tt.strangers, Now: tt.clock.Now,
+		Client: c, Direct: c, Namespace: "entente-system", Self: peertest.OwnID, Strangers: tt.strangers, Now: tt.clock.Now,
 		OwnHash: func() peering.Hash { return peering.Hash{1} },
 		Session: func(peering.ClusterID) Session { return tt.session },
 		Said:    func(string) { tt.said++ },
@@ -125,14 +89,14 @@ func tokenSecret(text []byte) *corev1.Secret {
 
 func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	token, text := tokenBy(t, milan.id)
+	milan := peertest.NewOther(t, "milan")
+	token, text := tokenBy(t, milan.ID)
 	tt := newTrustsTest(t, joiner("milan"))
-	tt.strangers.join = func(got peering.Token) (identity.ClusterInfo, error) {
+	tt.strangers.Redeem = func(got peering.Token) (identity.ClusterInfo, error) {
 		if got.ID != token.ID || got.Secret != token.Secret {
 			t.Errorf("token %s is redeemed", got)
 		}
-		return milan.info, nil
+		return milan.Info, nil
 	}
 	var waits []time.Duration
 	for range 7 {
@@ -141,27 +105,27 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 		if again := tt.look(t, "milan"); again != wait {
 			t.Errorf("looked at in between it waits %s, want %s", again, wait)
 		}
-		tt.clock.pass(wait)
+		tt.clock.Pass(wait)
 	}
 	if diff := cmp.Diff([]time.Duration{2e9, 4e9, 8e9, 16e9, 30e9, 30e9, 30e9}, waits); diff != "" {
 		t.Errorf("pauses (-want +got):\n%s", diff)
 	}
-	if got := tt.Attempt(peerCalled(t, tt.Client, "milan")); got.Reason != "TokenMissing" || !strings.Contains(got.Message, "entente-system/milan-token") || tt.said != 1 {
+	if got := tt.Attempt(peertest.PeerCalled(t, tt.Client, "milan")); got.Reason != "TokenMissing" || !strings.Contains(got.Message, "entente-system/milan-token") || tt.said != 1 {
 		t.Errorf("it says %+v, %d times", got, tt.said)
 	}
 	if err := tt.Client.Create(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
 	tt.look(t, "milan")
-	fc := peerCalled(t, tt.Client, "milan")
-	if fc.Spec.ClusterID != string(milan.id) || fc.Spec.TrustBundle != milan.info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
+	fc := peertest.PeerCalled(t, tt.Client, "milan")
+	if fc.Spec.ClusterID != string(milan.ID) || fc.Spec.TrustBundle != milan.Info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
 		store.FoundBy(fc) != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
 		t.Errorf("it joined as %+v %+v", fc.Spec, fc.Status)
 	}
 	if !slices.Equal(tt.joined, fc.Spec.Endpoints) {
 		t.Errorf("it is dialled at once at %q, want %q", tt.joined, fc.Spec.Endpoints)
 	}
-	if fc.Labels[v1alpha1.LabelPeer] != string(milan.id) || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
+	if fc.Labels[v1alpha1.LabelPeer] != string(milan.ID) || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
 		t.Errorf("it needs another write to be held: %+v", fc.ObjectMeta)
 	}
 	if got := tt.Attempt(fc); got.Reason != "" {
@@ -171,39 +135,39 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	if err := tt.Client.Delete(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
-	tt.clock.pass(time.Hour)
+	tt.clock.Pass(time.Hour)
 	tt.look(t, "milan")
-	if tt.strangers.joins != 1 || tt.Attempt(fc).Reason != "" {
-		t.Errorf("it was redeemed %d times, says %+v", tt.strangers.joins, tt.Attempt(fc))
+	if tt.strangers.Joins != 1 || tt.Attempt(fc).Reason != "" {
+		t.Errorf("it was redeemed %d times, says %+v", tt.strangers.Joins, tt.Attempt(fc))
 	}
 }
 
 func TestSecretThatChangesIsReadWithoutAPause(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	_, text := tokenBy(t, milan.id)
+	milan := peertest.NewOther(t, "milan")
+	_, text := tokenBy(t, milan.ID)
 	elsewhere := joiner("rome")
 	elsewhere.Spec.JoinToken.Name = "rome-token"
 	tt := newTrustsTest(t, joiner("milan"), elsewhere, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "oslo", UID: "uid-oslo"}})
-	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) {
+	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) {
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenExpired, "the token expired at noon")
 	}
 	for range 5 {
-		tt.clock.pass(tt.look(t, "milan")) // the pause grows
+		tt.clock.Pass(tt.look(t, "milan")) // the pause grows
 	}
 	tt.look(t, "milan")
 	if err := tt.Client.Create(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
 	}
 	tt.look(t, "milan")
-	if got := tt.Attempt(joiner("milan")); got.Reason != "TokenExpired" || tt.strangers.joins != 1 {
-		t.Errorf("with a Secret it says %+v, tried %d times", got, tt.strangers.joins)
+	if got := tt.Attempt(joiner("milan")); got.Reason != "TokenExpired" || tt.strangers.Joins != 1 {
+		t.Errorf("with a Secret it says %+v, tried %d times", got, tt.strangers.Joins)
 	}
 	for range 3 {
 		tt.look(t, "milan") // a Secret that was only touched
 	}
-	if tt.strangers.joins != 1 {
-		t.Errorf("the same token was tried %d times", tt.strangers.joins)
+	if tt.strangers.Joins != 1 {
+		t.Errorf("the same token was tried %d times", tt.strangers.Joins)
 	}
 	if err := tt.Client.Delete(t.Context(), tokenSecret(text)); err != nil {
 		t.Fatal(err)
@@ -225,10 +189,10 @@ func TestSecretThatChangesIsReadWithoutAPause(t *testing.T) {
 
 func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 	t.Parallel()
-	milan, other := newOther(t, "milan"), newOther(t, "other")
-	_, good := tokenBy(t, milan.id)
-	_, own := tokenBy(t, ownID)
-	_, others := tokenBy(t, other.id)
+	milan, other := peertest.NewOther(t, "milan"), peertest.NewOther(t, "other")
+	_, good := tokenBy(t, milan.ID)
+	_, own := tokenBy(t, peertest.OwnID)
+	_, others := tokenBy(t, other.ID)
 	refuse := func(reason peering.Reason) func(peering.Token) (identity.ClusterInfo, error) {
 		return func(peering.Token) (identity.ClusterInfo, error) {
 			return identity.ClusterInfo{}, peering.Errorf(reason, "the token expired at noon")
@@ -246,17 +210,17 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 		"not a token":          {[]byte("hello"), nil, "TokenMalformed", "cannot be read", 0},
 		"cut off":              {good[:40], nil, "TokenMalformed", "cut off", 0},
 		"this cluster's own":   {own, nil, "PeerIsSelf", "other one", 0},
-		"of another than said": {others, nil, "TokenOfAnotherCluster", string(other.id), 0},
+		"of another than said": {others, nil, "TokenOfAnotherCluster", string(other.ID), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fc := joiner("milan")
-			fc.Spec.ClusterID = string(milan.id)
+			fc.Spec.ClusterID = string(milan.ID)
 			tt := newTrustsTest(t, fc, tokenSecret(tc.text))
-			tt.strangers.join = tc.join
+			tt.strangers.Redeem = tc.join
 			var wait time.Duration
 			for range 10 {
-				tt.clock.pass(wait)
+				tt.clock.Pass(wait)
 				wait = tt.look(t, "milan")
 			}
 			got := tt.Attempt(fc)
@@ -266,17 +230,17 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 			if strings.Contains(got.Message, string(tc.text)) {
 				t.Errorf("the token is in %q", got.Message)
 			}
-			if tt.strangers.joins != tc.joins {
-				t.Errorf("it was tried %d times, want %d", tt.strangers.joins, tc.joins)
+			if tt.strangers.Joins != tc.joins {
+				t.Errorf("it was tried %d times, want %d", tt.strangers.Joins, tc.joins)
 			}
-			_, fresh := tokenBy(t, milan.id)
+			_, fresh := tokenBy(t, milan.ID)
 			if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
 				t.Fatal(err)
 			}
-			tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
+			tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 			tt.look(t, "milan") // at once: whoever mended it waits for nothing
-			if got := peerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.joins != tc.joins+1 {
-				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.joins-tc.joins, got)
+			if got := peertest.PeerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.Joins != tc.joins+1 {
+				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.Joins-tc.joins, got)
 			}
 		})
 	}
@@ -284,85 +248,79 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 
 func TestErrorsThatAreNotTheTokensAreRetried(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	_, text := tokenBy(t, milan.id)
+	milan := peertest.NewOther(t, "milan")
+	_, text := tokenBy(t, milan.ID)
 	tt := newTrustsTest(t, joiner("milan"), tokenSecret(text))
 	for _, err := range []error{
 		peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to 192.0.2.9:7443"), peering.Errorf(peering.ReasonPeerIdentity, "another answers"),
 		errors.New("the clock stopped"), peering.Errorf(peering.ReasonStopping, "soon"),
 	} {
-		tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return identity.ClusterInfo{}, err }
-		tt.clock.pass(tt.look(t, "milan"))
+		tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return identity.ClusterInfo{}, err }
+		tt.clock.Pass(tt.look(t, "milan"))
 		if got := tt.Attempt(joiner("milan")); got.Reason == "" || got.Message != err.Error() {
 			t.Errorf("it says %+v of %v", got, err)
 		}
 	}
-	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
+	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 	tt.look(t, "milan")
-	if fc := peerCalled(t, tt.Client, "milan"); fc.Spec.TrustBundle == "" || tt.strangers.joins != 5 {
-		t.Errorf("after %d tries: %+v", tt.strangers.joins, fc.Spec)
+	if fc := peertest.PeerCalled(t, tt.Client, "milan"); fc.Spec.TrustBundle == "" || tt.strangers.Joins != 5 {
+		t.Errorf("after %d tries: %+v", tt.strangers.Joins, fc.Spec)
 	}
 }
 
 func TestTokenOfATrustedClusterIsNotRedeemed(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	_, text := tokenBy(t, milan.id)
+	milan := peertest.NewOther(t, "milan")
+	_, text := tokenBy(t, milan.ID)
 	known := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
-	known.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.id), TrustBundle: milan.info.PEM()}
+	known.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.ID), TrustBundle: milan.Info.PEM()}
 	tt := newTrustsTest(t, joiner("milan"), known, tokenSecret(text))
 	tt.look(t, "milan")
-	if got := tt.Attempt(joiner("milan")); got.Reason != reasonDuplicate || !strings.Contains(got.Message, "as m") || tt.strangers.joins != 0 {
-		t.Errorf("it says %+v after %d tries", got, tt.strangers.joins)
+	if got := tt.Attempt(joiner("milan")); got.Reason != ReasonDuplicate || !strings.Contains(got.Message, "as m") || tt.strangers.Joins != 0 {
+		t.Errorf("it says %+v after %d tries", got, tt.strangers.Joins)
 	}
 	second := joiner("second")
-	second.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.id), Decision: v1alpha1.DecisionApproved, Endpoints: []string{"192.0.2.1:1"}}
+	second.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.ID), Decision: v1alpha1.DecisionApproved, Endpoints: []string{"192.0.2.1:1"}}
 	if err := tt.Client.Create(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
 	tt.look(t, "second")
-	if got := tt.Attempt(second); got.Reason != reasonDuplicate || tt.strangers.intros != 0 {
-		t.Errorf("a second one says %+v after %d tries", got, tt.strangers.intros)
+	if got := tt.Attempt(second); got.Reason != ReasonDuplicate || tt.strangers.Intros != 0 {
+		t.Errorf("a second one says %+v after %d tries", got, tt.strangers.Intros)
 	}
-}
-
-func approvedAs(name string, o other, endpoints ...string) *v1alpha1.ForeignCluster {
-	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(now)}}
-	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), Decision: v1alpha1.DecisionApproved, Endpoints: endpoints}
-	return fc
 }
 
 func TestNamedClusterIsIntroducedToAndTrusted(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1"))
-	tt.strangers.answer = func(endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
-		if id != milan.id {
+	milan := peertest.NewOther(t, "milan")
+	tt := newTrustsTest(t, peertest.ApprovedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1"))
+	tt.strangers.Answer = func(endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
+		if id != milan.ID {
 			t.Errorf("it is introduced to %s", id)
 		}
 		if endpoint == "192.0.2.1:1" {
 			return identity.ClusterInfo{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
 		}
-		return milan.info, "042917", nil
+		return milan.Info, "042917", nil
 	}
 	tt.look(t, "m")
-	fc := peerCalled(t, tt.Client, "m")
-	if fc.Spec.TrustBundle != milan.info.PEM() || len(fc.Spec.Endpoints) != 2 || fc.Status.Introduction.Code != "042917" {
+	fc := peertest.PeerCalled(t, tt.Client, "m")
+	if fc.Spec.TrustBundle != milan.Info.PEM() || len(fc.Spec.Endpoints) != 2 || fc.Status.Introduction.Code != "042917" {
 		t.Errorf("it leaves %+v %+v", fc.Spec, fc.Status)
 	}
 	// The other side has not decided: it is asked again when what it keeps lapses.
 	tt.session = Session{Untrusted: true}
-	if wait := tt.look(t, "m"); wait <= 0 || wait > introduceAgain || tt.strangers.intros != 2 {
-		t.Errorf("it waits %s after %d tries", wait, tt.strangers.intros)
+	if wait := tt.look(t, "m"); wait <= 0 || wait > introduceAgain || tt.strangers.Intros != 2 {
+		t.Errorf("it waits %s after %d tries", wait, tt.strangers.Intros)
 	}
-	tt.clock.pass(introduceAgain)
+	tt.clock.Pass(introduceAgain)
 	tt.look(t, "m")
-	if tt.strangers.intros != 4 {
-		t.Errorf("%d tries", tt.strangers.intros)
+	if tt.strangers.Intros != 4 {
+		t.Errorf("%d tries", tt.strangers.Intros)
 	}
 	tt.session = Session{Up: &SessionInfo{Since: tt.clock.Now().Add(time.Second)}}
 	tt.look(t, "m")
-	if fc := peerCalled(t, tt.Client, "m"); fc.Status.Introduction != nil || fc.Spec.TrustBundle == "" {
+	if fc := peertest.PeerCalled(t, tt.Client, "m"); fc.Status.Introduction != nil || fc.Spec.TrustBundle == "" {
 		t.Errorf("once trust was seen to be mutual: %+v %+v", fc.Spec, fc.Status)
 	}
 }
@@ -371,20 +329,20 @@ func TestNamedClusterIsIntroducedToAndTrusted(t *testing.T) {
 // cluster could be led.
 func TestPolicyPeerIsDialledOnlyAtAllowedEndpoints(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	const metadata, place = "169.254.169.254:80", "192.0.2.2:1"
 	for name, edit := range map[string]func(*v1alpha1.ForeignCluster){
 		metadata + " " + place: func(*v1alpha1.ForeignCluster) {}, // a person's
-		place:                  func(fc *v1alpha1.ForeignCluster) { store.ByPolicy(fc, "home", string(byFirstUse)) },
+		place:                  func(fc *v1alpha1.ForeignCluster) { store.ByPolicy(fc, "home", "FirstUse") },
 	} {
-		fc := approvedAs("m", milan, metadata, place)
-		fc.Labels, fc.Spec.TrustBundle = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}, milan.info.PEM()
+		fc := peertest.ApprovedAs("m", milan, metadata, place)
+		fc.Labels, fc.Spec.TrustBundle = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}, milan.Info.PEM()
 		edit(fc)
 		tt := newTrustsTest(t, fc)
 		tt.session = Session{Untrusted: true}
 		tt.MayDial = func(endpoint string) bool { return endpoint == place }
 		var dialled []string
-		tt.strangers.answer = func(endpoint string, _ peering.ClusterID) (identity.ClusterInfo, string, error) {
+		tt.strangers.Answer = func(endpoint string, _ peering.ClusterID) (identity.ClusterInfo, string, error) {
 			dialled = append(dialled, endpoint)
 			return identity.ClusterInfo{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
 		}
@@ -397,25 +355,25 @@ func TestPolicyPeerIsDialledOnlyAtAllowedEndpoints(t *testing.T) {
 
 func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	for name, tc := range map[string]struct {
 		err    error
 		reason string
 		says   []string
 		wait   time.Duration
 	}{
-		"nobody answers":   {peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, trustRetryMin},
-		"another answers":  {peering.Errorf(peering.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, trustRetryMin},
+		"nobody answers":   {peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, RetryMin},
+		"another answers":  {peering.Errorf(peering.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, RetryMin},
 		"it was denied":    {peering.Errorf(peering.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
-		"it was forgotten": {peering.Errorf(peering.ReasonTrustForgotten, "no"), reasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, trustRetryMin},
+		"it was forgotten": {peering.Errorf(peering.ReasonTrustForgotten, "no"), ReasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, RetryMin},
 		"too many wait":    {&peering.Error{Reason: peering.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
-		"it is overloaded": {&peering.Error{Reason: peering.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, trustRetryMax},
+		"it is overloaded": {&peering.Error{Reason: peering.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, RetryMax},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			fc := approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1")
+			fc := peertest.ApprovedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1")
 			tt := newTrustsTest(t, fc)
-			tt.strangers.answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
+			tt.strangers.Answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
 				return identity.ClusterInfo{}, "", tc.err
 			}
 			if wait := tt.look(t, "m"); wait != tc.wait {
@@ -427,7 +385,7 @@ func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 					t.Errorf("it says %+v, want %s and %q", got, tc.reason, want)
 				}
 			}
-			if peerCalled(t, tt.Client, "m").Spec.TrustBundle != "" {
+			if peertest.PeerCalled(t, tt.Client, "m").Spec.TrustBundle != "" {
 				t.Error("it is trusted")
 			}
 		})
@@ -436,39 +394,39 @@ func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 
 func TestDecisionDuringACallHolds(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1"))
-	tt.strangers.answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
-		fc := peerCalled(t, tt.Client, "m")
+	milan := peertest.NewOther(t, "milan")
+	tt := newTrustsTest(t, peertest.ApprovedAs("m", milan, "192.0.2.1:1"))
+	tt.strangers.Answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
+		fc := peertest.PeerCalled(t, tt.Client, "m")
 		fc.Spec.Decision = v1alpha1.DecisionDenied
-		return milan.info, "1", tt.Client.Update(t.Context(), fc)
+		return milan.Info, "1", tt.Client.Update(t.Context(), fc)
 	}
 	tt.look(t, "m")
-	if fc := peerCalled(t, tt.Client, "m"); fc.Spec.TrustBundle != "" {
+	if fc := peertest.PeerCalled(t, tt.Client, "m"); fc.Spec.TrustBundle != "" {
 		t.Error("who was denied while it answered is trusted")
 	}
 }
 
 func TestApprovedIntroductionIsTrustedIfItProvesTheID(t *testing.T) {
 	t.Parallel()
-	milan, mallory := newOther(t, "milan"), newOther(t, "mallory")
+	milan, mallory := peertest.NewOther(t, "milan"), peertest.NewOther(t, "mallory")
 	for name, tc := range map[string]struct {
 		bundle string
 		want   bool
 	}{
-		"its own roots":     {milan.info.PEM(), true},
-		"another's roots":   {mallory.info.PEM(), false},
+		"its own roots":     {milan.Info.PEM(), true},
+		"another's roots":   {mallory.Info.PEM(), false},
 		"no roots":          {"", false},
 		"not roots at all":  {"hello", false},
-		"both one's roots,": {milan.info.PEM() + mallory.info.PEM(), false},
+		"both one's roots,": {milan.Info.PEM() + mallory.Info.PEM(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			fc := approvedAs("m", milan)
+			fc := peertest.ApprovedAs("m", milan)
 			fc.Status.Introduction = &v1alpha1.Introduction{Time: metav1.NewTime(now), Code: "042917", Bundle: tc.bundle}
 			tt := newTrustsTest(t, fc)
 			tt.look(t, "m")
-			got := peerCalled(t, tt.Client, "m")
+			got := peertest.PeerCalled(t, tt.Client, "m")
 			if (got.Spec.TrustBundle != "") != tc.want || got.Status.Introduction == nil {
 				t.Errorf("it leaves %+v", got.Spec)
 			}
@@ -481,10 +439,10 @@ func TestApprovedIntroductionIsTrustedIfItProvesTheID(t *testing.T) {
 
 func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	old := &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-IntroductionLife)), Code: "042917", Bundle: milan.info.PEM()}
+	milan := peertest.NewOther(t, "milan")
+	old := &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-IntroductionLife)), Code: "042917", Bundle: milan.Info.PEM()}
 	introduced := func(edit func(*v1alpha1.ForeignCluster)) *v1alpha1.ForeignCluster {
-		fc := approvedAs("m", milan)
+		fc := peertest.ApprovedAs("m", milan)
 		fc.Spec.Decision = ""
 		fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
 		fc.Status.Found, fc.Status.Introduction = v1alpha1.FoundIntroduction, old.DeepCopy()
@@ -508,7 +466,7 @@ func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 		}), introduced: true},
 		"it was denied":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied }), introduced: true},
 		"it was approved": {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), introduced: true},
-		"it is trusted":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = milan.info.PEM() }), introduced: true},
+		"it is trusted":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = milan.Info.PEM() }), introduced: true},
 		"somebody wrote the object, so that stays": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
 			fc.Labels, fc.Status.Found = nil, v1alpha1.FoundManual
 		})},
@@ -517,7 +475,7 @@ func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 			t.Parallel()
 			tt := newTrustsTest(t, tc.fc)
 			tt.look(t, "m")
-			left := peersOf(t, tt.Client)
+			left := peertest.PeersOf(t, tt.Client)
 			if (len(left) == 0) != tc.gone {
 				t.Fatalf("%d are left", len(left))
 			}
@@ -530,28 +488,28 @@ func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 
 func TestIntroductionMovesToTheObjectThatSomebodyWrote(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
+	milan := peertest.NewOther(t, "milan")
 	tt := newTrustsTest(t)
-	i := &Introductions{Client: tt.Client, Cache: tt.Client, Forgotten: forgottenAt(tt.Client, tt.clock.Now), Self: ownID, Rand: rand.Reader, Now: tt.clock.Now}
-	if _, err := i.introduce(t, milan, "x"); err != nil {
+	i := &Introductions{Client: tt.Client, Cache: tt.Client, Forgotten: peertest.ForgottenAt(tt.Client, tt.clock.Now), Self: peertest.OwnID, Rand: rand.Reader, Now: tt.clock.Now}
+	if _, err := peertest.IntroduceAs(t, i, milan, "x", false); err != nil {
 		t.Fatal(err)
 	}
-	if err := tt.Client.Create(t.Context(), approvedAs("office", milan)); err != nil {
+	if err := tt.Client.Create(t.Context(), peertest.ApprovedAs("office", milan)); err != nil {
 		t.Fatal(err)
 	}
 	tt.look(t, "milan")
 	tt.look(t, "office")
-	left := peersOf(t, tt.Client)
-	if len(left) != 1 || left[0].Name != "office" || left[0].Spec.TrustBundle != milan.info.PEM() {
+	left := peertest.PeersOf(t, tt.Client)
+	if len(left) != 1 || left[0].Name != "office" || left[0].Spec.TrustBundle != milan.Info.PEM() {
 		t.Errorf("there are %+v", left)
 	}
 }
 
 func TestPeerIsSentTheRootsThatItLacks(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	fc := approvedAs("m", milan)
-	fc.Spec.TrustBundle = milan.info.PEM()
+	milan := peertest.NewOther(t, "milan")
+	fc := peertest.ApprovedAs("m", milan)
+	fc.Spec.TrustBundle = milan.Info.PEM()
 	tt := newTrustsTest(t, fc)
 	for _, tc := range []struct {
 		hash    string
@@ -567,52 +525,52 @@ func TestPeerIsSentTheRootsThatItLacks(t *testing.T) {
 		{peering.Hash{2}.String(), Session{Up: &SessionInfo{}}, updateAgain / 2, 2},
 		{peering.Hash{1}.String(), Session{Up: &SessionInfo{}}, time.Hour, 2},
 	} {
-		tt.strangers.updating = errors.New("the peer says no")
-		got := peerCalled(t, tt.Client, "m")
+		tt.strangers.Updating = errors.New("the peer says no")
+		got := peertest.PeerCalled(t, tt.Client, "m")
 		got.Status.BundleHash = tc.hash
 		if err := tt.Client.Status().Update(t.Context(), got); err != nil {
 			t.Fatal(err)
 		}
 		tt.session = tc.session
-		tt.clock.pass(tc.pass)
+		tt.clock.Pass(tc.pass)
 		tt.look(t, "m")
-		if tt.strangers.updates != tc.updates {
-			t.Errorf("with %q held it was told %d times, want %d", tc.hash, tt.strangers.updates, tc.updates)
+		if tt.strangers.Updates != tc.updates {
+			t.Errorf("with %q held it was told %d times, want %d", tc.hash, tt.strangers.Updates, tc.updates)
 		}
 	}
 }
 
 func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	t.Parallel()
-	milan := newOther(t, "milan")
-	_, text := tokenBy(t, milan.id)
+	milan := peertest.NewOther(t, "milan")
+	_, text := tokenBy(t, milan.ID)
 	fc := joiner("milan")
-	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(milan.id), milan.info.PEM()
+	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(milan.ID), milan.Info.PEM()
 	tt := newTrustsTest(t, fc, tokenSecret(text))
-	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
+	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 	tt.look(t, "milan")
-	if tt.strangers.joins != 0 {
+	if tt.strangers.Joins != 0 {
 		t.Fatal("a token was redeemed for a peer that is trusted")
 	}
-	if _, err := store.MarkRevoked(t.Context(), tt.Client, milan.id, "", now); err != nil {
+	if _, err := store.MarkRevoked(t.Context(), tt.Client, milan.ID, "", now); err != nil {
 		t.Fatal(err)
 	}
-	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) {
+	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) {
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenInvalid, "used")
 	}
 	for range 3 {
-		tt.clock.pass(tt.look(t, "milan"))
+		tt.clock.Pass(tt.look(t, "milan"))
 	}
-	if !store.Revoked(peerCalled(t, tt.Client, "milan")) || tt.strangers.joins != 1 {
-		t.Errorf("with the old token, tried %d times: %+v", tt.strangers.joins, peerCalled(t, tt.Client, "milan").Status)
+	if !store.Revoked(peertest.PeerCalled(t, tt.Client, "milan")) || tt.strangers.Joins != 1 {
+		t.Errorf("with the old token, tried %d times: %+v", tt.strangers.Joins, peertest.PeerCalled(t, tt.Client, "milan").Status)
 	}
-	_, fresh := tokenBy(t, milan.id)
+	_, fresh := tokenBy(t, milan.ID)
 	if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
 		t.Fatal(err)
 	}
-	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
+	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 	tt.look(t, "milan")
-	if got := peerCalled(t, tt.Client, "milan"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionTrusted) {
+	if got := peertest.PeerCalled(t, tt.Client, "milan"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionTrusted) {
 		t.Errorf("with a new token: %+v", got.Status)
 	}
 }
@@ -631,7 +589,7 @@ func TestNextStepFollowsTheObjectAndTheSession(t *testing.T) {
 	}{
 		"known only": {want: stepNothing},
 		"denied, whatever else": {edit: func(fc *v1alpha1.ForeignCluster) {
-			*fc = *approvedAs("m", other{}, "e")
+			*fc = *peertest.ApprovedAs("m", peertest.Other{}, "e")
 			fc.Spec.Decision = v1alpha1.DecisionDenied
 			fc.Spec.JoinToken = &v1alpha1.SecretKey{}
 			fc.Status.Introduction = intro(0)
@@ -671,7 +629,7 @@ func TestNextStepFollowsTheObjectAndTheSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}
-			fc.Spec.ClusterID = string(ownID)
+			fc.Spec.ClusterID = string(peertest.OwnID)
 			if tc.edit != nil {
 				tc.edit(fc)
 			}
@@ -701,11 +659,11 @@ func TestFreshPeerHasNothingThatAJoinEnds(t *testing.T) {
 		want   bool
 	}{
 		"nothing was said":    {want: true},
-		"it was written down": {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundManual, Conditions: []metav1.Condition{condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
+		"it was written down": {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundManual, Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
 		"it joined before":    {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken}, true},
 		"it was introduced":   {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction}, false},
 		"it waits":            {v1alpha1.ForeignClusterStatus{Introduction: &v1alpha1.Introduction{}}, false},
-		"it revoked trust":    {v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, store.RevokedByPeer, "")}}, false},
+		"it revoked trust":    {v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, store.RevokedByPeer, "")}}, false},
 	} {
 		if got := fresh(&v1alpha1.ForeignCluster{Status: tc.status}); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -716,12 +674,32 @@ func TestFreshPeerHasNothingThatAJoinEnds(t *testing.T) {
 // TestWrittenClusterHasWhatDiscoveryFoundOfIt has somebody write a cluster that was a hint.
 func TestWrittenClusterHasWhatDiscoveryFoundOfIt(t *testing.T) {
 	t.Parallel()
-	hint := hintOf("c1-x", lan(1, "eth0"))
+	hint := peertest.HintOf("c1-x", peertest.LAN(1, "eth0"))
 	hint.UID = "hint"
 	written := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "mine"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: hint.Spec.ClusterID}}
 	tt := newTrustsTest(t, &hint, written)
 	tt.look(t, "c1-x")
-	if got := peersOf(t, tt.Client); len(got) != 1 || got[0].Name != "mine" || len(got[0].Status.Sightings) != 1 {
+	if got := peertest.PeersOf(t, tt.Client); len(got) != 1 || got[0].Name != "mine" || len(got[0].Status.Sightings) != 1 {
 		t.Errorf("there are %+v", got)
+	}
+}
+
+func TestOnlyFirstTrustIsRequested(t *testing.T) {
+	t.Parallel()
+	milan := peertest.NewOther(t, "milan")
+	for _, trusted := range []bool{false, true} {
+		fc := peertest.ApprovedAs("m", milan, "192.0.2.1:1")
+		if trusted {
+			fc.Spec.TrustBundle = milan.Info.PEM()
+		}
+		tt := newTrustsTest(t, fc)
+		tt.session = Session{Untrusted: true}
+		tt.strangers.Answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
+			return milan.Info, "042917", nil
+		}
+		tt.look(t, "m")
+		if tt.strangers.Intros != 1 || tt.strangers.Requested == trusted {
+			t.Errorf("trusted %t: introduced %d times, requested %t", trusted, tt.strangers.Intros, tt.strangers.Requested)
+		}
 	}
 }

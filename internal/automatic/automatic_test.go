@@ -1,4 +1,4 @@
-package controller
+package automatic
 
 import (
 	"context"
@@ -21,7 +21,9 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -31,9 +33,9 @@ const lowestID = peering.ClusterID("22222222222222222222222222222222")
 // automaticTest is an Automatic that looks when the test says so.
 type automaticTest struct {
 	*Automatic
-	clock  *testClock
-	milan  other
-	events *recorder
+	clock  *peertest.Clock
+	milan  peertest.Other
+	events *peertest.Recorder
 	// during is what happens while Milan is called.
 	during func()
 
@@ -45,9 +47,9 @@ type automaticTest struct {
 
 func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 	t.Helper()
-	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
+	c := peertest.Indexed(fake.NewClientBuilder().WithScheme(peertest.Scheme(t)).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.PeeringPolicy{}, &v1alpha1.PeeringRequest{}, &v1alpha1.NamespaceOffloading{}))
-	at := &automaticTest{clock: &testClock{now: time.Now()}, milan: newOther(t, "milan"), events: &recorder{}}
+	at := &automaticTest{clock: peertest.NewClock(time.Now()), milan: peertest.NewOther(t, "milan"), events: &peertest.Recorder{}}
 	call := func(what string) error {
 		at.mu.Lock()
 		defer at.mu.Unlock()
@@ -60,15 +62,15 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 	at.Automatic = &Automatic{
 		MayDial: func(string) bool { return true },
 		Client:  c, Direct: c, Namespace: "entente-system", Self: lowestID, Events: at.events, Log: slog.New(slog.DiscardHandler),
-		Forgotten: forgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
+		Forgotten: peertest.ForgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
 		Introduce: func(_ context.Context, endpoint string, _ peering.ClusterID) (identity.ClusterInfo, string, error) {
-			return at.milan.info, "042917", call("introduce " + endpoint)
+			return at.milan.Info, "042917", call("introduce " + endpoint)
 		},
 		JoinGroup: func(ctx context.Context, group, endpoint string, id peering.ClusterID) error {
 			if err := call("prove " + group + " " + endpoint); err != nil {
 				return err
 			}
-			return at.Admit(ctx, id, at.milan.info, "home", group)
+			return at.Admit(ctx, id, at.milan.Info, "home", group)
 		},
 		Said: func(name string) { at.said = append(at.said, name) },
 	}
@@ -90,7 +92,7 @@ func (at *automaticTest) looks(t *testing.T) {
 func (at *automaticTest) found(t *testing.T) {
 	t.Helper()
 	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(at.clock.Now())}}
-	if _, made, err := store.Sight(t.Context(), at.Client, at.milan.id, "milan", seen); err != nil || !made {
+	if _, made, err := store.Sight(t.Context(), at.Client, at.milan.ID, "milan", seen); err != nil || !made {
 		t.Fatalf("made %t: %v", made, err)
 	}
 }
@@ -114,8 +116,8 @@ func (at *automaticTest) remove(t *testing.T, o client.Object) {
 // trusted has the session say that trust is mutual.
 func (at *automaticTest) mutual(t *testing.T, name string) {
 	t.Helper()
-	fc := peerCalled(t, at.Client, name)
-	meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, reasonApproved, ""))
+	fc := peertest.PeerCalled(t, at.Client, name)
+	meta.SetStatusCondition(&fc.Status.Conditions, store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Approved", ""))
 	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +141,7 @@ func (at *automaticTest) objects(t *testing.T) []string {
 	for _, o := range offloading.Items {
 		out = append(out, "offloading of "+o.Namespace)
 	}
-	for _, fc := range peersOf(t, at.Client) {
+	for _, fc := range peertest.PeersOf(t, at.Client) {
 		if fc.DeletionTimestamp.IsZero() {
 			out = append(out, "peer "+fc.Name)
 		}
@@ -163,17 +165,17 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, namespaced("shop"), namespaced("mine"))
 	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
-		a.ClusterIDs, a.Namespaces = []string{string(at.milan.id)}, []string{"shop", "mine", "absent"}
+		a.ClusterIDs, a.Namespaces = []string{string(at.milan.ID)}, []string{"shop", "mine", "absent"}
 	})
 	own := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "offloading"}}
 	ask := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: "elsewhere"}}
 	at.make(t, p, own, ask)
 	at.found(t)
 	at.looks(t)
-	at.clock.pass(laterAfter) // the other's ID may be the lower one
+	at.clock.Pass(laterAfter) // the other's ID may be the lower one
 	at.looks(t)
-	fc := peerCalled(t, at.Client, "milan")
-	if fc.Spec.TrustBundle != at.milan.info.PEM() || fc.Labels[v1alpha1.LabelAutomatic] != "home" || fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "ClusterID" || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
+	fc := peertest.PeerCalled(t, at.Client, "milan")
+	if fc.Spec.TrustBundle != at.milan.Info.PEM() || fc.Labels[v1alpha1.LabelAutomatic] != "home" || fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "ClusterID" || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
 		t.Fatalf("it is kept as %+v", fc)
 	}
 	if want := []string{"introduce 192.0.2.1:7443"}; !slices.Equal(at.calls, want) {
@@ -195,23 +197,23 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 	if s := status.Status; !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAutomatic) || s.Automatic == nil || s.Automatic.Peers != 1 || s.Automatic.Waiting != 0 {
 		t.Errorf("the policy says %+v", s)
 	}
-	if !slices.Contains(at.events.events, "Warning LeftAlone") || !slices.Contains(at.events.events, "Normal PeeredByPolicy") {
-		t.Errorf("events %q", at.events.events)
+	if !slices.Contains(at.events.Events, "Warning LeftAlone") || !slices.Contains(at.events.Events, "Normal PeeredByPolicy") {
+		t.Errorf("events %q", at.events.Events)
 	}
 	// Replaced, as Helm does.
 	at.remove(t, p)
 	at.looks(t)
-	at.clock.pass(policyGone - time.Second)
+	at.clock.Pass(policyGone - time.Second)
 	at.looks(t)
 	if got := at.objects(t); !slices.Equal(got, full) {
 		t.Errorf("while the policy is replaced there are %q, want %q", got, full)
 	}
-	at.clock.pass(2 * time.Second)
+	at.clock.Pass(2 * time.Second)
 	at.looks(t)
 	if got, want := at.objects(t), []string{"offloading of mine", "request by-hand"}; !slices.Equal(got, want) {
 		t.Errorf("without the policy there are %q, want %q", got, want)
 	}
-	if fc = peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "true" {
+	if fc = peertest.PeerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "true" {
 		t.Error("what forgets it takes it for a person's word")
 	}
 }
@@ -238,12 +240,12 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 				t.Parallel()
 				at := newAutomaticTest(t, namespaced("shop"))
 				p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
-					a.ClusterIDs, a.Namespaces = []string{string(at.milan.id)}, []string{"shop"}
+					a.ClusterIDs, a.Namespaces = []string{string(at.milan.ID)}, []string{"shop"}
 				})
 				at.make(t, p)
 				at.found(t)
 				at.looks(t)
-				at.clock.pass(laterAfter)
+				at.clock.Pass(laterAfter)
 				at.looks(t)
 				at.mutual(t, "milan")
 				at.looks(t)
@@ -251,7 +253,7 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 				if got := at.objects(t); !slices.Equal(got, kept) {
 					t.Fatalf("there are %q, want %q", got, kept)
 				}
-				before := peerCalled(t, at.Client, "milan")
+				before := peertest.PeerCalled(t, at.Client, "milan")
 				fc := before.DeepCopy()
 				take(fc)
 				if err := at.Client.Update(t.Context(), fc); err != nil {
@@ -260,7 +262,7 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 				if late {
 					// The policy ends in the same moment, and of the two that is seen first.
 					at.labels(t, p)
-					p.Spec.Automatic.ClusterIDs, p.Spec.Automatic.Namespaces = []string{string(sightedID(9))}, nil
+					p.Spec.Automatic.ClusterIDs, p.Spec.Automatic.Namespaces = []string{string(peertest.SightedID(9))}, nil
 					if err := at.Client.Update(t.Context(), p); err != nil {
 						t.Fatal(err)
 					}
@@ -275,7 +277,7 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 				}
 				at.remove(t, p)
 				at.looks(t)
-				at.clock.pass(2 * policyGone)
+				at.clock.Pass(2 * policyGone)
 				at.looks(t)
 				if got := at.objects(t); !slices.Equal(got, kept) {
 					t.Errorf("there are %q, want %q", got, kept)
@@ -285,11 +287,11 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 					t.Errorf("the offloading is a policy's: %v", offloading.Labels)
 				}
 				selector, err := metav1.LabelSelectorAsSelector(offloading.Spec.ClusterSelector)
-				if fc := peerCalled(t, at.Client, "milan"); err != nil || !selector.Matches(labels.Set(fc.Labels)) {
+				if fc := peertest.PeerCalled(t, at.Client, "milan"); err != nil || !selector.Matches(labels.Set(fc.Labels)) {
 					t.Errorf("pods of the namespace are not sent there any more: %s, %v: %v", selector, fc.Labels, err)
 				}
-				if !slices.Contains(at.events.events, "Normal TakenOver") {
-					t.Errorf("events %q", at.events.events)
+				if !slices.Contains(at.events.Events, "Normal TakenOver") {
+					t.Errorf("events %q", at.events.Events)
 				}
 			})
 		}
@@ -317,7 +319,7 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 	for name, then := range map[string]func(t *testing.T, at *automaticTest){
 		"it stands again": func(t *testing.T, at *automaticTest) { at.looks(t) },
 		"it was denied": func(t *testing.T, at *automaticTest) {
-			fc := peerCalled(t, at.Client, "milan")
+			fc := peertest.PeerCalled(t, at.Client, "milan")
 			fc.Spec.Decision = v1alpha1.DecisionDenied
 			if err := at.Client.Update(t.Context(), fc); err != nil {
 				t.Fatal(err)
@@ -325,7 +327,7 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 			at.looks(t)
 		},
 		"it joined with a token": func(t *testing.T, at *automaticTest) {
-			if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.id, at.milan.info, ""); err != nil {
+			if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.ID, at.milan.Info, ""); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -336,13 +338,13 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 			at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 			at.found(t)
 			at.looks(t)
-			fc := peerCalled(t, at.Client, "milan")
+			fc := peertest.PeerCalled(t, at.Client, "milan")
 			metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticEnded, "true") // and the deletion failed
 			if err := at.Client.Update(t.Context(), fc); err != nil {
 				t.Fatal(err)
 			}
 			then(t, at)
-			if fc := peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" || fc.Spec.TrustBundle == "" {
+			if fc := peertest.PeerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" || fc.Spec.TrustBundle == "" {
 				t.Errorf("it is %+v", fc.ObjectMeta)
 			}
 		})
@@ -357,7 +359,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	})
 	at.make(t, p)
 	at.found(t)
-	hint := "milan-" + at.milan.id.Short()
+	hint := "milan-" + at.milan.ID.Short()
 	at.err = peering.Errorf(peering.ReasonGroupSecretMismatch, "no")
 	says := func(reason string) {
 		t.Helper()
@@ -387,13 +389,13 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	}
 	clear(at.secrets)
 	says("Peering")
-	at.clock.pass(laterAfter)
+	at.clock.Pass(laterAfter)
 	at.looks(t)
-	if said := at.Attempt(peerCalled(t, at.Client, hint)); said.Reason != "GroupSecretMismatch" || strings.Contains(said.Message, "0123") || at.said[len(at.said)-1] != hint {
+	if said := at.Attempt(peertest.PeerCalled(t, at.Client, hint)); said.Reason != "GroupSecretMismatch" || strings.Contains(said.Message, "0123") || at.said[len(at.said)-1] != hint {
 		t.Errorf("it says %+v, to be shown for %q", said, at.said)
 	}
-	if !slices.Contains(at.events.events, "Warning GroupSecretMismatch") {
-		t.Errorf("events %q", at.events.events)
+	if !slices.Contains(at.events.Events, "Warning GroupSecretMismatch") {
+		t.Errorf("events %q", at.events.Events)
 	}
 	policy, got, err := at.GroupSecret(t.Context(), "garage")
 	if policy != "home" || string(got) != "0123456789abcdef" || err != nil {
@@ -406,9 +408,9 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	clear(at.secrets)
-	at.clock.pass(endpointPause)
+	at.clock.Pass(endpointPause)
 	at.looks(t)
-	if fc := peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "Group/garage" || fc.Spec.TrustBundle == "" {
+	if fc := peertest.PeerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "Group/garage" || fc.Spec.TrustBundle == "" {
 		t.Errorf("it is kept as %+v", fc)
 	}
 	// A Secret that is gone for a moment ends nothing.
@@ -430,13 +432,13 @@ func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
 	})
 	at.make(t, p)
 	at.found(t)
-	hint := "milan-" + at.milan.id.Short()
+	hint := "milan-" + at.milan.ID.Short()
 	says := func(want string, calls int) {
 		t.Helper()
 		told := len(at.said)
-		at.clock.pass(laterAfter + endpointPause)
+		at.clock.Pass(laterAfter + endpointPause)
 		at.looks(t)
-		if said := at.Attempt(peerCalled(t, at.Client, hint)); said.Reason != want || len(at.calls) != calls {
+		if said := at.Attempt(peertest.PeerCalled(t, at.Client, hint)); said.Reason != want || len(at.calls) != calls {
 			t.Errorf("it says %+v after %d calls, want %s after %d", said, len(at.calls), want, calls)
 		}
 		if now := at.said[told:]; len(now) == 0 || now[0] != hint {
@@ -451,13 +453,13 @@ func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
 	}
 	// Its policy is there now, and asks.
 	at.err = peering.Errorf(peering.ReasonGroupSecretMismatch, "no")
-	at.GroupHeard("garage", at.milan.id)
+	at.GroupHeard("garage", at.milan.ID)
 	says("GroupSecretMismatch", 2)
 	for range 3 { // who asks all the time is not asked more often for it
-		at.GroupHeard("garage", at.milan.id)
-		at.GroupHeard("attic", at.milan.id)
-		at.GroupHeard("garage", sightedID(9))
-		at.clock.pass(time.Minute)
+		at.GroupHeard("garage", at.milan.ID)
+		at.GroupHeard("attic", at.milan.ID)
+		at.GroupHeard("garage", peertest.SightedID(9))
+		at.clock.Pass(time.Minute)
 		at.looks(t)
 	}
 	if len(at.calls) != 2 {
@@ -534,33 +536,33 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	inGroup := func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }
 	home, elsewhere := automaticPolicyCalled("home", inGroup), automaticPolicyCalled("other", inGroup)
 	at := newAutomaticTest(t, home, elsewhere)
-	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "home", "garage"); err != nil {
+	if err := at.Admit(t.Context(), at.milan.ID, at.milan.Info, "home", "garage"); err != nil {
 		t.Fatal(err)
 	}
-	if got := store.MadeByPolicy(peerCalled(t, at.Client, "milan")); got != "home" {
+	if got := store.MadeByPolicy(peertest.PeerCalled(t, at.Client, "milan")); got != "home" {
 		t.Fatalf("it is of policy %q", got)
 	}
 	// Once more changes nothing of it.
-	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "other", "garage"); err != nil || store.MadeByPolicy(peerCalled(t, at.Client, "milan")) != "home" {
-		t.Errorf("again: %v, %+v", err, peerCalled(t, at.Client, "milan"))
+	if err := at.Admit(t.Context(), at.milan.ID, at.milan.Info, "other", "garage"); err != nil || store.MadeByPolicy(peertest.PeerCalled(t, at.Client, "milan")) != "home" {
+		t.Errorf("again: %v, %+v", err, peertest.PeerCalled(t, at.Client, "milan"))
 	}
-	if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.id, at.milan.info, ""); err != nil {
+	if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.ID, at.milan.Info, ""); err != nil {
 		t.Fatal(err)
 	}
-	if fc := peerCalled(t, at.Client, "milan"); store.MadeByPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
+	if fc := peertest.PeerCalled(t, at.Client, "milan"); store.MadeByPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
 		t.Errorf("it is %+v", fc)
 	}
 	// It proves the group's secret once more: there is nothing to add, and nothing to tell.
-	before := peerCalled(t, at.Client, "milan")
-	told := len(at.events.events)
-	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "home", "garage"); err != nil || len(at.events.events) != told {
-		t.Errorf("a person's peer that proves the secret: %v, %q", err, at.events.events)
+	before := peertest.PeerCalled(t, at.Client, "milan")
+	told := len(at.events.Events)
+	if err := at.Admit(t.Context(), at.milan.ID, at.milan.Info, "home", "garage"); err != nil || len(at.events.Events) != told {
+		t.Errorf("a person's peer that proves the secret: %v, %q", err, at.events.Events)
 	}
-	if fc := peerCalled(t, at.Client, "milan"); fc.ResourceVersion != before.ResourceVersion {
+	if fc := peertest.PeerCalled(t, at.Client, "milan"); fc.ResourceVersion != before.ResourceVersion {
 		t.Errorf("it was written: %+v", fc)
 	}
 	at.looks(t)
-	at.clock.pass(2 * policyGone)
+	at.clock.Pass(2 * policyGone)
 	at.looks(t)
 	if got, want := at.objects(t), []string{"peer milan"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
@@ -574,23 +576,23 @@ func TestPeerThatLeftIsForgotten(t *testing.T) {
 	at.found(t)
 	at.looks(t)
 	name := peerOfTest(t, at)
-	fc := peerCalled(t, at.Client, name)
+	fc := peertest.PeerCalled(t, at.Client, name)
 	fc.Status.Sightings = nil
-	left := condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgottenByPeer, "")
+	left := store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, trust.ReasonForgottenByPeer, "")
 	left.LastTransitionTime = metav1.NewTime(at.clock.Now())
 	meta.SetStatusCondition(&fc.Status.Conditions, left)
 	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
 	at.looks(t)
-	at.clock.pass(leftAfter - 2*time.Second)
+	at.clock.Pass(leftAfter - 2*time.Second)
 	at.looks(t)
-	if fc := peerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
+	if fc := peertest.PeerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
 		t.Fatal("it is forgotten before its time")
 	}
-	at.clock.pass(3 * time.Second)
+	at.clock.Pass(3 * time.Second)
 	at.looks(t)
-	if fc := peerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
+	if fc := peertest.PeerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
 		t.Errorf("it stays for good: %+v", fc.ObjectMeta)
 	}
 }
@@ -602,27 +604,27 @@ func TestPeerThatVanishedIsForgotten(t *testing.T) {
 	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.found(t)
 	at.looks(t)
-	at.clock.pass(laterAfter)
+	at.clock.Pass(laterAfter)
 	at.looks(t)
 	name := peerOfTest(t, at)
-	fc := peerCalled(t, at.Client, name)
+	fc := peertest.PeerCalled(t, at.Client, name)
 	if fc.Status.Sightings = nil; fc.Spec.TrustBundle == "" {
 		t.Fatal("it is not trusted")
 	}
 	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
-	agreed := contractWith(at.milan, "agreed", v1alpha1.ContractConsumer)
+	agreed := peertest.ContractWith(at.milan, "agreed", v1alpha1.ContractConsumer)
 	at.make(t, agreed)
 	at.looks(t)
-	at.clock.pass(vanishedAfter)
+	at.clock.Pass(vanishedAfter)
 	at.looks(t)
-	if fc := peerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
+	if fc := peertest.PeerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
 		t.Fatal("it is forgotten although a contract is in force")
 	}
 	at.remove(t, agreed)
 	at.looks(t)
-	if fc := peerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
+	if fc := peertest.PeerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
 		t.Errorf("it stays for good: %+v", fc.ObjectMeta)
 	}
 }
@@ -631,20 +633,20 @@ func TestPeerThatVanishedIsForgotten(t *testing.T) {
 func TestPolicyReportsWhatAPersonForgot(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
-	if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
+	if err := at.Forgotten.Add(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
 	}
 	at.found(t)
 	at.looks(t)
-	fc := peerCalled(t, at.Client, peerOfTest(t, at))
+	fc := peertest.PeerCalled(t, at.Client, peerOfTest(t, at))
 	if got := at.Attempt(fc); got.Reason != "ForgottenHere" || !slices.Equal(at.said, []string{fc.Name}) || len(at.calls) > 0 {
 		t.Fatalf("it says %+v, of %q, after calls %q", got, at.said, at.calls)
 	}
-	if err := at.Forgotten.Remove(t.Context(), at.milan.id); err != nil {
+	if err := at.Forgotten.Remove(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
 	}
 	at.looks(t)
-	if fc := peerCalled(t, at.Client, peerOfTest(t, at)); store.Pending(fc) {
+	if fc := peertest.PeerCalled(t, at.Client, peerOfTest(t, at)); store.Pending(fc) {
 		t.Errorf("it is not trusted after a person took it back: %+v", at.Attempt(fc))
 	}
 }
@@ -678,10 +680,10 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 				}
 			},
 			"it is not found any more": func(t *testing.T, at *automaticTest, _ *v1alpha1.PeeringPolicy) {
-				at.remove(t, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan-" + at.milan.id.Short()}})
+				at.remove(t, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan-" + at.milan.ID.Short()}})
 			},
 			"it is forgotten": func(t *testing.T, at *automaticTest, _ *v1alpha1.PeeringPolicy) {
-				if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
+				if err := at.Forgotten.Add(t.Context(), at.milan.ID); err != nil {
 					t.Error(err)
 				}
 			},
@@ -700,12 +702,12 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 					at.during = func() { during(t, at, p) }
 				}
 				at.looks(t)
-				at.clock.pass(laterAfter) // its ID may be the higher one
+				at.clock.Pass(laterAfter) // its ID may be the higher one
 				at.looks(t)
 				if len(at.calls) != 1 {
 					t.Fatalf("calls %q", at.calls)
 				}
-				trusted := slices.ContainsFunc(peersOf(t, at.Client), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle != "" })
+				trusted := slices.ContainsFunc(peertest.PeersOf(t, at.Client), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle != "" })
 				// That it is lost sight of is nobody's word, and the other side may trust this one by now.
 				if trusted != (during == nil || name == "it is not found any more") {
 					t.Errorf("trusted %t; there are %q", trusted, at.objects(t))
@@ -746,9 +748,9 @@ func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 	at.MayDial = func(endpoint string) bool { return endpoint != "192.0.2.1:7443" }
 	at.found(t)
 	at.looks(t)
-	at.clock.pass(laterAfter)
+	at.clock.Pass(laterAfter)
 	at.looks(t)
-	if said := at.Attempt(peerCalled(t, at.Client, "milan-"+at.milan.id.Short())); len(at.calls) > 0 || said.Reason != "PeerUnreachable" {
+	if said := at.Attempt(peertest.PeerCalled(t, at.Client, "milan-"+at.milan.ID.Short())); len(at.calls) > 0 || said.Reason != "PeerUnreachable" {
 		t.Errorf("calls %q; it says %+v", at.calls, said)
 	}
 }
@@ -756,17 +758,17 @@ func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 // TestFirstUseRefusesAClusterWithAnothersName has Milan say its name only when it is called.
 func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	t.Parallel()
-	rome := trustedPeer("rome", 1, "192.0.2.99:7443")
+	rome := peertest.TrustedPeer("rome", 1, "192.0.2.99:7443")
 	at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
-	at.milan.info.Name = "Rome"
+	at.milan.Info.Name = "Rome"
 	at.found(t)
 	at.looks(t)
-	at.clock.pass(laterAfter)
+	at.clock.Pass(laterAfter)
 	at.looks(t)
 	if len(at.calls) != 1 {
 		t.Errorf("calls %q", at.calls)
 	}
-	if got, want := at.objects(t), []string{"peer milan-" + at.milan.id.Short(), "peer rome"}; !slices.Equal(got, want) {
+	if got, want := at.objects(t), []string{"peer milan-" + at.milan.ID.Short(), "peer rome"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
 }
@@ -779,22 +781,22 @@ func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			endpoint := map[string]string{"found": "192.0.2.1:7443"}[name]
-			rome := trustedPeer("rome", 1, endpoint)
+			rome := peertest.TrustedPeer("rome", 1, endpoint)
 			at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
-			at.milan.info.Name = "Rome"
+			at.milan.Info.Name = "Rome"
 			at.found(t)
-			hint := "milan-" + at.milan.id.Short()
+			hint := "milan-" + at.milan.ID.Short()
 			if name == "introduced" {
-				fc := peerCalled(t, at.Client, hint)
-				fc.Status.Introduction = &v1alpha1.Introduction{Name: "Rome", Code: "042917", Bundle: at.milan.info.PEM()}
+				fc := peertest.PeerCalled(t, at.Client, hint)
+				fc.Status.Introduction = &v1alpha1.Introduction{Name: "Rome", Code: "042917", Bundle: at.milan.Info.PEM()}
 				if err := at.Client.Status().Update(t.Context(), fc); err != nil {
 					t.Fatal(err)
 				}
 			}
 			at.looks(t)
-			at.clock.pass(laterAfter)
+			at.clock.Pass(laterAfter)
 			at.looks(t)
-			said := at.Attempt(peerCalled(t, at.Client, hint))
+			said := at.Attempt(peertest.PeerCalled(t, at.Client, hint))
 			for _, word := range []string{"policy home", "peer rome", "another key", "entente approve", "entente deny"} {
 				if said.Reason != "Impostor" || !strings.Contains(said.Message, word) {
 					t.Errorf("it says %+v, without %q", said, word)
@@ -807,16 +809,16 @@ func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
 			if p.Status.Automatic == nil || p.Status.Automatic.Waiting != 1 || p.Status.Automatic.Peers != 0 {
 				t.Errorf("the policy says %+v", p.Status.Automatic)
 			}
-			at.clock.pass(time.Minute)
+			at.clock.Pass(time.Minute)
 			at.looks(t)
 			told := 0
-			for _, e := range at.events.events {
+			for _, e := range at.events.Events {
 				if e == "Warning Impostor" {
 					told++
 				}
 			}
 			if told != 2 || len(at.calls) != calls { // of the policy and of the cluster
-				t.Errorf("%d events, of %q, after calls %q", told, at.events.events, at.calls)
+				t.Errorf("%d events, of %q, after calls %q", told, at.events.Events, at.calls)
 			}
 		})
 	}
@@ -834,7 +836,7 @@ func TestFirstUseSurvivesALostSighting(t *testing.T) {
 		}
 		return out
 	}
-	rome := trustedPeer("rome", 1, "192.0.2.99:7443")
+	rome := peertest.TrustedPeer("rome", 1, "192.0.2.99:7443")
 	for name, tt := range map[string]struct {
 		others []client.Object
 		says   string
@@ -848,10 +850,10 @@ func TestFirstUseSurvivesALostSighting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := newAutomaticTest(t, append(tt.others, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))...)
-			at.milan.info.Name = tt.says
+			at.milan.Info.Name = tt.says
 			at.found(t)
 			at.during = func() {
-				at.remove(t, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan-" + at.milan.id.Short()}})
+				at.remove(t, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan-" + at.milan.ID.Short()}})
 				if strings.HasPrefix(name, "the last place") {
 					last := byPolicy("last", 9, "home", byFirstUse)
 					last.Spec.Endpoints = nil
@@ -859,43 +861,11 @@ func TestFirstUseSurvivesALostSighting(t *testing.T) {
 				}
 			}
 			at.looks(t)
-			at.clock.pass(laterAfter)
+			at.clock.Pass(laterAfter)
 			at.looks(t)
-			fc := store.Known(peersOf(t, at.Client), at.milan.id)
+			fc := store.Known(peertest.PeersOf(t, at.Client), at.milan.ID)
 			if len(at.calls) != 1 || (fc != nil && fc.Spec.TrustBundle != "") != tt.want {
 				t.Errorf("after calls %q it is %+v", at.calls, fc)
-			}
-		})
-	}
-}
-
-// TestPolicyMayBeginAgainWhatItEnded tells a peer that a policy forgot from one that a
-// person did.
-func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
-	t.Parallel()
-	milan := newOther(t, "milan")
-	for name, by := range map[string]struct{ mark, label, ended bool }{
-		"a person": {}, "a policy": {true, true, true},
-		"a person, of what a policy once was about to end": {true, false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			fc := approvedPeer("milan", milan)
-			ended := by.ended
-			if by.mark {
-				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticEnded: "true", v1alpha1.AnnotationAutomaticBy: string(byFirstUse)}
-			}
-			if by.label {
-				fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: "home"}
-			}
-			pt := newPeersTest(t, fc)
-			pt.forgets(t, "milan")
-			for _, f := range []Forgotten{pt.Forgotten, forgottenAt(pt.Client, pt.clock.Now)} {
-				_, forgot, err := f.Since(t.Context(), milan.id)
-				person, err2 := f.ByPerson(t.Context(), milan.id)
-				if !forgot || person == ended || err != nil || err2 != nil {
-					t.Errorf("forgotten %t, by a person %t: %v, %v", forgot, person, err, err2)
-				}
 			}
 		})
 	}
@@ -906,23 +876,23 @@ func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
 func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
-	at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.ClusterIDs = []string{string(at.milan.id)} }))
-	if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
+	at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.ClusterIDs = []string{string(at.milan.ID)} }))
+	if err := at.Forgotten.Add(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
 	}
-	answers := &Introductions{Client: at.Client, Cache: at.Client, Forgotten: at.Forgotten, Self: ownID, Rand: rand.Reader, Now: at.clock.Now}
+	answers := &trust.Introductions{Client: at.Client, Cache: at.Client, Forgotten: at.Forgotten, Self: peertest.OwnID, Rand: rand.Reader, Now: at.clock.Now}
 	for _, requested := range []bool{true, false} { // the second time as it does by itself
-		at.clock.pass(time.Minute)
-		if _, err := answers.introduceAs(t, at.milan, "x", requested); err != nil {
+		at.clock.Pass(time.Minute)
+		if _, err := peertest.IntroduceAs(t, answers, at.milan, "x", requested); err != nil {
 			t.Fatal(err)
 		}
 		at.looks(t)
-		if fc := peerCalled(t, at.Client, "milan"); !store.Pending(fc) || fc.Status.Introduction == nil {
+		if fc := peertest.PeerCalled(t, at.Client, "milan"); !store.Pending(fc) || fc.Status.Introduction == nil {
 			t.Errorf("requested %t: nobody here decided, and it is %+v", requested, fc)
 		}
 	}
-	groups := &Groups{Cache: at.Client, Forgotten: at.Forgotten}
-	if _, err := groups.mayJoin(t.Context(), at.milan.id); peering.ReasonOf(err) != peering.ReasonTrustForgotten {
+	groups := &trust.Groups{Cache: at.Client, Forgotten: at.Forgotten}
+	if err := groups.Join(t.Context(), "garage", "192.0.2.1:7443", at.milan.ID); peering.ReasonOf(err) != peering.ReasonTrustForgotten {
 		t.Errorf("by a group: %v", err)
 	}
 }
@@ -930,7 +900,7 @@ func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 func TestPlanUse(t *testing.T) {
 	t.Parallel()
 	peer := byPolicy("c1", 1, "home", byFirstUse)
-	meta.SetStatusCondition(&peer.Status.Conditions, condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, reasonApproved, ""))
+	meta.SetStatusCondition(&peer.Status.Conditions, store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Approved", ""))
 	rule := func(edit func(*v1alpha1.AutomaticPeering)) []automaticRule {
 		r := firstUse("home")
 		edit(&r.AutomaticPeering)
@@ -948,7 +918,7 @@ func TestPlanUse(t *testing.T) {
 	trustedAt := meta.FindStatusCondition(peer.Status.Conditions, v1alpha1.ConditionTrusted).LastTransitionTime.Time
 	ended := func(after time.Duration) func(*v1alpha1.PeeringRequest) {
 		return func(r *v1alpha1.PeeringRequest) {
-			c := condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reasonEndedByProvider, "")
+			c := store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, store.ReasonEndedByProvider, "")
 			c.LastTransitionTime = metav1.NewTime(trustedAt.Add(after))
 			r.Status.Conditions = []metav1.Condition{c}
 		}

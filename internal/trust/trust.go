@@ -1,10 +1,12 @@
-package controller
+package trust
 
 import (
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -60,10 +62,11 @@ type Strangers interface {
 }
 
 const (
-	// trustRetryMin to trustRetryMax is the pause after a try that failed, and how
+	// RetryMin to RetryMax is the pause after a try that failed, and how
 	// often a Secret is looked for that is not there.
-	trustRetryMin = 2 * time.Second
-	trustRetryMax = 30 * time.Second
+	RetryMin = 2 * time.Second
+	// RetryMax is the longest of these pauses.
+	RetryMax = 30 * time.Second
 	// introduceAgain is how often this cluster introduces itself to one that it
 	// trusts and that does not trust it yet: what the other keeps lapses.
 	introduceAgain = 10 * time.Minute
@@ -250,7 +253,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	case fc.Spec.TrustBundle != "" && s.Up != nil && fc.Status.BundleHash != "" && fc.Status.BundleHash != own.String():
 		return stepUpdate, 0
 	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && len(fc.Spec.Endpoints) > 0:
-		if heardForgotten(fc) {
+		if HeardForgotten(fc) {
 			return stepNothing, 0
 		}
 		if intro != nil && now.Sub(since) < introduceAgain {
@@ -292,7 +295,7 @@ func (r *Trusts) prune(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pruneMissing(r.attempts, exists)
+	maps.DeleteFunc(r.attempts, func(uid types.UID, _ *attempt) bool { return !exists[uid] })
 	return nil
 }
 
@@ -360,7 +363,7 @@ func (r *Trusts) try(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attemp
 	}
 	result, pause := outcome(err)
 	if pause == 0 {
-		pause = min(max(2*a.pause, trustRetryMin), trustRetryMax)
+		pause = min(max(2*a.pause, RetryMin), RetryMax)
 		a.pause = pause
 	}
 	a.again = r.Now().Add(pause)
@@ -373,7 +376,7 @@ func (r *Trusts) try(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attemp
 func outcome(err error) (Attempt, time.Duration) {
 	if e, ok := errors.AsType[*notYetError](err); ok {
 		if e.final {
-			return e.Attempt, trustRetryMax
+			return e.Attempt, RetryMax
 		}
 		return e.Attempt, 0
 	}
@@ -383,11 +386,11 @@ func outcome(err error) (Attempt, time.Duration) {
 	}
 	switch e.Reason { //nolint:exhaustive // whatever else it is may be over in a moment
 	case peering.ReasonTrustDenied:
-		return Attempt{Reason: reasonDeniedByPeer, Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
+		return Attempt{Reason: ReasonDeniedByPeer, Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
 	case peering.ReasonTrustForgotten:
-		return Attempt{Reason: reasonForgottenByPeer, Message: forgottenByPeer}, 0
+		return Attempt{Reason: ReasonForgottenByPeer, Message: ForgottenByPeer}, 0
 	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
-		return Attempt{Reason: e.Reason.Condition(), Message: e.Error()}, max(e.RetryAfter, trustRetryMax)
+		return Attempt{Reason: e.Reason.Condition(), Message: e.Error()}, max(e.RetryAfter, RetryMax)
 	}
 	return Attempt{Reason: e.Reason.Condition(), Message: e.Error()}, e.RetryAfter
 }
@@ -411,7 +414,7 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	}
 	before := fc.DeepCopy()
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(token.Issuer), info.PEM()
-	protect(fc) // in the same write, so that no other is in its way
+	Protect(fc) // in the same write, so that no other is in its way
 	if len(info.Endpoints) > 0 {
 		fc.Spec.Endpoints = info.Endpoints
 	} else if len(fc.Spec.Endpoints) == 0 {
@@ -449,7 +452,7 @@ func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text [
 		return token, info, err
 	}
 	if other != nil && other.UID != fc.UID && other.Spec.TrustBundle != "" {
-		return token, info, notYet(reasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
+		return token, info, notYet(ReasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
 	}
 	info, err = r.Strangers.Join(ctx, token)
 	switch reason := peering.ReasonOf(err); reason { //nolint:exhaustive // the others are no fault of the token
@@ -492,7 +495,7 @@ func (r *Trusts) tokenText(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]
 	}
 	text, ok := secret.Data[ref.Key]
 	if !ok || len(text) == 0 {
-		return nil, notYet("TokenMissing", "Secret %s/%s has nothing under key %s: %s", r.Namespace, ref.Name, ref.Key, keysOf(&secret))
+		return nil, notYet("TokenMissing", "Secret %s/%s has nothing under key %s: %s", r.Namespace, ref.Name, ref.Key, KeysOf(&secret))
 	}
 	return text, nil
 }
@@ -505,7 +508,7 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 		return store.PeerOfPolicy(fc) == "" || r.MayDial != nil && r.MayDial(endpoint)
 	}
 	i := store.Introduction{ID: id}
-	failures, err := dialInTurn(fc.Spec.Endpoints, mayDial, func(endpoint string) (err error) {
+	failures, err := DialInTurn(fc.Spec.Endpoints, mayDial, func(endpoint string) (err error) {
 		i.Info, i.Code, err = r.Strangers.Introduce(ctx, endpoint, id, fc.Spec.TrustBundle == "")
 		return err
 	})
@@ -530,7 +533,7 @@ func (r *Trusts) trust(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	}
 	before := fc.DeepCopy()
 	fc.Spec.TrustBundle = bundle
-	protect(fc)
+	Protect(fc)
 	err := store.PatchLocked(ctx, r.Client, before, fc)
 	if err == nil {
 		r.report(fc, Attempt{})
@@ -568,8 +571,8 @@ func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 // for an introduction, or as it was found, hands that over to the one that somebody wrote.
 func (r *Trusts) duplicate(ctx context.Context, primary, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
 	if !store.Pending(fc) {
-		r.report(fc, Attempt{Reason: reasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
-		return reconcile.Result{RequeueAfter: trustRetryMax}, nil
+		r.report(fc, Attempt{Reason: ReasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
+		return reconcile.Result{RequeueAfter: RetryMax}, nil
 	}
 	before := primary.DeepCopy()
 	if primary.Spec.TrustBundle == "" && primary.Status.Introduction == nil && fc.Status.Introduction != nil {
@@ -601,4 +604,33 @@ func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *att
 		ctrl.LoggerFrom(ctx).Info("a peer did not take this cluster's roots", "peer", fc.Name, "err", err.Error())
 	}
 	return reconcile.Result{RequeueAfter: updateAgain}, nil
+}
+
+// KeysOf says under which keys a Secret has something.
+func KeysOf(s *corev1.Secret) string {
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(s.Data)), func(key string) bool { return len(s.Data[key]) == 0 })
+	switch n := len(keys) - maxKeysNamed; {
+	case len(keys) == 0:
+		return "it is empty"
+	case n > 0:
+		return fmt.Sprintf("it has %s and %d more", strings.Join(keys[:maxKeysNamed], ", "), n)
+	}
+	return "it has " + strings.Join(keys, ", ")
+}
+
+// DialInTurn calls endpoints until one is the cluster that is meant. It returns why the
+// others were not, and what the last call returned. mayDial says which may be dialled.
+func DialInTurn(endpoints []string, mayDial func(string) bool, call func(string) error) (failures []error, err error) {
+	for _, endpoint := range endpoints {
+		if mayDial(endpoint) {
+			err = call(endpoint)
+		} else {
+			err = peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+		}
+		if reason := peering.ReasonOf(err); err == nil || reason != peering.ReasonPeerUnreachable && reason != peering.ReasonPeerIdentity {
+			return nil, err
+		}
+		failures = append(failures, err)
+	}
+	return failures, err
 }

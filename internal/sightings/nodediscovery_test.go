@@ -1,4 +1,4 @@
-package controller
+package sightings
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
 )
 
 // discoveryOf is a NodeDiscovery that was made some time ago and whose fabric has
@@ -85,7 +86,7 @@ func TestWhichNodesDiscover(t *testing.T) {
 func TestNodeDiscoveriesAreKept(t *testing.T) {
 	t.Parallel()
 	gateway := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.FabricNodeSpec{Gateway: true}}
-	c := fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(gateway).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
+	c := fake.NewClientBuilder().WithScheme(peertest.Scheme(t)).WithObjects(gateway).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
 	spec, failing := &v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth0"}}, error(nil)
 	r := &NodeDiscoveries{Client: c, Now: time.Now, Want: func(context.Context) (*v1alpha1.NodeDiscoverySpec, error) { return spec, failing }}
 	look := func() string {

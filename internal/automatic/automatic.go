@@ -1,12 +1,12 @@
-package controller
+package automatic
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +23,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -45,7 +46,7 @@ type Automatic struct {
 	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
 	// MayDial says whether an endpoint that was found may be dialled now. Required.
 	MayDial   func(endpoint string) bool
-	Forgotten Forgotten
+	Forgotten *store.Forgotten
 	Events    events.EventRecorder
 	// Said is called when Attempt returns something else for a ForeignCluster.
 	Said func(name string)
@@ -72,7 +73,7 @@ type Automatic struct {
 type groupSecret struct {
 	ref     v1alpha1.SecretKey
 	secret  pake.Secret
-	problem Attempt
+	problem trust.Attempt
 	// err says why it could not be read.
 	err error
 	at  time.Time
@@ -94,7 +95,7 @@ func (r *Automatic) Start(ctx context.Context) error {
 			return nil
 		case <-time.After(automaticPace):
 		}
-		timer := time.NewTimer(min(shorter(again, automaticLook), automaticLook))
+		timer := time.NewTimer(min(cmp.Or(again, automaticLook), automaticLook))
 		select {
 		case <-ctx.Done():
 		case <-r.Secrets:
@@ -195,7 +196,7 @@ func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan
 		r.Said(name)
 	}
 	for _, d := range plan.declined {
-		r.recordBoth(ctx, d.policy, d.fc, corev1.EventTypeWarning, reasonImpostor, "%s: %s", d.fc, d.why)
+		r.recordBoth(ctx, d.policy, d.fc, corev1.EventTypeWarning, trust.ReasonImpostor, "%s: %s", d.fc, d.why)
 	}
 	for _, dial := range plan.dial {
 		r.calls.Go(func() { r.dial(ctx, dial) })
@@ -230,7 +231,7 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 			s, err := r.groupSecret(ctx, p.Name, group.SecretRef)
 			rule.problem = s.problem
 			if err != nil { // that is no other policy's trouble
-				rule.problem = Attempt{"SecretUnreadable", fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, err)}
+				rule.problem = trust.Attempt{Reason: "SecretUnreadable", Message: fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, err)}
 			}
 			rule.revision += fmt.Sprintf("/%x", sha256.Sum256(s.secret))
 		}
@@ -247,7 +248,7 @@ func groupsOnce(rules []automaticRule) {
 	for i := range rules {
 		for j := range rules {
 			if a, b := rules[i].Group, rules[j].Group; i != j && a != nil && b != nil && a.Name == b.Name {
-				rules[i].problem = Attempt{"GroupTwice", fmt.Sprintf("the policy %s has the group %s, too: nobody is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
+				rules[i].problem = trust.Attempt{Reason: "GroupTwice", Message: fmt.Sprintf("the policy %s has the group %s, too: nobody is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
 			}
 		}
 	}
@@ -291,39 +292,27 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	s.secret = secret.Data[ref.Key]
 	switch err := s.secret.Check(); {
 	case len(s.secret) == 0:
-		s.problem = Attempt{"SecretMissing", fmt.Sprintf("waiting for Secret %s/%s with the secret of the group under key %s", r.Namespace, ref.Name, ref.Key)}
+		s.problem = trust.Attempt{Reason: "SecretMissing", Message: fmt.Sprintf("waiting for Secret %s/%s with the secret of the group under key %s", r.Namespace, ref.Name, ref.Key)}
 		if there {
-			s.problem.Message += ": " + keysOf(&secret)
+			s.problem.Message += ": " + trust.KeysOf(&secret)
 		}
 	case err != nil:
 		s.secret = nil
-		s.problem = Attempt{"SecretUnusable", fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
+		s.problem = trust.Attempt{Reason: "SecretUnusable", Message: fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
 	}
 	return keep(s)
 }
 
-// keysOf says under which keys a Secret has something.
-func keysOf(s *corev1.Secret) string {
-	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(s.Data)), func(key string) bool { return len(s.Data[key]) == 0 })
-	switch n := len(keys) - maxKeysNamed; {
-	case len(keys) == 0:
-		return "it is empty"
-	case n > 0:
-		return fmt.Sprintf("it has %s and %d more", strings.Join(keys[:maxKeysNamed], ", "), n)
-	}
-	return "it has " + strings.Join(keys, ", ")
-}
-
 // Attempt returns why there is no trust yet in a cluster that a policy would peer with;
 // empty if nothing was tried.
-func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
+func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) trust.Attempt {
 	if !store.Pending(fc) {
-		return Attempt{}
+		return trust.Attempt{}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == nil {
-		return Attempt{}
+		return trust.Attempt{}
 	}
 	return r.state.attempt(peering.ClusterID(fc.Spec.ClusterID))
 }
@@ -354,7 +343,7 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 		return
 	}
 	switch outcome.Reason {
-	case reasonForgottenByPeer, reasonDeniedByPeer, reasonGroupUnknown, reasonImpostor, "GroupSecretMismatch":
+	case trust.ReasonForgottenByPeer, trust.ReasonDeniedByPeer, trust.ReasonGroupUnknown, trust.ReasonImpostor, "GroupSecretMismatch":
 		r.recordBoth(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, outcome.Reason, "%s: %s", d.fc, outcome.Message)
 	}
 }
@@ -383,25 +372,8 @@ func (r *Automatic) GroupHeard(group string, id peering.ClusterID) {
 
 // call calls a cluster at its endpoints in turn, and keeps the trust that comes of it.
 func (r *Automatic) call(ctx context.Context, d automaticDial) error {
-	_, err := dialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
+	_, err := trust.DialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
 	return err
-}
-
-// dialInTurn calls endpoints until one is the cluster that is meant. It returns why the
-// others were not, and what the last call returned. mayDial says which may be dialled.
-func dialInTurn(endpoints []string, mayDial func(string) bool, call func(string) error) (failures []error, err error) {
-	for _, endpoint := range endpoints {
-		if mayDial(endpoint) {
-			err = call(endpoint)
-		} else {
-			err = peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
-		}
-		if reason := peering.ReasonOf(err); err == nil || reason != peering.ReasonPeerUnreachable && reason != peering.ReasonPeerIdentity {
-			return nil, err
-		}
-		failures = append(failures, err)
-	}
-	return failures, err
 }
 
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
@@ -432,7 +404,7 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 			return rule.name, s.secret, err
 		}
 	}
-	return "", nil, GroupUnknown(group)
+	return "", nil, trust.GroupUnknown(group)
 }
 
 // Admit trusts a cluster that proved to hold a group's secret, in the name of a policy. It
@@ -658,7 +630,7 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 	} else {
 		peers, waiting := plan.peers[p.Name], plan.waiting[p.Name]
 		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Waiting: int32(waiting)}
-		c := condition(v1alpha1.ConditionAutomatic, metav1.ConditionTrue, "Peering", "this cluster peers by itself with clusters that are found")
+		c := store.Condition(v1alpha1.ConditionAutomatic, metav1.ConditionTrue, "Peering", "this cluster peers by itself with clusters that are found")
 		if waiting > 0 {
 			c.Message += "; of those that wait `entente peers` says why"
 		}
@@ -667,7 +639,7 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 			problem = firstUseFull()
 		}
 		if problem.Reason != "" {
-			c = condition(v1alpha1.ConditionAutomatic, metav1.ConditionFalse, problem.Reason, problem.Message)
+			c = store.Condition(v1alpha1.ConditionAutomatic, metav1.ConditionFalse, problem.Reason, problem.Message)
 		}
 		c.ObservedGeneration = p.Generation
 		meta.SetStatusCondition(&p.Status.Conditions, c)

@@ -1,4 +1,4 @@
-package controller
+package sightings
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -47,12 +48,13 @@ func (r *NodeDiscoveries) SetupWithManager(mgr ctrl.Manager) error {
 	gateway := builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.(*v1alpha1.FabricNode).Spec != e.ObjectNew.(*v1alpha1.FabricNode).Spec
 	}})
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return make([]reconcile.Request, 1) })
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("nodediscoveries").
-		Watches(&v1alpha1.FabricNode{}, allAsOne("nodediscoveries"), gateway).
-		Watches(&v1alpha1.NodeDiscovery{}, allAsOne("nodediscoveries")).
+		Watches(&v1alpha1.FabricNode{}, all, gateway).
+		Watches(&v1alpha1.NodeDiscovery{}, all).
 		// Whether this cluster peers by policy is published.
-		Watches(&v1alpha1.PeeringPolicy{}, allAsOne("nodediscoveries"), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.PeeringPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 

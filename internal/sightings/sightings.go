@@ -1,4 +1,4 @@
-package controller
+package sightings
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -53,9 +53,6 @@ type Sightings struct {
 	// full says that there was no room for all with the last look.
 	full bool
 }
-
-// hints is who shares the budget of writes for all that discovery finds.
-const hints peering.ClusterID = ""
 
 type lastSeen struct {
 	id peering.ClusterID
@@ -191,7 +188,7 @@ func planSightings(self peering.ClusterID, expected []string, looked Looked, all
 				at[placeOf(now[0])]++
 			}
 		}
-		if change, differs := changeOf(fc, now, impostor(fc, now, trusted)); differs {
+		if change, differs := changeOf(fc, now, trust.Impostor(fc, now, trusted)); differs {
 			plan.change[fc.Name] = change
 		}
 	}
@@ -289,7 +286,7 @@ func compareSightings(a, b v1alpha1.Sighting) int {
 }
 
 // settleSightings returns what is to be known of a cluster: what was found, and what
-// was known of places that were not looked at yet. When it was seen is told anew each
+// was known of places that were not looked at yet. When it was seen is written once in
 // seenPace only, as each cluster says it all the time.
 func settleSightings(id peering.ClusterID, found, before []v1alpha1.Sighting, looked Looked) []v1alpha1.Sighting {
 	out := slices.Clone(found)
@@ -327,32 +324,6 @@ func ownName(sightings []v1alpha1.Sighting) string {
 		}
 	}
 	return ""
-}
-
-// impostor says whether what was found of a cluster that nobody decided about holds of
-// another one that is trusted: its name, or where it is.
-func impostor(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, trusted []v1alpha1.ForeignCluster) *metav1.Condition {
-	if !store.Pending(fc) {
-		return nil
-	}
-	is := func(reason, message string) *metav1.Condition {
-		c := condition(v1alpha1.ConditionImpostor, metav1.ConditionTrue, reason, message+", and has another key. Trust neither this one nor the place where it was found before you know why")
-		return &c
-	}
-	for i := range trusted {
-		other := &trusted[i]
-		for _, s := range now {
-			if s.Name != "" && strings.EqualFold(s.Name, other.Name) {
-				return is("NameOfAnother", fmt.Sprintf("it calls itself %q as the peer %s does", s.Name, other.Name))
-			}
-			for _, e := range s.Endpoints {
-				if slices.Contains(other.Spec.Endpoints, e) {
-					return is("EndpointOfAnother", fmt.Sprintf("it is said to be at %s where the peer %s is", e, other.Name))
-				}
-			}
-		}
-	}
-	return nil
 }
 
 // Start implements manager.Runnable. It looks when something changed, and each so often
@@ -432,7 +403,7 @@ func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1
 		if most == 0 || r.Now().Sub(r.changed[id]) < changePace {
 			continue // what is found then counts
 		}
-		if _, over := store.Later(r.Budget.Take(hints, fc)); over {
+		if _, over := store.Later(r.Budget.Take(store.Hints, fc)); over {
 			break
 		}
 		most--
@@ -446,7 +417,7 @@ func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1
 // room.
 func (r *Sightings) makeHints(ctx context.Context, list []newHint) (errs []error) {
 	for _, hint := range list[:min(len(list), hintsAtOnce)] {
-		if _, over := store.Later(r.Budget.TakeBytes(hints, hintCost)); over {
+		if _, over := store.Later(r.Budget.TakeBytes(store.Hints, hintCost)); over {
 			break
 		}
 		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)

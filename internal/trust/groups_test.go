@@ -1,4 +1,4 @@
-package controller
+package trust
 
 import (
 	"bytes"
@@ -17,6 +17,8 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/pake"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -25,17 +27,17 @@ var blueSecret = pake.Secret("the secret of the blue group")
 // groupsTest is Groups with one group, and what came of its runs.
 type groupsTest struct {
 	*Groups
-	clock    *testClock
+	clock    *peertest.Clock
 	admitted []string
 	failed   []string
 }
 
 func newGroups(t testing.TB, objects ...client.Object) *groupsTest {
 	t.Helper()
-	g := &groupsTest{clock: &testClock{now: now}}
-	c := trustClient(t, objects...)
+	g := &groupsTest{clock: peertest.NewClock(now)}
+	c := peertest.Client(t, objects...)
 	g.Groups = &Groups{
-		Self: ownID, Cache: c, Forgotten: forgottenAt(c, g.clock.Now), Now: g.clock.Now,
+		Self: peertest.OwnID, Cache: c, Forgotten: peertest.ForgottenAt(c, g.clock.Now), Now: g.clock.Now,
 		Secret: func(_ context.Context, group string) (string, []byte, error) {
 			switch group {
 			case "blue":
@@ -62,19 +64,19 @@ func channelOf(b byte) (c [identity.ChannelLen]byte) {
 }
 
 // begin has a cluster begin a run, as the initiator, over a channel.
-func (g *groupsTest) begin(t testing.TB, o other, from string, channel byte, secret pake.Secret) (run *pake.Initiator, share, confirmation []byte, err error) {
+func (g *groupsTest) begin(t testing.TB, o peertest.Other, from string, channel byte, secret pake.Secret) (run *pake.Initiator, share, confirmation []byte, err error) {
 	t.Helper()
 	c := channelOf(channel)
-	run, err = pake.Initiate(secret, pake.GroupRun("blue", string(o.id), string(ownID), c[:]))
+	run, err = pake.Initiate(secret, pake.GroupRun("blue", string(o.ID), string(peertest.OwnID), c[:]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, confirmation, err = g.Prove(t.Context(), Proof{ID: o.id, Channel: c, From: from, Info: o.info, Group: "blue", Share: run.Share()})
+	share, confirmation, err = g.Prove(t.Context(), Proof{ID: o.ID, Channel: c, From: from, Info: o.Info, Group: "blue", Share: run.Share()})
 	return run, share, confirmation, err
 }
 
 // prove has a cluster make a whole run, as an honest one does.
-func (g *groupsTest) prove(t testing.TB, o other, from string, secret pake.Secret) error {
+func (g *groupsTest) prove(t testing.TB, o peertest.Other, from string, secret pake.Secret) error {
 	t.Helper()
 	run, share, confirmation, err := g.begin(t, o, from, 1, secret)
 	if err != nil {
@@ -84,19 +86,19 @@ func (g *groupsTest) prove(t testing.TB, o other, from string, secret pake.Secre
 	if err != nil && !errors.Is(err, pake.ErrMismatch) {
 		t.Fatal(err)
 	}
-	return g.Confirm(t.Context(), o.id, channelOf(1), ours)
+	return g.Confirm(t.Context(), o.ID, channelOf(1), ours)
 }
 
 func TestAClusterThatProvesAGroupsSecretIsAdmitted(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{string(o.id) + " office blue-policy blue"}; !slices.Equal(g.admitted, want) || len(g.failed) != 0 {
+	if want := []string{string(o.ID) + " office blue-policy blue"}; !slices.Equal(g.admitted, want) || len(g.failed) != 0 {
 		t.Errorf("admitted %q, failed %q", g.admitted, g.failed)
 	}
 	// The run is over.
-	if err := g.Confirm(t.Context(), o.id, channelOf(1), make([]byte, pake.ConfirmationLen)); peering.ReasonOf(err) != peering.ReasonProofUnknown {
+	if err := g.Confirm(t.Context(), o.ID, channelOf(1), make([]byte, pake.ConfirmationLen)); peering.ReasonOf(err) != peering.ReasonProofUnknown {
 		t.Errorf("confirmed again: %v", err)
 	}
 	if len(g.admitted) != 1 {
@@ -105,12 +107,12 @@ func TestAClusterThatProvesAGroupsSecretIsAdmitted(t *testing.T) {
 }
 
 func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerHearsOfIt(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	other := pake.Secret("the secret of the green group")
 	if err := g.prove(t, o, "192.0.2.1", other); peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Errorf("got %v", err)
 	}
-	if len(g.admitted) != 0 || len(g.failed) != 1 || g.failed[0] != "blue "+string(o.id)+" "+whyMismatch {
+	if len(g.admitted) != 0 || len(g.failed) != 1 || g.failed[0] != "blue "+string(o.ID)+" "+whyMismatch {
 		t.Errorf("admitted %q, failed %q", g.admitted, g.failed)
 	}
 	for _, s := range []pake.Secret{blueSecret, other} {
@@ -121,9 +123,9 @@ func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerHearsOfIt(t *testing.T
 }
 
 func TestProofsAreRefusedWithAReason(t *testing.T) {
-	o := newOther(t, "office")
+	o := peertest.NewOther(t, "office")
 	named := func(decision v1alpha1.Decision) *v1alpha1.ForeignCluster {
-		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), Decision: decision}}
+		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(o.ID), Decision: decision}}
 	}
 	hint := named("")
 	hint.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
@@ -153,12 +155,12 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 			}
 			g := newGroups(t, objects...)
 			if tc.forgot {
-				if err := g.Forgotten.Add(t.Context(), o.id); err != nil {
+				if err := g.Forgotten.Add(t.Context(), o.ID); err != nil {
 					t.Fatal(err)
 				}
 			}
 			c := channelOf(1)
-			run, err := pake.Initiate(blueSecret, pake.GroupRun(tc.group, string(o.id), string(ownID), c[:]))
+			run, err := pake.Initiate(blueSecret, pake.GroupRun(tc.group, string(o.ID), string(peertest.OwnID), c[:]))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,12 +168,12 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 			if tc.share != nil {
 				share = tc.share
 			}
-			ours, _, err := g.Prove(t.Context(), Proof{ID: o.id, Channel: c, From: "192.0.2.1", Info: o.info, Group: tc.group, Share: share})
+			ours, _, err := g.Prove(t.Context(), Proof{ID: o.ID, Channel: c, From: "192.0.2.1", Info: o.Info, Group: tc.group, Share: share})
 			fine := tc.want == "" && !tc.refused
 			if (err == nil) != fine || tc.want != "" && peering.ReasonOf(err) != tc.want || (ours != nil) != fine {
 				t.Errorf("got %x, %v", ours, err)
 			}
-			if err := g.Confirm(t.Context(), o.id, c, make([]byte, pake.ConfirmationLen)); !fine && peering.ReasonOf(err) != peering.ReasonProofUnknown {
+			if err := g.Confirm(t.Context(), o.ID, c, make([]byte, pake.ConfirmationLen)); !fine && peering.ReasonOf(err) != peering.ReasonProofUnknown {
 				t.Errorf("there is a run all the same: %v", err)
 			}
 			if fine {
@@ -184,10 +186,10 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 			// Nor does this side begin.
 			g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (identity.ClusterInfo, error) {
 				t.Error("called")
-				return o.info, nil
+				return o.Info, nil
 			}
 			if tc.share == nil && !tc.refused {
-				if err := g.Join(t.Context(), tc.group, "192.0.2.1:7443", o.id); peering.ReasonOf(err) != tc.want {
+				if err := g.Join(t.Context(), tc.group, "192.0.2.1:7443", o.ID); peering.ReasonOf(err) != tc.want {
 					t.Errorf("join: %v", err)
 				}
 			}
@@ -196,21 +198,21 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 }
 
 func TestWithoutPoliciesEveryGroupIsUnknown(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	g.Secret = nil
 	if err := g.prove(t, o, "192.0.2.1", blueSecret); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("prove: %v", err)
 	}
-	if err := g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
+	if err := g.Join(t.Context(), "blue", "192.0.2.1:7443", o.ID); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("join: %v", err)
 	}
 }
 
 func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	confirm := func(what string, channel byte, c []byte, want peering.Reason) {
 		t.Helper()
-		if err := g.Confirm(t.Context(), o.id, channelOf(channel), c); peering.ReasonOf(err) != want {
+		if err := g.Confirm(t.Context(), o.ID, channelOf(channel), c); peering.ReasonOf(err) != want {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -229,7 +231,7 @@ func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 	confirm("without a run", 1, make([]byte, 64), peering.ReasonProofUnknown)
 
 	right := begin(1)
-	if err := g.Confirm(t.Context(), newOther(t, "mallory").id, channelOf(1), right); peering.ReasonOf(err) != peering.ReasonProofUnknown {
+	if err := g.Confirm(t.Context(), peertest.NewOther(t, "mallory").ID, channelOf(1), right); peering.ReasonOf(err) != peering.ReasonProofUnknown {
 		t.Errorf("by another cluster: %v", err)
 	}
 	confirm("over another connection", 2, right, peering.ReasonProofUnknown)
@@ -242,13 +244,13 @@ func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 	second := begin(1)
 	confirm("the run that was replaced", 1, first, peering.ReasonGroupSecretMismatch)
 	confirm("the run that replaced it, after that", 1, second, peering.ReasonProofUnknown)
-	g.clock.pass(time.Hour)
+	g.clock.Pass(time.Hour)
 	begin(1)
 	confirm("the run that replaced another", 1, begin(1), "")
 
-	g.clock.pass(time.Hour)
+	g.clock.Pass(time.Hour)
 	late := begin(1)
-	g.clock.pass(ProofTimeout)
+	g.clock.Pass(ProofTimeout)
 	confirm("a run that lapsed", 1, late, peering.ReasonProofUnknown)
 	if len(g.admitted) != 1 {
 		t.Errorf("admitted %q", g.admitted)
@@ -259,7 +261,7 @@ func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 }
 
 func TestADecisionDuringARunCounts(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	run, share, confirmation, err := g.begin(t, o, "192.0.2.1", 1, blueSecret)
 	if err != nil {
 		t.Fatal(err)
@@ -268,10 +270,10 @@ func TestADecisionDuringARunCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Forgotten.Add(t.Context(), o.id); err != nil {
+	if err := g.Forgotten.Add(t.Context(), o.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Confirm(t.Context(), o.id, channelOf(1), c); peering.ReasonOf(err) != peering.ReasonTrustForgotten || len(g.admitted) != 0 {
+	if err := g.Confirm(t.Context(), o.ID, channelOf(1), c); peering.ReasonOf(err) != peering.ReasonTrustForgotten || len(g.admitted) != 0 {
 		t.Errorf("got %v, admitted %q", err, g.admitted)
 	}
 }
@@ -280,19 +282,19 @@ func TestADecisionDuringARunCounts(t *testing.T) {
 // or not he ends his runs.
 func TestGuessesAreLimited(t *testing.T) {
 	wrong := pake.Secret("a word of the dictionary")
-	office, others := newOther(t, "office"), make([]other, 40)
+	office, others := peertest.NewOther(t, "office"), make([]peertest.Other, 40)
 	for i := range others {
-		others[i] = newOther(t, "")
+		others[i] = peertest.NewOther(t, "")
 	}
 	for name, tc := range map[string]struct {
 		burst   int
 		perHour int
 		// guesser returns who guesses the n-th time, and from where.
-		guesser func(n int) (other, string)
+		guesser func(n int) (peertest.Other, string)
 	}{
-		"one cluster from everywhere": {GuessBurstPerCluster, 6, func(n int) (other, string) { return office, fmt.Sprint("address ", n) }},
-		"one address as everybody":    {GuessBurstPerAddress, 12, func(n int) (other, string) { return others[n%len(others)], "192.0.2.1" }},
-		"everybody from everywhere":   {GuessBurst, 60, func(n int) (other, string) { return others[n%len(others)], fmt.Sprint("address ", n) }},
+		"one cluster from everywhere": {GuessBurstPerCluster, 6, func(n int) (peertest.Other, string) { return office, fmt.Sprint("address ", n) }},
+		"one address as everybody":    {GuessBurstPerAddress, 12, func(n int) (peertest.Other, string) { return others[n%len(others)], "192.0.2.1" }},
+		"everybody from everywhere":   {GuessBurst, 60, func(n int) (peertest.Other, string) { return others[n%len(others)], fmt.Sprint("address ", n) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, n := newGroups(t), 0
@@ -307,7 +309,7 @@ func TestGuessesAreLimited(t *testing.T) {
 					return false
 				}
 				if n%2 == 0 {
-					if err := g.Confirm(t.Context(), o.id, channelOf(1), nil); peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
+					if err := g.Confirm(t.Context(), o.ID, channelOf(1), nil); peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 						t.Fatal(err)
 					}
 				}
@@ -325,7 +327,7 @@ func TestGuessesAreLimited(t *testing.T) {
 			}
 			guesses := 0
 			for range 2 * 3600 / 30 {
-				g.clock.pass(30 * time.Second)
+				g.clock.Pass(30 * time.Second)
 				if try() {
 					guesses++
 				}
@@ -343,7 +345,7 @@ func TestGuessesAreLimited(t *testing.T) {
 				t.Error("a guess was right")
 			}
 			// Who has the secret is let in, once a place wears off.
-			g.clock.pass(GuessPausePerCluster)
+			g.clock.Pass(GuessPausePerCluster)
 			if err := g.prove(t, office, "203.0.113.1", blueSecret); err != nil {
 				t.Error(err)
 			}
@@ -354,9 +356,9 @@ func TestGuessesAreLimited(t *testing.T) {
 // TestWhoProvesTheSecretIsNoGuesser has many clusters at one address prove it, more than may
 // fail, and one of them again and again.
 func TestWhoProvesTheSecretIsNoGuesser(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	for i := range 3 * GuessBurst {
-		if err := g.prove(t, newOther(t, "other"), "192.0.2.1", blueSecret); err != nil {
+		if err := g.prove(t, peertest.NewOther(t, "other"), "192.0.2.1", blueSecret); err != nil {
 			t.Fatalf("cluster %d: %v", i, err)
 		}
 	}
@@ -370,7 +372,7 @@ func TestWhoProvesTheSecretIsNoGuesser(t *testing.T) {
 	if len(g.admitted) != ProvenBurst {
 		t.Errorf("admitted %d times", len(g.admitted))
 	}
-	g.clock.pass(ProvenPause)
+	g.clock.Pass(ProvenPause)
 	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
 		t.Error(err)
 	}
@@ -380,14 +382,14 @@ func TestWhoProvesTheSecretIsNoGuesser(t *testing.T) {
 // call, that is trusted, and that trusts this one or not yet.
 func TestAProofAddsNothingToTrustThatIsMutual(t *testing.T) {
 	for mutual, want := range map[metav1.ConditionStatus]int{metav1.ConditionTrue: 0, metav1.ConditionFalse: 2} {
-		o := newOther(t, "office")
-		fc := trustedAs("office", o)
-		meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, mutual, "Any", ""))
+		o := peertest.NewOther(t, "office")
+		fc := peertest.TrustedAs("office", o)
+		meta.SetStatusCondition(&fc.Status.Conditions, store.Condition(v1alpha1.ConditionTrusted, mutual, "Any", ""))
 		g := newGroups(t, fc)
 		g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (identity.ClusterInfo, error) {
-			return o.info, nil
+			return o.Info, nil
 		}
-		if err := errors.Join(g.prove(t, o, "192.0.2.1", blueSecret), g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id)); err != nil {
+		if err := errors.Join(g.prove(t, o, "192.0.2.1", blueSecret), g.Join(t.Context(), "blue", "192.0.2.1:7443", o.ID)); err != nil {
 			t.Error(err)
 		}
 		if len(g.admitted) != want {
@@ -397,23 +399,23 @@ func TestAProofAddsNothingToTrustThatIsMutual(t *testing.T) {
 }
 
 func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
-	g, o := newGroups(t), newOther(t, "office")
+	g, o := newGroups(t), peertest.NewOther(t, "office")
 	var answer error
 	calls := 0
 	g.Call = func(_ context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error) {
 		calls++
-		if endpoint != "192.0.2.1:7443" || id != o.id || group != "blue" || !bytes.Equal(secret, blueSecret) {
+		if endpoint != "192.0.2.1:7443" || id != o.ID || group != "blue" || !bytes.Equal(secret, blueSecret) {
 			t.Errorf("called %s %s for %s", endpoint, id, group)
 		}
-		return o.info, answer
+		return o.Info, answer
 	}
-	join := func() error { return g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id) }
+	join := func() error { return g.Join(t.Context(), "blue", "192.0.2.1:7443", o.ID) }
 	for range 10 {
 		if err := join(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(g.admitted) != 10 || g.admitted[0] != string(o.id)+" office blue-policy blue" {
+	if len(g.admitted) != 10 || g.admitted[0] != string(o.ID)+" office blue-policy blue" {
 		t.Errorf("admitted %q", g.admitted)
 	}
 	// Who does not answer, or has no such group, made no guess.
@@ -443,7 +445,7 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
 		t.Error(err)
 	}
-	g.clock.pass(GuessPausePerCluster)
+	g.clock.Pass(GuessPausePerCluster)
 	answer = nil
 	if err := join(); err != nil {
 		t.Error(err)
@@ -466,16 +468,16 @@ func TestHostKeyGroupsEndpointsByAddress(t *testing.T) {
 // not, however they end.
 func TestWhoBeginsARunIsHeard(t *testing.T) {
 	t.Parallel()
-	g, milan := newGroups(t), newOther(t, "milan")
+	g, milan := newGroups(t), peertest.NewOther(t, "milan")
 	var heard []string
 	g.Heard = func(group string, id peering.ClusterID) { heard = append(heard, group+" "+string(id)) }
 	if err := g.prove(t, milan, "192.0.2.1", pake.Secret("another secret of the blue group")); err == nil {
 		t.Fatal("another secret is as good")
 	}
-	if _, _, err := g.Prove(t.Context(), Proof{ID: milan.id, Info: milan.info, Group: "red"}); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
+	if _, _, err := g.Prove(t.Context(), Proof{ID: milan.ID, Info: milan.Info, Group: "red"}); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Fatal(err)
 	}
-	if want := []string{"blue " + string(milan.id)}; !slices.Equal(heard, want) {
+	if want := []string{"blue " + string(milan.ID)}; !slices.Equal(heard, want) {
 		t.Errorf("heard %q, want %q", heard, want)
 	}
 }

@@ -1,0 +1,3 @@
+// Package automatic peers with clusters that discovery finds, as PeeringPolicies with
+// spec.automatic say, and ends what no policy stands for any more.
+package automatic

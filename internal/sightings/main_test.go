@@ -1,0 +1,18 @@
+package sightings
+
+import (
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/entente-dev/entente/internal/peertest"
+)
+
+var now = peertest.Now
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	os.Exit(m.Run())
+}

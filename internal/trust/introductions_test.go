@@ -1,0 +1,318 @@
+package trust
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+func newIntroductions(t testing.TB, objects ...client.Object) (*Introductions, *peertest.Clock) {
+	t.Helper()
+	clock := peertest.NewClock(now)
+	c := peertest.Client(t, objects...)
+	return &Introductions{Client: c, Cache: c, Self: peertest.OwnID, Forgotten: peertest.ForgottenAt(c, clock.Now), Rand: rand.Reader, Now: clock.Now}, clock
+}
+
+func TestAnIntroductionShowsTheCallersCode(t *testing.T) {
+	t.Parallel()
+	r, _ := newIntroductions(t)
+	milan := peertest.NewOther(t, "milan")
+	code, err := peertest.IntroduceAs(t, r, milan, "x", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fc := peertest.PeerCalled(t, r.Client, "milan")
+	if intro := fc.Status.Introduction; intro == nil || intro.Code != code || intro.Name != "milan" || fc.Spec.TrustBundle != "" || fc.Status.Found != v1alpha1.FoundIntroduction {
+		t.Errorf("it leaves %+v %+v, the caller's code is %s", fc.Spec, fc.Status, code)
+	}
+	again, err := peertest.IntroduceAs(t, r, milan, "x", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := peertest.PeerCalled(t, r.Client, "milan").Status.Introduction.Code; got != again || len(peertest.PeersOf(t, r.Client)) != 1 {
+		t.Errorf("introduced again it shows %s, the caller %s; there are %d peers", got, again, len(peertest.PeersOf(t, r.Client)))
+	}
+}
+
+func TestACommitmentIsOpenedOnceAndToNothingElse(t *testing.T) {
+	t.Parallel()
+	milan, mallory := peertest.NewOther(t, "milan"), peertest.NewOther(t, "mallory")
+	nonce := [32]byte{1}
+	for name, tc := range map[string]struct {
+		commitment peering.Hash
+		wait       time.Duration
+		by         peertest.Other
+		reveal     [32]byte
+		first      peering.Reason
+		second     peering.Reason
+	}{
+		"to what was committed to, once":  {peering.Commitment(milan.ID, nonce), 0, milan, nonce, "", peering.ReasonIntroductionUnknown},
+		"not to another number":           {peering.Commitment(milan.ID, nonce), 0, milan, [32]byte{2}, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
+		"not to another cluster's number": {peering.Commitment(mallory.ID, nonce), 0, milan, nonce, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
+		"not by another cluster":          {peering.Commitment(milan.ID, nonce), 0, mallory, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
+		"not much later":                  {peering.Commitment(milan.ID, nonce), RevealTimeout, milan, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, clock := newIntroductions(t)
+			if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, tc.commitment, false); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(peertest.PeersOf(t, r.Client)); n != 0 {
+				t.Errorf("%d peers are known before anything was revealed", n)
+			}
+			clock.Pass(tc.wait)
+			for i, want := range []peering.Reason{tc.first, tc.second} {
+				if err := r.Reveal(t.Context(), tc.by.ID, tc.reveal); peering.ReasonOf(err) != want {
+					t.Errorf("try %d: %v, want %q", i+1, err, want)
+				}
+			}
+			if tc.first != "" {
+				if n := len(peertest.PeersOf(t, r.Client)); n != 0 {
+					t.Errorf("%d peers are known", n)
+				}
+			}
+		})
+	}
+}
+
+func TestOneOfConcurrentRevealsOpens(t *testing.T) {
+	t.Parallel()
+	r, _ := newIntroductions(t)
+	milan := peertest.NewOther(t, "milan")
+	nonce := [32]byte{1}
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), false); err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 100)
+	for range cap(results) {
+		go func() { results <- r.Reveal(context.WithoutCancel(t.Context()), milan.ID, nonce) }()
+	}
+	opened := 0
+	for range cap(results) {
+		switch err := <-results; {
+		case err == nil:
+			opened++
+		case peering.ReasonOf(err) != peering.ReasonIntroductionUnknown:
+			t.Errorf("another got %v", err)
+		}
+	}
+	if opened != 1 {
+		t.Errorf("%d opened it", opened)
+	}
+}
+
+func TestDeniedClusterCannotIntroduceItself(t *testing.T) {
+	t.Parallel()
+	milan := peertest.NewOther(t, "milan")
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.ID), Decision: v1alpha1.DecisionDenied}
+	r, _ := newIntroductions(t, fc)
+	if _, err := peertest.IntroduceAs(t, r, milan, "x", false); peering.ReasonOf(err) != peering.ReasonTrustDenied {
+		t.Errorf("introducing it: %v", err)
+	}
+	// Denied between the two messages.
+	fc = peertest.PeerCalled(t, r.Client, "m")
+	fc.Spec.Decision = ""
+	if err := r.Client.Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	nonce := [32]byte{1}
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), false); err != nil {
+		t.Fatal(err)
+	}
+	fc.Spec.Decision = v1alpha1.DecisionDenied
+	if err := r.Client.Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Reveal(t.Context(), milan.ID, nonce); peering.ReasonOf(err) != peering.ReasonTrustDenied {
+		t.Errorf("revealing: %v", err)
+	}
+	if fc := peertest.PeerCalled(t, r.Client, "m"); fc.Status.Introduction != nil || fc.Spec.TrustBundle != "" {
+		t.Errorf("it left %+v %+v", fc.Spec, fc.Status)
+	}
+}
+
+func TestNamedClusterIsTrustedWhenItIntroducesItself(t *testing.T) {
+	t.Parallel()
+	milan, mallory := peertest.NewOther(t, "milan"), peertest.NewOther(t, "milan")
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.ID), Decision: v1alpha1.DecisionApproved}
+	r, _ := newIntroductions(t, fc)
+	if _, err := peertest.IntroduceAs(t, r, mallory, "x", false); err != nil {
+		t.Fatal(err)
+	}
+	if fc := peertest.PeerCalled(t, r.Client, "m"); fc.Spec.TrustBundle != "" {
+		t.Error("another cluster that calls itself the same is trusted")
+	}
+	// Even if it never says its number.
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Hash{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if fc := peertest.PeerCalled(t, r.Client, "m"); fc.Spec.TrustBundle != milan.Info.PEM() || len(fc.Spec.Endpoints) != 1 {
+		t.Errorf("it is known as %+v", fc.Spec)
+	}
+}
+
+func TestIntroductionsAreBoundedByAddressAndInAll(t *testing.T) {
+	t.Parallel()
+	named := peertest.NewOther(t, "named")
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "named"}}
+	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(named.ID), Decision: v1alpha1.DecisionApproved}
+	listed := peertest.NewOther(t, "listed")
+	policy := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "home"}}
+	policy.Spec.Automatic = &v1alpha1.AutomaticPeering{ClusterIDs: []string{string(listed.ID)}}
+	r, clock := newIntroductions(t, fc, policy)
+	flood := func(address string, n int) (in int, last error) {
+		for range n {
+			if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "flood"), address, false); err != nil {
+				if e := peering.AsError(err); e.Reason != peering.ReasonIntroductionsPending || e.RetryAfter == 0 {
+					t.Fatalf("got %v", err)
+				}
+				last = err
+				continue
+			}
+			in++
+		}
+		return in, last
+	}
+	if in, _ := flood("a", MaxIntroductionsPerAddress+5); in != MaxIntroductionsPerAddress {
+		t.Errorf("%d got in from one address, want %d", in, MaxIntroductionsPerAddress)
+	}
+	honest := peertest.NewOther(t, "honest")
+	if _, err := peertest.IntroduceAs(t, r, honest, "b", false); err != nil {
+		t.Errorf("from another address: %v", err)
+	}
+	for i := range 2 * MaxIntroductions / MaxIntroductionsPerAddress {
+		flood(fmt.Sprint("address ", i), MaxIntroductionsPerAddress)
+	}
+	if n := len(peertest.PeersOf(t, r.Client)) - 1; n != MaxIntroductions {
+		t.Errorf("%d wait, want %d", n, MaxIntroductions)
+	}
+	if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "late"), "c", false); peering.ReasonOf(err) != peering.ReasonIntroductionsPending {
+		t.Errorf("one more: %v", err)
+	}
+	clock.Pass(time.Minute)
+	if _, err := peertest.IntroduceAs(t, r, honest, "b", false); err != nil {
+		t.Errorf("one that waits already, again: %v", err)
+	}
+	if _, err := peertest.IntroduceAs(t, r, named, "a", false); err != nil {
+		t.Errorf("one that was named here: %v", err)
+	}
+	if n := len(peertest.PeersOf(t, r.Client)) - 1; n != MaxIntroductions {
+		t.Errorf("%d wait, want %d", n, MaxIntroductions)
+	}
+	if _, err := peertest.IntroduceAs(t, r, listed, "a", false); err != nil {
+		t.Errorf("one that a policy lists: %v", err)
+	}
+	if err := r.Client.Delete(t.Context(), store.Known(peertest.PeersOf(t, r.Client), listed.ID)); err != nil {
+		t.Fatal(err)
+	}
+	// Places come free with the objects, whoever removes them.
+	for i, fc := range peertest.PeersOf(t, r.Client) {
+		if i < 3 && fc.Name != "named" {
+			if err := r.Client.Delete(t.Context(), &fc); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "late"), "c", false); err != nil {
+		t.Errorf("after some were removed: %v", err)
+	}
+	if len(r.pending) > MaxIntroductions+1 {
+		t.Errorf("%d are remembered", len(r.pending))
+	}
+}
+
+func TestUnrevealedIntroductionLapses(t *testing.T) {
+	t.Parallel()
+	r, clock := newIntroductions(t)
+	for i := range MaxIntroductions {
+		o := peertest.NewOther(t, "flood")
+		if _, err := r.Introduce(t.Context(), o.ID, fmt.Sprint(i), o.Info, peering.Hash{}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "honest"), "x", false); peering.ReasonOf(err) != peering.ReasonIntroductionsPending {
+		t.Errorf("while all places are taken: %v", err)
+	}
+	clock.Pass(RevealTimeout)
+	if _, err := peertest.IntroduceAs(t, r, peertest.NewOther(t, "honest"), "x", false); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+	if len(r.pending) != 1 || len(peertest.PeersOf(t, r.Client)) != 1 {
+		t.Errorf("%d are remembered, %d written down", len(r.pending), len(peertest.PeersOf(t, r.Client)))
+	}
+}
+
+func TestIntroductionsOfOneClusterAreRateLimited(t *testing.T) {
+	t.Parallel()
+	r, clock := newIntroductions(t)
+	milan := peertest.NewOther(t, "milan")
+	in := 0
+	for range 100 {
+		_, err := peertest.IntroduceAs(t, r, milan, "x", false)
+		if err == nil {
+			in++
+			continue
+		}
+		if e := peering.AsError(err); e.Reason != peering.ReasonIntroductionsPending || e.RetryAfter <= 0 || e.RetryAfter > IntroductionPause {
+			t.Fatalf("got %v, retry after %s", err, e.RetryAfter)
+		}
+	}
+	if in != IntroductionBurst {
+		t.Errorf("%d got in, want %d", in, IntroductionBurst)
+	}
+	clock.Pass(IntroductionPause)
+	if _, err := peertest.IntroduceAs(t, r, milan, "x", false); err != nil {
+		t.Errorf("later: %v", err)
+	}
+}
+
+func TestIntroductionThatCannotBeStoredCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	milan := peertest.NewOther(t, "milan")
+	r, _ := newIntroductions(t)
+	good := r.Client
+	r.Client = peertest.Failing{Client: good}
+	nonce := [32]byte{1}
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Reveal(t.Context(), milan.ID, nonce); err == nil {
+		t.Fatal("nothing was kept")
+	}
+	r.Client = good
+	if err := r.Reveal(t.Context(), milan.ID, nonce); err != nil || len(peertest.PeersOf(t, good)) != 1 {
+		t.Errorf("again: %v", err)
+	}
+	if i := r.pending[milan.ID]; !bytes.Equal(i.nonce[:], make([]byte, 32)) {
+		t.Error("the number is still remembered")
+	}
+}
+
+// What discovery found takes no place of those that introduce themselves.
+func TestHintsTakeNoPlaceOfIntroductions(t *testing.T) {
+	t.Parallel()
+	var all []v1alpha1.ForeignCluster
+	for n := range MaxIntroductions + 1 {
+		all = append(all, peertest.HintOf(fmt.Sprint("c", n), peertest.LAN(n+1, "eth0")))
+	}
+	if waiting := (&Introductions{}).waiting(all, now); len(waiting) != 0 {
+		t.Errorf("%d hints count as introductions", len(waiting))
+	}
+	if step, when := nextStep(&all[0], Session{}, peering.Hash{}, now.Add(1000*time.Hour)); step != stepNothing || when != 0 {
+		t.Errorf("a hint is due for %v in %s", step, when)
+	}
+}
