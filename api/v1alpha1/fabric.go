@@ -5,6 +5,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
+// peer, named by its cluster ID. It is all of the agent's secrets that the
+// fabric can read.
+const FabricSecret = "entente-fabric"
+
 // FabricNode is a node of this cluster as the fabric on it sees it.
 //
 // +kubebuilder:object:root=true

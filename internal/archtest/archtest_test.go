@@ -162,7 +162,7 @@ var rules = []rule{
 	{
 		packages: "internal/browse",
 		ours: []string{
-			"api/...", "peering", "discovery/...", "internal/notify", "internal/controller", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...",
+			"api/...", "peering", "discovery/...", "internal/notify", "internal/sightings", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...",
 			"internal/identity", "internal/pake",
 		},
 		outside: []string{"k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime/pkg/"},
@@ -170,7 +170,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel", "discovery/...", "internal/browse", "internal/kube", "internal/notify", "internal/controller", "internal/market", "internal/store",
+			"api/...", "peering", "tunnel", "discovery/...", "internal/browse", "internal/kube", "internal/notify", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

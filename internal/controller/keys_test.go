@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -88,7 +89,7 @@ func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 		t.Errorf("%d keys took %d writes", peers, api.writes)
 	}
 	var secret corev1.Secret
-	at := client.ObjectKey{Namespace: "entente-system", Name: FabricSecret}
+	at := client.ObjectKey{Namespace: "entente-system", Name: v1alpha1.FabricSecret}
 	has := func() {
 		t.Helper()
 		if err := api.Get(t.Context(), at, &secret); err != nil {
@@ -161,7 +162,7 @@ func TestKeyIsWrittenDespiteConflictsAndReturnsOtherErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	id, key = keyOf(2)
-	api.fail = []error{apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, FabricSecret, errors.New("another wrote"))}
+	api.fail = []error{apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, v1alpha1.FabricSecret, errors.New("another wrote"))}
 	if err := s.storeKey(t.Context(), id, key); err != nil {
 		t.Errorf("after a conflict: %v", err)
 	}

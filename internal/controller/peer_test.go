@@ -162,7 +162,7 @@ func tunnelOf(name string) *v1alpha1.Tunnel {
 }
 
 func keysSecret(o ...peertest.Other) *corev1.Secret {
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: FabricSecret}, Data: map[string][]byte{}}
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: v1alpha1.FabricSecret}, Data: map[string][]byte{}}
 	for _, o := range o {
 		s.Data[string(o.ID)] = []byte("psk")
 	}

@@ -21,11 +21,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
-// peer, named by its cluster ID. It is all of the agent's secrets that the
-// fabric can read.
-const FabricSecret = "entente-fabric"
-
 // fabricFresh is how old a fabric's word may be: it writes each minute.
 const fabricFresh = 3 * time.Minute
 
@@ -255,9 +250,9 @@ func PresharedKey(a peering.ClusterID, halfA peering.PresharedHalf, b peering.Cl
 	return sum[:]
 }
 
-// secretKey is the key of FabricSecret.
+// secretKey is the key of v1alpha1.FabricSecret.
 func (s *States) secretKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: s.Namespace, Name: FabricSecret}
+	return client.ObjectKey{Namespace: s.Namespace, Name: v1alpha1.FabricSecret}
 }
 
 // networkFromWire reads a peer's network; its form was checked when it was read. What

@@ -26,7 +26,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel"
@@ -107,7 +106,7 @@ func nodeOptions(cfg Config) ctrl.Options {
 		Cache: cache.Options{
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
-					cfg.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", controller.FabricSecret)},
+					cfg.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", v1alpha1.FabricSecret)},
 				}},
 				&corev1.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", cfg.Node)},
 			},
@@ -206,9 +205,9 @@ func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
 	if err := n.client.List(ctx, &tunnels); err != nil {
 		return nil, fmt.Errorf("list tunnels: %w", err)
 	}
-	err := n.client.Get(ctx, client.ObjectKey{Namespace: n.cfg.Namespace, Name: controller.FabricSecret}, &secret)
+	err := n.client.Get(ctx, client.ObjectKey{Namespace: n.cfg.Namespace, Name: v1alpha1.FabricSecret}, &secret)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", controller.FabricSecret, err)
+		return nil, fmt.Errorf("read Secret %s: %w", v1alpha1.FabricSecret, err)
 	}
 	own, err := n.ownNode(ctx)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -104,7 +103,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 	own := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.200.0.0/24"}}}
 	gateway, toP, toQ := fabricNode("a", "me", keyA, true), tunnelTo("p", time.Hour), tunnelTo("q", 0)
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: controller.FabricSecret},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: v1alpha1.FabricSecret},
 		Data:       map[string][]byte{"p": bytes.Repeat([]byte{1}, 32), "q": bytes.Repeat([]byte{2}, 32)},
 	}
 	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(&own, &gateway, &toP, &toQ, secret).Build()
