@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -47,7 +48,11 @@ func PlanAllow(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Expo
 		if !e.AnySource {
 			x.From = addresses(e.From)
 		}
-		to := destinations(e.To)
+		open := map[Destination]bool{}
+		for _, d := range e.To {
+			open[d] = true
+		}
+		to := destinations(open)
 		if len(to) == 0 || !x.AnySource && len(x.From) == 0 {
 			continue
 		}
@@ -86,17 +91,7 @@ func kept(exposed []Exposed, standing []v1alpha1.Exposure) []Exposed {
 			continue
 		}
 		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, AnySource: s.AnySource, From: parseAddrs(s.From)}
-		for _, to := range s.To {
-			ports := to.Ports
-			if to.AnyPort {
-				ports = []v1alpha1.DestinationPort{{}}
-			}
-			for _, a := range parseAddrs(to.Addresses) {
-				for _, p := range ports {
-					e.To = append(e.To, Destination{Addr: a, Port: p})
-				}
-			}
-		}
+		e.To = slices.Collect(maps.Keys(openOf(s.To)))
 		out = append(out, e)
 	}
 	return out
@@ -149,19 +144,16 @@ func sizeOf(to []v1alpha1.Destination) int {
 
 // destinations returns destinations by the ports that are open: addresses with the
 // same ports are listed together.
-func destinations(list []Destination) []v1alpha1.Destination {
-	open := map[netip.Addr]map[v1alpha1.DestinationPort]bool{}
-	for _, d := range list {
-		if open[d.Addr] == nil {
-			open[d.Addr] = map[v1alpha1.DestinationPort]bool{}
-		}
-		open[d.Addr][d.Port] = true
+func destinations(open map[Destination]bool) []v1alpha1.Destination {
+	ports := map[netip.Addr][]v1alpha1.DestinationPort{}
+	for d := range open {
+		ports[d.Addr] = append(ports[d.Addr], d.Port)
 	}
 	groups := map[string]*v1alpha1.Destination{}
-	for _, a := range slices.SortedFunc(maps.Keys(open), netip.Addr.Compare) {
-		d := v1alpha1.Destination{AnyPort: open[a][v1alpha1.DestinationPort{}]}
+	for _, a := range slices.SortedFunc(maps.Keys(ports), netip.Addr.Compare) {
+		d := v1alpha1.Destination{AnyPort: open[Destination{Addr: a}]}
 		if !d.AnyPort {
-			d.Ports = slices.SortedFunc(maps.Keys(open[a]), func(a, b v1alpha1.DestinationPort) int {
+			d.Ports = slices.SortedFunc(slices.Values(ports[a]), func(a, b v1alpha1.DestinationPort) int {
 				return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 			})
 		}
@@ -215,7 +207,7 @@ func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 		if equality.Semantic.DeepEqual(x.To, y.To) {
 			both.To = x.To
 		} else {
-			both.To = destinations(meetPorts(portsOf(x.To), portsOf(y.To)))
+			both.To = destinations(meetOpen(openOf(x.To), openOf(y.To)))
 		}
 		if len(both.To) > 0 && (both.AnySource || len(both.From) > 0) {
 			out = append(out, both)
@@ -226,49 +218,33 @@ func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 
 // common returns what of a list another has, too.
 func common(a, b []string) []string {
-	has := make(map[string]bool, len(b))
-	for _, s := range b {
-		has[s] = true
-	}
-	var out []string
-	for _, s := range a {
-		if has[s] {
-			out = append(out, s)
-		}
-	}
-	return out
+	has := sets.New(b...)
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !has.Has(s) })
 }
 
-// portsOf returns the ports that are open of each address; the zero port is every one.
-func portsOf(to []v1alpha1.Destination) map[netip.Addr]map[v1alpha1.DestinationPort]bool {
-	out := map[netip.Addr]map[v1alpha1.DestinationPort]bool{}
+// openOf returns what is open; the zero port is every one.
+func openOf(to []v1alpha1.Destination) map[Destination]bool {
+	out := map[Destination]bool{}
 	for _, d := range to {
+		ports := d.Ports
+		if d.AnyPort {
+			ports = []v1alpha1.DestinationPort{{}}
+		}
 		for _, a := range parseAddrs(d.Addresses) {
-			if out[a] == nil {
-				out[a] = map[v1alpha1.DestinationPort]bool{}
-			}
-			if d.AnyPort {
-				out[a][v1alpha1.DestinationPort{}] = true
-			}
-			for _, p := range d.Ports {
-				out[a][p] = true
+			for _, p := range ports {
+				out[Destination{Addr: a, Port: p}] = true
 			}
 		}
 	}
 	return out
 }
 
-func meetPorts(a, b map[netip.Addr]map[v1alpha1.DestinationPort]bool) []Destination {
-	every := v1alpha1.DestinationPort{}
-	var out []Destination
-	for addr, x := range a {
-		y := b[addr]
-		if x[every] {
-			x, y = y, x
-		}
-		for p := range maps.Keys(x) {
-			if y[p] || y[every] {
-				out = append(out, Destination{Addr: addr, Port: p})
+func meetOpen(a, b map[Destination]bool) map[Destination]bool {
+	out := map[Destination]bool{}
+	for _, sides := range [][2]map[Destination]bool{{a, b}, {b, a}} {
+		for d := range sides[0] {
+			if sides[1][d] || sides[1][Destination{Addr: d.Addr}] {
+				out[d] = true
 			}
 		}
 	}

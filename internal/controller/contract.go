@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -212,7 +213,10 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if contract.Role == peering.Consumer && wait == 0 {
 		r.checkStatements(ctx, contract, s.terms, s.stored, s.peer)
 	}
-	written, err := r.writeMeasured(ctx, before, s.stored, measured)
+	written, err := r.write(ctx, before, s.stored)
+	if written && measured != nil {
+		r.meters.note(s.stored, *measured)
+	}
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
@@ -235,7 +239,7 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 	s := &contractSnapshot{stored: &v1alpha1.Contract{}, now: r.Now()}
 	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, s.stored); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.meters.forget(name)
+			r.meters.of.Delete(name)
 			r.asked.forget(name)
 			r.written.Delete(name)
 		}
@@ -340,7 +344,7 @@ func (r *Contracts) act(ctx context.Context, c *peering.Contract, stored *v1alph
 func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	name := stored.Status.Node // once given it stays
 	if name == "" {
-		request, err := r.request(ctx, stored)
+		request, err := requestByID(ctx, r.Client, stored.Spec.RequestID)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -393,26 +397,23 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 // nodeLabels returns the labels of a contract's virtual node: all of the nodes on
 // which its pods run have those by which they were chosen.
 func nodeLabels(stored *v1alpha1.Contract) map[string]string {
-	out := maps.Clone(stored.Spec.NodeLabels)
-	if out == nil {
-		out = map[string]string{}
-	}
+	out := map[string]string{}
+	maps.Copy(out, stored.Spec.NodeLabels)
 	maps.Copy(out, stored.Spec.NodeSelector)
 	return out
 }
 
-// request returns the PeeringRequest of a consumer's contract; nil if it is gone.
-func (r *Contracts) request(ctx context.Context, stored *v1alpha1.Contract) (*v1alpha1.PeeringRequest, error) {
+// requestByID returns the PeeringRequest with a UID; nil if it is gone.
+func requestByID(ctx context.Context, reader client.Reader, id string) (*v1alpha1.PeeringRequest, error) {
 	var list v1alpha1.PeeringRequestList
-	if err := r.Client.List(ctx, &list); err != nil {
+	if err := reader.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
-	for i := range list.Items {
-		if string(list.Items[i].UID) == stored.Spec.RequestID {
-			return &list.Items[i], nil
-		}
+	i := slices.IndexFunc(list.Items, func(s v1alpha1.PeeringRequest) bool { return string(s.UID) == id })
+	if i < 0 {
+		return nil, nil //nolint:nilnil // there is none
 	}
-	return nil, nil //nolint:nilnil // there is none
+	return &list.Items[i], nil
 }
 
 func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
@@ -459,7 +460,7 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 		return reconcile.Result{RequeueAfter: min(endingInterval, lastWord-closed)}, nil
 	}
 	if stored.Spec.Role == v1alpha1.ContractConsumer {
-		request, err := r.request(ctx, stored)
+		request, err := requestByID(ctx, r.Client, stored.Spec.RequestID)
 		if err != nil || neededBy(request, stored, closed) {
 			return reconcile.Result{RequeueAfter: endingInterval}, err
 		}
@@ -520,16 +521,6 @@ func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract
 		return false, nil
 	}
 	return false, err
-}
-
-// writeMeasured writes the status, and if it did remembers the reading of the contract's
-// meter that is in it.
-func (r *Contracts) writeMeasured(ctx context.Context, before, stored *v1alpha1.Contract, measured *peering.Meter) (bool, error) {
-	ok, err := r.write(ctx, before, stored)
-	if ok && measured != nil {
-		r.meters.note(stored, *measured)
-	}
-	return ok, err
 }
 
 func equalStatus(a, b *v1alpha1.Contract) bool {

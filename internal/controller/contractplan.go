@@ -226,10 +226,8 @@ func reportOf(fc *v1alpha1.ForeignCluster, contract string) *v1alpha1.PeerContra
 	if fc == nil {
 		return nil
 	}
-	for i := range fc.Status.Contracts {
-		if fc.Status.Contracts[i].ID == contract {
-			return &fc.Status.Contracts[i]
-		}
+	if i := slices.IndexFunc(fc.Status.Contracts, func(c v1alpha1.PeerContract) bool { return c.ID == contract }); i >= 0 {
+		return &fc.Status.Contracts[i]
 	}
 	return nil
 }

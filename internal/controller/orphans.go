@@ -166,23 +166,10 @@ func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error)
 	if !r.Now().Before(terms.NotAfter) {
 		return false, nil
 	}
-	contracts, err := contractsOf(ctx, r.Reader)
-	if err != nil {
+	contracts, err := requestContracts(ctx, r.Reader, terms.RequestID)
+	if err != nil || len(contracts) > 0 && store.InForce(contracts[0]) {
 		return false, err
 	}
-	for i := range contracts {
-		if contracts[i].Spec.RequestID == terms.RequestID && store.InForce(&contracts[i]) {
-			return false, nil
-		}
-	}
-	var list v1alpha1.PeeringRequestList
-	if err := r.Reader.List(ctx, &list); err != nil {
-		return false, fmt.Errorf("list peering requests: %w", err)
-	}
-	for i := range list.Items {
-		if s := &list.Items[i]; string(s.UID) == terms.RequestID {
-			return s.DeletionTimestamp.IsZero(), nil
-		}
-	}
-	return false, nil
+	request, err := requestByID(ctx, r.Reader, terms.RequestID)
+	return request != nil && request.DeletionTimestamp.IsZero(), err
 }

@@ -192,13 +192,13 @@ func (e *requestEdit) say(c metav1.Condition) {
 // requestContracts returns a request's contracts: first those in force, then those
 // that are over, each newest first.
 func requestContracts(ctx context.Context, reader client.Reader, request string) ([]*v1alpha1.Contract, error) {
-	all, err := contractsOf(ctx, reader)
-	if err != nil {
-		return nil, err
+	var all v1alpha1.ContractList
+	if err := reader.List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
 	}
 	var found []*v1alpha1.Contract
-	for i := range all {
-		if c := &all[i]; c.Spec.RequestID == request && c.Spec.Role == v1alpha1.ContractConsumer {
+	for i := range all.Items {
+		if c := &all.Items[i]; c.Spec.RequestID == request && c.Spec.Role == v1alpha1.ContractConsumer {
 			found = append(found, c)
 		}
 	}
@@ -706,12 +706,4 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 		return reconcile.Result{}, fmt.Errorf("release peering request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil
-}
-
-func contractsOf(ctx context.Context, c client.Reader) ([]v1alpha1.Contract, error) {
-	var list v1alpha1.ContractList
-	if err := c.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list contracts: %w", err)
-	}
-	return list.Items, nil
 }

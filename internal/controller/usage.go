@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -92,12 +93,11 @@ func UseOf(pods []corev1.Pod) (used corev1.ResourceList, left int) {
 		needs := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
 		needs[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 		for name, amount := range needs {
-			if !amount.IsZero() {
-				sum := used[name]
-				sum.Add(amount)
-				used[name] = sum
+			if amount.IsZero() {
+				delete(needs, name)
 			}
 		}
+		addTo(used, needs)
 	}
 	return used, left
 }
@@ -107,12 +107,9 @@ func podEnded(p *corev1.Pod) bool {
 }
 
 func podTaken(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == podOffloaded {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == podOffloaded && c.Status == corev1.ConditionTrue
+	})
 }
 
 // changesUse says whether an update of a pod may change what its node uses.
@@ -140,10 +137,7 @@ func usingOf(list corev1.ResourceList) peering.Resources {
 
 // meters is the newest readings of contracts' meters. Those that are kept in the
 // contracts' status are older, so that not every look is a write.
-type meters struct {
-	mu sync.Mutex
-	of map[string]reading
-}
+type meters struct{ of sync.Map } // readings by the name of the contract
 
 // reading is a meter, and up to when the one that is kept had counted.
 type reading struct {
@@ -160,9 +154,7 @@ func (m *meters) resume(stored *v1alpha1.Contract, terms peering.Terms, using pe
 	if err != nil {
 		return kept, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r, ok := m.of[stored.Name]; ok && r.uid == stored.UID && r.kept.Equal(kept.Until) && r.meter.Sequence == kept.Sequence {
+	if r := m.reading(stored.Name); r.uid == stored.UID && r.kept.Equal(kept.Until) && r.meter.Sequence == kept.Sequence {
 		r.meter.Period = kept.Period
 		return r.meter, nil
 	}
@@ -174,32 +166,24 @@ func (m *meters) resume(stored *v1alpha1.Contract, terms peering.Terms, using pe
 
 // note remembers a reading of a contract's meter, as it is stored now.
 func (m *meters) note(stored *v1alpha1.Contract, meter peering.Meter) {
-	if stored.Status.Usage == nil {
-		return
+	if stored.Status.Usage != nil {
+		m.of.Store(stored.Name, reading{uid: stored.UID, meter: meter, kept: stored.Status.Usage.Until.Time})
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.of == nil {
-		m.of = map[string]reading{}
-	}
-	m.of[stored.Name] = reading{uid: stored.UID, meter: meter, kept: stored.Status.Usage.Until.Time}
 }
 
-func (m *meters) forget(contract string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.of, contract)
+func (m *meters) reading(contract string) reading {
+	r, _ := m.of.Load(contract)
+	known, _ := r.(reading)
+	return known
 }
 
 // all returns the readings that are newer than what is kept, and say more: while
 // nothing is in use time adds nothing.
 func (m *meters) all() map[string]reading {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	out := map[string]reading{}
-	for name, r := range m.of {
-		if r.meter.Until.After(r.kept) && len(r.meter.Using) > 0 {
-			out[name] = r
+	for name := range m.of.Range {
+		if r := m.reading(name.(string)); r.meter.Until.After(r.kept) && len(r.meter.Using) > 0 {
+			out[name.(string)] = r
 		}
 	}
 	return out
@@ -366,12 +350,12 @@ func (r *Contracts) checkStatements(ctx context.Context, c peering.Contract, ter
 		})
 	}
 	if asked {
-		var invalid *statementError
+		invalid, isInvalid := errors.AsType[*statementError](err)
 		switch {
 		case err == nil:
 			r.condition(stored, ConditionStatementsValid, metav1.ConditionTrue, "Verified", fmt.Sprintf(
 				"%d statements are signed by the provider, follow each other, and have the contract's prices", lastStatement(stored).sequence))
-		case errors.As(err, &invalid):
+		case isInvalid:
 			r.condition(stored, ConditionStatementsValid, metav1.ConditionFalse, invalid.reason, invalid.Error())
 		default:
 			r.Log.Warn("cannot fetch the statements of a contract", "contract", stored.Name, "peer", stored.Spec.PeerID, "err", err)
@@ -494,10 +478,8 @@ func (v statementCheck) next(e peering.Envelope) (peering.Statement, error) {
 }
 
 func (v statementCheck) revision(n uint64) *peering.Terms {
-	for i := range v.revisions {
-		if v.revisions[i].Revision == n {
-			return &v.revisions[i]
-		}
+	if i := slices.IndexFunc(v.revisions, func(t peering.Terms) bool { return t.Revision == n }); i >= 0 {
+		return &v.revisions[i]
 	}
 	return nil
 }
@@ -544,17 +526,13 @@ func costOr(price peering.PriceList, used peering.Usage) peering.Money {
 
 // usageText says what was used, for people.
 func usageText(used peering.Usage, amount peering.Money) string {
-	text := ""
+	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(used)) {
-		if text != "" {
-			text += ", "
-		}
-		text += name + " " + used.Hours()[name]
+		parts = append(parts, name+" "+used.Hours()[name])
 	}
-	if text == "" {
-		text = "nothing"
-	} else {
-		text += " unit-hours"
+	text := "nothing"
+	if len(parts) > 0 {
+		text = strings.Join(parts, ", ") + " unit-hours"
 	}
 	if !amount.Amount.IsZero() {
 		text += " for " + amount.String()
@@ -639,11 +617,8 @@ func (r *Contracts) flush(ctx context.Context, name string, reading reading) err
 	return err
 }
 
-// pauses is when something may be asked of a peer again.
-type pauses struct {
-	mu   sync.Mutex
-	next map[pauseKey]time.Time
-}
+// pauses is when something may be asked of a peer again, by a pauseKey.
+type pauses struct{ next sync.Map }
 
 // pauseKey is what may be asked about a contract, or with both empty, anything of
 // the peer.
@@ -655,47 +630,41 @@ type pauseKey struct {
 // due says whether something may be asked now, and if so lets fetchAgain pass until
 // it may be asked again.
 func (p *pauses) due(peer peering.ClusterID, contract, what string, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	key := pauseKey{peer, contract, what}
-	if now.Before(p.next[key]) || now.Before(p.next[pauseKey{peer: peer}]) {
+	if p.pending(key, now) || p.slow(peer, now) {
 		return false
 	}
-	p.set(key, now.Add(fetchAgain))
+	p.next.Store(key, now.Add(fetchAgain))
 	return true
+}
+
+func (p *pauses) pending(key pauseKey, now time.Time) bool {
+	next, _ := p.next.Load(key)
+	at, _ := next.(time.Time)
+	return now.Before(at)
 }
 
 // slow says whether the peer left something unanswered a moment ago.
 func (p *pauses) slow(peer peering.ClusterID, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return now.Before(p.next[pauseKey{peer: peer}])
-}
-
-// set is called with the lock held.
-func (p *pauses) set(key pauseKey, until time.Time) {
-	if p.next == nil {
-		p.next = map[pauseKey]time.Time{}
-	}
-	p.next[key] = until
+	return p.pending(pauseKey{peer: peer}, now)
 }
 
 // answered notes what came of it. After an answer it may be asked again at once, as
 // it may when the question did not reach the peer. A peer that does not answer is
 // asked nothing else for a while: whoever asks it waits.
 func (p *pauses) answered(peer peering.ClusterID, contract, what string, err error, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	switch {
 	case err == nil, peering.ReasonOf(err) == peering.ReasonUnavailable:
-		delete(p.next, pauseKey{peer, contract, what})
+		p.next.Delete(pauseKey{peer, contract, what})
 	case errors.Is(err, context.DeadlineExceeded), peering.ReasonOf(err) == peering.ReasonDeadlineExceeded:
-		p.set(pauseKey{peer: peer}, now.Add(fetchAgain))
+		p.next.Store(pauseKey{peer: peer}, now.Add(fetchAgain))
 	}
 }
 
 func (p *pauses) forget(contract string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	maps.DeleteFunc(p.next, func(key pauseKey, _ time.Time) bool { return key.contract == contract })
+	for key := range p.next.Range {
+		if key.(pauseKey).contract == contract {
+			p.next.Delete(key)
+		}
+	}
 }

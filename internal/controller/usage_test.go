@@ -211,7 +211,7 @@ func TestNothingIsCountedTwice(t *testing.T) {
 			}
 		}
 		look(false)
-		if err := store.KeepMeter(stored, b.meters.of["c-1"].meter); err != nil {
+		if err := store.KeepMeter(stored, b.meters.reading("c-1").meter); err != nil {
 			rt.Fatal(err)
 		}
 		current, err := peering.ParseUsage(stored.Status.Usage.UnitSeconds)
