@@ -21,6 +21,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
@@ -52,18 +53,16 @@ type Automatic struct {
 	Said func(name string)
 	// Wake says that a ForeignCluster, a policy or what a policy makes changed; Secrets
 	// that a Secret did.
-	Wake, Secrets <-chan struct{}
+	Wake, Secrets notify.Channel
 	Log           *slog.Logger
 	Now           func() time.Time
 	// Random returns a duration below most.
 	Random func(most time.Duration) time.Duration
 
 	calls sync.WaitGroup
-	// ended has one more look taken, as after a call.
-	ended chan struct{}
 
 	mu      sync.Mutex
-	state   *automaticState
+	state   automaticState
 	secrets map[string]groupSecret
 	// alone is what was left to others, so that it is said once.
 	alone map[leftAlone]bool
@@ -82,9 +81,6 @@ type groupSecret struct {
 // Start implements manager.Runnable.
 func (r *Automatic) Start(ctx context.Context) error {
 	defer r.calls.Wait()
-	r.mu.Lock()
-	r.ended = make(chan struct{}, 1)
-	r.mu.Unlock()
 	for {
 		again, err := r.look(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -95,7 +91,6 @@ func (r *Automatic) Start(ctx context.Context) error {
 			return nil
 		case <-time.After(automaticPace):
 		}
-		timer := time.NewTimer(min(cmp.Or(again, automaticLook), automaticLook))
 		select {
 		case <-ctx.Done():
 		case <-r.Secrets:
@@ -103,10 +98,8 @@ func (r *Automatic) Start(ctx context.Context) error {
 			clear(r.secrets)
 			r.mu.Unlock()
 		case <-r.Wake:
-		case <-r.ended:
-		case <-timer.C:
+		case <-time.After(min(cmp.Or(again, automaticLook), automaticLook)):
 		}
-		timer.Stop()
 	}
 }
 
@@ -168,9 +161,6 @@ func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy,
 	var errs []error
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == nil {
-		r.state = newAutomaticState()
-	}
 	v.gone = r.state.goneFor(made, exists, r.Now())
 	return r.state.plan(automaticView{
 		asked: asked, self: r.Self, gone: v.gone, rules: v.rules, all: v.all, now: r.Now(), random: r.Random,
@@ -311,9 +301,6 @@ func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) trust.Attempt {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == nil {
-		return trust.Attempt{}
-	}
 	return r.state.attempt(peering.ClusterID(fc.Spec.ClusterID))
 }
 
@@ -328,14 +315,14 @@ func (r *Automatic) Announces(ctx context.Context) (bool, error) {
 
 // dial calls a cluster and records how that went.
 func (r *Automatic) dial(ctx context.Context, d automaticDial) {
-	err := r.call(ctx, d)
+	_, err := trust.DialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
 	if ctx.Err() != nil {
 		return
 	}
 	r.mu.Lock()
 	outcome, changed := r.state.done(d.key, err, r.Now(), r.Random)
 	r.mu.Unlock()
-	r.lookAgain()
+	r.Wake.Notify()
 	if err != nil {
 		r.Log.Info("a cluster that a policy would peer with", "peer", d.fc, "policy", d.key.policy, "err", err)
 	}
@@ -348,34 +335,18 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 	}
 }
 
-// lookAgain has one more look taken.
-func (r *Automatic) lookAgain() {
-	r.mu.Lock()
-	ended := r.ended
-	r.mu.Unlock()
-	select {
-	case ended <- struct{}{}:
-	default:
-	}
-}
-
 // GroupHeard is called when a cluster begins to prove that it holds a group's secret. It is
 // what Groups.Heard is.
 func (r *Automatic) GroupHeard(group string, id peering.ClusterID) {
 	r.mu.Lock()
-	sooner := r.state != nil && r.state.heard(id, groupBasis(group), r.Now(), r.Random)
+	sooner := r.state.heard(id, groupBasis(group), r.Now(), r.Random)
 	r.mu.Unlock()
 	if sooner {
-		r.lookAgain()
+		r.Wake.Notify()
 	}
 }
 
-// call calls a cluster at its endpoints in turn, and keeps the trust that comes of it.
-func (r *Automatic) call(ctx context.Context, d automaticDial) error {
-	_, err := trust.DialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
-	return err
-}
-
+// meet calls a cluster at an endpoint, and keeps the trust that comes of it.
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
 	ctx, cancel := context.WithTimeout(ctx, automaticTimeout)
 	defer cancel()

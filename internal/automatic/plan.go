@@ -192,17 +192,12 @@ type automaticState struct {
 	limit   *rate.Limiter
 }
 
-func newAutomaticState() *automaticState {
-	return &automaticState{
-		tries: map[tryKey]*automaticTry{}, places: map[string]time.Time{}, missing: map[string]time.Time{},
-		alone: map[peering.ClusterID]bool{},
-		limit: rate.NewLimiter(automaticRate, automaticBurst),
-	}
-}
-
 // goneFor says of policies that made something whether they do not peer by themselves any
 // more. One that is missing may be about to be made again. exists says which there are.
 func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) func(string) (bool, time.Time) {
+	if s.missing == nil {
+		s.missing = map[string]time.Time{}
+	}
 	for name := range made {
 		if _, known := s.missing[name]; !known && !exists[name] {
 			s.missing[name] = now
@@ -242,6 +237,9 @@ type readyDial struct {
 
 // plan decides what to do now. What it says to dial counts as running until done.
 func (s *automaticState) plan(v automaticView) automaticPlan {
+	if s.limit == nil {
+		s.tries, s.places, s.limit = map[tryKey]*automaticTry{}, map[string]time.Time{}, rate.NewLimiter(automaticRate, automaticBurst)
+	}
 	p := &planning{
 		automaticState: s, automaticView: v,
 		out:    automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}},

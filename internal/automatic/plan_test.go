@@ -168,7 +168,7 @@ func TestAutomaticPlan(t *testing.T) {
 			has := func(list []int, id peering.ClusterID) bool {
 				return slices.ContainsFunc(list, func(n int) bool { return peertest.SightedID(n) == id })
 			}
-			got := newAutomaticState().plan(automaticView{
+			got := (&automaticState{}).plan(automaticView{
 				self: peertest.SightedID(0), rules: tt.rules, all: tt.all, now: now, random: none,
 				gone: func(string) (bool, time.Time) { return tt.gone, now.Add(time.Minute) },
 				forgotten: func(id peering.ClusterID) (bool, bool) {
@@ -193,7 +193,7 @@ func TestListedClustersAreDialledFirst(t *testing.T) {
 		}
 		all = append(all, peertest.HintOf(fmt.Sprint("c", n), peertest.LAN(n, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.9:7443"} })))
 	}
-	s := newAutomaticState()
+	s := &automaticState{}
 	view := automaticView{
 		rules: []automaticRule{grouping("a", "garage"), listing("home", listed)}, all: all, now: now, random: none,
 		forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
@@ -251,7 +251,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newAutomaticState()
+			s := &automaticState{}
 			letGo := func(after time.Duration, fc v1alpha1.ForeignCluster) (automaticPlan, bool) {
 				plan := s.plan(automaticView{
 					self: peertest.SightedID(0), rules: []automaticRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
@@ -290,7 +290,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 
 func TestMissingPolicyHasAMinuteToComeBack(t *testing.T) {
 	t.Parallel()
-	s := newAutomaticState()
+	s := &automaticState{}
 	made, none := map[string]bool{"home": true}, map[string]bool{}
 	at := func(after time.Duration, exists map[string]bool) bool {
 		gone, _ := s.goneFor(made, exists, now.Add(after))("home")
@@ -400,7 +400,7 @@ func newMesh(seed uint64, n int, rule func(i int) automaticRule) *mesh {
 		step: 100 * time.Millisecond, views: map[int][]v1alpha1.ForeignCluster{},
 	}
 	for i := range n {
-		m.states, m.rules = append(m.states, newAutomaticState()), append(m.rules, []automaticRule{rule(i)})
+		m.states, m.rules = append(m.states, &automaticState{}), append(m.rules, []automaticRule{rule(i)})
 	}
 	return m
 }
@@ -462,7 +462,7 @@ func TestWrongSecretIsNotTriedOften(t *testing.T) {
 
 func TestTryStartsAgainAfterAChange(t *testing.T) {
 	t.Parallel()
-	s := newAutomaticState()
+	s := &automaticState{}
 	rule := grouping("home", "garage")
 	at := now
 	dials := func() int {
@@ -523,7 +523,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 	for name, edit := range map[string]func(v1alpha1.ForeignCluster) v1alpha1.ForeignCluster{
 		"found": func(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster { return fc }, "introduced": introduced,
 	} {
-		s := newAutomaticState()
+		s := &automaticState{}
 		var all []v1alpha1.ForeignCluster
 		for n := range maxFirstUse - 2 {
 			all = append(all, changed(byPolicy(fmt.Sprint("c", n+1), n+1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Endpoints = nil }))
@@ -554,7 +554,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 // TestInventedClustersAreNotAllDialled has discovery find many clusters at few places.
 func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	t.Parallel()
-	s := newAutomaticState()
+	s := &automaticState{}
 	var all []v1alpha1.ForeignCluster
 	for n := range 256 {
 		all = append(all, peertest.HintOf(fmt.Sprint("c", n+1), peertest.LAN(n+1, "eth0", func(s *v1alpha1.Sighting) {

@@ -58,24 +58,17 @@ func planUse(v useView) usePlan {
 	for i := range v.rules {
 		rules[v.rules[i].name] = &v.rules[i]
 	}
+	trusted, taken := make(map[string]*metav1.Condition, len(v.all)), map[string]bool{}
 	for i := range v.all {
 		fc := &v.all[i]
-		rule := rules[store.PeerOfPolicy(fc)]
-		if rule == nil || !rule.Uses() || !rule.stands(fc) || !fc.DeletionTimestamp.IsZero() || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
-			continue
+		taken[fc.Name] = takenOver(fc)
+		if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); c != nil && c.Status == metav1.ConditionTrue {
+			trusted[fc.Name] = c
 		}
-		want := automaticRequest(rule, fc)
-		wanted[want.Name] = want
-	}
-	trusted := make(map[string]*metav1.Condition, len(v.all))
-	for i := range v.all {
-		if c := meta.FindStatusCondition(v.all[i].Status.Conditions, v1alpha1.ConditionTrusted); c != nil && c.Status == metav1.ConditionTrue {
-			trusted[v.all[i].Name] = c
+		if rule := rules[store.PeerOfPolicy(fc)]; rule != nil && rule.Uses() && rule.stands(fc) && inTrust(fc) {
+			want := automaticRequest(rule, fc)
+			wanted[want.Name] = want
 		}
-	}
-	taken := map[string]bool{}
-	for i := range v.all {
-		taken[v.all[i].Name] = takenOver(&v.all[i])
 	}
 	for i := range v.requests {
 		r := &v.requests[i]
@@ -112,8 +105,11 @@ func planUse(v useView) usePlan {
 
 // takenOver says whether a ForeignCluster is a person's, and trusted: who takes it from a
 // policy ends nothing of what the policy made for it.
-func takenOver(fc *v1alpha1.ForeignCluster) bool {
-	return fc.DeletionTimestamp.IsZero() && fc.Spec.TrustBundle != "" && fc.Spec.Decision != v1alpha1.DecisionDenied && store.PeerOfPolicy(fc) == ""
+func takenOver(fc *v1alpha1.ForeignCluster) bool { return inTrust(fc) && store.PeerOfPolicy(fc) == "" }
+
+// inTrust says whether a ForeignCluster is trusted, and is to stay so.
+func inTrust(fc *v1alpha1.ForeignCluster) bool {
+	return fc.DeletionTimestamp.IsZero() && fc.Spec.TrustBundle != "" && fc.Spec.Decision != v1alpha1.DecisionDenied
 }
 
 // outlived says whether the provider ended what a request was for and trust was made
@@ -139,7 +135,9 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 	}
 	serves := map[string]bool{} // by policy, whether one that was taken over runs its namespaces
 	for i := range v.all {
-		serves[v.all[i].Labels[v1alpha1.LabelNamespacesOf]] = serves[v.all[i].Labels[v1alpha1.LabelNamespacesOf]] || takenOver(&v.all[i])
+		if takenOver(&v.all[i]) {
+			serves[v.all[i].Labels[v1alpha1.LabelNamespacesOf]] = true
+		}
 	}
 	for i := range v.offloading {
 		o := &v.offloading[i]

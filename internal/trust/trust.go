@@ -108,13 +108,15 @@ type Trusts struct {
 	MayDial func(endpoint string) bool
 	Now     func() time.Time
 
-	mu       sync.Mutex
-	attempts map[types.UID]*attempt
+	mu sync.Mutex
+	// attempts is by name.
+	attempts map[string]*attempt
 }
 
 // attempt is what is remembered of trying to make trust. Only the reconciliation of its
 // object uses it, and there is one at a time, but for the outcome.
 type attempt struct {
+	uid        types.UID
 	generation int64
 	// outcome is the last one. The lock guards it.
 	outcome Attempt
@@ -162,7 +164,7 @@ func (r *Trusts) waitingFor(ctx context.Context, secret client.Object) []reconci
 func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.attempts[fc.UID]; a != nil {
+	if a := r.attempts[fc.Name]; a != nil && a.uid == fc.UID {
 		return a.outcome
 	}
 	return Attempt{}
@@ -172,7 +174,10 @@ func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	fc := &v1alpha1.ForeignCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, fc); apierrors.IsNotFound(err) {
-		return reconcile.Result{}, r.prune(ctx)
+		r.mu.Lock()
+		delete(r.attempts, req.Name)
+		r.mu.Unlock()
+		return reconcile.Result{}, nil
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read foreign cluster %s: %w", req.Name, err)
 	}
@@ -283,34 +288,18 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	return stepNothing, 0
 }
 
-// prune forgets attempts at what is no longer there.
-func (r *Trusts) prune(ctx context.Context) error {
-	var list v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
-		return fmt.Errorf("list foreign clusters: %w", err)
-	}
-	exists := make(map[types.UID]bool, len(list.Items))
-	for i := range list.Items {
-		exists[list.Items[i].UID] = true
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.attempts, func(uid types.UID, _ *attempt) bool { return !exists[uid] })
-	return nil
-}
-
 // attempt returns what is remembered of a ForeignCluster and how long to wait
 // before the next try. A change of its spec is tried at once.
 func (r *Trusts) attempt(fc *v1alpha1.ForeignCluster) (*attempt, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.attempts == nil {
-		r.attempts = map[types.UID]*attempt{}
+		r.attempts = map[string]*attempt{}
 	}
-	a := r.attempts[fc.UID]
-	if a == nil {
-		a = &attempt{generation: fc.Generation}
-		r.attempts[fc.UID] = a
+	a := r.attempts[fc.Name]
+	if a == nil || a.uid != fc.UID {
+		a = &attempt{uid: fc.UID, generation: fc.Generation}
+		r.attempts[fc.Name] = a
 	}
 	if a.generation != fc.Generation {
 		a.generation, a.again, a.pause = fc.Generation, time.Time{}, 0
@@ -321,7 +310,7 @@ func (r *Trusts) attempt(fc *v1alpha1.ForeignCluster) (*attempt, time.Duration) 
 // report records an outcome.
 func (r *Trusts) report(fc *v1alpha1.ForeignCluster, outcome Attempt) {
 	r.mu.Lock()
-	a := r.attempts[fc.UID]
+	a := r.attempts[fc.Name]
 	changed := a != nil && a.outcome != outcome
 	if changed {
 		a.outcome = outcome
