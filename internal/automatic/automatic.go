@@ -30,7 +30,7 @@ import (
 
 // Automatic peers with clusters that discovery finds, as PeeringPolicies with
 // spec.automatic say, and ends what no policy stands for any more. Who is to be dialled,
-// approved and let go is decided by automaticState.plan and planUse.
+// approved and let go is decided by peerState.plan and planUse.
 type Automatic struct {
 	// Client reads from a cache, and writes.
 	Client client.Client
@@ -61,9 +61,10 @@ type Automatic struct {
 
 	calls sync.WaitGroup
 
+	// secrets is by policy.
+	secrets sync.Map
 	mu      sync.Mutex
-	state   automaticState
-	secrets map[string]groupSecret
+	state   peerState
 	// alone is what was left to others, so that it is said once.
 	alone map[leftAlone]bool
 }
@@ -89,16 +90,14 @@ func (r *Automatic) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(automaticPace):
+		case <-time.After(lookPace):
 		}
 		select {
 		case <-ctx.Done():
 		case <-r.Secrets:
-			r.mu.Lock()
-			clear(r.secrets)
-			r.mu.Unlock()
+			r.secrets.Clear()
 		case <-r.Wake:
-		case <-time.After(min(cmp.Or(again, automaticLook), automaticLook)):
+		case <-time.After(min(cmp.Or(again, lookEvery), lookEvery)):
 		}
 	}
 }
@@ -140,7 +139,7 @@ func (r *Automatic) load(ctx context.Context) ([]v1alpha1.PeeringPolicy, useView
 
 // plan decides what to do, and which policies that made something are gone. An error says
 // which clusters were not decided about.
-func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy, v *useView) (automaticPlan, error) {
+func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy, v *useView) (peerPlan, error) {
 	made, exists, asked := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range policies {
 		exists[policies[i].Name] = true
@@ -162,7 +161,7 @@ func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v.gone = r.state.goneFor(made, exists, r.Now())
-	return r.state.plan(automaticView{
+	return r.state.plan(peerView{
 		asked: asked, self: r.Self, gone: v.gone, rules: v.rules, all: v.all, now: r.Now(), random: r.Random,
 		forgotten: func(id peering.ClusterID) (bool, bool) {
 			_, forgotten, err := r.Forgotten.Since(ctx, id)
@@ -177,7 +176,7 @@ func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy,
 }
 
 // act does what a plan says about ForeignClusters.
-func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan automaticPlan) (errs []error) {
+func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan peerPlan) (errs []error) {
 	copied := func(name string) *v1alpha1.ForeignCluster {
 		i := slices.IndexFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
 		return all[i].DeepCopy() // plans name those that there are
@@ -209,32 +208,32 @@ func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan
 }
 
 // rules reads the policies that peer by themselves, in the order of their names.
-func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy) []automaticRule {
-	var out []automaticRule
+func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy) []policyRule {
+	var out []policyRule
 	for i := range policies {
 		p := &policies[i]
 		if p.Spec.Automatic == nil || !p.DeletionTimestamp.IsZero() {
 			continue
 		}
-		rule := automaticRule{name: p.Name, AutomaticPeering: *p.Spec.Automatic, revision: fmt.Sprintf("%s/%d", p.UID, p.Generation)}
+		rule := policyRule{name: p.Name, AutomaticPeering: *p.Spec.Automatic, revision: fmt.Sprintf("%s/%d", p.UID, p.Generation)}
 		if group := rule.Group; group != nil {
-			s, err := r.groupSecret(ctx, p.Name, group.SecretRef)
+			s := r.groupSecret(ctx, p.Name, group.SecretRef)
 			rule.problem = s.problem
-			if err != nil { // that is no other policy's trouble
-				rule.problem = trust.Attempt{Reason: "SecretUnreadable", Message: fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, err)}
+			if s.err != nil { // that is no other policy's trouble
+				rule.problem = trust.Attempt{Reason: "SecretUnreadable", Message: fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, s.err)}
 			}
 			rule.revision += fmt.Sprintf("/%x", sha256.Sum256(s.secret))
 		}
 		out = append(out, rule)
 	}
-	slices.SortFunc(out, func(a, b automaticRule) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b policyRule) int { return strings.Compare(a.name, b.name) })
 	groupsOnce(out)
 	return out
 }
 
 // groupsOnce lets no policy peer by a group whose name another has, too: which of the two
 // would trust who proves its secret, nobody could tell.
-func groupsOnce(rules []automaticRule) {
+func groupsOnce(rules []policyRule) {
 	for i := range rules {
 		for j := range rules {
 			if a, b := rules[i].Group, rules[j].Group; i != j && a != nil && b != nil && a.Name == b.Name {
@@ -244,53 +243,36 @@ func groupsOnce(rules []automaticRule) {
 	}
 }
 
-// groupSecret reads the secret of a policy's group. Secrets are not cached: it is read
-// again when one changed, or after a while.
-func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1.SecretKey) (groupSecret, error) {
-	if ref.Key == "" {
-		ref.Key = "secret"
+// groupSecret reads the secret of a policy's group: again when one changed, or after a
+// while.
+func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1.SecretKey) groupSecret {
+	ref.Key = cmp.Or(ref.Key, "secret")
+	last, _ := r.secrets.Load(policy)
+	s, _ := last.(groupSecret)
+	known := s.ref == ref
+	if known && r.Now().Sub(s.at) < lookEvery {
+		return s
 	}
-	r.mu.Lock()
-	s, ok := r.secrets[policy]
-	r.mu.Unlock()
-	known := ok && s.ref == ref
-	if known && r.Now().Sub(s.at) < automaticLook {
-		return s, s.err
-	}
-	keep := func(s groupSecret) (groupSecret, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.secrets == nil {
-			r.secrets = map[string]groupSecret{}
-		}
-		r.secrets[policy] = s
-		return s, s.err
-	}
-	before := s
-	s = groupSecret{ref: ref, at: r.Now()}
-	var secret corev1.Secret
-	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: ref.Name}, &secret)
-	there := err == nil
-	if client.IgnoreNotFound(err) != nil {
-		// What was read last holds, and strangers have it read again no more often.
-		if s.err = fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err); known {
-			s = before
-		}
-		s.at = r.Now().Add(secretPause - automaticLook)
-		return keep(s)
-	}
-	s.secret = secret.Data[ref.Key]
-	switch err := s.secret.Check(); {
-	case len(s.secret) == 0:
-		s.problem = trust.Attempt{Reason: "SecretMissing", Message: fmt.Sprintf("waiting for Secret %s/%s with the secret of the group under key %s", r.Namespace, ref.Name, ref.Key)}
-		if there {
-			s.problem.Message += ": " + trust.KeysOf(&secret)
-		}
+	text, missing, err := trust.ReadSecret(ctx, r.Direct, r.Namespace, ref, "the secret of the group")
+	switch {
 	case err != nil:
-		s.secret = nil
-		s.problem = trust.Attempt{Reason: "SecretUnusable", Message: fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
+		// What was read last holds, and strangers have it read again no more often.
+		if !known {
+			s = groupSecret{ref: ref, err: err}
+		}
+		s.at = r.Now().Add(secretPause - lookEvery)
+	case missing != "":
+		s = groupSecret{ref: ref, at: r.Now()}
+		s.problem = trust.Attempt{Reason: "SecretMissing", Message: missing}
+	default:
+		s = groupSecret{ref: ref, at: r.Now(), secret: text}
+		if err := s.secret.Check(); err != nil {
+			s.secret = nil
+			s.problem = trust.Attempt{Reason: "SecretUnusable", Message: fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
+		}
 	}
-	return keep(s)
+	r.secrets.Store(policy, s)
+	return s
 }
 
 // Attempt returns why there is no trust yet in a cluster that a policy would peer with;
@@ -314,7 +296,7 @@ func (r *Automatic) Announces(ctx context.Context) (bool, error) {
 }
 
 // dial calls a cluster and records how that went.
-func (r *Automatic) dial(ctx context.Context, d automaticDial) {
+func (r *Automatic) dial(ctx context.Context, d peerDial) {
 	_, err := trust.DialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
 	if ctx.Err() != nil {
 		return
@@ -348,7 +330,7 @@ func (r *Automatic) GroupHeard(group string, id peering.ClusterID) {
 
 // meet calls a cluster at an endpoint, and keeps the trust that comes of it.
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
-	ctx, cancel := context.WithTimeout(ctx, automaticTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if group, ok := strings.CutPrefix(string(key.by), string(byGroup)); ok {
 		return r.JoinGroup(ctx, group, endpoint, key.id)
@@ -371,8 +353,8 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 	}
 	for _, rule := range r.rules(ctx, policies.Items) {
 		if rule.Group != nil && rule.Group.Name == group && (rule.problem.Reason == "" || rule.problem.Reason == "SecretUnreadable") {
-			s, err := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
-			return rule.name, s.secret, err
+			s := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
+			return rule.name, s.secret, s.err
 		}
 	}
 	return "", nil, trust.GroupUnknown(group)
@@ -426,7 +408,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read peering policy %s: %w", i.Policy, err)
 	}
-	if err != nil || !p.DeletionTimestamp.IsZero() || p.Spec.Automatic == nil || !(&automaticRule{AutomaticPeering: *p.Spec.Automatic}).trusts(i.ID, basis(i.By)) {
+	if err != nil || !p.DeletionTimestamp.IsZero() || p.Spec.Automatic == nil || !(&policyRule{AutomaticPeering: *p.Spec.Automatic}).trusts(i.ID, basis(i.By)) {
 		return nil, peering.Errorf(peering.ReasonConflict, "no policy of this cluster peers with cluster %s for that any more", i.ID.Short())
 	}
 	fc, err := store.Find(ctx, r.Direct, i.ID)
@@ -469,7 +451,7 @@ func (r *Automatic) recordBoth(ctx context.Context, policy, fc, kind, reason, fo
 }
 
 // approve trusts a cluster that introduced itself, in the name of a policy.
-func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a automaticApproval) error {
+func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a peerApproval) error {
 	before := fc.DeepCopy()
 	store.ByPolicy(fc, a.policy, string(a.by))
 	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
@@ -496,7 +478,7 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Settled(&c) }) {
 			return err
 		}
-	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
+	case err == nil && p.Spec.Automatic != nil && (&policyRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
 		return nil
 	}
 	before := fc.DeepCopy()
@@ -513,7 +495,7 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 
 // use makes what policies ask of their peers, and removes what they do not ask any more.
 func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.PeeringPolicy) error {
-	if slices.ContainsFunc(v.rules, func(rule automaticRule) bool { return len(rule.Namespaces) > 0 }) {
+	if slices.ContainsFunc(v.rules, func(rule policyRule) bool { return len(rule.Namespaces) > 0 }) {
 		var namespaces corev1.NamespaceList
 		if err := r.Client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list namespaces: %w", err)
@@ -592,9 +574,9 @@ func (r *Automatic) sayAlone(policies []v1alpha1.PeeringPolicy, now []leftAlone)
 }
 
 // report writes what came of a policy into its status.
-func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules []automaticRule, plan automaticPlan) error {
+func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules []policyRule, plan peerPlan) error {
 	before := p.DeepCopy()
-	i := slices.IndexFunc(rules, func(rule automaticRule) bool { return rule.name == p.Name })
+	i := slices.IndexFunc(rules, func(rule policyRule) bool { return rule.name == p.Name })
 	if i < 0 {
 		p.Status.Automatic = nil
 		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionAutomatic)

@@ -150,7 +150,7 @@ func (at *automaticTest) objects(t *testing.T) []string {
 	return out
 }
 
-func automaticPolicyCalled(name string, edit func(*v1alpha1.AutomaticPeering)) *v1alpha1.PeeringPolicy {
+func policyCalled(name string, edit func(*v1alpha1.AutomaticPeering)) *v1alpha1.PeeringPolicy {
 	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "1"}, Spec: v1alpha1.PeeringPolicySpec{Automatic: &v1alpha1.AutomaticPeering{}}}
 	edit(p.Spec.Automatic)
 	return p
@@ -164,7 +164,7 @@ func namespaced(name string) *corev1.Namespace {
 func TestPolicyPeersAndEnds(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, namespaced("shop"), namespaced("mine"))
-	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+	p := policyCalled("home", func(a *v1alpha1.AutomaticPeering) {
 		a.ClusterIDs, a.Namespaces = []string{string(at.milan.ID)}, []string{"shop", "mine", "absent"}
 	})
 	own := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "offloading"}}
@@ -239,7 +239,7 @@ func TestPersonTakesAPeerOver(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, late %t", name, late), func(t *testing.T) {
 				t.Parallel()
 				at := newAutomaticTest(t, namespaced("shop"))
-				p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+				p := policyCalled("home", func(a *v1alpha1.AutomaticPeering) {
 					a.ClusterIDs, a.Namespaces = []string{string(at.milan.ID)}, []string{"shop"}
 				})
 				at.make(t, p)
@@ -335,7 +335,7 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := newAutomaticTest(t)
-			at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+			at.make(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 			at.found(t)
 			at.looks(t)
 			fc := peertest.PeerCalled(t, at.Client, "milan")
@@ -354,7 +354,7 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
-	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+	p := policyCalled("home", func(a *v1alpha1.AutomaticPeering) {
 		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage", Key: "secret"}}
 	})
 	at.make(t, p)
@@ -378,7 +378,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("short")}}
 	at.make(t, secret)
-	clear(at.secrets) // as the watch has it
+	at.secrets.Clear() // as the watch has it
 	says("SecretUnusable")
 	if len(at.calls) > 0 {
 		t.Fatalf("calls %q without a secret", at.calls)
@@ -387,7 +387,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	if err := at.Client.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	clear(at.secrets)
+	at.secrets.Clear()
 	says("Peering")
 	at.clock.Pass(laterAfter)
 	at.looks(t)
@@ -407,7 +407,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	if err := at.Client.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	clear(at.secrets)
+	at.secrets.Clear()
 	at.clock.Pass(endpointPause)
 	at.looks(t)
 	if fc := peertest.PeerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "Group/garage" || fc.Spec.TrustBundle == "" {
@@ -415,7 +415,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	}
 	// A Secret that is gone for a moment ends nothing.
 	at.remove(t, secret)
-	clear(at.secrets)
+	at.secrets.Clear()
 	says("SecretMissing")
 	if got, want := at.objects(t), []string{"peer milan"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
@@ -427,7 +427,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
-	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+	p := policyCalled("home", func(a *v1alpha1.AutomaticPeering) {
 		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
 	})
 	at.make(t, p)
@@ -491,9 +491,9 @@ func TestMissingKeyOfAGroupSecretNamesTheKeysThatThereAre(t *testing.T) {
 			t.Parallel()
 			at := newAutomaticTest(t)
 			at.make(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: tc.data})
-			s, err := at.groupSecret(t.Context(), "home", v1alpha1.SecretKey{Name: "garage", Key: tc.key})
-			if err != nil || (s.problem.Reason == "") != (tc.want == "") || !strings.HasSuffix(s.problem.Message, tc.want) || strings.Contains(s.problem.Message, "hush") {
-				t.Errorf("got %+v, %v, want %q", s.problem, err, tc.want)
+			s := at.groupSecret(t.Context(), "home", v1alpha1.SecretKey{Name: "garage", Key: tc.key})
+			if s.err != nil || (s.problem.Reason == "") != (tc.want == "") || !strings.HasSuffix(s.problem.Message, tc.want) || strings.Contains(s.problem.Message, "hush") {
+				t.Errorf("got %+v, %v, want %q", s.problem, s.err, tc.want)
 			}
 		})
 	}
@@ -505,7 +505,7 @@ func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
 	named := func(name, group string) *v1alpha1.PeeringPolicy {
-		return automaticPolicyCalled(name, func(a *v1alpha1.AutomaticPeering) {
+		return policyCalled(name, func(a *v1alpha1.AutomaticPeering) {
 			a.Group = &v1alpha1.PeeringGroup{Name: group, SecretRef: v1alpha1.SecretKey{Name: "garage"}}
 		})
 	}
@@ -534,7 +534,7 @@ func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
 func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	t.Parallel()
 	inGroup := func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }
-	home, elsewhere := automaticPolicyCalled("home", inGroup), automaticPolicyCalled("other", inGroup)
+	home, elsewhere := policyCalled("home", inGroup), policyCalled("other", inGroup)
 	at := newAutomaticTest(t, home, elsewhere)
 	if err := at.Admit(t.Context(), at.milan.ID, at.milan.Info, "home", "garage"); err != nil {
 		t.Fatal(err)
@@ -572,7 +572,7 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 // TestPeerThatLeftIsForgotten has a policy's peer be uninstalled.
 func TestPeerThatLeftIsForgotten(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.found(t)
 	at.looks(t)
 	name := peerOfTest(t, at)
@@ -601,7 +601,7 @@ func TestPeerThatLeftIsForgotten(t *testing.T) {
 // with it that its ForeignCluster does not show yet.
 func TestPeerThatVanishedIsForgotten(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.found(t)
 	at.looks(t)
 	at.clock.Pass(laterAfter)
@@ -632,7 +632,7 @@ func TestPeerThatVanishedIsForgotten(t *testing.T) {
 // TestPolicyReportsWhatAPersonForgot has a policy list a cluster that a person forgot.
 func TestPolicyReportsWhatAPersonForgot(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	if err := at.Forgotten.Add(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -691,7 +691,7 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 			t.Run(by+": "+name, func(t *testing.T) {
 				t.Parallel()
 				at := newAutomaticTest(t)
-				p := automaticPolicyCalled("home", edit)
+				p := policyCalled("home", edit)
 				if p.Spec.Automatic.Group != nil {
 					p.Spec.Automatic.Group.SecretRef = v1alpha1.SecretKey{Name: "garage"}
 					at.make(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
@@ -729,13 +729,13 @@ func (c unreadable) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 
 func TestUnreadableSecretStopsItsPolicyOnly(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, automaticPolicyCalled("a", func(a *v1alpha1.AutomaticPeering) {
+	at := newAutomaticTest(t, policyCalled("a", func(a *v1alpha1.AutomaticPeering) {
 		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
-	}), automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	}), policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.Direct = unreadable{at.Direct}
 	policies := at.rules(t.Context(), []v1alpha1.PeeringPolicy{
-		*automaticPolicyCalled("a", func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }),
-		*automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }),
+		*policyCalled("a", func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }),
+		*policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }),
 	})
 	if len(policies) != 2 || policies[0].problem.Reason != "SecretUnreadable" || policies[1].problem.Reason != "" {
 		t.Errorf("the policies are %+v", policies)
@@ -744,7 +744,7 @@ func TestUnreadableSecretStopsItsPolicyOnly(t *testing.T) {
 
 func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.MayDial = func(endpoint string) bool { return endpoint != "192.0.2.1:7443" }
 	at.found(t)
 	at.looks(t)
@@ -759,7 +759,7 @@ func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	t.Parallel()
 	rome := peertest.TrustedPeer("rome", 1, "192.0.2.99:7443")
-	at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at := newAutomaticTest(t, &rome, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.milan.Info.Name = "Rome"
 	at.found(t)
 	at.looks(t)
@@ -782,7 +782,7 @@ func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
 			t.Parallel()
 			endpoint := map[string]string{"found": "192.0.2.1:7443"}[name]
 			rome := peertest.TrustedPeer("rome", 1, endpoint)
-			at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+			at := newAutomaticTest(t, &rome, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 			at.milan.Info.Name = "Rome"
 			at.found(t)
 			hint := "milan-" + at.milan.ID.Short()
@@ -849,7 +849,7 @@ func TestFirstUseSurvivesALostSighting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			at := newAutomaticTest(t, append(tt.others, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))...)
+			at := newAutomaticTest(t, append(tt.others, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))...)
 			at.milan.Info.Name = tt.says
 			at.found(t)
 			at.during = func() {
@@ -876,7 +876,7 @@ func TestFirstUseSurvivesALostSighting(t *testing.T) {
 func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
-	at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.ClusterIDs = []string{string(at.milan.ID)} }))
+	at.make(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.ClusterIDs = []string{string(at.milan.ID)} }))
 	if err := at.Forgotten.Add(t.Context(), at.milan.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -901,16 +901,16 @@ func TestPlanUse(t *testing.T) {
 	t.Parallel()
 	peer := byPolicy("c1", 1, "home", byFirstUse)
 	meta.SetStatusCondition(&peer.Status.Conditions, store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Approved", ""))
-	rule := func(edit func(*v1alpha1.AutomaticPeering)) []automaticRule {
+	rule := func(edit func(*v1alpha1.AutomaticPeering)) []policyRule {
 		r := firstUse("home")
 		edit(&r.AutomaticPeering)
-		return []automaticRule{r}
+		return []policyRule{r}
 	}
-	as := func(d v1alpha1.Direction) []automaticRule {
+	as := func(d v1alpha1.Direction) []policyRule {
 		return rule(func(a *v1alpha1.AutomaticPeering) { a.Direction = d })
 	}
 	request := func(edit func(*v1alpha1.PeeringRequest)) v1alpha1.PeeringRequest {
-		r := automaticRequest(&as("Both")[0], &peer)
+		r := requestFor(&as("Both")[0], &peer)
 		edit(r)
 		return *r
 	}
@@ -924,7 +924,7 @@ func TestPlanUse(t *testing.T) {
 		}
 	}
 	for name, tt := range map[string]struct {
-		rules    []automaticRule
+		rules    []policyRule
 		requests []v1alpha1.PeeringRequest
 		want     string
 	}{

@@ -6,26 +6,26 @@ import (
 
 // Limits of peering by a policy's spec.automatic.
 const (
-	// automaticCalls is how many clusters are called at once, automaticRate how many a
-	// second in the long run and automaticBurst how many at once before that counts:
+	// maxCalls is how many clusters are called at once, callRate how many a
+	// second in the long run and callBurst how many at once before that counts:
 	// discovery may find any number that there are not.
-	automaticCalls = 4
-	automaticRate  = 2
-	automaticBurst = 32
-	// automaticTimeout bounds a call of one endpoint, and endpointsPerTry is how many are
+	maxCalls  = 4
+	callRate  = 2
+	callBurst = 32
+	// callTimeout bounds a call of one endpoint, and endpointsPerTry is how many are
 	// called in turn.
-	automaticTimeout = 10 * time.Second
-	endpointsPerTry  = 2
+	callTimeout     = 10 * time.Second
+	endpointsPerTry = 2
 	// firstSpread is within which the one of two clusters dials whose ID is the lower,
 	// laterAfter and laterSpread when the other one does if nothing came of that.
 	firstSpread = 500 * time.Millisecond
 	laterAfter  = 3 * time.Second
 	laterSpread = 3 * time.Second
-	// automaticRetryMax is the longest pause after tries that failed, which begin with
+	// retryMax is the longest pause after tries that failed, which begin with
 	// trustRetryMin; up to half is added by chance. longPause is that after a refusal
 	// that a person has to do something about.
-	automaticRetryMax = 10 * time.Minute
-	longPause         = 30 * time.Minute
+	retryMax  = 10 * time.Minute
+	longPause = 30 * time.Minute
 	// maxFirstUse is how many clusters a policy trusts on first use: whoever is on the
 	// network makes any number, and each gets what the policy lends to one.
 	maxFirstUse = 64
@@ -42,12 +42,12 @@ const (
 	// vanishedAfter is for how long one stays known that no list names, that is neither
 	// found nor connected, and with which nothing is agreed.
 	vanishedAfter = 24 * time.Hour
-	// automaticPace is the least time between two looks, automaticLook how often it is
+	// lookPace is the least time between two looks, lookEvery how often it is
 	// looked where nothing happens.
-	automaticPace = 250 * time.Millisecond
+	lookPace = 250 * time.Millisecond
 	// secretPause is how soon a group's Secret is read again that could not be read.
 	secretPause = 5 * time.Second
 	// maxOutcome is the most bytes that are told of why a call failed.
-	maxOutcome    = 300
-	automaticLook = time.Minute
+	maxOutcome = 300
+	lookEvery  = time.Minute
 )

@@ -21,7 +21,7 @@ import (
 )
 
 // basis is why a policy trusts a cluster, as v1alpha1.AnnotationAutomaticBy says it. A new
-// one needs its place in rank, automaticRule.trusts, optionsFor and approves.
+// one needs its place in rank, policyRule.trusts, optionsFor and approves.
 type basis string
 
 const (
@@ -43,8 +43,8 @@ func (b basis) rank() int {
 	return 1 // a group
 }
 
-// automaticRule is a PeeringPolicy with spec.automatic.
-type automaticRule struct {
+// policyRule is a PeeringPolicy with spec.automatic.
+type policyRule struct {
 	name string
 	v1alpha1.AutomaticPeering
 	// revision changes with all that may change what a try comes to: the policy and the
@@ -54,9 +54,9 @@ type automaticRule struct {
 	problem trust.Attempt
 }
 
-func (p *automaticRule) lists(id string) bool { return slices.Contains(p.ClusterIDs, id) }
+func (p *policyRule) lists(id string) bool { return slices.Contains(p.ClusterIDs, id) }
 
-func (p *automaticRule) sources() []v1alpha1.Found {
+func (p *policyRule) sources() []v1alpha1.Found {
 	if len(p.Sources) > 0 {
 		return p.Sources
 	}
@@ -64,12 +64,12 @@ func (p *automaticRule) sources() []v1alpha1.Found {
 }
 
 // stands says whether it trusts a cluster for the reason for which it was trusted.
-func (p *automaticRule) stands(fc *v1alpha1.ForeignCluster) bool {
+func (p *policyRule) stands(fc *v1alpha1.ForeignCluster) bool {
 	return p.trusts(peering.ClusterID(fc.Spec.ClusterID), basis(fc.Annotations[v1alpha1.AnnotationAutomaticBy]))
 }
 
 // trusts says whether it trusts a cluster for a reason.
-func (p *automaticRule) trusts(id peering.ClusterID, by basis) bool {
+func (p *policyRule) trusts(id peering.ClusterID, by basis) bool {
 	switch {
 	case by == byClusterID:
 		return p.lists(string(id))
@@ -83,7 +83,7 @@ func (p *automaticRule) trusts(id peering.ClusterID, by basis) bool {
 
 // endpoints returns where a cluster is found by the policy's sources, of each place in
 // turn.
-func (p *automaticRule) endpoints(fc *v1alpha1.ForeignCluster) []string {
+func (p *policyRule) endpoints(fc *v1alpha1.ForeignCluster) []string {
 	found := slices.DeleteFunc(slices.Clone(fc.Status.Sightings), func(s v1alpha1.Sighting) bool { return !slices.Contains(p.sources(), s.Source) })
 	return store.SightedEndpoints(found)
 }
@@ -97,11 +97,11 @@ func endpointsOf(all []string, tries int) []string {
 	return out
 }
 
-// automaticView is what a plan follows from.
-type automaticView struct {
+// peerView is what a plan follows from.
+type peerView struct {
 	self peering.ClusterID
 	// rules is by name.
-	rules []automaticRule
+	rules []policyRule
 	all   []v1alpha1.ForeignCluster
 	// gone says of a policy that does not peer by itself whether that is so for certain,
 	// and else when.
@@ -115,13 +115,13 @@ type automaticView struct {
 	random func(most time.Duration) time.Duration
 }
 
-// automaticPlan is what is to be done.
-type automaticPlan struct {
-	dial []automaticDial
+// peerPlan is what is to be done.
+type peerPlan struct {
+	dial []peerDial
 	// approve is clusters that introduced themselves.
-	approve []automaticApproval
+	approve []peerApproval
 	// declined is clusters that policies do not trust on first use, as they imitate others.
-	declined []automaticRefusal
+	declined []peerRefusal
 	// letGo is names of ForeignClusters that no policy stands for any more.
 	letGo []string
 	// lapsed says of those for which a policy still stands why they are let go.
@@ -141,19 +141,19 @@ type automaticPlan struct {
 	again time.Duration
 }
 
-type automaticDial struct {
+type peerDial struct {
 	key       tryKey
 	fc        string
 	endpoints []string
 }
 
-type automaticApproval struct {
+type peerApproval struct {
 	fc     string
 	policy string
 	by     basis
 }
 
-type automaticRefusal struct{ fc, policy, why string }
+type peerRefusal struct{ fc, policy, why string }
 
 // tryKey is what is tried: another reason is another try.
 type tryKey struct {
@@ -162,8 +162,8 @@ type tryKey struct {
 	by     basis
 }
 
-// automaticTry is what is remembered of trying.
-type automaticTry struct {
+// peerTry is what is remembered of trying.
+type peerTry struct {
 	revision string
 	running  bool
 	// again is not before when to try, pause how long was waited before.
@@ -174,9 +174,9 @@ type automaticTry struct {
 	outcome trust.Attempt
 }
 
-// automaticState is what is remembered from one look to the next.
-type automaticState struct {
-	tries map[tryKey]*automaticTry
+// peerState is what is remembered from one look to the next.
+type peerState struct {
+	tries map[tryKey]*peerTry
 	// places is when an endpoint may be dialled again, whoever is said to be there.
 	places map[string]time.Time
 	// missing is since when policies are gone that stand behind peers.
@@ -194,7 +194,7 @@ type automaticState struct {
 
 // goneFor says of policies that made something whether they do not peer by themselves any
 // more. One that is missing may be about to be made again. exists says which there are.
-func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) func(string) (bool, time.Time) {
+func (s *peerState) goneFor(made, exists map[string]bool, now time.Time) func(string) (bool, time.Time) {
 	if s.missing == nil {
 		s.missing = map[string]time.Time{}
 	}
@@ -214,10 +214,10 @@ func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) fu
 
 // planning is the making of a plan.
 type planning struct {
-	*automaticState
-	automaticView
-	out     automaticPlan
-	byName  map[string]*automaticRule
+	*peerState
+	peerView
+	out     peerPlan
+	byName  map[string]*policyRule
 	known   map[peering.ClusterID]*v1alpha1.ForeignCluster
 	decided []v1alpha1.ForeignCluster
 	// tried is the tries that policies want, ready those that are due.
@@ -231,19 +231,19 @@ type planning struct {
 }
 
 type readyDial struct {
-	automaticDial
+	peerDial
 	at time.Time
 }
 
 // plan decides what to do now. What it says to dial counts as running until done.
-func (s *automaticState) plan(v automaticView) automaticPlan {
+func (s *peerState) plan(v peerView) peerPlan {
 	if s.limit == nil {
-		s.tries, s.places, s.limit = map[tryKey]*automaticTry{}, map[string]time.Time{}, rate.NewLimiter(automaticRate, automaticBurst)
+		s.tries, s.places, s.limit = map[tryKey]*peerTry{}, map[string]time.Time{}, rate.NewLimiter(callRate, callBurst)
 	}
 	p := &planning{
-		automaticState: s, automaticView: v,
-		out:    automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}},
-		byName: make(map[string]*automaticRule, len(v.rules)), known: store.KnownAll(v.all), decided: trustedAmong(v.all),
+		peerState: s, peerView: v,
+		out:    peerPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}},
+		byName: make(map[string]*policyRule, len(v.rules)), known: store.KnownAll(v.all), decided: trustedAmong(v.all),
 		tried: map[tryKey]bool{}, forgottenPeers: map[peering.ClusterID]bool{}, awayPeers: map[peering.ClusterID]time.Time{}, first: firstUsed(v.all),
 	}
 	for i := range v.rules {
@@ -278,7 +278,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	s.alone, s.away = p.forgottenPeers, p.awayPeers
 	p.say()
 	maps.DeleteFunc(s.places, func(_ string, at time.Time) bool { return !at.After(v.now) })
-	maps.DeleteFunc(s.tries, func(key tryKey, t *automaticTry) bool {
+	maps.DeleteFunc(s.tries, func(key tryKey, t *peerTry) bool {
 		// Who comes and goes is not dialled more often for it.
 		return !p.tried[key] && !t.running && (v.now.Sub(t.again) > longPause || len(s.tries) > maxTries)
 	})
@@ -387,14 +387,14 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 	var best *readyDial
 	for _, o := range options {
 		key := tryKey{id, o.rule.name, o.by}
-		try := p.try(key, o.rule.revision, p.automaticView)
+		try := p.try(key, o.rule.revision, p.peerView)
 		if o.problem.Reason == "" && !try.running && p.isFull(o.rule.name, o.by) {
 			o.problem = firstUseFull()
 		}
 		switch {
 		case o.problem.Reason != "":
 			if o.problem.Reason == trust.ReasonImpostor && try.outcome.Reason != trust.ReasonImpostor {
-				p.out.declined = append(p.out.declined, automaticRefusal{fc.Name, o.rule.name, o.problem.Message})
+				p.out.declined = append(p.out.declined, peerRefusal{fc.Name, o.rule.name, o.problem.Message})
 			}
 			try.outcome = o.problem
 		case len(o.endpoints) == 0:
@@ -403,7 +403,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		case try.again.After(p.now):
 			p.next(try.again)
 		case best == nil:
-			best = &readyDial{automaticDial{key, fc.Name, endpointsOf(o.endpoints, try.tries)}, try.again}
+			best = &readyDial{peerDial{key, fc.Name, endpointsOf(o.endpoints, try.tries)}, try.again}
 		}
 	}
 	if best != nil {
@@ -419,7 +419,7 @@ func (p *planning) planDials() {
 		return cmp.Or(cmp.Compare(a.key.by.rank(), b.key.by.rank()), a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id))
 	})
 	for _, d := range p.ready {
-		if p.running == automaticCalls {
+		if p.running == maxCalls {
 			break // one of them wakes it
 		}
 		if free := p.free(d.endpoints); free.After(p.now) {
@@ -441,7 +441,7 @@ func (p *planning) planDials() {
 		if d.key.by == byFirstUse {
 			p.first[d.key.policy]++
 		}
-		p.out.dial = append(p.out.dial, d.automaticDial)
+		p.out.dial = append(p.out.dial, d.peerDial)
 	}
 }
 
@@ -488,7 +488,7 @@ func firstUseFull() trust.Attempt {
 }
 
 // free returns from when all endpoints may be dialled.
-func (s *automaticState) free(endpoints []string) time.Time {
+func (s *peerState) free(endpoints []string) time.Time {
 	var at time.Time
 	for _, e := range endpoints {
 		if s.places[e].After(at) {
@@ -500,14 +500,14 @@ func (s *automaticState) free(endpoints []string) time.Time {
 
 // try returns what is remembered of a try. The cluster with the lower ID dials at once,
 // the other one leaves it a few seconds. After a change it is as new.
-func (s *automaticState) try(key tryKey, revision string, v automaticView) *automaticTry {
+func (s *peerState) try(key tryKey, revision string, v peerView) *peerTry {
 	t := s.tries[key]
 	if t == nil || !t.running && t.revision != revision {
 		wait := v.random(firstSpread)
 		if v.self > key.id {
 			wait = laterAfter + v.random(laterSpread)
 		}
-		t = &automaticTry{revision: revision, again: v.now.Add(wait)}
+		t = &peerTry{revision: revision, again: v.now.Add(wait)}
 		s.tries[key] = t
 	}
 	return t
@@ -515,7 +515,7 @@ func (s *automaticState) try(key tryKey, revision string, v automaticView) *auto
 
 // heard has a cluster tried again soon that just began to prove what a policy trusts it for,
 // and had refused that before. What it is told by its own proof may be another reason.
-func (s *automaticState) heard(id peering.ClusterID, by basis, now time.Time, random func(time.Duration) time.Duration) (sooner bool) {
+func (s *peerState) heard(id peering.ClusterID, by basis, now time.Time, random func(time.Duration) time.Duration) (sooner bool) {
 	for key, t := range s.tries {
 		if key.id != id || key.by != by {
 			continue
@@ -532,7 +532,7 @@ func (s *automaticState) heard(id peering.ClusterID, by basis, now time.Time, ra
 }
 
 // done records how a try went, and returns what is new to say of it.
-func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome trust.Attempt, changed bool) {
+func (s *peerState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome trust.Attempt, changed bool) {
 	s.running--
 	t := s.tries[key]
 	if t == nil {
@@ -546,9 +546,9 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 		t.outcome, t.pause, t.again = trust.Attempt{}, 0, now.Add(trust.RetryMax)
 		return outcome, changed
 	}
-	outcome, pause := automaticOutcome(key, err)
+	outcome, pause := outcomeOf(key, err)
 	if pause == 0 {
-		t.pause = min(max(2*t.pause, trust.RetryMin), automaticRetryMax)
+		t.pause = min(max(2*t.pause, trust.RetryMin), retryMax)
 		pause = t.pause
 	}
 	t.again = now.Add(pause + random(pause/2))
@@ -559,10 +559,10 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 
 // attempt is what there is to say of a cluster that is not trusted yet; empty if it was
 // not tried.
-func (s *automaticState) attempt(id peering.ClusterID) trust.Attempt { return s.attempts()[id] }
+func (s *peerState) attempt(id peering.ClusterID) trust.Attempt { return s.attempts()[id] }
 
 // attempts is attempt of all of which there is something to say.
-func (s *automaticState) attempts() map[peering.ClusterID]trust.Attempt {
+func (s *peerState) attempts() map[peering.ClusterID]trust.Attempt {
 	out, of := map[peering.ClusterID]trust.Attempt{}, map[peering.ClusterID]tryKey{}
 	for key, t := range s.tries {
 		first, known := of[key.id]
@@ -578,7 +578,7 @@ func (s *automaticState) attempts() map[peering.ClusterID]trust.Attempt {
 
 // option is one way in which a policy may come to trust a cluster.
 type option struct {
-	rule      *automaticRule
+	rule      *policyRule
 	by        basis
 	endpoints []string
 	problem   trust.Attempt
@@ -587,7 +587,7 @@ type option struct {
 // optionsFor returns how policies may come to trust a cluster that nobody decided about,
 // the surest way first: its ID is listed, it knows a secret, it is there. others is those that
 // are trusted.
-func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster, others []v1alpha1.ForeignCluster) []option {
+func optionsFor(rules []policyRule, fc *v1alpha1.ForeignCluster, others []v1alpha1.ForeignCluster) []option {
 	var out []option
 	for i := range rules {
 		if rule := &rules[i]; rule.lists(fc.Spec.ClusterID) {
@@ -602,7 +602,7 @@ func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster, others []v1a
 			}
 		}
 	}
-	if !slices.ContainsFunc(rules, func(rule automaticRule) bool { return rule.FirstUse }) {
+	if !slices.ContainsFunc(rules, func(rule policyRule) bool { return rule.FirstUse }) {
 		return out
 	}
 	// The condition comes only with a later look at what discovery finds.
@@ -660,21 +660,21 @@ func takesAnothers(fc *v1alpha1.ForeignCluster, info *identity.ClusterInfo, othe
 
 // approves says whether a cluster that introduced itself is trusted for that: it proved
 // its ID by it, and nothing else.
-func approves(options []option, fc *v1alpha1.ForeignCluster) (automaticApproval, bool) {
+func approves(options []option, fc *v1alpha1.ForeignCluster) (peerApproval, bool) {
 	if fc.Status.Introduction == nil {
-		return automaticApproval{}, false
+		return peerApproval{}, false
 	}
 	for _, o := range options {
 		if o.problem.Reason == "" && (o.by == byClusterID || o.by == byFirstUse) {
-			return automaticApproval{fc.Name, o.rule.name, o.by}, true
+			return peerApproval{fc.Name, o.rule.name, o.by}, true
 		}
 	}
-	return automaticApproval{}, false
+	return peerApproval{}, false
 }
 
-// automaticOutcome is what a failed try says to people, and how long to wait before the
+// outcomeOf is what a failed try says to people, and how long to wait before the
 // next; 0 is a little longer than the last time.
-func automaticOutcome(key tryKey, err error) (trust.Attempt, time.Duration) {
+func outcomeOf(key tryKey, err error) (trust.Attempt, time.Duration) {
 	what := "policy " + key.policy + " peers with it "
 	group, isGroup := strings.CutPrefix(string(key.by), string(byGroup))
 	switch {
@@ -695,7 +695,7 @@ func automaticOutcome(key tryKey, err error) (trust.Attempt, time.Duration) {
 	case peering.ReasonTrustDenied:
 		return trust.Attempt{Reason: trust.ReasonDeniedByPeer, Message: what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
 	case peering.ReasonGroupUnknown:
-		return trust.Attempt{Reason: trust.ReasonGroupUnknown, Message: fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
+		return trust.Attempt{Reason: trust.ReasonGroupUnknown, Message: fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, retryMax
 	case peering.ReasonGroupSecretMismatch:
 		return trust.Attempt{Reason: "GroupSecretMismatch", Message: what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
 	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:

@@ -20,13 +20,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func ruleOf(name string, edit func(*v1alpha1.AutomaticPeering)) automaticRule {
-	rule := automaticRule{name: name, revision: "1"}
+func ruleOf(name string, edit func(*v1alpha1.AutomaticPeering)) policyRule {
+	rule := policyRule{name: name, revision: "1"}
 	edit(&rule.AutomaticPeering)
 	return rule
 }
 
-func listing(name string, ids ...int) automaticRule {
+func listing(name string, ids ...int) policyRule {
 	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) {
 		for _, n := range ids {
 			a.ClusterIDs = append(a.ClusterIDs, string(peertest.SightedID(n)))
@@ -34,11 +34,11 @@ func listing(name string, ids ...int) automaticRule {
 	})
 }
 
-func grouping(name, group string) automaticRule {
+func grouping(name, group string) policyRule {
 	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: group} })
 }
 
-func firstUse(name string, sources ...v1alpha1.Found) automaticRule {
+func firstUse(name string, sources ...v1alpha1.Found) policyRule {
 	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.FirstUse, a.Sources = true, sources })
 }
 
@@ -84,7 +84,7 @@ func introduced(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster {
 }
 
 // decided is a plan as text.
-func decided(p automaticPlan) []string {
+func decided(p peerPlan) []string {
 	var out []string
 	for _, d := range p.dial {
 		out = append(out, fmt.Sprintf("dial %s by %s of %s at %s", d.fc, d.key.by, d.key.policy, strings.Join(d.endpoints, ",")))
@@ -115,7 +115,7 @@ func TestAutomaticPlan(t *testing.T) {
 	many := peertest.HintOf("c1", peertest.LAN(1, "eth0"), peertest.LAN(1, "eth1", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.50:1", "192.0.2.51:1"} }), peertest.DNS(1, "x.example", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.60:1"} }))
 	const at = "192.0.2.2:7443"
 	for name, tt := range map[string]struct {
-		rules  []automaticRule
+		rules  []policyRule
 		all    []v1alpha1.ForeignCluster
 		person []int // forgotten by a person
 		policy []int // forgotten by a policy
@@ -123,42 +123,42 @@ func TestAutomaticPlan(t *testing.T) {
 		want   []string
 	}{
 		"nobody asks":                      {nil, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
-		"listed":                           {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
-		"another is listed":                {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
-		"a group":                          {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
-		"first use":                        {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
-		"first use of an impostor":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
-		"first use of one that will be":    {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, peertest.TrustedPeer("x", 2, at)}, nil, nil, true, nil},
-		"it did, with another's name":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), peertest.TrustedPeer("x", 2)}, nil, nil, true, nil},
-		"first use where it is not found":  {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
-		"an ID proves more than a group":   {[]automaticRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
-		"a group proves more than nothing": {[]automaticRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
-		"no more than two endpoints": {[]automaticRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
+		"listed":                           {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
+		"another is listed":                {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"a group":                          {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"first use":                        {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
+		"first use of an impostor":         {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
+		"first use of one that will be":    {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, peertest.TrustedPeer("x", 2, at)}, nil, nil, true, nil},
+		"it did, with another's name":      {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), peertest.TrustedPeer("x", 2)}, nil, nil, true, nil},
+		"first use where it is not found":  {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"an ID proves more than a group":   {[]policyRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
+		"a group proves more than nothing": {[]policyRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"no more than two endpoints": {[]policyRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
 			a.ClusterIDs, a.Sources = []string{string(peertest.SightedID(1))}, []v1alpha1.Found{v1alpha1.FoundLAN}
 		})}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at + ",192.0.2.50:1"}},
-		"those of its sources":             {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
-		"denied":                           {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{denied}, nil, nil, true, nil},
-		"written by a person":              {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{written}, nil, nil, true, nil},
-		"trusted otherwise":                {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{peertest.TrustedPeer("c1", 1)}, nil, nil, true, nil},
-		"this cluster":                     {[]automaticRule{listing("home", 0)}, []v1alpha1.ForeignCluster{peertest.HintOf("c0", peertest.LAN(0, "eth0"))}, nil, nil, true, nil},
-		"forgotten by a person":            {[]automaticRule{listing("home", 1), firstUse("x")}, []v1alpha1.ForeignCluster{hint}, []int{1}, nil, true, nil},
-		"forgotten by a policy":            {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, []int{1}, true, []string{"dial c1 by ClusterID of home at " + at, "lift " + string(peertest.SightedID(1))}},
-		"a policy forgot, and it is away":  {[]automaticRule{listing("home", 1)}, nil, nil, []int{1}, true, []string{"lift " + string(peertest.SightedID(1))}},
-		"it introduced itself":             {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
-		"it did, listed and not found":     {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
-		"it did, and nobody finds it":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, nil},
-		"it did, by first use":             {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by FirstUse of home"}},
-		"it did, and only a group asks":    {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
-		"it stands":                        {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, nil},
-		"not listed any more":              {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, []string{"let go c1"}},
-		"the group stands":                 {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, nil},
-		"the group's secret is missing":    {[]automaticRule{{name: "home", AutomaticPeering: v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}, problem: trust.Attempt{Reason: "SecretMissing"}}}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, nil, nil, true, nil},
-		"the group is another":             {[]automaticRule{grouping("home", "office")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, []string{"let go c1"}},
-		"no first use any more":            {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
+		"those of its sources":             {[]policyRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
+		"denied":                           {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{denied}, nil, nil, true, nil},
+		"written by a person":              {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{written}, nil, nil, true, nil},
+		"trusted otherwise":                {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{peertest.TrustedPeer("c1", 1)}, nil, nil, true, nil},
+		"this cluster":                     {[]policyRule{listing("home", 0)}, []v1alpha1.ForeignCluster{peertest.HintOf("c0", peertest.LAN(0, "eth0"))}, nil, nil, true, nil},
+		"forgotten by a person":            {[]policyRule{listing("home", 1), firstUse("x")}, []v1alpha1.ForeignCluster{hint}, []int{1}, nil, true, nil},
+		"forgotten by a policy":            {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, []int{1}, true, []string{"dial c1 by ClusterID of home at " + at, "lift " + string(peertest.SightedID(1))}},
+		"a policy forgot, and it is away":  {[]policyRule{listing("home", 1)}, nil, nil, []int{1}, true, []string{"lift " + string(peertest.SightedID(1))}},
+		"it introduced itself":             {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
+		"it did, listed and not found":     {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
+		"it did, and nobody finds it":      {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, nil},
+		"it did, by first use":             {[]policyRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by FirstUse of home"}},
+		"it did, and only a group asks":    {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"it stands":                        {[]policyRule{listing("home", 1)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, nil},
+		"not listed any more":              {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, []string{"let go c1"}},
+		"the group stands":                 {[]policyRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, nil},
+		"the group's secret is missing":    {[]policyRule{{name: "home", AutomaticPeering: v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}, problem: trust.Attempt{Reason: "SecretMissing"}}}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage")), peertest.HintOf("c2", peertest.LAN(2, "eth0"))}, nil, nil, true, nil},
+		"the group is another":             {[]policyRule{grouping("home", "office")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, []string{"let go c1"}},
+		"no first use any more":            {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
 		"the policy is gone":               {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
 		"the policy may come back":         {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, false, nil},
 		"a person took the label off":      {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelAutomatic) })}, nil, nil, true, nil},
-		"a person put the label on":        {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) })}, nil, nil, true, nil},
+		"a person put the label on":        {[]policyRule{listing("home", 2)}, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) })}, nil, nil, true, nil},
 		"a person wrote it, label and all": {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) })}, nil, nil, true, nil},
 		"a person denied it since":         {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, nil, nil, true, nil},
 		"it is being forgotten":            {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} })}, nil, nil, true, nil},
@@ -168,7 +168,7 @@ func TestAutomaticPlan(t *testing.T) {
 			has := func(list []int, id peering.ClusterID) bool {
 				return slices.ContainsFunc(list, func(n int) bool { return peertest.SightedID(n) == id })
 			}
-			got := (&automaticState{}).plan(automaticView{
+			got := (&peerState{}).plan(peerView{
 				self: peertest.SightedID(0), rules: tt.rules, all: tt.all, now: now, random: none,
 				gone: func(string) (bool, time.Time) { return tt.gone, now.Add(time.Minute) },
 				forgotten: func(id peering.ClusterID) (bool, bool) {
@@ -187,15 +187,15 @@ func TestListedClustersAreDialledFirst(t *testing.T) {
 	t.Parallel()
 	var all []v1alpha1.ForeignCluster
 	listed := 1
-	for n := 1; n <= 3*automaticCalls; n++ {
+	for n := 1; n <= 3*maxCalls; n++ {
 		if peertest.SightedID(n) > peertest.SightedID(listed) {
 			listed = n // the last one by ID
 		}
 		all = append(all, peertest.HintOf(fmt.Sprint("c", n), peertest.LAN(n, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.9:7443"} })))
 	}
-	s := &automaticState{}
-	view := automaticView{
-		rules: []automaticRule{grouping("a", "garage"), listing("home", listed)}, all: all, now: now, random: none,
+	s := &peerState{}
+	view := peerView{
+		rules: []policyRule{grouping("a", "garage"), listing("home", listed)}, all: all, now: now, random: none,
 		forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 	}
 	if got := s.plan(view).dial; len(got) != 1 || got[0].key.id != peertest.SightedID(listed) {
@@ -223,7 +223,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 		fc.Status.Sightings = []v1alpha1.Sighting{peertest.LAN(1, "eth0").Sighting}
 	}
 	garage := groupBasis("garage")
-	rules := []automaticRule{firstUse("home"), grouping("home", "garage"), listing("home", 1)}
+	rules := []policyRule{firstUse("home"), grouping("home", "garage"), listing("home", 1)}
 	all := ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
 		a.FirstUse, a.Group, a.ClusterIDs = true, rules[1].Group, rules[2].ClusterIDs
 	})
@@ -251,10 +251,10 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &automaticState{}
-			letGo := func(after time.Duration, fc v1alpha1.ForeignCluster) (automaticPlan, bool) {
-				plan := s.plan(automaticView{
-					self: peertest.SightedID(0), rules: []automaticRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
+			s := &peerState{}
+			letGo := func(after time.Duration, fc v1alpha1.ForeignCluster) (peerPlan, bool) {
+				plan := s.plan(peerView{
+					self: peertest.SightedID(0), rules: []policyRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
 					asked: map[string]bool{"c1": tt.asked}, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 				})
 				return plan, len(plan.letGo) > 0
@@ -290,7 +290,7 @@ func TestPeersThatAreAwayLapse(t *testing.T) {
 
 func TestMissingPolicyHasAMinuteToComeBack(t *testing.T) {
 	t.Parallel()
-	s := &automaticState{}
+	s := &peerState{}
 	made, none := map[string]bool{"home": true}, map[string]bool{}
 	at := func(after time.Duration, exists map[string]bool) bool {
 		gone, _ := s.goneFor(made, exists, now.Add(after))("home")
@@ -309,8 +309,8 @@ func TestMissingPolicyHasAMinuteToComeBack(t *testing.T) {
 
 // mesh is clusters on one LAN, in virtual time.
 type mesh struct {
-	states []*automaticState
-	rules  [][]automaticRule
+	states []*peerState
+	rules  [][]policyRule
 	trusts map[[2]int]bool
 	// introduced is who introduced itself to whom.
 	introduced map[[2]int]bool
@@ -372,7 +372,7 @@ func (m *mesh) run(span, took time.Duration) {
 		running = slices.DeleteFunc(running, func(c meshCall) bool { return !c.ends.After(at) })
 		m.most = max(m.most, len(running))
 		for i, s := range m.states {
-			plan := s.plan(automaticView{
+			plan := s.plan(peerView{
 				self: peertest.SightedID(i), rules: m.rules[i], all: m.view(i), now: at, random: random,
 				gone:      func(string) (bool, time.Time) { return false, at },
 				forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
@@ -393,14 +393,14 @@ func (m *mesh) run(span, took time.Duration) {
 	}
 }
 
-func newMesh(seed uint64, n int, rule func(i int) automaticRule) *mesh {
+func newMesh(seed uint64, n int, rule func(i int) policyRule) *mesh {
 	m := &mesh{
 		trusts: map[[2]int]bool{}, introduced: map[[2]int]bool{}, calls: map[[2]int]int{},
 		answer: func(int, int) error { return nil }, random: rand.New(rand.NewPCG(seed, 1)),
 		step: 100 * time.Millisecond, views: map[int][]v1alpha1.ForeignCluster{},
 	}
 	for i := range n {
-		m.states, m.rules = append(m.states, &automaticState{}), append(m.rules, []automaticRule{rule(i)})
+		m.states, m.rules = append(m.states, &peerState{}), append(m.rules, []policyRule{rule(i)})
 	}
 	return m
 }
@@ -419,7 +419,7 @@ func TestMeshPeersWithFewCalls(t *testing.T) {
 	const n = 20
 	const pairs = n * (n - 1) / 2
 	for seed := range uint64(2) {
-		m := newMesh(seed, n, func(int) automaticRule { return listing("home", everyID(n)...) })
+		m := newMesh(seed, n, func(int) policyRule { return listing("home", everyID(n)...) })
 		m.run(20*time.Second, 300*time.Millisecond)
 		if len(m.trusts) != 2*pairs {
 			t.Fatalf("in the end %d of %d trust each other", len(m.trusts), 2*pairs)
@@ -431,7 +431,7 @@ func TestMeshPeersWithFewCalls(t *testing.T) {
 		if most := pairs * 3 / 2; calls > most {
 			t.Errorf("%d calls for %d pairs, more than %d", calls, pairs, most)
 		}
-		if most := n * automaticCalls; m.most > most {
+		if most := n * maxCalls; m.most > most {
 			t.Errorf("%d calls at once, more than %d", m.most, most)
 		}
 	}
@@ -445,7 +445,7 @@ func TestWrongSecretIsNotTriedOften(t *testing.T) {
 		peering.ReasonGroupSecretMismatch: perHour, peering.ReasonTrustDenied: perHour, peering.ReasonTrustForgotten: perHour,
 		peering.ReasonGroupUnknown: 12, peering.ReasonPeerUnreachable: 30,
 	} {
-		m := newMesh(1, n, func(int) automaticRule { return grouping("home", "garage") })
+		m := newMesh(1, n, func(int) policyRule { return grouping("home", "garage") })
 		m.step = 5 * time.Second
 		m.answer = func(int, int) error { return peering.Errorf(reason, "no") }
 		m.run(hours*time.Hour, 300*time.Millisecond)
@@ -462,12 +462,12 @@ func TestWrongSecretIsNotTriedOften(t *testing.T) {
 
 func TestTryStartsAgainAfterAChange(t *testing.T) {
 	t.Parallel()
-	s := &automaticState{}
+	s := &peerState{}
 	rule := grouping("home", "garage")
 	at := now
 	dials := func() int {
-		plan := s.plan(automaticView{
-			self: peertest.SightedID(0), rules: []automaticRule{rule}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, now: at, random: none,
+		plan := s.plan(peerView{
+			self: peertest.SightedID(0), rules: []policyRule{rule}, all: []v1alpha1.ForeignCluster{peertest.HintOf("c1", peertest.LAN(1, "eth0"))}, now: at, random: none,
 			gone: func(string) (bool, time.Time) { return false, at }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
 		for _, d := range plan.dial {
@@ -496,7 +496,7 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 // A cluster that is refused as one that was forgotten does not hear whether a person forgot it.
 func TestForgottenClusterIsToldWhoMayHaveDoneIt(t *testing.T) {
 	t.Parallel()
-	said, _ := automaticOutcome(tryKey{policy: "home", by: byClusterID}, peering.Errorf(peering.ReasonTrustForgotten, "no"))
+	said, _ := outcomeOf(tryKey{policy: "home", by: byClusterID}, peering.Errorf(peering.ReasonTrustForgotten, "no"))
 	for _, word := range []string{"administrator there", "policy there", "entente join"} {
 		if said.Reason != trust.ReasonForgottenByPeer || !strings.Contains(said.Message, word) {
 			t.Errorf("it says %+v, without %q", said, word)
@@ -523,7 +523,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 	for name, edit := range map[string]func(v1alpha1.ForeignCluster) v1alpha1.ForeignCluster{
 		"found": func(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster { return fc }, "introduced": introduced,
 	} {
-		s := &automaticState{}
+		s := &peerState{}
 		var all []v1alpha1.ForeignCluster
 		for n := range maxFirstUse - 2 {
 			all = append(all, changed(byPolicy(fmt.Sprint("c", n+1), n+1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Endpoints = nil }))
@@ -533,8 +533,8 @@ func TestFirstUseIsBounded(t *testing.T) {
 		}
 		dials := 0
 		for i := range 3 {
-			plan := s.plan(automaticView{
-				self: peertest.SightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: now.Add(time.Duration(i) * time.Minute), random: none,
+			plan := s.plan(peerView{
+				self: peertest.SightedID(0), rules: []policyRule{firstUse("home")}, all: all, now: now.Add(time.Duration(i) * time.Minute), random: none,
 				gone: func(string) (bool, time.Time) { return false, now }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 			})
 			dials += len(plan.dial) // they do not end, and count
@@ -554,7 +554,7 @@ func TestFirstUseIsBounded(t *testing.T) {
 // TestInventedClustersAreNotAllDialled has discovery find many clusters at few places.
 func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	t.Parallel()
-	s := &automaticState{}
+	s := &peerState{}
 	var all []v1alpha1.ForeignCluster
 	for n := range 256 {
 		all = append(all, peertest.HintOf(fmt.Sprint("c", n+1), peertest.LAN(n+1, "eth0", func(s *v1alpha1.Sighting) {
@@ -564,11 +564,11 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	at := map[string][]time.Time{}
 	total := 0
 	for clock := now; clock.Before(now.Add(time.Minute)); clock = clock.Add(500 * time.Millisecond) {
-		plan := s.plan(automaticView{
-			self: peertest.SightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: clock, random: none,
+		plan := s.plan(peerView{
+			self: peertest.SightedID(0), rules: []policyRule{firstUse("home")}, all: all, now: clock, random: none,
 			gone: func(string) (bool, time.Time) { return false, clock }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
-		if len(plan.dial) > automaticCalls {
+		if len(plan.dial) > maxCalls {
 			t.Fatalf("%d at once", len(plan.dial))
 		}
 		for _, d := range plan.dial {
@@ -582,7 +582,7 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 			s.done(d.key, errors.New("nobody there"), clock, none)
 		}
 	}
-	if most := automaticBurst + 60*automaticRate + 1; total > most || total < most/2 {
+	if most := callBurst + 60*callRate + 1; total > most || total < most/2 {
 		t.Errorf("%d calls in a minute, want about %d", total, most)
 	}
 }

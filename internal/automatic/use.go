@@ -18,13 +18,13 @@ import (
 
 // useView is what follows from what automatic policies ask for.
 type useView struct {
-	rules      []automaticRule
+	rules      []policyRule
 	all        []v1alpha1.ForeignCluster
 	requests   []v1alpha1.PeeringRequest
 	offloading []v1alpha1.NamespaceOffloading
 	// namespaces is those that exist and are not being deleted.
 	namespaces map[string]bool
-	// gone is as in automaticView.
+	// gone is as in peerView.
 	gone func(policy string) (bool, time.Time)
 }
 
@@ -54,7 +54,7 @@ func planUse(v useView) usePlan {
 	awaited := func(policy string) bool { gone, _ := v.gone(policy); return !gone }
 	var out usePlan
 	wanted := map[string]*v1alpha1.PeeringRequest{}
-	rules := make(map[string]*automaticRule, len(v.rules))
+	rules := make(map[string]*policyRule, len(v.rules))
 	for i := range v.rules {
 		rules[v.rules[i].name] = &v.rules[i]
 	}
@@ -66,7 +66,7 @@ func planUse(v useView) usePlan {
 			trusted[fc.Name] = c
 		}
 		if rule := rules[store.PeerOfPolicy(fc)]; rule != nil && rule.Uses() && rule.stands(fc) && inTrust(fc) {
-			want := automaticRequest(rule, fc)
+			want := requestFor(rule, fc)
 			wanted[want.Name] = want
 		}
 	}
@@ -76,7 +76,7 @@ func planUse(v useView) usePlan {
 		want := wanted[r.Name]
 		delete(wanted, r.Name)
 		switch {
-		case policy == "", !strings.HasPrefix(r.Name, automaticRequestPrefix): // a person's, whatever its labels say
+		case policy == "", !strings.HasPrefix(r.Name, requestPrefix): // a person's, whatever its labels say
 			if want != nil {
 				out.leftAlone = append(out.leftAlone, leftAlone{want.Labels[v1alpha1.LabelAutomatic], "PeeringRequest " + r.Name})
 			}
@@ -119,7 +119,7 @@ func outlived(r *v1alpha1.PeeringRequest, trusted *metav1.Condition) bool {
 	return trusted != nil && accepted != nil && accepted.Reason == store.ReasonEndedByProvider && !trusted.LastTransitionTime.Before(&accepted.LastTransitionTime)
 }
 
-func planOffloading(v useView, rules map[string]*automaticRule, awaited func(string) bool, out *usePlan) {
+func planOffloading(v useView, rules map[string]*policyRule, awaited func(string) bool, out *usePlan) {
 	wanted := map[string]string{}
 	for i := range v.rules {
 		rule := &v.rules[i]
@@ -160,7 +160,7 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 	}
 	for _, ns := range slices.Sorted(maps.Keys(wanted)) {
 		out.offload = append(out.offload, &v1alpha1.NamespaceOffloading{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName, Labels: automaticLabels(wanted[ns])},
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName, Labels: labelsOf(wanted[ns])},
 			Spec: v1alpha1.NamespaceOffloadingSpec{ClusterSelector: &metav1.LabelSelector{
 				MatchLabels: map[string]string{v1alpha1.LabelNamespacesOf: wanted[ns]},
 			}},
@@ -168,17 +168,17 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 	}
 }
 
-func automaticLabels(policy string) map[string]string {
+func labelsOf(policy string) map[string]string {
 	return map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
 }
 
-// automaticRequestPrefix comes before a ForeignCluster's name in that of its request.
-const automaticRequestPrefix = "automatic-"
+// requestPrefix comes before a ForeignCluster's name in that of its request.
+const requestPrefix = "automatic-"
 
-// automaticRequest is what a policy asks one of its peers.
-func automaticRequest(rule *automaticRule, fc *v1alpha1.ForeignCluster) *v1alpha1.PeeringRequest {
+// requestFor is what a policy asks one of its peers.
+func requestFor(rule *policyRule, fc *v1alpha1.ForeignCluster) *v1alpha1.PeeringRequest {
 	return &v1alpha1.PeeringRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: automaticRequestPrefix + fc.Name, Labels: automaticLabels(rule.name)},
+		ObjectMeta: metav1.ObjectMeta{Name: requestPrefix + fc.Name, Labels: labelsOf(rule.name)},
 		Spec: v1alpha1.PeeringRequestSpec{
 			ForeignCluster: fc.Name, Resources: rule.Resources, PriceCeiling: rule.PriceCeiling,
 		},

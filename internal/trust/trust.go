@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -468,25 +469,15 @@ func (r *Trusts) renewed(ctx context.Context, fc *v1alpha1.ForeignCluster, a *at
 	return true
 }
 
-// tokenText reads the token that a ForeignCluster names. Secrets are not cached.
+// tokenText reads the token that a ForeignCluster names.
 func (r *Trusts) tokenText(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]byte, error) {
 	ref := *fc.Spec.JoinToken
-	if ref.Key == "" {
-		ref.Key = "token"
+	ref.Key = cmp.Or(ref.Key, "token")
+	text, missing, err := ReadSecret(ctx, r.Client, r.Namespace, ref, "the token")
+	if missing != "" {
+		err = notYet("TokenMissing", "%s", missing)
 	}
-	var secret corev1.Secret
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: ref.Name}, &secret)
-	if apierrors.IsNotFound(err) {
-		return nil, notYet("TokenMissing", "waiting for Secret %s/%s with the token under key %s", r.Namespace, ref.Name, ref.Key)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err)
-	}
-	text, ok := secret.Data[ref.Key]
-	if !ok || len(text) == 0 {
-		return nil, notYet("TokenMissing", "Secret %s/%s has nothing under key %s: %s", r.Namespace, ref.Name, ref.Key, KeysOf(&secret))
-	}
-	return text, nil
+	return text, err
 }
 
 // introduce introduces this cluster to one that an administrator named, and takes
@@ -595,8 +586,26 @@ func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *att
 	return reconcile.Result{RequeueAfter: updateAgain}, nil
 }
 
-// KeysOf says under which keys a Secret has something.
-func KeysOf(s *corev1.Secret) string {
+// ReadSecret returns what a Secret has under a key, or what is missing, which is what
+// somebody called it. Secrets are not cached.
+func ReadSecret(ctx context.Context, c client.Reader, namespace string, ref v1alpha1.SecretKey, what string) (text []byte, missing string, err error) {
+	var secret corev1.Secret
+	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &secret)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, "", fmt.Errorf("read Secret %s/%s: %w", namespace, ref.Name, err)
+	}
+	if text = secret.Data[ref.Key]; len(text) > 0 {
+		return text, "", nil
+	}
+	missing = fmt.Sprintf("waiting for Secret %s/%s with %s under key %s", namespace, ref.Name, what, ref.Key)
+	if err == nil {
+		missing += ": " + keysOf(&secret)
+	}
+	return nil, missing, nil
+}
+
+// keysOf says under which keys a Secret has something.
+func keysOf(s *corev1.Secret) string {
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(s.Data)), func(key string) bool { return len(s.Data[key]) == 0 })
 	switch n := len(keys) - maxKeysNamed; {
 	case len(keys) == 0:
