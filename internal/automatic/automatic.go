@@ -288,11 +288,17 @@ func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) trust.Attempt {
 
 // Announces says whether this cluster peers by itself, which it says where it is found.
 func (r *Automatic) Announces(ctx context.Context) (bool, error) {
-	var policies v1alpha1.PeeringPolicyList
-	if err := r.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list peering policies: %w", err)
+	policies, err := r.policies(ctx)
+	return slices.ContainsFunc(policies, func(p v1alpha1.PeeringPolicy) bool { return p.Spec.Automatic != nil }), err
+}
+
+// policies lists the policies, to be read only.
+func (r *Automatic) policies(ctx context.Context) ([]v1alpha1.PeeringPolicy, error) {
+	var list v1alpha1.PeeringPolicyList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
 	}
-	return slices.ContainsFunc(policies.Items, func(p v1alpha1.PeeringPolicy) bool { return p.Spec.Automatic != nil }), nil
+	return list.Items, nil
 }
 
 // dial calls a cluster and records how that went.
@@ -347,11 +353,11 @@ func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error
 // GroupSecret returns the secret of a group and the policy that names it; none may be
 // another's, too. It is what Groups.Secret is.
 func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []byte, error) {
-	var policies v1alpha1.PeeringPolicyList
-	if err := r.Client.List(ctx, &policies); err != nil {
-		return "", nil, fmt.Errorf("list peering policies: %w", err)
+	policies, err := r.policies(ctx)
+	if err != nil {
+		return "", nil, err
 	}
-	for _, rule := range r.rules(ctx, policies.Items) {
+	for _, rule := range r.rules(ctx, policies) {
 		if rule.Group != nil && rule.Group.Name == group && (rule.problem.Reason == "" || rule.problem.Reason == "SecretUnreadable") {
 			s := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
 			return rule.name, s.secret, s.err
@@ -369,13 +375,10 @@ func (r *Automatic) Admit(ctx context.Context, id peering.ClusterID, info identi
 // GroupFailed records of the policies that name a group that a cluster did not prove to
 // hold its secret. It is what Groups.Failed is.
 func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.ClusterID, why string) {
-	var policies v1alpha1.PeeringPolicyList
-	if r.Client.List(ctx, &policies) != nil { // a cache
-		return
-	}
-	for i := range policies.Items {
-		if a := policies.Items[i].Spec.Automatic; a != nil && a.Group != nil && a.Group.Name == group {
-			r.Events.Eventf(&policies.Items[i], nil, corev1.EventTypeWarning, "GroupProofFailed", "Peer", "cluster %s is not trusted by the group %s: %s", id.Short(), group, why)
+	policies, _ := r.policies(ctx) // a cache
+	for i := range policies {
+		if a := policies[i].Spec.Automatic; a != nil && a.Group != nil && a.Group.Name == group {
+			r.Events.Eventf(&policies[i], nil, corev1.EventTypeWarning, "GroupProofFailed", "Peer", "cluster %s is not trusted by the group %s: %s", id.Short(), group, why)
 		}
 	}
 }

@@ -47,7 +47,11 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	if wait <= 0 {
 		err := r.States.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), want)
 		if err == nil {
-			return 0, r.putTunnel(ctx, fc, tunnel, want)
+			if err = r.storeTunnel(ctx, want); err == nil {
+				r.recall(fc.UID, func(m *peerMemory) { m.opened = r.Now() })
+				return 0, nil
+			}
+			return 0, r.closeInstead(ctx, err, tunnel, stays)
 		}
 		var over bool
 		if wait, over = store.Later(err); !over {
@@ -60,19 +64,8 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	return wait, r.closeTunnel(ctx, fc, tunnel, want, stays)
 }
 
-// putTunnel writes a Tunnel. If the API server does not take it, it closes what is to be
-// closed: what is wrong with the rest keeps nothing open.
-func (r *Peers) putTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel, want *v1alpha1.Tunnel) error {
-	err := r.storeTunnel(ctx, want)
-	if err == nil {
-		r.recall(fc.UID, func(m *peerMemory) { m.opened = r.Now() })
-		return nil
-	}
-	return r.closeInstead(ctx, err, tunnel, meet(tunnel.Spec.Allow, want.Spec.Allow))
-}
-
-// closeInstead writes, of a Tunnel that the API server does not take, what closes alone.
-// It returns why it was not taken; if that fails, too, why that does.
+// closeInstead writes, of a Tunnel that the API server does not take, what closes alone:
+// what is wrong with the rest keeps nothing open. It returns why it was not taken; if that fails, too, why that does.
 func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha1.Tunnel, allow []v1alpha1.Exposure) error {
 	if !apierrors.IsInvalid(refused) || equality.Semantic.DeepEqual(allow, tunnel.Spec.Allow) {
 		return refused
@@ -110,13 +103,11 @@ func (r *Peers) closeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 }
 
 func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	var err error
+	write := func() error { return r.Client.Update(ctx, tunnel, client.FieldOwner(v1alpha1.Manager)) }
 	if tunnel.ResourceVersion == "" {
-		err = r.Client.Create(ctx, tunnel, client.FieldOwner(v1alpha1.Manager))
-	} else {
-		err = r.Client.Update(ctx, tunnel, client.FieldOwner(v1alpha1.Manager))
+		write = func() error { return r.Client.Create(ctx, tunnel, client.FieldOwner(v1alpha1.Manager)) }
 	}
-	if err != nil {
+	if err := write(); err != nil {
 		return fmt.Errorf("tunnel to %s: %w", tunnel.Name, err)
 	}
 	return nil

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -90,13 +89,6 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager) error {
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: contractWorkers}).
 		Complete(r)
-}
-
-// updates lets of updates only those pass that matter.
-func updates(matters func(before, after client.Object) bool) builder.Predicates {
-	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return matters(e.ObjectOld, e.ObjectNew)
-	}})
 }
 
 // asks says whether a PeeringRequest may ask a ForeignCluster.
@@ -174,14 +166,11 @@ type requestEdit struct {
 }
 
 func (e *requestEdit) write(ctx context.Context) error {
-	if equality.Semantic.DeepEqual(e.written.Status, e.Status) {
-		return nil
+	err := store.PatchStatus(ctx, e.client, e.written, e.PeeringRequest)
+	if err == nil {
+		e.written = e.DeepCopy()
 	}
-	if err := e.client.Status().Patch(ctx, e.PeeringRequest, client.MergeFrom(e.written), client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("status of peering request %s: %w", e.Name, err)
-	}
-	e.written = e.DeepCopy()
-	return nil
+	return err
 }
 
 func (e *requestEdit) say(c metav1.Condition) {
@@ -494,37 +483,35 @@ func (r *Requests) contract(
 // it signed by both, with what of the request it fulfils.
 func (r *Requests) agree(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, commit func(context.Context) error,
-) (peering.Envelope, store.Fulfilment, error) {
-	none := store.Fulfilment{}
+) (signed peering.Envelope, fulfils store.Fulfilment, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	peer, self := peering.ClusterID(fc.Spec.ClusterID), r.Identity()
 	offer, envelope, err := r.draft(ctx, request, fc, ask, held, r.Provider.Request)
 	if err != nil {
-		return peering.Envelope{}, none, err
+		return signed, fulfils, err
 	}
 	if envelope, err = envelope.Sign(rand.Reader, self.ID(), self.Signer()); err != nil {
-		return peering.Envelope{}, none, fmt.Errorf("sign contract %s: %w", offer.ContractID, err)
+		return signed, fulfils, fmt.Errorf("sign contract %s: %w", offer.ContractID, err)
 	}
 	if err := commit(ctx); err != nil {
-		return peering.Envelope{}, none, err
+		return signed, fulfils, err
 	}
-	signed, err := r.Provider.Sign(ctx, peer, envelope)
-	if err != nil {
-		return peering.Envelope{}, none, err
+	if signed, err = r.Provider.Sign(ctx, peer, envelope); err != nil {
+		return signed, fulfils, err
 	}
 	// An envelope that carries our signature is one that we signed: this one, or
 	// one of an earlier round whose answer was lost.
 	terms, err := signed.Verify()
 	if err != nil {
-		return peering.Envelope{}, none, peering.Errorf(peering.ReasonResponseInvalid, "what the provider returned: %s", err)
+		return signed, fulfils, peering.Errorf(peering.ReasonResponseInvalid, "what the provider returned: %s", err)
 	}
 	if terms.RequestID != ask.RequestID || terms.Provider.ID != peer || terms.Consumer.ID != self.ID() || terms.ContractID != offer.ContractID {
-		return peering.Envelope{}, none, peering.Errorf(peering.ReasonResponseInvalid, "the provider returned a contract of another request")
+		return signed, fulfils, peering.Errorf(peering.ReasonResponseInvalid, "the provider returned a contract of another request")
 	}
 	got := peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore), StorageClasses: offer.StorageClasses}
 	if signed.Hash() != envelope.Hash() && market.Worse(ask, got, nil) != "" {
-		return signed, none, nil // of an earlier spec: the next revision mends it
+		return signed, fulfils, nil // of an earlier spec: the next revision mends it
 	}
 	return signed, store.Fulfilment{Generation: request.Generation, Duration: ask.Duration}, nil
 }
@@ -535,36 +522,31 @@ func (r *Requests) agree(
 func (r *Requests) draft(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract,
 	call func(context.Context, peering.ClusterID, peering.Ask) (peering.Advertisement, error),
-) (peering.Advertisement, peering.Envelope, error) {
-	no := func(err error) (peering.Advertisement, peering.Envelope, error) {
-		return peering.Advertisement{}, peering.Envelope{}, err
-	}
+) (offer peering.Advertisement, envelope peering.Envelope, err error) {
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
 	if err != nil {
-		return no(fmt.Errorf("trust bundle of %s: %w", fc.Name, err))
+		return offer, envelope, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
 	}
-	offer, err := call(ctx, peer, ask)
-	if err != nil {
-		return no(unanswered(err))
+	if offer, err = call(ctx, peer, ask); err != nil {
+		return offer, envelope, unanswered(err)
 	}
 	before := market.AgreedBefore(request, fc)
 	if held != nil {
 		before = market.Agreed{Held: &held.terms, Price: &held.terms.Price}
 		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
-			return no(peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision))
+			return offer, envelope, peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision)
 		}
 	}
 	if err := market.Unacceptable(ask, offer, before, r.Now()); err != nil {
-		return no(err)
+		return offer, envelope, err
 	}
 	terms := market.TermsOf(offer, r.Identity().Party(), bundle.Party(peer), r.Now())
 	if terms.ContractID == "" { // a preview names none
 		terms.ContractID = cmp.Or(ask.ContractID, "preview")
 	}
-	envelope, err := peering.NewEnvelope(terms)
-	if err != nil {
-		return no(peering.Errorf(peering.ReasonContractMismatch, "the offer makes no contract: %s", err))
+	if envelope, err = peering.NewEnvelope(terms); err != nil {
+		return offer, envelope, peering.Errorf(peering.ReasonContractMismatch, "the offer makes no contract: %s", err)
 	}
 	return offer, envelope, nil
 }

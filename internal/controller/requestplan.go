@@ -106,10 +106,7 @@ func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why c
 		// What there is lasts on: an ask for all that is free would get what happens to
 		// be, and a changed spec was refused.
 		if fulfils.Generation != s.Generation {
-			ask.Resources = nil
-		}
-		if fulfils.Generation != s.Generation {
-			ask.Network, ask.RuntimeClasses, ask.StorageClasses = h.terms.Network, h.terms.RuntimeClasses, nil
+			ask.Resources, ask.Network, ask.RuntimeClasses, ask.StorageClasses = nil, h.terms.Network, h.terms.RuntimeClasses, nil
 		}
 	}
 	ask.Resources = ask.Resources.KeepUnnamed(h.terms.Resources)

@@ -510,18 +510,11 @@ func agreement(terms peering.Terms, stored *v1alpha1.Contract) (agreed bool, rea
 		return false, "Incomparable", fmt.Sprintf("statement %d: %s", s.Sequence, err), true
 	}
 	if percent.Cmp(limit) > 0 && apart(stated.Amount, mine.Amount, slack.Amount) {
+		owed, _ := s.Price.Cost(counted) // mine, or nothing
 		return false, "Differs", fmt.Sprintf("statement %d, of %s to %s, differs by %s%% from what this cluster counted: the provider says %s, this cluster %s",
-			s.Sequence, s.From.Format(time.RFC3339), s.To.Format(time.RFC3339), percent, usageText(s.Used, s.Amount), usageText(counted, costOr(s.Price, counted))), true
+			s.Sequence, s.From.Format(time.RFC3339), s.To.Format(time.RFC3339), percent, usageText(s.Used, s.Amount), usageText(counted, owed)), true
 	}
 	return true, "Agrees", fmt.Sprintf("statement %d is within %d%% of what this cluster counted", s.Sequence, agreeWithin), true
-}
-
-func costOr(price peering.PriceList, used peering.Usage) peering.Money {
-	m, err := price.Cost(used)
-	if err != nil {
-		return peering.Money{}
-	}
-	return m
 }
 
 // usageText says what was used, for people.

@@ -24,12 +24,16 @@ func allAsOne(name string) handler.EventHandler {
 // onlyReadiness lets creations and deletions of Nodes pass, and updates that change
 // whether a Node is Ready: its status changes every few seconds.
 func onlyReadiness() builder.Predicates {
-	return builder.WithPredicates(predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			return isReady(e.ObjectOld.(*corev1.Node)) != isReady(e.ObjectNew.(*corev1.Node))
-		},
-		GenericFunc: func(event.GenericEvent) bool { return false },
+	return updates(func(before, after client.Object) bool {
+		return isReady(before.(*corev1.Node)) != isReady(after.(*corev1.Node))
 	})
+}
+
+// updates lets of updates only those pass that matter.
+func updates(matters func(before, after client.Object) bool) builder.Predicates {
+	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return matters(e.ObjectOld, e.ObjectNew)
+	}})
 }
 
 func isReady(n *corev1.Node) bool {

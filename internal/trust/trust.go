@@ -425,7 +425,7 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 // another token is needed.
 func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text []byte) (token peering.Token, info identity.ClusterInfo, err error) {
 	final := func(reason, format string, args ...any) (peering.Token, identity.ClusterInfo, error) {
-		return token, info, &notYetError{Attempt: Attempt{Reason: reason, Message: fmt.Sprintf(format, args...)}, final: true}
+		return token, info, &notYetError{Attempt: Attempt{reason, fmt.Sprintf(format, args...)}, final: true}
 	}
 	where := fmt.Sprintf("the token in Secret %s/%s", r.Namespace, fc.Spec.JoinToken.Name)
 	token, err = peering.ParseToken(string(text))
