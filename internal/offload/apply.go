@@ -419,7 +419,7 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 // find returns where a pod with this UID is, as far as this process knows: any that it
 // made is in the cache or, for a moment, in the ledger.
 func (p *Provider) find(contract, uid string) []types.NamespacedName {
-	pods := p.inv.withUID(contract, uid)
+	pods := indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, uid))
 	if o := p.ledger.get(contract, uid); o != nil {
 		pods = append(pods, o)
 	}

@@ -2,7 +2,7 @@ package offload
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,9 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -33,15 +31,17 @@ import (
 // in the namespaces that it made, and counts them there; events it watches there,
 // in some.
 type inventory struct {
-	p     *Provider
+	p *Provider
+	// ctx and queue are run's.
+	ctx   context.Context //nolint:containedctx // informers do not hand it to handlers
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// synced is closed when all these are known.
 	synced chan struct{}
 
-	offloads, pods, services, slices cache.Indexer
-	spaces                           cache.Store
+	informers                                []cache.Controller
+	offloads, spaces, pods, services, slices cache.Indexer
 	// podsKnown says whether the pods are.
-	podsKnown func() bool
+	podsKnown cache.InformerSynced
 
 	mu sync.Mutex
 	// watches has what is kept of each namespace.
@@ -71,14 +71,52 @@ const (
 )
 
 func newInventory(p *Provider) *inventory {
-	index := func() cache.Indexer {
-		return cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	}
-	return &inventory{
+	v := &inventory{
 		p: p, synced: make(chan struct{}), watches: make(map[string]*spaceWatch),
 		eventWatches: make(map[peering.ClusterID]int), configs: make(chan struct{}, configsAtOnce),
-		offloads: index(), pods: index(), services: index(), slices: index(), podsKnown: func() bool { return false },
-		spaces: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc),
+	}
+	ours := []client.ListOption{client.MatchingLabels{api.LabelManaged: api.Manager}, client.HasLabels{api.LabelPeer}}
+	v.spaces = v.add(func() client.ObjectList { return &corev1.NamespaceList{} }, &corev1.Namespace{}, handle(v.seeSpace, v.leaveSpace), nil, ours...)
+	v.pods = v.add(func() client.ObjectList { return &corev1.PodList{} }, &corev1.Pod{}, v.podHandler(), nil, ours...)
+	v.podsKnown = v.informers[len(v.informers)-1].HasSynced
+	v.services = v.add(func() client.ObjectList { return &corev1.ServiceList{} }, &corev1.Service{}, handle(v.seeService, v.leaveService), nil, ours...)
+	seeSlice := handle(v.seeSlice, v.seeSlice)
+	seeSlice.AddFunc = nil // the reflector made it
+	v.slices = v.add(func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, seeSlice, nil, ours...)
+	v.offloads = v.add(func() client.ObjectList { return &api.OffloadedPodList{} }, &api.OffloadedPod{}, handle(v.seeOffloaded, v.leaveOffloaded), cache.Indexers{
+		byContract: func(o any) ([]string, error) { return []string{o.(*api.OffloadedPod).Spec.Contract}, nil },
+		byUID: func(o any) ([]string, error) {
+			s := o.(*api.OffloadedPod).Spec
+			return []string{graveOf(s.Contract, s.OriginUID)}, nil
+		},
+	})
+	return v
+}
+
+// add makes an informer of one kind for all namespaces, and returns what it fills.
+func (v *inventory) add(list func() client.ObjectList, o client.Object, handler cache.ResourceEventHandler, more cache.Indexers, opts ...client.ListOption) cache.Indexer {
+	indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	maps.Copy(indexers, more)
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: listWatch(v.p.client, list, opts...), ObjectType: o, Transform: slim, Indexers: indexers, Handler: handler,
+	})
+	v.informers = append(v.informers, informer)
+	return store.(cache.Indexer)
+}
+
+// handle has objects of one kind seen as they are, and leave when they are gone.
+func handle[T any](see, leave func(T)) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { see(o.(T)) },
+		UpdateFunc: func(_, o any) { see(o.(T)) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			if gone, ok := o.(T); ok {
+				leave(gone)
+			}
+		},
 	}
 }
 
@@ -89,76 +127,45 @@ type plainListWatch struct{ *cache.ListWatch }
 // lists, which not every client has.
 func (plainListWatch) IsWatchListSemanticsUnSupported() bool { return true }
 
+// listWatch lists page by page, and keeps of each what is read of it: whole objects of a
+// peer may be larger than the agent.
 func listWatch(c client.WithWatch, list func() client.ObjectList, opts ...client.ListOption) cache.ListerWatcher {
-	with := func(o metav1.ListOptions) []client.ListOption {
-		return append(slices.Clip(opts), &client.ListOptions{Raw: &o, Limit: o.Limit, Continue: o.Continue})
-	}
 	return plainListWatch{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return listPages(ctx, c, list(), list, o, opts)
+		// Without the options: lists from the API server's cache come whole.
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			all, items := list(), []runtime.Object(nil)
+			err := eachPage(ctx, c, list, func(part client.ObjectList) error {
+				all.SetResourceVersion(part.GetResourceVersion())
+				return meta.EachListItem(part, func(item runtime.Object) error {
+					_, err := slim(item)
+					items = append(items, item.DeepCopyObject())
+					return err
+				})
+			}, opts...)
+			if err != nil {
+				return nil, err
+			}
+			return all, meta.SetList(all, items)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return c.Watch(ctx, list(), with(o)...)
+			return c.Watch(ctx, list(), append(slices.Clip(opts), &client.ListOptions{Raw: &o})...)
 		},
 	}}
 }
 
-// listPages lists into all page by page, and keeps of each what is read of it: whole
-// objects of a peer may be larger than the agent.
-func listPages(ctx context.Context, c client.Client, all client.ObjectList, page func() client.ObjectList, o metav1.ListOptions, opts []client.ListOption) (runtime.Object, error) {
-	// Lists from the API server's cache come whole.
-	o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", listPage
-	var items []runtime.Object
-	for {
-		part := page()
-		if err := c.List(ctx, part, append(slices.Clip(opts), &client.ListOptions{Raw: &o, Limit: o.Limit, Continue: o.Continue})...); err != nil {
-			return nil, err //nolint:wrapcheck // the informer looks at what it is
-		}
-		err := meta.EachListItem(part, func(item runtime.Object) error {
-			_, err := slim(item)
-			items = append(items, item.DeepCopyObject())
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read a list: %w", err)
-		}
-		all.SetResourceVersion(part.GetResourceVersion())
-		if o.Continue = part.GetContinue(); o.Continue == "" {
-			return all, meta.SetList(all, items)
-		}
-	}
-}
-
-// informers are the watches of the inventory, and what they fill.
-type informers struct {
-	all []cache.Controller
-}
-
-// add makes an informer of one kind for all namespaces.
-func (n *informers) add(v *inventory, list func() client.ObjectList, o client.Object, opts []client.ListOption,
-	indexers cache.Indexers, handler cache.ResourceEventHandler,
-) cache.Indexer {
-	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: listWatch(v.p.client, list, opts...), ObjectType: o, Transform: slim, Indexers: indexers, Handler: handler,
-	})
-	n.all = append(n.all, informer)
-	return store.(cache.Indexer)
-}
-
 // run watches until ctx ends.
 func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	v.queue = queue
+	v.ctx, v.queue = ctx, queue
 	defer v.work.Wait()
-	in := v.informers(ctx)
-	known := make([]cache.InformerSynced, 0, len(in.all))
-	for _, informer := range in.all {
+	known := make([]cache.InformerSynced, 0, len(v.informers))
+	for _, informer := range v.informers {
 		v.work.Go(func() { informer.RunWithContext(ctx) })
 		known = append(known, informer.HasSynced)
 	}
 	if cache.WaitForCacheSync(ctx.Done(), known...) {
 		close(v.synced)
 		// What was seen while this began is reconciled again, now that all is known.
-		for _, o := range v.all() {
+		for _, o := range typed[*api.OffloadedPod](v.offloads.List()) {
 			v.touch(o.Namespace, o.Name, o.Spec.Contract)
 			v.p.changed(o.Spec.Contract)
 		}
@@ -172,65 +179,13 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 			return
 		case <-recount.C:
 			for _, ns := range v.namespaces() {
-				v.countConfigs(ctx, ns.Name)
+				v.countConfigs(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]))
 			}
 		}
 	}
 }
 
-// informers returns the informers that fill the caches.
-func (v *inventory) informers(ctx context.Context) (in informers) {
-	managed := labels.SelectorFromSet(labels.Set{api.LabelManaged: api.Manager})
-	if peer, err := labels.NewRequirement(api.LabelPeer, selection.Exists, nil); err == nil {
-		managed = managed.Add(*peer)
-	}
-	ours := []client.ListOption{client.MatchingLabelsSelector{Selector: managed}}
-	spaced := func() cache.Indexers { return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc} }
-	contracted := spaced()
-	contracted[byContract] = func(o any) ([]string, error) { return []string{o.(*api.OffloadedPod).Spec.Contract}, nil }
-	contracted[byUID] = func(o any) ([]string, error) {
-		s := o.(*api.OffloadedPod).Spec
-		return []string{graveOf(s.Contract, s.OriginUID)}, nil
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.spaces = in.add(v, func() client.ObjectList { return &corev1.NamespaceList{} }, &corev1.Namespace{}, ours, cache.Indexers{},
-		cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { v.seeSpace(ctx, o.(*corev1.Namespace)) },
-			UpdateFunc: func(_, o any) { v.seeSpace(ctx, o.(*corev1.Namespace)) },
-			DeleteFunc: v.leaveSpace,
-		})
-	v.pods = in.add(v, func() client.ObjectList { return &corev1.PodList{} }, &corev1.Pod{}, ours, spaced(), v.podHandler())
-	v.podsKnown = in.all[len(in.all)-1].HasSynced
-	v.services = in.add(v, func() client.ObjectList { return &corev1.ServiceList{} }, &corev1.Service{}, ours, spaced(),
-		cache.ResourceEventHandlerFuncs{
-			AddFunc:    v.seeService,
-			UpdateFunc: func(_, o any) { v.seeService(o) },
-			DeleteFunc: func(o any) {
-				if svc, ok := object[*corev1.Service](o); ok {
-					v.p.stock.drop(stockKey{peering.KindService, svc.Namespace, svc.Name})
-				}
-			},
-		})
-	v.slices = in.add(v, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, ours, spaced(),
-		cache.ResourceEventHandlerFuncs{
-			UpdateFunc: func(_, o any) { v.seeSlice(o) },
-			DeleteFunc: v.seeSlice,
-		})
-	v.offloads = in.add(v, func() client.ObjectList { return &api.OffloadedPodList{} }, &api.OffloadedPod{}, nil, contracted,
-		cache.ResourceEventHandlerFuncs{
-			AddFunc:    v.seeOffloaded,
-			UpdateFunc: func(_, o any) { v.seeOffloaded(o) }, //nolint:contextcheck // a watch of events ends with its namespace
-			DeleteFunc: v.leaveOffloaded,
-		})
-	return in
-}
-
-func (v *inventory) seeOffloaded(in any) {
-	o, ok := object[*api.OffloadedPod](in)
-	if !ok {
-		return
-	}
+func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
 	v.p.stock.set(podKey(o), stockItem{
 		peer: peering.ClusterID(o.Spec.PeerID), contract: o.Spec.Contract, bytes: notedBytes(o.Annotations),
 	})
@@ -241,11 +196,7 @@ func (v *inventory) seeOffloaded(in any) {
 	}
 }
 
-func (v *inventory) leaveOffloaded(in any) {
-	o, ok := object[*api.OffloadedPod](in)
-	if !ok {
-		return
-	}
+func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	v.p.stock.drop(podKey(o))
 	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	v.p.hub.gone(o.Spec.Contract, podRef(o))
@@ -256,12 +207,8 @@ func (v *inventory) leaveOffloaded(in any) {
 	}
 }
 
-// seeService notes a Service and has its endpoints looked at.
-func (v *inventory) seeService(in any) {
-	svc, ok := object[*corev1.Service](in)
-	if !ok {
-		return
-	}
+// seeService counts a Service and has its endpoints compared.
+func (v *inventory) seeService(svc *corev1.Service) {
 	var item stockItem
 	if note, err := readNote(svc.Annotations[noteService]); err == nil {
 		item = countService(note)
@@ -272,51 +219,31 @@ func (v *inventory) seeService(in any) {
 	v.p.services.space(svc.Namespace)
 }
 
-// seeSlice has the Services of a namespace looked at whose EndpointSlices changed.
-func (v *inventory) seeSlice(in any) {
-	if s, ok := object[*discoveryv1.EndpointSlice](in); ok {
-		v.p.services.space(s.Namespace)
-	}
+func (v *inventory) leaveService(svc *corev1.Service) {
+	v.p.stock.drop(stockKey{peering.KindService, svc.Namespace, svc.Name})
 }
 
+// seeSlice has the Services of a namespace compared whose EndpointSlices changed.
+func (v *inventory) seeSlice(s *discoveryv1.EndpointSlice) { v.p.services.space(s.Namespace) }
+
 func (v *inventory) podHandler() cache.ResourceEventHandler {
-	touch := func(in any) *corev1.Pod {
-		pod, ok := object[*corev1.Pod](in)
-		if !ok {
-			return nil
-		}
-		v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
-		return pod
+	h := handle(func(pod *corev1.Pod) { v.seePod(&corev1.Pod{}, pod) }, func(pod *corev1.Pod) {
+		v.remember(pod)
+		v.seePod(pod, &corev1.Pod{ObjectMeta: pod.ObjectMeta})
+	})
+	h.UpdateFunc = func(before, pod any) { v.seePod(before.(*corev1.Pod), pod.(*corev1.Pod)) }
+	return h
+}
+
+// seePod sees a pod change; one that is not there, before or after, has no status.
+func (v *inventory) seePod(before, pod *corev1.Pod) {
+	v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
+	if before.Status.PodIP != pod.Status.PodIP || before.Spec.NodeName != pod.Spec.NodeName {
+		v.p.services.space(pod.Namespace)
 	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			if pod := touch(o); pod != nil && pod.Status.PodIP != "" {
-				v.p.services.space(pod.Namespace)
-				v.p.changed(pod.Labels[api.LabelContract])
-			}
-		},
-		UpdateFunc: func(before, o any) {
-			pod := touch(o)
-			old, ok := before.(*corev1.Pod)
-			if !ok || pod == nil {
-				return
-			}
-			if old.Status.PodIP != pod.Status.PodIP || old.Spec.NodeName != pod.Spec.NodeName {
-				v.p.services.space(pod.Namespace)
-			}
-			// Of a pod that runs, its addresses are exposed, and nothing else is.
-			if !slices.Equal(old.Status.PodIPs, pod.Status.PodIPs) || old.Status.PodIP != pod.Status.PodIP || ended(old.Status.Phase) != ended(pod.Status.Phase) {
-				v.p.changed(pod.Labels[api.LabelContract])
-			}
-		},
-		DeleteFunc: func(o any) {
-			if pod, ok := object[*corev1.Pod](o); ok {
-				v.remember(pod)
-				v.p.services.space(pod.Namespace)
-				v.p.changed(pod.Labels[api.LabelContract])
-			}
-			touch(o)
-		},
+	// Of a pod that runs, its addresses are exposed, and nothing else is.
+	if !slices.Equal(before.Status.PodIPs, pod.Status.PodIPs) || before.Status.PodIP != pod.Status.PodIP || ended(before.Status.Phase) != ended(pod.Status.Phase) {
+		v.p.changed(pod.Labels[api.LabelContract])
 	}
 }
 
@@ -324,38 +251,23 @@ func podKey(o *api.OffloadedPod) stockKey { return stockKey{peering.KindPod, o.N
 
 // slim takes away what is not read, to save memory.
 func slim(in any) (any, error) {
+	if o, ok := in.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
 	switch o := in.(type) {
 	case *api.OffloadedPod:
-		o.ManagedFields = nil
-		if len(o.Spec.Template.Raw) == 0 {
-			break // it was here before
+		if len(o.Spec.Template.Raw) > 0 { // else it was here before
+			setAnnotation(o, noteBytes, strconv.Itoa(podBytes(len(o.Spec.Template.Raw))))
+			o.Spec.Template = runtime.RawExtension{}
 		}
-		setAnnotation(o, noteBytes, strconv.Itoa(podBytes(len(o.Spec.Template.Raw))))
-		o.Spec.Template = runtime.RawExtension{}
-	case *corev1.Namespace:
-		o.ManagedFields = nil
 	case *corev1.Pod:
-		o.ManagedFields, o.Annotations = nil, map[string]string{api.AnnotationHash: o.Annotations[api.AnnotationHash]}
+		o.Annotations = map[string]string{api.AnnotationHash: o.Annotations[api.AnnotationHash]}
 		o.Spec = corev1.PodSpec{
 			NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork,
 			TerminationGracePeriodSeconds: o.Spec.TerminationGracePeriodSeconds,
 		}
-	case *corev1.Event:
-		o.ManagedFields = nil
-	case *corev1.Service:
-		o.ManagedFields = nil
-	case *discoveryv1.EndpointSlice:
-		o.ManagedFields = nil
 	}
 	return in, nil
-}
-
-func object[T any](o any) (T, bool) {
-	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = gone.Obj
-	}
-	t, ok := o.(T)
-	return t, ok
 }
 
 // touch notifies the reconciler of a pod, and those that watch the
@@ -366,28 +278,28 @@ func (v *inventory) touch(namespace, name, contract string) {
 	v.p.hub.touch(contract, key)
 }
 
-func (v *inventory) seeSpace(parent context.Context, ns *corev1.Namespace) {
+func (v *inventory) seeSpace(ns *corev1.Namespace) {
 	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
 	v.p.stock.set(stockKey{kind: peering.KindNamespace, name: ns.Name}, stockItem{peer: peer})
 	v.mu.Lock()
 	_, known := v.watches[ns.Name]
-	if known || parent.Err() != nil {
+	if known || v.ctx.Err() != nil {
 		v.mu.Unlock()
 		return
 	}
-	ctx, cancel := context.WithCancel(parent)
+	ctx, cancel := context.WithCancel(v.ctx)
 	v.watches[ns.Name] = &spaceWatch{ctx: ctx, cancel: cancel, peer: peer, last: make(map[types.UID]corev1.PodStatus)}
-	v.work.Go(func() { v.countConfigs(ctx, ns.Name) })
+	v.work.Go(func() { v.countConfigs(ctx, ns.Name, peer) })
 	v.mu.Unlock()
 	// Its pods may have been seen first.
 	if slices.ContainsFunc(v.in(ns.Name), live) {
-		v.watchEvents(ns.Name) //nolint:contextcheck // it ends with the namespace
+		v.watchEvents(ns.Name)
 	}
 }
 
 // countConfigs counts the ConfigMaps and Secrets of a namespace, without reading
 // what is in them.
-func (v *inventory) countConfigs(ctx context.Context, namespace string) {
+func (v *inventory) countConfigs(ctx context.Context, namespace string, peer peering.ClusterID) {
 	select {
 	case v.configs <- struct{}{}:
 	case <-ctx.Done():
@@ -399,25 +311,16 @@ func (v *inventory) countConfigs(ctx context.Context, namespace string) {
 	}
 	since := v.p.stock.mark()
 	listed := make(map[stockKey]stockItem)
-	for kind, name := range map[peering.Kind]string{peering.KindConfigMap: "ConfigMapList", peering.KindSecret: "SecretList"} {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(name))
-		if err := v.p.client.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{api.LabelManaged: api.Manager}); err != nil {
-			if ctx.Err() == nil {
-				v.p.cfg.Log.Warn("count what is in a namespace", "namespace", namespace, "err", err)
-			}
-			return
-		}
-		for i := range list.Items {
-			o := &list.Items[i]
-			if o.Name != recordName {
-				listed[stockKey{kind, namespace, o.Name}] = stockItem{
-					peer: peering.ClusterID(o.Labels[api.LabelPeer]), contract: firstHolder(o), bytes: notedBytes(o.Annotations),
-				}
-			}
-		}
+	err := v.p.eachShared(ctx, namespace, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
+		listed[stockKey{kind, namespace, o.Name}] = stockItem{peer: peer, contract: firstHolder(o), bytes: notedBytes(o.Annotations)}
+		return nil
+	}, peering.KindConfigMap, peering.KindSecret)
+	switch {
+	case err == nil:
+		v.p.stock.replaceConfigs(namespace, since, listed)
+	case ctx.Err() == nil:
+		v.p.cfg.Log.Warn("count what is in a namespace", "namespace", namespace, "err", err)
 	}
-	v.p.stock.replaceConfigs(namespace, since, listed)
 }
 
 // watchEvents watches the events of a namespace, if there is room.
@@ -440,10 +343,10 @@ func (v *inventory) watchEvents(namespace string) {
 			// What happened before this process began was said by the one before.
 			AddFunc: func(o any, initial bool) {
 				if !initial {
-					v.event(o)
+					v.event(o.(*corev1.Event))
 				}
 			},
-			UpdateFunc: func(_, o any) { v.event(o) },
+			UpdateFunc: func(_, o any) { v.event(o.(*corev1.Event)) },
 		},
 	})
 	v.work.Go(func() {
@@ -484,11 +387,7 @@ func (v *inventory) endEvents(w *spaceWatch) {
 	}
 }
 
-func (v *inventory) leaveSpace(o any) {
-	ns, ok := object[*corev1.Namespace](o)
-	if !ok {
-		return
-	}
+func (v *inventory) leaveSpace(ns *corev1.Namespace) {
 	v.mu.Lock()
 	if w := v.watches[ns.Name]; w != nil {
 		v.endEvents(w)
@@ -537,48 +436,26 @@ func (v *inventory) lastWords(namespace string, uid types.UID) (corev1.PodStatus
 // pod returns a pod as it was last seen. known is false as long as the pods are
 // not known: then no pod means nothing.
 func (v *inventory) pod(namespace, name string) (pod *corev1.Pod, known bool) {
-	v.mu.Lock()
-	pods, synced := v.pods, v.podsKnown
-	v.mu.Unlock()
-	// Without the lock: this waits for the informer, whose handlers take it.
-	if !synced() {
+	if !v.podsKnown() {
 		return nil, false
 	}
-	o, ok, err := pods.GetByKey(namespace + "/" + name)
-	if err != nil || !ok {
-		return nil, true
-	}
-	return o.(*corev1.Pod), true
+	return byKey[corev1.Pod](v.pods, types.NamespacedName{Namespace: namespace, Name: name}), true
 }
 
 // offloaded returns an OffloadedPod as it was last seen, without its template,
 // or nil.
 func (v *inventory) offloaded(key types.NamespacedName) *api.OffloadedPod {
-	o, ok, err := v.index().GetByKey(key.String())
-	if err != nil || !ok {
-		return nil
-	}
-	return o.(*api.OffloadedPod)
+	return byKey[api.OffloadedPod](v.offloads, key)
 }
-
-func (v *inventory) index() cache.Indexer {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.offloads
-}
-
-// all returns all OffloadedPods, without their templates.
-func (v *inventory) all() []*api.OffloadedPod { return typed[*api.OffloadedPod](v.index().List()) }
 
 // of returns the OffloadedPods of a contract, without their templates.
 func (v *inventory) of(contract string) []*api.OffloadedPod {
-	return indexed[*api.OffloadedPod](v.index(), byContract, contract)
+	return indexed[*api.OffloadedPod](v.offloads, byContract, contract)
 }
 
-// withUID returns the OffloadedPods of a contract for the pod with this UID at home,
-// without their templates.
-func (v *inventory) withUID(contract, uid string) []*api.OffloadedPod {
-	return indexed[*api.OffloadedPod](v.index(), byUID, graveOf(contract, uid))
+// in returns the OffloadedPods of a namespace, without their templates.
+func (v *inventory) in(namespace string) []*api.OffloadedPod {
+	return indexed[*api.OffloadedPod](v.offloads, cache.NamespaceIndex, namespace)
 }
 
 // peerOf returns whose namespace it is.
@@ -591,31 +468,19 @@ func (v *inventory) peerOf(namespace string) peering.ClusterID {
 	return ""
 }
 
-// in returns the OffloadedPods of a namespace, without their templates.
-func (v *inventory) in(namespace string) []*api.OffloadedPod {
-	return indexed[*api.OffloadedPod](v.index(), cache.NamespaceIndex, namespace)
+// namespaces returns the namespaces that are here for peers.
+func (v *inventory) namespaces() []*corev1.Namespace { return typed[*corev1.Namespace](v.spaces.List()) }
+
+// byKey returns an object, nil if it is not there.
+func byKey[T any](objects cache.Indexer, key types.NamespacedName) *T {
+	o, _, _ := objects.GetByKey(key.String()) // an indexer in memory has no errors
+	found, _ := o.(*T)
+	return found
 }
 
-// servicesIn returns the Services that are reflected into a namespace.
-func (v *inventory) servicesIn(namespace string) []*corev1.Service {
-	v.mu.Lock()
-	index := v.services
-	v.mu.Unlock()
-	return indexed[*corev1.Service](index, cache.NamespaceIndex, namespace)
-}
-
-func (v *inventory) slicesIn(namespace string) []*discoveryv1.EndpointSlice {
-	v.mu.Lock()
-	index := v.slices
-	v.mu.Unlock()
-	return indexed[*discoveryv1.EndpointSlice](index, cache.NamespaceIndex, namespace)
-}
-
+// indexed returns the objects that an index has for a value, in no order.
 func indexed[T any](objects cache.Indexer, index, value string) []T {
-	list, err := objects.ByIndex(index, value)
-	if err != nil {
-		return nil // there is no such index
-	}
+	list, _ := objects.ByIndex(index, value) // its error is that there is no such index
 	return typed[T](list)
 }
 
@@ -625,12 +490,4 @@ func typed[T any](list []any) []T {
 		out = append(out, o.(T))
 	}
 	return out
-}
-
-// namespaces returns the namespaces that are here for peers.
-func (v *inventory) namespaces() []*corev1.Namespace {
-	v.mu.Lock()
-	store := v.spaces
-	v.mu.Unlock()
-	return typed[*corev1.Namespace](store.List())
 }

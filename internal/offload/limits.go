@@ -27,8 +27,6 @@ const (
 	// whenever its readiness changes, which the pod's own probes decide.
 	maxPodBytes     = 128 << 10
 	maxPeerPodBytes = 64 << 20
-	// listPage is how many objects of a kind are read at once when the agent begins.
-	listPage = 500
 	// configsInterval is how often the ConfigMaps and Secrets of a namespace are
 	// counted again, configsAtOnce is in how many namespaces at a time.
 	configsInterval = 10 * time.Minute

@@ -15,10 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -27,30 +28,28 @@ import (
 // namespace of each at a time, so that one with many does not delay the others.
 type reflector struct {
 	p *Provider
+	// peers are those that have namespaces to compare.
+	peers workqueue.TypedInterface[peering.ClusterID]
 
 	mu sync.Mutex
-	// gathering are the namespaces that changed a moment ago, ready those to look at,
-	// by peer, and turns the peers that have some, whose turn is next first.
+	// gathering are the namespaces that changed a moment ago, ready those to compare, by
+	// peer. A peer of whom one is being compared is there, too.
 	gathering map[string]struct{}
 	ready     map[peering.ClusterID][]string
-	turns     []peering.ClusterID
-	// busy are the peers of whom a namespace is looked at.
-	busy map[peering.ClusterID]bool
-	wake notify.Channel
 }
 
 func newReflector(p *Provider) *reflector {
 	return &reflector{
-		p: p, gathering: make(map[string]struct{}), ready: make(map[peering.ClusterID][]string),
-		busy: make(map[peering.ClusterID]bool), wake: notify.New(),
+		p: p, peers: workqueue.NewTyped[peering.ClusterID](),
+		gathering: make(map[string]struct{}), ready: make(map[peering.ClusterID][]string),
 	}
 }
 
-// space has the Services of a namespace looked at.
+// space has the Services of a namespace compared.
 func (r *reflector) space(name string) { r.later(name, reflectGather) }
 
-// later has the Services of a namespace looked at after a pause. What changes in
-// between is looked at with it.
+// later has the Services of a namespace compared after a pause, with all that changes
+// in between.
 func (r *reflector) later(name string, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,50 +60,43 @@ func (r *reflector) later(name string, pause time.Duration) {
 	time.AfterFunc(pause, func() { r.enqueue(name) })
 }
 
-// enqueue has a namespace looked at when it is its peer's turn.
+// enqueue has a namespace compared when it is its peer's turn.
 func (r *reflector) enqueue(name string) {
 	peer := r.p.inv.peerOf(name)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.gathering, name)
 	if !slices.Contains(r.ready[peer], name) {
-		if len(r.ready[peer]) == 0 {
-			r.turns = append(r.turns, peer)
-		}
 		r.ready[peer] = append(r.ready[peer], name)
+		r.peers.Add(peer)
 	}
-	r.mu.Unlock()
-	r.wake.Notify()
 }
 
-// next returns a namespace of the peer whose turn it is, and marks the peer busy.
+// next waits for the turn of a peer, and returns one of its namespaces; false after run.
 func (r *reflector) next() (peer peering.ClusterID, name string, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.turns, func(p peering.ClusterID) bool { return !r.busy[p] })
-	if i < 0 {
+	peer, shut := r.peers.Get()
+	if shut {
 		return "", "", false
 	}
-	peer = r.turns[i]
-	name = r.ready[peer][0]
-	r.turns = slices.Delete(r.turns, i, i+1)
-	if r.ready[peer] = r.ready[peer][1:]; len(r.ready[peer]) > 0 {
-		r.turns = append(r.turns, peer)
-	} else {
-		delete(r.ready, peer)
-	}
-	r.busy[peer] = true
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name, r.ready[peer] = r.ready[peer][0], r.ready[peer][1:]
 	return peer, name, true
 }
 
-// done lets the next namespace of a peer be looked at.
+// done lets the next namespace of a peer be compared.
 func (r *reflector) done(peer peering.ClusterID) {
 	r.mu.Lock()
-	delete(r.busy, peer)
-	r.mu.Unlock()
-	r.wake.Notify()
+	defer r.mu.Unlock()
+	if len(r.ready[peer]) > 0 {
+		r.peers.Add(peer)
+	} else {
+		delete(r.ready, peer)
+	}
+	r.peers.Done(peer)
 }
 
-// all has all Services looked at.
+// all has all Services compared.
 func (r *reflector) all() {
 	for _, ns := range r.p.inv.namespaces() {
 		r.space(ns.Name)
@@ -114,6 +106,7 @@ func (r *reflector) all() {
 func (r *reflector) run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
+	defer r.peers.ShutDown()
 	for range reflectWorkers {
 		work.Go(func() { r.work(ctx) })
 	}
@@ -133,15 +126,8 @@ func (r *reflector) work(ctx context.Context) {
 	for {
 		peer, name, ok := r.next()
 		if !ok {
-			select {
-			case <-ctx.Done():
-				return
-			case <-r.wake:
-			}
-			continue
+			return
 		}
-		// Another may be idle.
-		r.wake.Notify()
 		if err := r.p.reflectSpace(ctx, name); err != nil && ctx.Err() == nil {
 			pause := time.Second
 			var over *overBudget
@@ -167,12 +153,12 @@ func (p *Provider) reflectSpace(ctx context.Context, name string) error {
 	default:
 		return nil
 	}
-	services := p.inv.servicesIn(name)
+	services := indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, name)
 	if len(services) == 0 {
 		return nil
 	}
 	byService := make(map[string][]*discoveryv1.EndpointSlice)
-	for _, s := range p.inv.slicesIn(name) {
+	for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, cache.NamespaceIndex, name) {
 		byService[s.Labels[discoveryv1.LabelServiceName]] = append(byService[s.Labels[discoveryv1.LabelServiceName]], s)
 	}
 	ips, nodes := p.podAddresses(name)

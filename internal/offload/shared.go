@@ -255,11 +255,11 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 	return nil
 }
 
-// eachShared calls f for each ConfigMap, Secret and Service of a peer in a
-// namespace, but not for the namespace's record. What is in them is not read: a peer
-// may have much in one namespace.
-func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer peering.ClusterID, f func(peering.Kind, *metav1.PartialObjectMetadata) error) error {
-	for _, kind := range []peering.Kind{peering.KindConfigMap, peering.KindSecret, peering.KindService} {
+// eachShared calls f for each object of these kinds of a peer in a namespace, but not
+// for the namespace's record. What is in them is not read: a peer may have much in one
+// namespace.
+func (p *Provider) eachShared(ctx context.Context, namespace string, peer peering.ClusterID, f func(peering.Kind, *metav1.PartialObjectMetadata) error, kinds ...peering.Kind) error {
+	for _, kind := range kinds {
 		err := eachPage(ctx, p.client, func() *metav1.PartialObjectMetadataList {
 			list := &metav1.PartialObjectMetadataList{}
 			list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind.String() + "List"))
@@ -274,9 +274,9 @@ func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer pe
 				}
 			}
 			return nil
-		}, client.InNamespace(ns.Name), client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)})
+		}, client.InNamespace(namespace), client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)})
 		if err != nil {
-			return fmt.Errorf("look at each %s in namespace %s: %w", kind, ns.Name, err)
+			return fmt.Errorf("read each %s in namespace %s: %w", kind, namespace, err)
 		}
 	}
 	return nil
@@ -284,7 +284,7 @@ func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer pe
 
 // releaseShared ends a contract's hold on everything in a namespace but pods.
 func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev1.Namespace, peer peering.ClusterID) error {
-	return p.eachShared(ctx, ns, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
+	return p.eachShared(ctx, ns.Name, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if !slices.Contains(holders(o), contract) {
 			return nil
 		}
@@ -296,7 +296,7 @@ func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev
 			return nil
 		}
 		return p.release(ctx, contract, whole)
-	})
+	}, peering.KindConfigMap, peering.KindSecret, peering.KindService)
 }
 
 // heldIn returns what a contract holds in a namespace, but pods.
@@ -319,7 +319,7 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 		Ref:  peering.ObjectRef{Kind: peering.KindNamespace, Name: origin, UID: ns.Labels[api.LabelOriginUID]},
 		Hash: hash,
 	})
-	err = p.eachShared(ctx, ns, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o *metav1.PartialObjectMetadata) error {
+	err = p.eachShared(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if hash, ok := heldBy(o, contract); ok {
 			held = append(held, peering.Held{
 				Ref:  peering.ObjectRef{Kind: k, Namespace: origin, Name: o.GetName(), UID: o.GetLabels()[api.LabelOriginUID]},
@@ -327,6 +327,6 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 			})
 		}
 		return nil
-	})
+	}, peering.KindConfigMap, peering.KindSecret, peering.KindService)
 	return held, err
 }

@@ -240,11 +240,7 @@ func isPodOf(pod *corev1.Pod, o *api.OffloadedPod) bool {
 }
 
 // event passes an event of a pod on to the watches of its contract.
-func (v *inventory) event(in any) {
-	e, ok := object[*corev1.Event](in)
-	if !ok {
-		return
-	}
+func (v *inventory) event(e *corev1.Event) {
 	key := types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
 	o := v.offloaded(key)
 	if o == nil || o.Status.PodUID != "" && o.Status.PodUID != string(e.InvolvedObject.UID) {
