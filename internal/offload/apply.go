@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -392,8 +391,16 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 }
 
 func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
+	// Any pod that this process made is in the cache or, for a moment, in the ledger.
+	keys := make(map[types.NamespacedName]bool)
+	for _, o := range indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, ref.UID)) {
+		keys[client.ObjectKeyFromObject(o)] = true
+	}
+	if o := p.ledger.get(contract, ref.UID); o != nil {
+		keys[client.ObjectKeyFromObject(o)] = true
+	}
 	found := false
-	for _, key := range p.find(contract, ref.UID) {
+	for key := range keys {
 		o := &api.OffloadedPod{}
 		err := p.client.Get(ctx, key, o)
 		if apierrors.IsNotFound(err) {
@@ -414,22 +421,6 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 		p.hub.gone(contract, ref)
 	}
 	return nil
-}
-
-// find returns where a pod with this UID is, as far as this process knows: any that it
-// made is in the cache or, for a moment, in the ledger.
-func (p *Provider) find(contract, uid string) []types.NamespacedName {
-	pods := indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, uid))
-	if o := p.ledger.get(contract, uid); o != nil {
-		pods = append(pods, o)
-	}
-	keys := make([]types.NamespacedName, 0, len(pods))
-	for _, o := range pods {
-		if key := client.ObjectKeyFromObject(o); !slices.Contains(keys, key) {
-			keys = append(keys, key)
-		}
-	}
-	return keys
 }
 
 // endPod has an OffloadedPod deleted: first how, then that. The reconciler does
@@ -484,8 +475,8 @@ func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, e
 	if err != nil {
 		return nil, err
 	}
-	for i := range spaces {
-		h, err := p.heldIn(ctx, contract, &spaces[i])
+	for _, ns := range spaces {
+		h, err := p.heldIn(ctx, contract, ns)
 		if err != nil {
 			return nil, err
 		}

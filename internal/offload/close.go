@@ -9,18 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
 )
-
-// Drained returns how many live pods a contract still has. A pod that is being
-// deleted is live until it ended.
-func (p *Provider) Drained(ctx context.Context, contract string) (pods int, err error) {
-	_, pods, err = p.Usage(ctx, contract)
-	return pods, err
-}
 
 // Exposed returns the addresses of a contract's live pods here: what the peer
 // may reach, and whether those are all: after a start it takes a moment until this
@@ -110,8 +102,7 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	if err != nil {
 		return Left{}, err
 	}
-	for i := range spaces {
-		ns := &spaces[i]
+	for _, ns := range spaces {
 		holds, err := p.holdsSpace(ctx, contract, ns)
 		if err != nil {
 			problems = append(problems, err)
@@ -146,23 +137,16 @@ func (p *Provider) closingGrace(o *api.OffloadedPod) *int64 {
 }
 
 // holdsSpace says whether a contract holds a namespace, or something in it. A
-// namespace without a record is held by whichever of the peer's contracts asks:
-// none got as far as recording that it uses it.
+// namespace without a record is held by whichever of the peer's contracts asks: none got
+// as far as recording that it uses it. But those that have pods in it come first.
 func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.Namespace) (bool, error) {
-	record := &corev1.ConfigMap{}
-	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
-	switch {
-	case err == nil:
+	record, err := p.readRecord(ctx, ns.Name)
+	if record != nil {
 		_, ok := heldBy(record, contract)
 		return ok || len(holders(record)) == 0, nil
-	case ns.DeletionTimestamp != nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return p.lastPeerContract(ns, contract), nil
 	}
-	return false, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
-}
-
-// lastPeerContract says whether a contract is the one to see to a namespace
-// whose record is not there: the peer has no pods by another one in it.
-func (p *Provider) lastPeerContract(ns *corev1.Namespace, contract string) bool {
-	return !slices.ContainsFunc(p.inv.in(ns.Name), func(o *api.OffloadedPod) bool { return o.Spec.Contract != contract })
+	if err != nil && ns.DeletionTimestamp == nil && !apierrors.IsForbidden(err) {
+		return false, err
+	}
+	return !slices.ContainsFunc(p.inv.in(ns.Name), func(o *api.OffloadedPod) bool { return o.Spec.Contract != contract }), nil
 }

@@ -469,7 +469,9 @@ func (v *inventory) peerOf(namespace string) peering.ClusterID {
 }
 
 // namespaces returns the namespaces that are here for peers.
-func (v *inventory) namespaces() []*corev1.Namespace { return typed[*corev1.Namespace](v.spaces.List()) }
+func (v *inventory) namespaces() []*corev1.Namespace {
+	return typed[*corev1.Namespace](v.spaces.List())
+}
 
 // byKey returns an object, nil if it is not there.
 func byKey[T any](objects cache.Indexer, key types.NamespacedName) *T {

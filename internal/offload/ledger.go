@@ -58,9 +58,7 @@ func (l *ledger) drop(contract, uid string) {
 func (l *ledger) of(contract string) map[string]pendingPod {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[string]pendingPod, len(l.pending[contract]))
-	maps.Copy(out, l.pending[contract])
-	return out
+	return maps.Clone(l.pending[contract])
 }
 
 // get returns a pod that was created and that the cache may not show yet, or nil.
@@ -122,14 +120,12 @@ func (g *graves) forget() {
 	}
 }
 
-func (g *graves) has(peer peering.ClusterID, uid string) bool {
+func (g *graves) has(peer peering.ClusterID, uid string) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	y := g.peers[peer]
-	if y == nil {
-		return false
+	if y := g.peers[peer]; y != nil {
+		_, ok = y.uids[uid]
 	}
-	_, ok := y.uids[uid]
 	return ok
 }
 
@@ -166,7 +162,7 @@ func (p *Provider) counted(ctx context.Context, contract string) ([]*api.Offload
 }
 
 // Usage returns what the live pods of a contract take of it, and how many there
-// are.
+// are. A pod that is being deleted is live until it ended.
 func (p *Provider) Usage(ctx context.Context, contract string) (used corev1.ResourceList, pods int, err error) {
 	if err := p.await(ctx); err != nil {
 		return nil, 0, err

@@ -103,12 +103,6 @@ func firstHolder(o metav1.Object) string {
 // cannot be read is zero: the consumer then applies again.
 func heldBy(o metav1.Object, contract string) (peering.Hash, bool) {
 	s, ok := o.GetAnnotations()[heldKey(contract)]
-	if !ok {
-		return peering.Hash{}, false
-	}
-	h, err := peering.ParseHash(s)
-	if err != nil {
-		return peering.Hash{}, true
-	}
-	return h, true
+	h, _ := peering.ParseHash(s)
+	return h, ok
 }

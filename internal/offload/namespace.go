@@ -25,14 +25,17 @@ const (
 )
 
 // peerNamespaces lists the namespaces that are here for a peer.
-func (p *Provider) peerNamespaces(ctx context.Context, peer peering.ClusterID) ([]corev1.Namespace, error) {
+func (p *Provider) peerNamespaces(ctx context.Context, peer peering.ClusterID) (out []*corev1.Namespace, err error) {
 	var list corev1.NamespaceList
 	if err := p.client.List(ctx, &list, client.MatchingLabels{
 		api.LabelManaged: api.Manager, api.LabelPeer: string(peer),
 	}); err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
-	return list.Items, nil
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	return out, nil
 }
 
 // findNamespace returns the namespace that is here for the one of that name at
@@ -45,25 +48,29 @@ func (p *Provider) findNamespace(ctx context.Context, peer peering.ClusterID, na
 		if err != nil {
 			return nil, nil, err
 		}
-		fresh := make([]*corev1.Namespace, len(list))
-		for i := range list {
-			fresh[i] = &list[i]
+		if ns = matchNamespace(list, peer, name, uid); ns == nil {
+			return nil, nil, nil
 		}
-		ns = matchNamespace(fresh, peer, name, uid)
 	}
-	if ns == nil {
-		return nil, nil, nil
-	}
-	record := &corev1.ConfigMap{}
-	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
+	record, err := p.readRecord(ctx, ns.Name)
 	// In a namespace that just went, or was just made, the agent has no rights.
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return ns, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, nil, err
 	}
 	return ns, record, nil
+}
+
+// readRecord returns the record of a namespace, nil if there is none.
+func (p *Provider) readRecord(ctx context.Context, namespace string) (*corev1.ConfigMap, error) {
+	record := &corev1.ConfigMap{}
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: recordName}, record)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // no record is the answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read record of namespace %s: %w", namespace, err)
+	}
+	return record, nil
 }
 
 func matchNamespace(list []*corev1.Namespace, peer peering.ClusterID, name, uid string) *corev1.Namespace {
@@ -108,12 +115,7 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	if err != nil {
 		return err
 	}
-	var ns *corev1.Namespace
-	for i := range list {
-		if list[i].Labels[api.LabelOriginNamespace] == o.Ref.Name {
-			ns = &list[i]
-		}
-	}
+	ns := matchNamespace(list, c.Peer, o.Ref.Name, "")
 	if ns == nil {
 		if ns, err = p.makeNamespace(ctx, c, o.Ref, remote, want.ClusterDomain); err != nil {
 			return err
@@ -254,16 +256,17 @@ func (p *Provider) awaitGrant(ctx context.Context, namespace string) error {
 
 // record writes down that the contract uses the namespace, and returns the record.
 func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Namespace, o peering.Object) (*corev1.ConfigMap, error) {
-	have := &corev1.ConfigMap{}
-	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, have)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	have, err := p.readRecord(ctx, ns.Name)
+	if err != nil {
+		return nil, err
 	}
-	missing := err != nil
-	if hash, ok := heldBy(have, contract); ok && hash == o.Hash() && !missing {
+	missing := have == nil
+	if missing {
+		have = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: recordName}}
+	}
+	if hash, ok := heldBy(have, contract); ok && hash == o.Hash() {
 		return have, nil
 	}
-	have.Namespace, have.Name = ns.Name, recordName
 	mark(have, peering.ClusterID(ns.Labels[api.LabelPeer]), o.Ref.UID)
 	setAnnotation(have, heldKey(contract), o.Hash().String())
 	if missing {
@@ -317,22 +320,18 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	if err := p.grant(ctx, now); err != nil {
 		return err
 	}
-	record := &corev1.ConfigMap{}
-	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
-	switch {
-	case apierrors.IsNotFound(err):
-	case err != nil:
-		return fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
-	default:
-		if slices.ContainsFunc(holders(record), func(id string) bool { return id != contract }) {
-			if err := p.releaseShared(ctx, contract, ns, peer); err != nil {
-				return err
-			}
-			if err := p.release(ctx, contract, record); err != nil {
-				return err
-			}
-			return p.enforce(ctx, now, record)
+	record, err := p.readRecord(ctx, ns.Name)
+	if err != nil {
+		return err
+	}
+	if record != nil && slices.ContainsFunc(holders(record), func(id string) bool { return id != contract }) {
+		if err := p.releaseShared(ctx, contract, ns, peer); err != nil {
+			return err
 		}
+		if err := p.release(ctx, contract, record); err != nil {
+			return err
+		}
+		return p.enforce(ctx, now, record)
 	}
 	// Pods of whichever contract keep a namespace, whatever its record says.
 	var pods api.OffloadedPodList

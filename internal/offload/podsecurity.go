@@ -55,7 +55,7 @@ func (p *podSecurity) check(t *template, level api.PodSecurityLevel) *peering.Re
 	if result.Allowed {
 		return nil
 	}
-	return &peering.Refusal{Reason: peering.RefusedPodSecurity, Message: fmt.Sprintf(
+	return refuse(peering.RefusedPodSecurity, false,
 		"the contract runs pods of Pod Security level %s, and this one breaks it: %s; change the pod, or ask the provider for another level",
-		level, strings.TrimSpace(result.ForbiddenDetail()))}
+		level, strings.TrimSpace(result.ForbiddenDetail()))
 }

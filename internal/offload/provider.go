@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -127,20 +127,18 @@ func New(cfg Config) (*Provider, error) {
 }
 
 // Run watches the cluster and makes pods and Services until ctx ends, and then
-// returns nil. It should run in one process at a time.
+// returns nil. It runs once, and should run in one process at a time.
 func (p *Provider) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	queues := make(chan workqueue.TypedRateLimitingInterface[reconcile.Request], 1)
+	queue := newPodQueue("offloadedpod",
+		workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax), p.inv.peerOf)
 	pods, err := controller.NewUnmanaged("offloadedpod", controller.Options{
 		Reconciler:              reconcile.Func(p.Reconcile),
 		MaxConcurrentReconciles: p.cfg.Workers,
 		SkipNameValidation:      new(true),
 		RecoverPanic:            new(true),
-		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-			return newPodQueue(name, limiter, p.inv.peerOf)
+		NewQueue: func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			return queue // which the controller shuts down
 		},
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax),
 		LogConstructor: func(r *reconcile.Request) logr.Logger {
 			log := logr.FromSlogHandler(p.cfg.Log.Handler())
 			if r != nil {
@@ -152,34 +150,22 @@ func (p *Provider) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make controller of offloaded pods: %w", err)
 	}
-	if err := pods.Watch(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		queues <- q
-		return nil
-	})); err != nil {
-		return fmt.Errorf("watch offloaded pods: %w", err)
-	}
-	var work sync.WaitGroup
-	defer work.Wait()
-	defer cancel()
-	failed := make(chan error, 1)
-	work.Go(func() {
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error {
 		if err := pods.Start(ctx); err != nil {
-			failed <- fmt.Errorf("run controller of offloaded pods: %w", err)
-			cancel()
+			return fmt.Errorf("run controller of offloaded pods: %w", err)
 		}
-	})
-	select {
-	case q := <-queues:
-		work.Go(func() { p.services.run(ctx) })
-		p.inv.run(ctx, q)
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-failed:
-		return err
-	default:
 		return nil
-	}
+	})
+	work.Go(func() error {
+		p.services.run(ctx)
+		return nil
+	})
+	work.Go(func() error {
+		p.inv.run(ctx, queue)
+		return nil
+	})
+	return work.Wait()
 }
 
 // Synced is closed once Run has seen the cluster.

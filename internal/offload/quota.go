@@ -117,16 +117,16 @@ func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
 		}
 		most, ok := limit[name]
 		if !ok {
-			return &peering.Refusal{Reason: peering.RefusedQuota, Message: fmt.Sprintf(
-				"the contract has no %s and the pod asks for %s; ask for a contract with it, or take the request away", name, want.String())}
+			return refuse(peering.RefusedQuota, false,
+				"the contract has no %s and the pod asks for %s; ask for a contract with it, or take the request away", name, want.String())
 		}
 		sum := used[name].DeepCopy()
 		sum.Add(want)
 		if sum.Cmp(most) > 0 {
 			u := used[name]
-			return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
+			return refuse(peering.RefusedQuota, true,
 				"the contract has %s %s, of which live pods use %s; the pod asks for %s more; end a pod or ask for a larger contract",
-				most.String(), name, u.String(), want.String())}
+				most.String(), name, u.String(), want.String())
 		}
 	}
 	return nil

@@ -301,14 +301,13 @@ func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev
 
 // heldIn returns what a contract holds in a namespace, but pods.
 func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Namespace) (held []peering.Held, err error) {
-	record := &corev1.ConfigMap{}
-	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+	record, err := p.readRecord(ctx, ns.Name)
+	if record == nil && (err == nil || apierrors.IsForbidden(err)) {
 		// Half made, half gone, or without our rights: the consumer applies it again.
 		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	}
+	if err != nil {
+		return nil, err
 	}
 	hash, ok := heldBy(record, contract)
 	if !ok {

@@ -1,7 +1,6 @@
 package offload
 
 import (
-	"fmt"
 	"strconv"
 	"sync"
 
@@ -69,12 +68,7 @@ func (s *stock) admit(k stockKey, i stockItem) (undo func(), refusal *peering.Re
 	if was && old.peer != i.peer {
 		before = tally{}
 	}
-	undo = func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.items[k].seq != seq {
-			return
-		}
+	restore := func() {
 		if was {
 			s.put(k, old.stockItem)
 		} else {
@@ -102,16 +96,18 @@ func (s *stock) admit(k stockKey, i stockItem) (undo func(), refusal *peering.Re
 	} {
 		// What is there already may stay, whatever the limit, and shrink.
 		if limit.now > limit.most && limit.now > limit.before {
-			if was {
-				s.put(k, old.stockItem)
-			} else {
-				s.remove(k)
-			}
-			return nil, &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
-				"a consumer has at most %d %s in the provider's cluster; delete some, or offload fewer namespaces", limit.most, limit.what)}
+			restore()
+			return nil, refuse(peering.RefusedQuota, true,
+				"a consumer has at most %d %s in the provider's cluster; delete some, or offload fewer namespaces", limit.most, limit.what)
 		}
 	}
-	return undo, nil
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.items[k].seq == seq {
+			restore()
+		}
+	}, nil
 }
 
 // set counts an object as it was seen.

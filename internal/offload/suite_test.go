@@ -539,7 +539,7 @@ func testPodLife(t *testing.T, c *cluster) {
 		if err := p.Delete(t.Context(), id, early.Ref, new(int64)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is gone", func() bool { n, err := p.Drained(t.Context(), id); return err == nil && n == 1 })
+		eventually(t, "it is gone", func() bool { _, n, err := p.Usage(t.Context(), id); return err == nil && n == 1 })
 		if !c.get(t, remote, "web", pod) {
 			t.Fatal("the first pod went, too")
 		}
@@ -549,7 +549,7 @@ func testPodLife(t *testing.T, c *cluster) {
 	refused(t, p.Apply(t.Context(), id, bigger), peering.RefusedInvalid, false, "resources")
 
 	c.setPhase(t, remote, "web", corev1.PodSucceeded, "")
-	eventually(t, "a pod that ended is free at once", func() bool { n, err := p.Drained(t.Context(), id); return err == nil && n == 0 })
+	eventually(t, "a pod that ended is free at once", func() bool { _, n, err := p.Usage(t.Context(), id); return err == nil && n == 0 })
 	apply(t, p, id, podObject(name, "more", "600m"))
 	stop()
 	// The ended pod goes while nobody looks.
