@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -78,11 +79,13 @@ type Provider struct {
 	cfg      Config
 	client   meter
 	security *podSecurity
-	inv      *inventory
-	hub      *hub
-	ledger   *ledger
-	stock    *stock
-	graves   graves
+	// pods reaches into pods; nil without Config.REST.
+	pods   rest.Interface
+	inv    *inventory
+	hub    *hub
+	ledger *ledger
+	stock  *stock
+	graves graves
 
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.
@@ -118,11 +121,20 @@ func New(cfg Config) (*Provider, error) {
 	}
 	asks := newAsks()
 	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
-	metered := newMeter(cfg.Client, Writes(), time.Now)
-	p := &Provider{cfg: cfg, client: metered, security: security, hub: newHub(), stock: newStock()}
-	p.ledger = &ledger{pending: make(map[string]map[string]pendingPod)}
-	p.services = newReflector(p)
-	p.inv, p.asks = newInventory(p), asks
+	p := &Provider{
+		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: newHub(), stock: newStock(),
+		ledger: &ledger{pending: make(map[string]map[string]pendingPod)},
+	}
+	if cfg.REST != nil {
+		p.cfg.REST = rest.CopyConfig(cfg.REST)
+		p.cfg.REST.Timeout, p.cfg.REST.QPS = 0, -1 // streams have no limit here
+		core, err := typedcorev1.NewForConfig(p.cfg.REST)
+		if err != nil {
+			return nil, fmt.Errorf("make client of pods: %w", err)
+		}
+		p.pods = core.RESTClient()
+	}
+	p.services, p.inv = newReflector(p), newInventory(p)
 	return p, nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -15,8 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
@@ -30,6 +29,9 @@ import (
 // none, the error is NotFound.
 func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
 	var none types.NamespacedName
+	if p.pods == nil {
+		return none, errors.New("this agent has no way to reach into pods")
+	}
 	if err := p.await(ctx); err != nil {
 		return none, err
 	}
@@ -51,32 +53,9 @@ func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.
 	return none, apierrors.NewNotFound(corev1.Resource("pods"), ref.Name)
 }
 
-// clientset returns a client for streams, which have no total timeout.
-func (p *Provider) clientset() (*rest.Config, *kubernetes.Clientset, error) {
-	if p.cfg.REST == nil {
-		return nil, nil, errors.New("this agent has no way to reach into pods")
-	}
-	cfg := rest.CopyConfig(p.cfg.REST)
-	cfg.Timeout = 0
-	set, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
-	}
-	return cfg, set, nil
-}
-
-// endpoint returns a client for streams and the URL of a pod's subresource; params may be
-// nil.
-func (p *Provider) endpoint(pod types.NamespacedName, subresource string, params runtime.Object) (*rest.Config, *url.URL, error) {
-	cfg, set, err := p.clientset()
-	if err != nil {
-		return nil, nil, err
-	}
-	req := set.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(subresource)
-	if params != nil {
-		req = req.VersionedParams(params, scheme.ParameterCodec)
-	}
-	return cfg, req.URL(), nil
+// podRequest begins a request to a pod's subresource.
+func (p *Provider) podRequest(pod types.NamespacedName, subresource string) *rest.Request {
+	return p.pods.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(subresource)
 }
 
 // Logs opens the log of a container.
@@ -85,11 +64,7 @@ func (p *Provider) Logs(ctx context.Context, contract string, ref peering.Object
 	if err != nil {
 		return nil, err
 	}
-	_, set, err := p.clientset()
-	if err != nil {
-		return nil, err
-	}
-	log, err := set.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, o).Stream(ctx)
+	log, err := typedcorev1.New(p.pods).Pods(pod.Namespace).GetLogs(pod.Name, o).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
@@ -109,15 +84,12 @@ func (p *Provider) Exec(ctx context.Context, contract string, ref peering.Object
 		subresource = "attach"
 		params = &corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
 	}
-	cfg, u, err := p.endpoint(pod, subresource, params)
-	if err != nil {
-		return err
-	}
-	overWebsocket, err := remotecommand.NewWebSocketExecutor(cfg, http.MethodGet, u.String())
+	u := p.podRequest(pod, subresource).VersionedParams(params, scheme.ParameterCodec).URL()
+	overWebsocket, err := remotecommand.NewWebSocketExecutor(p.cfg.REST, http.MethodGet, u.String())
 	if err != nil {
 		return fmt.Errorf("%s: %w", subresource, err)
 	}
-	overSPDY, err := remotecommand.NewSPDYExecutor(cfg, http.MethodPost, u)
+	overSPDY, err := remotecommand.NewSPDYExecutor(p.cfg.REST, http.MethodPost, u)
 	if err != nil {
 		return fmt.Errorf("%s: %w", subresource, err)
 	}
@@ -143,16 +115,13 @@ func (p *Provider) PortForward(ctx context.Context, contract string, ref peering
 	if err != nil {
 		return err
 	}
-	cfg, u, err := p.endpoint(pod, "portforward", nil)
-	if err != nil {
-		return err
-	}
-	transport, upgrader, err := spdy.RoundTripperFor(cfg)
+	u := p.podRequest(pod, "portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(p.cfg.REST)
 	if err != nil {
 		return fmt.Errorf("port-forward: %w", err)
 	}
 	overSPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
-	overWebsocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, cfg)
+	overWebsocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, p.cfg.REST)
 	if err != nil {
 		return fmt.Errorf("port-forward: %w", err)
 	}
