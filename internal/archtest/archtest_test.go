@@ -102,10 +102,11 @@ var rules = []rule{
 	}},
 	{packages: "discovery/...", ours: []string{"peering", "internal/notify"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
+	{packages: "internal/stock", ours: []string{"peering"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/budget", "internal/notify", "internal/stock", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -286,7 +287,7 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 	if refusal := fits(c.Resources, used, pod.Spec.Requests); refusal != nil {
 		return nil, refusal
 	}
-	remove, refusal := p.stock.admit(podKey(pod), stockItem{peer: c.Peer, contract: contract, bytes: bytes})
+	remove, refusal := p.stock.Admit(podKey(pod), stock.Item{Peer: c.Peer, Contract: contract, Bytes: bytes})
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -338,7 +339,7 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 	if err != nil {
 		return fmt.Errorf("encode pod: %w", err)
 	}
-	undo, refusal := p.stock.admit(podKey(old), stockItem{peer: c.Peer, contract: old.Spec.Contract, bytes: podBytes(len(raw))})
+	undo, refusal := p.stock.Admit(podKey(old), stock.Item{Peer: c.Peer, Contract: old.Spec.Contract, Bytes: podBytes(len(raw))})
 	if refusal != nil {
 		return refusal
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -186,8 +187,8 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 }
 
 func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
-	v.p.stock.set(podKey(o), stockItem{
-		peer: peering.ClusterID(o.Spec.PeerID), contract: o.Spec.Contract, bytes: notedBytes(o.Annotations),
+	v.p.stock.Set(podKey(o), stock.Item{
+		Peer: peering.ClusterID(o.Spec.PeerID), Contract: o.Spec.Contract, Bytes: notedBytes(o.Annotations),
 	})
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
@@ -197,7 +198,7 @@ func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
 }
 
 func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
-	v.p.stock.drop(podKey(o))
+	v.p.stock.Drop(podKey(o))
 	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	v.p.hub.gone(o.Spec.Contract, podRef(o))
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
@@ -209,18 +210,18 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 
 // seeService counts a Service and has its endpoints compared.
 func (v *inventory) seeService(svc *corev1.Service) {
-	var item stockItem
+	var item stock.Item
 	if note, err := readNote(svc.Annotations[noteService]); err == nil {
 		item = countService(note)
 	}
-	item.peer, item.contract, item.bytes = peering.ClusterID(svc.Labels[api.LabelPeer]), firstHolder(svc), notedBytes(svc.Annotations)
-	item.ports = len(svc.Spec.Ports)
-	v.p.stock.set(stockKey{peering.KindService, svc.Namespace, svc.Name}, item)
+	item.Peer, item.Contract, item.Bytes = peering.ClusterID(svc.Labels[api.LabelPeer]), firstHolder(svc), notedBytes(svc.Annotations)
+	item.Ports = len(svc.Spec.Ports)
+	v.p.stock.Set(stock.Key{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name}, item)
 	v.p.services.space(svc.Namespace)
 }
 
 func (v *inventory) leaveService(svc *corev1.Service) {
-	v.p.stock.drop(stockKey{peering.KindService, svc.Namespace, svc.Name})
+	v.p.stock.Drop(stock.Key{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name})
 }
 
 // seeSlice has the Services of a namespace compared whose EndpointSlices changed.
@@ -247,7 +248,7 @@ func (v *inventory) seePod(before, pod *corev1.Pod) {
 	}
 }
 
-func podKey(o *api.OffloadedPod) stockKey { return stockKey{peering.KindPod, o.Namespace, o.Name} }
+func podKey(o *api.OffloadedPod) stock.Key { return stock.Key{Kind: peering.KindPod, Namespace: o.Namespace, Name: o.Name} }
 
 // slim takes away what is not read, to save memory.
 func slim(in any) (any, error) {
@@ -280,7 +281,7 @@ func (v *inventory) touch(namespace, name, contract string) {
 
 func (v *inventory) seeSpace(ns *corev1.Namespace) {
 	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
-	v.p.stock.set(stockKey{kind: peering.KindNamespace, name: ns.Name}, stockItem{peer: peer})
+	v.p.stock.Set(stock.Key{Kind: peering.KindNamespace, Name: ns.Name}, stock.Item{Peer: peer})
 	v.mu.Lock()
 	_, known := v.watches[ns.Name]
 	if known || v.ctx.Err() != nil {
@@ -309,15 +310,15 @@ func (v *inventory) countConfigs(ctx context.Context, namespace string, peer pee
 	if v.p.awaitGrant(ctx, namespace) != nil {
 		return
 	}
-	since := v.p.stock.mark()
-	listed := make(map[stockKey]stockItem)
+	since := v.p.stock.Mark()
+	listed := make(map[stock.Key]stock.Item)
 	err := v.p.eachShared(ctx, namespace, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
-		listed[stockKey{kind, namespace, o.Name}] = stockItem{peer: peer, contract: firstHolder(o), bytes: notedBytes(o.Annotations)}
+		listed[stock.Key{Kind: kind, Namespace: namespace, Name: o.Name}] = stock.Item{Peer: peer, Contract: firstHolder(o), Bytes: notedBytes(o.Annotations)}
 		return nil
 	}, peering.KindConfigMap, peering.KindSecret)
 	switch {
 	case err == nil:
-		v.p.stock.replaceConfigs(namespace, since, listed)
+		v.p.stock.ReplaceConfigs(namespace, since, listed)
 	case ctx.Err() == nil:
 		v.p.cfg.Log.Warn("count what is in a namespace", "namespace", namespace, "err", err)
 	}
@@ -395,7 +396,7 @@ func (v *inventory) leaveSpace(ns *corev1.Namespace) {
 		delete(v.watches, ns.Name)
 	}
 	v.mu.Unlock()
-	v.p.stock.dropSpace(ns.Name)
+	v.p.stock.DropSpace(ns.Name)
 }
 
 // remember keeps the last status of a pod that was deleted and had ended: the

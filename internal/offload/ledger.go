@@ -146,7 +146,7 @@ func (p *Provider) counted(ctx context.Context, contract string) ([]*api.Offload
 			now := &api.OffloadedPod{}
 			err := p.client.Get(ctx, client.ObjectKeyFromObject(w.pod), now)
 			if apierrors.IsNotFound(err) {
-				p.stock.drop(podKey(w.pod))
+				p.stock.Drop(podKey(w.pod))
 			}
 			if apierrors.IsNotFound(err) || err == nil && now.Spec.OriginUID != uid {
 				p.ledger.drop(contract, uid)

@@ -4,29 +4,9 @@ import "time"
 
 // Limits of what a consumer can ask of this cluster.
 const (
-	// What one consumer may have here, by all its contracts together, and how many
-	// Services all: a Service takes an address, of which there may be 4,096, and its ports
-	// and endpoints rules on every node.
-	maxNamespaces    = 256
-	maxConfigs       = 5_000
-	maxServices      = 1_000
-	maxAllServices   = 3_000
-	maxPorts         = 4_000
-	maxPeerEndpoints = 20_000
-	maxEndpointPorts = 60_000
-	maxSlices        = 5_000
-	maxPods          = 10_000
-	// maxContractBytes is how many bytes the objects of one contract may have here,
-	// maxPeerBytes those of one consumer, and maxAllBytes those of all together. What
-	// is made of an object counts with it: a pod and a Service count twice.
-	maxContractBytes = 64 << 20
-	maxPeerBytes     = 128 << 20
-	maxAllBytes      = 256 << 20
-	// maxPodBytes is how many bytes a pod may have as it is sent, and maxPeerPodBytes
-	// those of one consumer, which count twice. A kubelet writes a pod as a whole
-	// whenever its readiness changes, which the pod's own probes decide.
-	maxPodBytes     = 128 << 10
-	maxPeerPodBytes = 64 << 20
+	// maxPodBytes is how many bytes a pod may have as it is sent. A kubelet writes a pod as
+	// a whole whenever its readiness changes, which the pod's own probes decide.
+	maxPodBytes = 128 << 10
 	// configsInterval is how often the ConfigMaps and Secrets of a namespace are
 	// counted again, configsAtOnce is in how many namespaces at a time.
 	configsInterval = 10 * time.Minute

@@ -13,6 +13,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/budget"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -29,7 +30,7 @@ type meter struct {
 
 const (
 	// MaxBytes is how many bytes all consumers together can have in this cluster.
-	MaxBytes = maxAllBytes
+	MaxBytes = stock.MaxBytes
 	// MaxEnds is how many bytes are written if all of that goes at once: of a pod and
 	// of its record, which are as large and count both, three times one of them.
 	MaxEnds = MaxBytes / 2 * 3

@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,4 +106,17 @@ func heldBy(o metav1.Object, contract string) (peering.Hash, bool) {
 	s, ok := o.GetAnnotations()[heldKey(contract)]
 	h, _ := peering.ParseHash(s)
 	return h, ok
+}
+
+// noteBytes is the annotation that says how many bytes an object counts, so that
+// it can be counted without being read.
+const noteBytes = "entente.dev/bytes"
+
+// notedBytes reads noteBytes; what is not noted counts nothing.
+func notedBytes(annotations map[string]string) int {
+	n, err := strconv.Atoi(annotations[noteBytes])
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -180,7 +181,7 @@ func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.Ob
 	if domain != "" {
 		setAnnotation(ns, api.AnnotationClusterDomain, domain)
 	}
-	undo, refusal := p.stock.admit(stockKey{kind: peering.KindNamespace, name: remote}, stockItem{peer: c.Peer})
+	undo, refusal := p.stock.Admit(stock.Key{Kind: peering.KindNamespace, Name: remote}, stock.Item{Peer: c.Peer})
 	if refusal != nil {
 		return nil, refusal
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -84,7 +85,7 @@ type Provider struct {
 	inv    *inventory
 	hub    *hub
 	ledger *ledger
-	stock  *stock
+	stock  *stock.Stock
 	graves graves
 
 	// locks has a lock for each contract that pods are applied to, and for each
@@ -122,7 +123,7 @@ func New(cfg Config) (*Provider, error) {
 	asks := newAsks()
 	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
 	p := &Provider{
-		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: newHub(), stock: newStock(),
+		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: newHub(), stock: stock.New(),
 		ledger: &ledger{pending: make(map[string]map[string]pendingPod)},
 	}
 	if cfg.REST != nil {

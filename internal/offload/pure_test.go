@@ -366,8 +366,8 @@ func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
 			refused(t, err, peering.RefusedInvalid, false, "endpoints")
 			continue
 		}
-		if err != nil || count.endpoints != n {
-			t.Fatalf("%d endpoints: %d, %v", n, count.endpoints, err)
+		if err != nil || count.Endpoints != n {
+			t.Fatalf("%d endpoints: %d, %v", n, count.Endpoints, err)
 		}
 		got, err := readNote(svc.Annotations[noteService])
 		if err != nil {

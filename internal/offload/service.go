@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -44,7 +45,7 @@ func (p *Provider) applyService(ctx context.Context, contract string, c Contract
 
 // readService makes a Service without a selector, which notes what the consumer
 // said of it, and says what it counts.
-func readService(o peering.Object) (s *corev1.Service, item stockItem, err error) {
+func readService(o peering.Object) (s *corev1.Service, item stock.Item, err error) {
 	var in peering.ServiceObject
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
 		return nil, item, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
@@ -92,11 +93,11 @@ func readService(o peering.Object) (s *corev1.Service, item stockItem, err error
 
 // countService returns what a Service counts besides its bytes. An EndpointSlice
 // holds endpoints of one family with the same ports.
-func countService(in peering.ServiceObject) stockItem {
-	i := stockItem{ports: len(in.Ports), endpoints: len(in.Endpoints)}
+func countService(in peering.ServiceObject) stock.Item {
+	i := stock.Item{Ports: len(in.Ports), Endpoints: len(in.Endpoints)}
 	groups := make(map[string]int)
 	for _, e := range in.Endpoints {
-		i.endpointPorts += len(e.Ports)
+		i.EndpointPorts += len(e.Ports)
 		family := discoveryv1.AddressTypeIPv4
 		if strings.Contains(e.Address, ":") {
 			family = discoveryv1.AddressTypeIPv6
@@ -104,7 +105,7 @@ func countService(in peering.ServiceObject) stockItem {
 		groups[groupKey(family, e.Ports)]++
 	}
 	for _, n := range groups {
-		i.slices += (n + sliceSize - 1) / sliceSize
+		i.Slices += (n + sliceSize - 1) / sliceSize
 	}
 	return i
 }

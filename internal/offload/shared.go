@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -30,7 +31,7 @@ func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract,
 	if err != nil {
 		return err
 	}
-	return p.writeShared(ctx, contract, c, ns, o, want, stockItem{})
+	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{})
 }
 
 // readConfig decodes what of a ConfigMap or Secret crosses: its data, and a
@@ -71,7 +72,7 @@ func readConfig(o peering.Object) (client.Object, error) {
 
 // writeShared writes an object that contracts of a peer share, unless something
 // that is not the peer's has its name. item is what a Service counts besides its bytes.
-func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object, item stockItem) error {
+func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object, item stock.Item) error {
 	have := newShared(o.Ref.Kind)
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}, have)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -81,13 +82,13 @@ func (p *Provider) writeShared(ctx context.Context, contract string, c Contract,
 		return refuse(peering.RefusedInvalid, true,
 			"the provider's namespace %s has a %s %s that is not the consumer's, and it is not overwritten; use another name", ns.Name, o.Ref.Kind, o.Ref.Name)
 	}
-	item.peer, item.contract, item.bytes = c.Peer, contract, sharedBytes(o)
-	setAnnotation(want, noteBytes, strconv.Itoa(item.bytes))
+	item.Peer, item.Contract, item.Bytes = c.Peer, contract, sharedBytes(o)
+	setAnnotation(want, noteBytes, strconv.Itoa(item.Bytes))
 	if err == nil {
-		item.contract = min(contract, cmp.Or(firstHolder(have), contract))
+		item.Contract = min(contract, cmp.Or(firstHolder(have), contract))
 	}
-	key := stockKey{o.Ref.Kind, ns.Name, o.Ref.Name}
-	undo, refusal := p.stock.admit(key, item)
+	key := stock.Key{Kind: o.Ref.Kind, Namespace: ns.Name, Name: o.Ref.Name}
+	undo, refusal := p.stock.Admit(key, item)
 	if refusal != nil {
 		return refusal
 	}
@@ -97,7 +98,7 @@ func (p *Provider) writeShared(ctx context.Context, contract string, c Contract,
 	}
 	if o.Ref.Kind != peering.KindService { // those are watched
 		// Once more: a list that was made meanwhile, without it, is older than this.
-		p.stock.set(key, item)
+		p.stock.Set(key, item)
 	}
 	return nil
 }
@@ -248,7 +249,7 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
-	p.stock.drop(stockKey{kindOf(o), o.GetNamespace(), o.GetName()})
+	p.stock.Drop(stock.Key{Kind: kindOf(o), Namespace: o.GetNamespace(), Name: o.GetName()})
 	if svc, ok := o.(*corev1.Service); ok {
 		return p.deleteSlices(ctx, svc)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -22,121 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
-
-func TestStockLimitsEachKind(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		kind peering.Kind
-		item stockItem
-		most int
-		what string
-	}{
-		"namespaces":          {peering.KindNamespace, stockItem{}, maxNamespaces, "namespaces"},
-		"config maps":         {peering.KindConfigMap, stockItem{}, maxConfigs, "ConfigMaps and Secrets"},
-		"secrets":             {peering.KindSecret, stockItem{}, maxConfigs, "ConfigMaps and Secrets"},
-		"services":            {peering.KindService, stockItem{}, maxServices, "Services"},
-		"ports":               {peering.KindService, stockItem{ports: 100}, maxPorts / 100, "ports"},
-		"endpoints":           {peering.KindService, stockItem{endpoints: maxEndpoints}, maxPeerEndpoints / maxEndpoints, "endpoints"},
-		"ports of endpoints":  {peering.KindService, stockItem{endpointPorts: 1000}, maxEndpointPorts / 1000, "ports of endpoints"},
-		"slices":              {peering.KindService, stockItem{slices: 50}, maxSlices / 50, "EndpointSlices"},
-		"pods":                {peering.KindPod, stockItem{}, maxPods, "pods"},
-		"bytes of pods":       {peering.KindPod, stockItem{bytes: 1 << 20}, maxPeerPodBytes >> 20, "bytes of pods"},
-		"bytes of a contract": {peering.KindSecret, stockItem{bytes: 1 << 20}, maxContractBytes >> 20, "by one contract"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStock()
-			tc.item.peer, tc.item.contract = peerA, "c-1"
-			key := func(n int) stockKey { return stockKey{tc.kind, fmt.Sprint("ns-", n%7), fmt.Sprint("o-", n)} }
-			for n := range tc.most {
-				if _, refusal := s.admit(key(n), tc.item); refusal != nil {
-					t.Fatalf("number %d of %d: %v", n+1, tc.most, refusal)
-				}
-			}
-			_, refusal := s.admit(key(tc.most), tc.item)
-			if refusal == nil || refusal.Reason != peering.RefusedQuota || !refusal.Retryable || !strings.Contains(refusal.Message, tc.what) {
-				t.Fatalf("one more: %v", refusal)
-			}
-			if _, refusal := s.admit(key(0), tc.item); refusal != nil {
-				t.Errorf("what is there already was refused: %v", refusal)
-			}
-			other := tc.item
-			other.peer, other.contract = peerB, "c-2"
-			if _, refusal := s.admit(stockKey{tc.kind, "other", "o"}, other); refusal != nil {
-				t.Errorf("another peer was refused: %v", refusal)
-			}
-			// It falls when something goes, however it goes.
-			s.drop(key(1))
-			undo, refusal := s.admit(key(tc.most), tc.item)
-			if refusal != nil {
-				t.Fatalf("after one went: %v", refusal)
-			}
-			undo()
-			if _, refusal := s.admit(key(tc.most+1), tc.item); refusal != nil {
-				t.Errorf("after one was not written after all: %v", refusal)
-			}
-			for n := range tc.most + 2 {
-				s.drop(key(n))
-			}
-			s.drop(stockKey{tc.kind, "other", "o"})
-			if len(s.items) > 0 || len(s.peers) > 0 || len(s.contracts) > 0 || s.bytes != 0 {
-				t.Errorf("all went, and %d objects of %d peers with %d bytes are counted", len(s.items), len(s.peers), s.bytes)
-			}
-		})
-	}
-}
-
-// What peers have in all is bounded, and those that take all they can leave room.
-func TestStockLeavesRoomForANewcomer(t *testing.T) {
-	t.Parallel()
-	s := newStock()
-	fill := func(peer peering.ClusterID) (bytes int) {
-		for n := 0; ; n++ {
-			item := stockItem{peer: peer, contract: fmt.Sprint(peer, n%8), bytes: 1 << 20}
-			if _, refusal := s.admit(stockKey{peering.KindConfigMap, string(peer), fmt.Sprint(n)}, item); refusal != nil {
-				return bytes
-			}
-			bytes += item.bytes
-		}
-	}
-	all := 0
-	for n := range 4 {
-		got := fill(testPeer(n))
-		all += got
-		if got > maxPeerBytes || got < maxAllBytes/8 && n < 3 || got < 16<<20 {
-			t.Errorf("peer %d has %d bytes", n, got)
-		}
-	}
-	if all > maxAllBytes {
-		t.Errorf("all have %d bytes; the limit is %d", all, maxAllBytes)
-	}
-}
-
-// Services take addresses, of which a cluster has a number.
-func TestServicesLeaveRoomForANewcomer(t *testing.T) {
-	t.Parallel()
-	s := newStock()
-	all := 0
-	for n := range 5 {
-		got := 0
-		for {
-			item := stockItem{peer: testPeer(n), contract: fmt.Sprint("c-", n)}
-			if _, refusal := s.admit(stockKey{peering.KindService, fmt.Sprint("ns-", n), fmt.Sprint("s-", got)}, item); refusal != nil {
-				break
-			}
-			got++
-		}
-		if got > maxServices || got < maxServices/8 {
-			t.Errorf("peer %d has %d Services", n, got)
-		}
-		all += got
-	}
-	if all > maxAllServices {
-		t.Errorf("all have %d Services; the limit is %d", all, maxAllServices)
-	}
-}
 
 // Watches of events are never all taken, however many peers want all that they can get.
 func TestEventWatchesLeaveRoomForANewcomer(t *testing.T) {
@@ -181,27 +68,6 @@ func TestGravesOfAPeerAreNotForgottenForAnothers(t *testing.T) {
 	}
 }
 
-// What was counted after a list was begun is newer than the list.
-func TestStockKeepsWhatIsNewerThanAList(t *testing.T) {
-	t.Parallel()
-	s := newStock()
-	key := func(name string) stockKey { return stockKey{peering.KindConfigMap, "ns", name} }
-	item := stockItem{peer: peerA, bytes: 10}
-	s.set(key("gone"), item)
-	s.set(key("stays"), item)
-	since := s.mark()
-	s.set(key("new"), item)
-	s.set(key("grew"), stockItem{peer: peerA, bytes: 30})
-	s.replaceConfigs("ns", since, map[stockKey]stockItem{key("stays"): item, key("grew"): item})
-	if got := s.of(peerA); got.configs != 3 || got.bytes != 50 {
-		t.Errorf("counted %+v, want 3 with 50 bytes", got)
-	}
-	s.dropSpace("ns")
-	if len(s.items) > 0 {
-		t.Errorf("%d objects of a namespace that is gone are counted", len(s.items))
-	}
-}
-
 // Objects that went make room, whoever took them away, and those that are there
 // when the agent begins are counted.
 func TestCountsFallWhenObjectsGo(t *testing.T) {
@@ -215,14 +81,12 @@ func TestCountsFallWhenObjectsGo(t *testing.T) {
 	cfg := thing(peering.KindConfigMap, name, "cfg", "uc", `{"data":{"a":"1"}}`)
 	sec := thing(peering.KindSecret, name, "sec", "us2", `{"data":{}}`)
 	pod := podObject(name, "web", "1")
-	counts := func(p *Provider) tally {
-		p.stock.mu.Lock()
-		defer p.stock.mu.Unlock()
-		all := p.stock.of(peerA)
-		all.bytes, all.podBytes = 0, 0
+	counts := func(p *Provider) stock.Tally {
+		all := p.stock.Of(peerA)
+		all.Bytes, all.PodBytes = 0, 0
 		return all
 	}
-	full := tally{namespaces: 1, configs: 2, services: 1, ports: 1, endpoints: 1, endpointPorts: 1, slices: 1, pods: 1}
+	full := stock.Tally{Namespaces: 1, Configs: 2, Services: 1, Ports: 1, Endpoints: 1, EndpointPorts: 1, Slices: 1, Pods: 1}
 	defer func() {
 		if t.Failed() {
 			t.Logf("counted is %+v", counts(p))
@@ -251,14 +115,14 @@ func TestCountsFallWhenObjectsGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "what the consumer deleted makes room", func() bool { return counts(p) == tally{namespaces: 1, pods: 1} })
+	eventually(t, "what the consumer deleted makes room", func() bool { return counts(p) == stock.Tally{Namespaces: 1, Pods: 1} })
 	apply(t, p, id, cfg)
 	if err := c.owner.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a namespace that went makes room, with all in it but pods", func() bool {
 		got := counts(p)
-		return got.namespaces == 0 && got.configs == 0
+		return got.Namespaces == 0 && got.Configs == 0
 	})
 }
 
@@ -400,7 +264,7 @@ func TestAServiceCountsItsEndpointSlices(t *testing.T) {
 		for _, s := range made {
 			endpoints, ports = endpoints+len(s.Endpoints), ports+len(s.Endpoints)*len(s.Ports)
 		}
-		if got := (stockItem{ports: 2, endpoints: endpoints, endpointPorts: ports, slices: len(made)}); got != counts {
+		if got := (stock.Item{Ports: 2, Endpoints: endpoints, EndpointPorts: ports, Slices: len(made)}); got != counts {
 			t.Errorf("seed %d: it counts %+v and makes %+v", seed, counts, got)
 		}
 	}

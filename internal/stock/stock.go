@@ -1,0 +1,229 @@
+// Package stock counts what each peer has in this cluster, by kind and in bytes, and
+// bounds it. It is told what there is and what is about to be written, and reads nothing.
+package stock
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// Stock counts what is here of each peer, by kind and in bytes. The bytes and the
+// Services of all peers have a limit together: a peer may have more only while it
+// has less than is free, so that those who come later find room.
+type Stock struct {
+	mu        sync.Mutex
+	items     map[Key]entry
+	seq       uint64
+	peers     map[peering.ClusterID]*Tally
+	contracts map[string]int
+	bytes     int
+	services  int
+}
+
+// entry is an object that is counted, and when it was, in the order of entries.
+type entry struct {
+	Item
+	seq uint64
+}
+
+// Key names an object by its names here.
+type Key struct {
+	Kind            peering.Kind
+	Namespace, Name string
+}
+
+// Item is what an object counts.
+type Item struct {
+	// Peer is whose it is, and Contract the contract that its bytes count for, if any.
+	Peer     peering.ClusterID
+	Contract string
+	// Bytes is what the object and what is made of it take.
+	Bytes int
+	// These are of a Service: its ports, its endpoints and the ports of each, and how
+	// many EndpointSlices are made of them.
+	Ports, Endpoints, EndpointPorts, Slices int
+}
+
+// Tally is what a peer has.
+type Tally struct {
+	Namespaces, Configs, Services, Pods int
+	Ports, Endpoints, Bytes, PodBytes   int
+	EndpointPorts, Slices               int
+}
+
+// New returns a Stock in which nothing is counted.
+func New() *Stock {
+	return &Stock{items: make(map[Key]entry), peers: make(map[peering.ClusterID]*Tally), contracts: make(map[string]int)}
+}
+
+// Admit counts an object that is about to be written, in place of what it was
+// before, unless that is more than there may be. undo is for when it was not
+// written after all.
+func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, was := s.items[k]
+	before := s.of(old.Peer)
+	free, freeServices := MaxBytes-s.bytes, maxAllServices-s.services
+	seq := s.put(k, i)
+	now := s.of(i.Peer)
+	if was && old.Peer != i.Peer {
+		before = Tally{}
+	}
+	restore := func() {
+		if was {
+			s.put(k, old.Item)
+		} else {
+			s.remove(k)
+		}
+	}
+	grown := i.Bytes - old.Bytes
+	for _, limit := range []struct {
+		before, now, most int
+		what              string
+	}{
+		{before.Namespaces, now.Namespaces, maxNamespaces, "namespaces"},
+		{before.Configs, now.Configs, maxConfigs, "ConfigMaps and Secrets"},
+		{before.Services, now.Services, maxServices, "Services"},
+		{before.Ports, now.Ports, maxPorts, "ports of Services"},
+		{before.Endpoints, now.Endpoints, maxPeerEndpoints, "endpoints of Services"},
+		{before.EndpointPorts, now.EndpointPorts, maxEndpointPorts, "ports of endpoints of Services"},
+		{before.Slices, now.Slices, maxSlices, "EndpointSlices, of which each holds endpoints with the same ports"},
+		{before.Pods, now.Pods, maxPods, "pods, those that ended included"},
+		{before.PodBytes, now.PodBytes, maxPeerPodBytes, "bytes of pods"},
+		{before.Bytes, now.Bytes, maxPeerBytes, "bytes"},
+		{s.contracts[i.Contract] - grown, s.contracts[i.Contract], maxContractBytes, "bytes by one contract"},
+		{before.Bytes, now.Bytes, max(free, before.Bytes), "bytes beside what other consumers have"},
+		{before.Services, now.Services, max(freeServices, before.Services), "Services beside those of other consumers"},
+	} {
+		// What is there already may stay, whatever the limit, and shrink.
+		if limit.now > limit.most && limit.now > limit.before {
+			restore()
+			return nil, &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
+				"a consumer has at most %d %s in the provider's cluster; delete some, or offload fewer namespaces", limit.most, limit.what)}
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.items[k].seq == seq {
+			restore()
+		}
+	}, nil
+}
+
+// Set counts an object as it was seen.
+func (s *Stock) Set(k Key, i Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(k, i)
+}
+
+// Drop no longer counts an object that is gone.
+func (s *Stock) Drop(k Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(k)
+}
+
+// Mark returns a point in time for ReplaceConfigs.
+func (s *Stock) Mark() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seq
+}
+
+// ReplaceConfigs counts the ConfigMaps and Secrets of a namespace as they were
+// listed after since. What was counted since then is newer than the list.
+func (s *Stock) ReplaceConfigs(namespace string, since uint64, listed map[Key]Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, e := range s.items {
+		if _, ok := listed[k]; !ok && e.seq <= since && k.Namespace == namespace && (k.Kind == peering.KindConfigMap || k.Kind == peering.KindSecret) {
+			s.remove(k)
+		}
+	}
+	for k, i := range listed {
+		if s.items[k].seq <= since {
+			s.put(k, i)
+		}
+	}
+}
+
+// DropSpace no longer counts a namespace that is gone and what was in it.
+func (s *Stock) DropSpace(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(Key{Kind: peering.KindNamespace, Name: namespace})
+	for k := range s.items {
+		if k.Namespace == namespace {
+			s.remove(k)
+		}
+	}
+}
+
+// Of returns what a peer has.
+func (s *Stock) Of(peer peering.ClusterID) Tally {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of(peer)
+}
+
+// of returns what a peer has. The lock is held.
+func (s *Stock) of(peer peering.ClusterID) Tally {
+	if t := s.peers[peer]; t != nil {
+		return *t
+	}
+	return Tally{}
+}
+
+// put counts an object in place of what it was. The lock is held.
+func (s *Stock) put(k Key, i Item) uint64 {
+	s.remove(k)
+	s.seq++
+	s.items[k] = entry{Item: i, seq: s.seq}
+	s.count(k.Kind, i, 1)
+	return s.seq
+}
+
+// remove no longer counts an object. The lock is held.
+func (s *Stock) remove(k Key) {
+	if e, ok := s.items[k]; ok {
+		delete(s.items, k)
+		s.count(k.Kind, e.Item, -1)
+	}
+}
+
+func (s *Stock) count(kind peering.Kind, i Item, sign int) {
+	t := s.peers[i.Peer]
+	if t == nil {
+		t = &Tally{}
+		s.peers[i.Peer] = t
+	}
+	switch kind {
+	case peering.KindNamespace:
+		t.Namespaces += sign
+	case peering.KindConfigMap, peering.KindSecret:
+		t.Configs += sign
+	case peering.KindService:
+		t.Services += sign
+		s.services += sign
+	case peering.KindPod:
+		t.Pods += sign
+		t.PodBytes += sign * i.Bytes
+	}
+	t.Ports += sign * i.Ports
+	t.Endpoints += sign * i.Endpoints
+	t.EndpointPorts += sign * i.EndpointPorts
+	t.Slices += sign * i.Slices
+	t.Bytes += sign * i.Bytes
+	s.bytes += sign * i.Bytes
+	if s.contracts[i.Contract] += sign * i.Bytes; s.contracts[i.Contract] == 0 {
+		delete(s.contracts, i.Contract)
+	}
+	if *t == (Tally{}) {
+		delete(s.peers, i.Peer)
+	}
+}

@@ -1,0 +1,150 @@
+package stock
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	peerA = peering.ClusterID("aaaaaaaabbbbbbbbccccccccdddddddd")
+	peerB = peering.ClusterID("zzzzzzzzbbbbbbbbccccccccdddddddd")
+)
+
+func testPeer(i int) peering.ClusterID { return peering.ClusterID(fmt.Sprint("peer-", i)) }
+
+func TestStockLimitsEachKind(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		kind peering.Kind
+		item Item
+		most int
+		what string
+	}{
+		"namespaces":          {peering.KindNamespace, Item{}, maxNamespaces, "namespaces"},
+		"config maps":         {peering.KindConfigMap, Item{}, maxConfigs, "ConfigMaps and Secrets"},
+		"secrets":             {peering.KindSecret, Item{}, maxConfigs, "ConfigMaps and Secrets"},
+		"services":            {peering.KindService, Item{}, maxServices, "Services"},
+		"ports":               {peering.KindService, Item{Ports: 100}, maxPorts / 100, "ports"},
+		"endpoints":           {peering.KindService, Item{Endpoints: 5000}, maxPeerEndpoints / 5000, "endpoints"},
+		"ports of endpoints":  {peering.KindService, Item{EndpointPorts: 1000}, maxEndpointPorts / 1000, "ports of endpoints"},
+		"slices":              {peering.KindService, Item{Slices: 50}, maxSlices / 50, "EndpointSlices"},
+		"pods":                {peering.KindPod, Item{}, maxPods, "pods"},
+		"bytes of pods":       {peering.KindPod, Item{Bytes: 1 << 20}, maxPeerPodBytes >> 20, "bytes of pods"},
+		"bytes of a contract": {peering.KindSecret, Item{Bytes: 1 << 20}, maxContractBytes >> 20, "by one contract"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New()
+			tc.item.Peer, tc.item.Contract = peerA, "c-1"
+			key := func(n int) Key { return Key{tc.kind, fmt.Sprint("ns-", n%7), fmt.Sprint("o-", n)} }
+			for n := range tc.most {
+				if _, refusal := s.Admit(key(n), tc.item); refusal != nil {
+					t.Fatalf("number %d of %d: %v", n+1, tc.most, refusal)
+				}
+			}
+			_, refusal := s.Admit(key(tc.most), tc.item)
+			if refusal == nil || refusal.Reason != peering.RefusedQuota || !refusal.Retryable || !strings.Contains(refusal.Message, tc.what) {
+				t.Fatalf("one more: %v", refusal)
+			}
+			if _, refusal := s.Admit(key(0), tc.item); refusal != nil {
+				t.Errorf("what is there already was refused: %v", refusal)
+			}
+			other := tc.item
+			other.Peer, other.Contract = peerB, "c-2"
+			if _, refusal := s.Admit(Key{tc.kind, "other", "o"}, other); refusal != nil {
+				t.Errorf("another peer was refused: %v", refusal)
+			}
+			// It falls when something goes, however it goes.
+			s.Drop(key(1))
+			undo, refusal := s.Admit(key(tc.most), tc.item)
+			if refusal != nil {
+				t.Fatalf("after one went: %v", refusal)
+			}
+			undo()
+			if _, refusal := s.Admit(key(tc.most+1), tc.item); refusal != nil {
+				t.Errorf("after one was not written after all: %v", refusal)
+			}
+			for n := range tc.most + 2 {
+				s.Drop(key(n))
+			}
+			s.Drop(Key{tc.kind, "other", "o"})
+			if len(s.items) > 0 || len(s.peers) > 0 || len(s.contracts) > 0 || s.bytes != 0 {
+				t.Errorf("all went, and %d objects of %d peers with %d bytes are counted", len(s.items), len(s.peers), s.bytes)
+			}
+		})
+	}
+}
+
+// What peers have in all is bounded, and those that take all they can leave room.
+func TestStockLeavesRoomForANewcomer(t *testing.T) {
+	t.Parallel()
+	s := New()
+	fill := func(peer peering.ClusterID) (bytes int) {
+		for n := 0; ; n++ {
+			item := Item{Peer: peer, Contract: fmt.Sprint(peer, n%8), Bytes: 1 << 20}
+			if _, refusal := s.Admit(Key{peering.KindConfigMap, string(peer), fmt.Sprint(n)}, item); refusal != nil {
+				return bytes
+			}
+			bytes += item.Bytes
+		}
+	}
+	all := 0
+	for n := range 4 {
+		got := fill(testPeer(n))
+		all += got
+		if got > maxPeerBytes || got < MaxBytes/8 && n < 3 || got < 16<<20 {
+			t.Errorf("peer %d has %d bytes", n, got)
+		}
+	}
+	if all > MaxBytes {
+		t.Errorf("all have %d bytes; the limit is %d", all, MaxBytes)
+	}
+}
+
+// Services take addresses, of which a cluster has a number.
+func TestServicesLeaveRoomForANewcomer(t *testing.T) {
+	t.Parallel()
+	s := New()
+	all := 0
+	for n := range 5 {
+		got := 0
+		for {
+			item := Item{Peer: testPeer(n), Contract: fmt.Sprint("c-", n)}
+			if _, refusal := s.Admit(Key{peering.KindService, fmt.Sprint("ns-", n), fmt.Sprint("s-", got)}, item); refusal != nil {
+				break
+			}
+			got++
+		}
+		if got > maxServices || got < maxServices/8 {
+			t.Errorf("peer %d has %d Services", n, got)
+		}
+		all += got
+	}
+	if all > maxAllServices {
+		t.Errorf("all have %d Services; the limit is %d", all, maxAllServices)
+	}
+}
+
+// What was counted after a list was begun is newer than the list.
+func TestStockKeepsWhatIsNewerThanAList(t *testing.T) {
+	t.Parallel()
+	s := New()
+	key := func(name string) Key { return Key{peering.KindConfigMap, "ns", name} }
+	item := Item{Peer: peerA, Bytes: 10}
+	s.Set(key("gone"), item)
+	s.Set(key("stays"), item)
+	since := s.Mark()
+	s.Set(key("new"), item)
+	s.Set(key("grew"), Item{Peer: peerA, Bytes: 30})
+	s.ReplaceConfigs("ns", since, map[Key]Item{key("stays"): item, key("grew"): item})
+	if got := s.Of(peerA); got.Configs != 3 || got.Bytes != 50 {
+		t.Errorf("counted %+v, want 3 with 50 bytes", got)
+	}
+	s.DropSpace("ns")
+	if len(s.items) > 0 {
+		t.Errorf("%d objects of a namespace that is gone are counted", len(s.items))
+	}
+}
