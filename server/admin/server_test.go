@@ -52,6 +52,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -945,14 +946,27 @@ func TestOffloadWaitsForTheUnoffloadBeforeIt(t *testing.T) {
 		Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName, Finalizers: []string{v1alpha1.Finalizer},
 	}}
 	ending.Spec.PodStrategy, ending.Spec.NameMapping = v1alpha1.StrategyRemote, v1alpha1.MappingSuffixed
-	a := newAdminTest(t, ending, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.LabelOffloading: "enabled"}}})
+	// Who waits looks at it while it is being deleted, and then once more.
+	looks := make(chan struct{}, 1000)
+	a := newAdminTestWith(t, func(cfg *Config) {
+		cfg.Client = interceptor.NewClient(cfg.Client.(ctrlclient.WithWatch), interceptor.Funcs{
+			Get: func(ctx context.Context, c ctrlclient.WithWatch, key ctrlclient.ObjectKey, o ctrlclient.Object, opts ...ctrlclient.GetOption) error {
+				err := c.Get(ctx, key, o, opts...)
+				if _, ok := o.(*v1alpha1.NamespaceOffloading); ok && !o.GetDeletionTimestamp().IsZero() {
+					looks <- struct{}{}
+				}
+				return err
+			},
+		})
+	}, ending, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.LabelOffloading: "enabled"}}})
 	c := a.alice(t)
 	if _, err := c.UnoffloadNamespace(t.Context(), &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"}); err != nil {
 		t.Fatal(err)
 	}
 	released := make(chan error, 1)
 	go func() {
-		time.Sleep(200 * time.Millisecond)
+		<-looks
+		<-looks
 		patch := ctrlclient.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 		released <- a.client.Patch(context.WithoutCancel(t.Context()), ending.DeepCopy(), patch)
 	}()

@@ -3,6 +3,7 @@ package servertest
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"sync/atomic"
 	"testing"
@@ -36,6 +37,7 @@ type H2 struct {
 	Resets atomic.Int64
 	// Windows counts the streams that got more room, ends the calls that were answered.
 	Windows, Ends atomic.Int64
+	pongs         atomic.Int64
 }
 
 // Greet says the preface and no more.
@@ -68,6 +70,8 @@ func (r *H2) Read() {
 			if len(body) >= 8 {
 				r.GoAway.Store(binary.BigEndian.Uint32(body[4:]))
 			}
+		case FramePing:
+			r.pongs.Add(int64(head[4] & 1))
 		case FrameReset:
 			r.Resets.Add(1)
 		case FrameHeaders:
@@ -119,9 +123,23 @@ func (r *H2) CallWith(stream uint32, method string, more ...[2]string) error {
 // room for it or refused the call. False: the connection ended.
 func (r *H2) Announce(t *testing.T, stream uint32, method string, size int) bool {
 	t.Helper()
-	answers := func() int64 { return r.Windows.Load() + r.Resets.Load() }
+	return r.answered(t, func() int64 { return r.Windows.Load() + r.Resets.Load() }, func() error {
+		return errors.Join(r.Call(stream, method), r.Frame(FrameData, 0, stream, Message(size)))
+	})
+}
+
+// Reached waits until the server has read all that was sent: it answers a ping, which comes
+// after that. False: the connection ended.
+func (r *H2) Reached(t *testing.T) bool {
+	t.Helper()
+	return r.answered(t, r.pongs.Load, func() error { return r.Frame(FramePing, 0, 0, make([]byte, 8)) })
+}
+
+// answered waits for one more answer to what is sent. False: the connection ended.
+func (r *H2) answered(t *testing.T, answers func() int64, send func() error) bool {
+	t.Helper()
 	had := answers()
-	if r.Call(stream, method) != nil || r.Frame(FrameData, 0, stream, Message(size)) != nil {
+	if send() != nil {
 		return false
 	}
 	for end := time.Now().Add(Patience); answers() == had; time.Sleep(time.Millisecond) {
@@ -131,7 +149,7 @@ func (r *H2) Announce(t *testing.T, stream uint32, method string, size int) bool
 		default:
 		}
 		if time.Now().After(end) {
-			t.Fatal("no room was made for the message")
+			t.Fatal("the server does not answer")
 		}
 	}
 	return true
