@@ -53,7 +53,7 @@ var rules = []rule{
 		"google.golang.org/protobuf/",
 	}},
 	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering"}, outside: []string{"google.golang.org/grpc"}},
-	{packages: "internal/session", ours: []string{"peering", "internal/identity"}, outside: []string{
+	{packages: "internal/session", ours: []string{"peering", "internal/identity", "internal/notify"}, outside: []string{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
@@ -70,13 +70,16 @@ var rules = []rule{
 	{
 		packages: "server",
 		ours: []string{
-			"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "server/internal/middleware",
+			"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "internal/notify", "server/internal/middleware",
 		},
 		outside: []string{"buf.build/go/protovalidate", "golang.org/x/sync/", "google.golang.org/", "k8s.io/"},
 	},
 	{
 		packages: "server/admin",
-		ours:     []string{"gen/...", "peering", "api/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version", "server/internal/middleware"},
+		ours: []string{
+			"gen/...", "peering", "api/...", "internal/kubeauth", "internal/notify", "internal/wire", "internal/identity", "internal/version",
+			"server/internal/middleware",
+		},
 		outside: []string{
 			"github.com/grpc-ecosystem/", "golang.org/x/sync/", "google.golang.org/", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client",
 		},

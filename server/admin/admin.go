@@ -36,17 +36,11 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 	if err != nil {
 		return nil, fmt.Errorf("tell of this cluster: %w", err)
 	}
-	peers, err := s.foreignClusters(ctx)
-	if err != nil {
-		return nil, err
-	}
+	var peers v1alpha1.ForeignClusterList
 	var asks v1alpha1.PeeringRequestList
-	if err := s.cfg.Client.List(ctx, &asks); err != nil {
-		return nil, fmt.Errorf("list peering requests: %w", err)
-	}
 	var policies v1alpha1.PeeringPolicyList
-	if err := s.cfg.Client.List(ctx, &policies); err != nil {
-		return nil, fmt.Errorf("list peering policies: %w", err)
+	if err := readAll(ctx, s.cfg.Client, &peers, &asks, &policies); err != nil {
+		return nil, err
 	}
 	view, err := s.view(ctx, s.cfg.Client)
 	if err != nil {
@@ -57,11 +51,11 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 		ClusterName:           self.Name,
 		Version:               self.Version,
 		Endpoints:             self.Endpoints,
-		Peers:                 int32(len(peers)),
+		Peers:                 int32(len(peers.Items)),
 		Protocol:              self.Protocol,
 		RootExpireTime:        timeMessage(self.RootExpires),
 		CertificateExpireTime: timeMessage(self.CertificateExpires),
-		Problems:              view.problems(self, peers, asks.Items, policies.Items),
+		Problems:              view.problems(self, peers.Items, asks.Items, policies.Items),
 		Fingerprint:           self.Fingerprint,
 		Automatic:             self.Automatic,
 		DnsPublications:       publicationMessages(self.DNS),
@@ -81,8 +75,9 @@ func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication
 
 // domainMessages returns the domains, those first that cannot be asked.
 func domainMessages(list []DNSDomain) (out []*ententev1.DNSDomain) {
-	list = slices.SortedFunc(slices.Values(list), func(a, b DNSDomain) int { return cmp.Compare(a.Domain, b.Domain) })
-	slices.SortStableFunc(list, func(a, b DNSDomain) int { return cmp.Compare(listed(a), listed(b)) })
+	list = slices.SortedFunc(slices.Values(list), func(a, b DNSDomain) int {
+		return cmp.Or(cmp.Compare(listed(a), listed(b)), cmp.Compare(a.Domain, b.Domain))
+	})
 	for _, d := range list[:min(len(list), MaxDNSDomains)] {
 		out = append(out, &ententev1.DNSDomain{
 			Domain: d.Domain, Clusters: int32(d.Clusters), AnswerTime: timeMessage(d.Answered), Error: d.Error, ErrorTime: timeMessage(d.Since),
@@ -99,12 +94,20 @@ func listed(d DNSDomain) int {
 	return 1
 }
 
+// readAll reads all objects of some kinds.
+func readAll(ctx context.Context, from ctrlclient.Reader, lists ...ctrlclient.ObjectList) error {
+	for _, list := range lists {
+		if err := from.List(ctx, list); err != nil {
+			return fmt.Errorf("read %T: %w", list, err)
+		}
+	}
+	return nil
+}
+
 func (s *service) foreignClusters(ctx context.Context) ([]v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
-	if err := s.cfg.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	return list.Items, nil
+	err := readAll(ctx, s.cfg.Client, &list)
+	return list.Items, err
 }
 
 // foreignCluster finds a peer by peers/NAME, where NAME is that of its

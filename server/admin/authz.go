@@ -73,78 +73,91 @@ const (
 	resourceIdentity    = "identity"
 )
 
+// right is what a method needs: a verb on a resource, or on the one of them that the
+// request names.
+type right struct {
+	verb, resource string
+	// name returns the name in the request; nil where the method is about all.
+	name func(request any) string
+}
+
+//nolint:gochecknoglobals // a constant table
+var rights = map[string]right{
+	ententev1.AdminService_GetInfo_FullMethodName:               {"list", resourcePeers, nil},
+	ententev1.AdminService_ListPeers_FullMethodName:             {"list", resourcePeers, nil},
+	ententev1.AdminService_WatchPeers_FullMethodName:            {"list", resourcePeers, nil},
+	ententev1.AdminService_WatchEvents_FullMethodName:           {"list", resourcePeers, nil},
+	ententev1.AdminService_ListPeeringRequests_FullMethodName:   {"list", resourcePeers, nil},
+	ententev1.AdminService_GetPeer_FullMethodName:               {"get", resourcePeers, peerIn},
+	ententev1.AdminService_JoinPeer_FullMethodName:              {"create", resourcePeers, nil},
+	ententev1.AdminService_IntroducePeer_FullMethodName:         {"create", resourcePeers, nil},
+	ententev1.AdminService_ApprovePeer_FullMethodName:           {"update", resourcePeers, peerIn},
+	ententev1.AdminService_DenyPeer_FullMethodName:              {"update", resourcePeers, peerIn},
+	ententev1.AdminService_ApprovePeeringRequest_FullMethodName: {"update", resourcePeers, requestIn},
+	ententev1.AdminService_DenyPeeringRequest_FullMethodName:    {"update", resourcePeers, requestIn},
+	ententev1.AdminService_CreateToken_FullMethodName:           {"create", resourceTokens, nil},
+	ententev1.AdminService_ListTokens_FullMethodName:            {"list", resourceTokens, nil},
+	ententev1.AdminService_RevokeToken_FullMethodName:           {"delete", resourceTokens, nameIn("tokens")},
+	ententev1.AdminService_CreatePeering_FullMethodName:         {"create", resourcePeerings, nil},
+	ententev1.AdminService_ListPeerings_FullMethodName:          {"list", resourcePeerings, nil},
+	ententev1.AdminService_GetPeering_FullMethodName:            {"get", resourcePeerings, nameIn("peerings")},
+	ententev1.AdminService_UpdatePeering_FullMethodName:         {"update", resourcePeerings, nameIn("peerings")},
+	ententev1.AdminService_DeletePeering_FullMethodName:         {"delete", resourcePeerings, nameIn("peerings")},
+	ententev1.AdminService_EndPeering_FullMethodName:            {"delete", resourcePeerings, nil}, // and see permissions
+	ententev1.AdminService_TestPolicy_FullMethodName:            {"list", resourcePolicies, nil},
+	ententev1.AdminService_ListContracts_FullMethodName:         {"list", resourceContracts, nil},
+	ententev1.AdminService_ListUsage_FullMethodName:             {"list", resourceContracts, nil},
+	ententev1.AdminService_GetContract_FullMethodName:           {"get", resourceContracts, nameIn("contracts")},
+	ententev1.AdminService_TerminateContract_FullMethodName:     {"update", resourceContracts, nameIn("contracts")},
+	ententev1.AdminService_RolloverIdentity_FullMethodName:      {"update", resourceIdentity, nil},
+	ententev1.AdminService_OffloadNamespace_FullMethodName:      {"create", resourceOffloadings, nil},
+	ententev1.AdminService_ListOffloadings_FullMethodName:       {"list", resourceOffloadings, nil},
+	ententev1.AdminService_UnoffloadNamespace_FullMethodName:    {"delete", resourceOffloadings, nil},
+}
+
 // permissions returns what a call to the AdminService needs; false for methods
 // that are not known, which are refused. Streams have no request yet.
 func permissions(method string, request any) ([]permission, bool) {
-	need := func(verb, resource, name string) ([]permission, bool) {
-		return []permission{{verb: verb, resource: resource, name: name}}, true
+	r, ok := rights[method]
+	if !ok {
+		return nil, false
 	}
-	switch method {
-	case ententev1.AdminService_GetInfo_FullMethodName, ententev1.AdminService_ListPeers_FullMethodName,
-		ententev1.AdminService_WatchPeers_FullMethodName, ententev1.AdminService_WatchEvents_FullMethodName,
-		ententev1.AdminService_ListPeeringRequests_FullMethodName:
-		return need("list", resourcePeers, "")
-	case ententev1.AdminService_GetPeer_FullMethodName:
-		return need("get", resourcePeers, permissionName(nameOf(request)))
-	case ententev1.AdminService_CreateToken_FullMethodName:
-		return need("create", resourceTokens, "")
-	case ententev1.AdminService_ListTokens_FullMethodName:
-		return need("list", resourceTokens, "")
-	case ententev1.AdminService_RevokeToken_FullMethodName:
-		return need("delete", resourceTokens, named("tokens", nameOf(request)))
-	case ententev1.AdminService_JoinPeer_FullMethodName, ententev1.AdminService_IntroducePeer_FullMethodName:
-		return need("create", resourcePeers, "")
-	case ententev1.AdminService_ApprovePeer_FullMethodName, ententev1.AdminService_DenyPeer_FullMethodName:
-		return need("update", resourcePeers, permissionName(nameOf(request)))
-	case ententev1.AdminService_ApprovePeeringRequest_FullMethodName, ententev1.AdminService_DenyPeeringRequest_FullMethodName:
-		peer, _ := requestName(nameOf(request))
-		return need("update", resourcePeers, permissionName(peer))
-	case ententev1.AdminService_CreatePeering_FullMethodName:
-		return need("create", resourcePeerings, "")
-	case ententev1.AdminService_ListPeerings_FullMethodName:
-		return need("list", resourcePeerings, "")
-	case ententev1.AdminService_GetPeering_FullMethodName:
-		return need("get", resourcePeerings, named("peerings", nameOf(request)))
-	case ententev1.AdminService_UpdatePeering_FullMethodName:
-		r, _ := request.(*ententev1.UpdatePeeringRequest)
-		return need("update", resourcePeerings, named("peerings", r.GetPeering().GetName()))
-	case ententev1.AdminService_DeletePeering_FullMethodName:
-		return need("delete", resourcePeerings, named("peerings", nameOf(request)))
-	case ententev1.AdminService_EndPeering_FullMethodName:
-		r, _ := request.(*ententev1.EndPeeringRequest)
-		needs := []permission{{verb: "delete", resource: resourcePeerings}}
-		if r.GetForget() {
-			needs = append(needs, permission{verb: "delete", resource: resourcePeers, name: permissionName(r.GetPeer())})
+	need := []permission{{verb: r.verb, resource: r.resource}}
+	if r.name != nil {
+		need[0].name = r.name(request)
+	}
+	switch m := request.(type) {
+	case *ententev1.EndPeeringRequest:
+		if m.GetForget() {
+			need = append(need, permission{verb: "delete", resource: resourcePeers, name: permissionName(m.GetPeer())})
 		}
-		return needs, true
-	case ententev1.AdminService_TestPolicy_FullMethodName:
-		return need("list", resourcePolicies, "")
-	case ententev1.AdminService_ListContracts_FullMethodName, ententev1.AdminService_ListUsage_FullMethodName:
-		return need("list", resourceContracts, "")
-	case ententev1.AdminService_GetContract_FullMethodName:
-		return need("get", resourceContracts, named("contracts", nameOf(request)))
-	case ententev1.AdminService_TerminateContract_FullMethodName:
-		return need("update", resourceContracts, named("contracts", nameOf(request)))
-	case ententev1.AdminService_RolloverIdentity_FullMethodName:
-		return need("update", resourceIdentity, "")
-	case ententev1.AdminService_OffloadNamespace_FullMethodName:
-		r, _ := request.(*ententev1.OffloadNamespaceRequest)
-		return []permission{{verb: "create", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
-	case ententev1.AdminService_ListOffloadings_FullMethodName:
-		return need("list", resourceOffloadings, "")
-	case ententev1.AdminService_UnoffloadNamespace_FullMethodName:
-		r, _ := request.(*ententev1.UnoffloadNamespaceRequest)
-		return []permission{{verb: "delete", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
+	case interface{ GetNamespace() string }:
+		need[0].namespace = namespaceName(m.GetNamespace())
 	}
-	return nil, false
+	return need, true
 }
 
 // nameOf returns the name that a request is about.
 func nameOf(request any) string {
-	if m, ok := request.(interface{ GetName() string }); ok {
+	switch m := request.(type) {
+	case *ententev1.UpdatePeeringRequest:
+		return m.GetPeering().GetName()
+	case interface{ GetName() string }:
 		return m.GetName()
 	}
 	return ""
+}
+
+func nameIn(collection string) func(any) string {
+	return func(request any) string { return named(collection, nameOf(request)) }
+}
+
+func peerIn(request any) string { return permissionName(nameOf(request)) }
+
+// requestIn returns the peer of the request that a call is about.
+func requestIn(request any) string {
+	peer, _ := requestName(nameOf(request))
+	return permissionName(peer)
 }
 
 // mutates says whether a call to the AdminService changes something: it needs

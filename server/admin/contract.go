@@ -29,15 +29,11 @@ func (s *service) ListContracts(ctx context.Context, req *ententev1.ListContract
 			return c.Spec.ForeignCluster != peer && c.Spec.PeerID != peer
 		})
 	}
-	part, next, err := page(req, "contracts of "+req.GetPeer(), contracts, func(c *v1alpha1.Contract) string { return c.Name })
+	part, next, err := pageOf(req, "contracts of "+req.GetPeer(), contracts, func(c *v1alpha1.Contract) string { return c.Name }, contractMessage)
 	if err != nil {
 		return nil, err
 	}
-	resp := &ententev1.ListContractsResponse{NextPageToken: next}
-	for i := range part {
-		resp.Contracts = append(resp.Contracts, contractMessage(&part[i]))
-	}
-	return resp, nil
+	return &ententev1.ListContractsResponse{Contracts: part, NextPageToken: next}, nil
 }
 
 // GetContract implements AdminService.

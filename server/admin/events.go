@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -57,12 +58,12 @@ func (h *happening) conditions(before, after []metav1.Condition) {
 
 // peerEvents says what happened to a ForeignCluster.
 func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
+	name := cmp.Or(after, before).Name
+	h := happening{now: now, peer: name, subject: "peers/" + name}
 	if after == nil {
-		h := happening{now: now, peer: before.Name, subject: "peers/" + before.Name}
 		h.add("Forgotten", "cluster %s is not known any more", before.Spec.ClusterID)
 		return h.events
 	}
-	h := happening{now: now, peer: after.Name, subject: "peers/" + after.Name}
 	if before == nil {
 		before = &v1alpha1.ForeignCluster{}
 		h.add("Known", "cluster %s is known", after.Spec.ClusterID)
@@ -92,12 +93,12 @@ func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
 
 // requestEvents says what happened to a PeeringRequest.
 func requestEvents(before, after *v1alpha1.PeeringRequest, now time.Time) []event {
+	last := cmp.Or(after, before)
+	h := happening{now: now, peer: provider(last), subject: "peerings/" + last.Name}
 	if after == nil {
-		h := happening{now: now, peer: provider(before), subject: "peerings/" + before.Name}
 		h.add("Deleted", "the peering is not asked for any more")
 		return h.events
 	}
-	h := happening{now: now, peer: provider(after), subject: "peerings/" + after.Name}
 	if before == nil {
 		before = &v1alpha1.PeeringRequest{}
 		h.add("Created", "%s is asked", asked(after))
@@ -108,12 +109,12 @@ func requestEvents(before, after *v1alpha1.PeeringRequest, now time.Time) []even
 
 // contractEvents says what happened to a Contract.
 func contractEvents(before, after *v1alpha1.Contract, now time.Time) []event {
+	last := cmp.Or(after, before)
+	h := happening{now: now, peer: last.Spec.ForeignCluster, subject: "contracts/" + last.Name}
 	if after == nil {
-		h := happening{now: now, peer: before.Spec.ForeignCluster, subject: "contracts/" + before.Name}
 		h.add("Removed", "the contract is not kept any more")
 		return h.events
 	}
-	h := happening{now: now, peer: after.Spec.ForeignCluster, subject: "contracts/" + after.Name}
 	until := after.Spec.NotAfter.UTC().Format(time.RFC3339)
 	switch {
 	case before == nil:
@@ -123,11 +124,7 @@ func contractEvents(before, after *v1alpha1.Contract, now time.Time) []event {
 		h.add("Amended", "revision %d is signed by both, until %s", after.Spec.Revision, until)
 	}
 	if phase := after.Status.Phase; phase != before.Status.Phase && phase != "" {
-		message := after.Status.Message
-		if message == "" {
-			message = "the contract is " + phase
-		}
-		h.add(phase, "%s", message)
+		h.add(phase, "%s", cmp.Or(after.Status.Message, "the contract is "+phase))
 	}
 	h.conditions(before.Status.Conditions, after.Status.Conditions)
 	return h.events

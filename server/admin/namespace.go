@@ -147,15 +147,11 @@ func (s *service) ListOffloadings(ctx context.Context, req *ententev1.ListOffloa
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list namespace offloadings: %w", err)
 	}
-	part, next, err := page(req, "offloadings", list.Items, func(o *v1alpha1.NamespaceOffloading) string { return o.Namespace })
+	part, next, err := pageOf(req, "offloadings", list.Items, func(o *v1alpha1.NamespaceOffloading) string { return o.Namespace }, offloadingMessage)
 	if err != nil {
 		return nil, err
 	}
-	resp := &ententev1.ListOffloadingsResponse{NextPageToken: next}
-	for i := range part {
-		resp.Offloadings = append(resp.Offloadings, offloadingMessage(&part[i]))
-	}
-	return resp, nil
+	return &ententev1.ListOffloadingsResponse{Offloadings: part, NextPageToken: next}, nil
 }
 
 // stateEnding is the state of an offloading that is being taken down.

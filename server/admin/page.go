@@ -64,6 +64,15 @@ type paged interface {
 	GetPageToken() string
 }
 
+// pageOf is page, with a message for each row.
+func pageOf[T, M any](req paged, list string, rows []T, key func(*T) string, message func(*T) M) (out []M, next string, err error) {
+	part, next, err := page(req, list, rows, key)
+	for i := range part {
+		out = append(out, message(&part[i]))
+	}
+	return out, next, err
+}
+
 // page returns the rows that a request is for, ordered by their keys, and the
 // token of the next page. list names the list and what it was filtered by: a
 // token is for that only. It sorts rows in place.

@@ -24,19 +24,15 @@ func (s *service) ListPeers(ctx context.Context, req *ententev1.ListPeersRequest
 	if err != nil {
 		return nil, err
 	}
-	part, next, err := page(req, "peers", list, func(fc *v1alpha1.ForeignCluster) string { return fc.Name })
-	if err != nil {
-		return nil, err
-	}
 	view, err := s.view(ctx, s.cfg.Client)
 	if err != nil {
 		return nil, err
 	}
-	resp := &ententev1.ListPeersResponse{NextPageToken: next}
-	for i := range part {
-		resp.Peers = append(resp.Peers, view.peer(&part[i]))
+	part, next, err := pageOf(req, "peers", list, func(fc *v1alpha1.ForeignCluster) string { return fc.Name }, view.peer)
+	if err != nil {
+		return nil, err
 	}
-	return resp, nil
+	return &ententev1.ListPeersResponse{Peers: part, NextPageToken: next}, nil
 }
 
 // GetPeer implements AdminService.
@@ -178,7 +174,7 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 	if err != nil {
 		return nil, err
 	}
-	err = change(ctx, s.cfg.Client, fc, func() error {
+	err = s.changePeer(ctx, fc, func() error {
 		if check != nil {
 			if err := check(fc); err != nil {
 				return err
@@ -191,10 +187,19 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 		return nil
 	})
 	if err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, unknown(peering.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
-		}
-		return nil, fmt.Errorf("decide about foreign cluster %s: %w", fc.Name, err)
+		return nil, err
 	}
 	return s.peer(ctx, fc)
+}
+
+// changePeer is change, of a peer that may be gone by now.
+func (s *service) changePeer(ctx context.Context, fc *v1alpha1.ForeignCluster, mutate func() error) error {
+	err := change(ctx, s.cfg.Client, fc, mutate)
+	if apierrors.IsNotFound(err) {
+		return unknown(peering.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("decide about foreign cluster %s: %w", fc.Name, err)
+	}
+	return nil
 }

@@ -268,15 +268,11 @@ func (s *service) ListPeerings(ctx context.Context, req *ententev1.ListPeeringsR
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
-	part, next, err := page(req, "peerings", list.Items, func(r *v1alpha1.PeeringRequest) string { return r.Name })
+	part, next, err := pageOf(req, "peerings", list.Items, func(r *v1alpha1.PeeringRequest) string { return r.Name }, peeringMessage)
 	if err != nil {
 		return nil, err
 	}
-	resp := &ententev1.ListPeeringsResponse{NextPageToken: next}
-	for i := range part {
-		resp.Peerings = append(resp.Peerings, peeringMessage(&part[i]))
-	}
-	return resp, nil
+	return &ententev1.ListPeeringsResponse{Peerings: part, NextPageToken: next}, nil
 }
 
 // GetPeering implements AdminService.
@@ -385,12 +381,9 @@ func (s *service) EndPeering(ctx context.Context, req *ententev1.EndPeeringReque
 		return nil, err
 	}
 	var contracts v1alpha1.ContractList
-	if err := s.cfg.Client.List(ctx, &contracts); err != nil {
-		return nil, fmt.Errorf("list contracts: %w", err)
-	}
 	var asks v1alpha1.PeeringRequestList
-	if err := s.cfg.Client.List(ctx, &asks); err != nil {
-		return nil, fmt.Errorf("list peering requests: %w", err)
+	if err := readAll(ctx, s.cfg.Client, &contracts, &asks); err != nil {
+		return nil, err
 	}
 	ending := slices.DeleteFunc(contracts.Items, func(c v1alpha1.Contract) bool {
 		ours := c.Spec.Role == v1alpha1.ContractConsumer || req.GetForget()

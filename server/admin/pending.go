@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -101,7 +99,7 @@ func (s *service) decideRequest(ctx context.Context, resource string, lists func
 			inForce[c.Spec.RequestID] = true
 		}
 	}
-	err = change(ctx, s.cfg.Client, fc, func() error {
+	return s.changePeer(ctx, fc, func() error {
 		to, from := lists(fc)
 		pending := slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return r.ID == id })
 		if !pending && !slices.Contains(*to, id) && !slices.Contains(*from, id) {
@@ -113,13 +111,6 @@ func (s *service) decideRequest(ctx context.Context, resource string, lists func
 		}
 		return nil
 	})
-	if apierrors.IsNotFound(err) {
-		return unknown(peering.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
-	}
-	if err != nil {
-		return fmt.Errorf("decide about request %s of foreign cluster %s: %w", id, fc.Name, err)
-	}
-	return nil
 }
 
 // roomFor drops the oldest of decided requests where as many are kept as can be:

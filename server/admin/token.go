@@ -54,17 +54,15 @@ func (s *service) ListTokens(ctx context.Context, req *ententev1.ListTokensReque
 	if err != nil {
 		return nil, fmt.Errorf("list tokens: %w", err)
 	}
-	part, next, err := page(req, "tokens", list, func(t *TokenInfo) string { return t.ID })
+	part, next, err := pageOf(req, "tokens", list, func(t *TokenInfo) string { return t.ID }, func(t *TokenInfo) *ententev1.Token {
+		return &ententev1.Token{
+			Name: "tokens/" + t.ID, CreateTime: timeMessage(t.Created), ExpireTime: timeMessage(t.Expires), RedeemedBy: string(t.RedeemedBy),
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	resp := &ententev1.ListTokensResponse{NextPageToken: next}
-	for _, t := range part {
-		resp.Tokens = append(resp.Tokens, &ententev1.Token{
-			Name: "tokens/" + t.ID, CreateTime: timeMessage(t.Created), ExpireTime: timeMessage(t.Expires), RedeemedBy: string(t.RedeemedBy),
-		})
-	}
-	return resp, nil
+	return &ententev1.ListTokensResponse{Tokens: part, NextPageToken: next}, nil
 }
 
 // RevokeToken implements AdminService.

@@ -36,15 +36,11 @@ func (s *service) ListUsage(ctx context.Context, req *ententev1.ListUsageRequest
 	for i := range contracts.Items {
 		rows = append(rows, usageOf(&contracts.Items[i])...)
 	}
-	part, next, err := page(req, "usage of "+req.GetContract(), rows, (*usageRow).key)
+	part, next, err := pageOf(req, "usage of "+req.GetContract(), rows, (*usageRow).key, (*usageRow).message)
 	if err != nil {
 		return nil, err
 	}
-	resp := &ententev1.ListUsageResponse{NextPageToken: next}
-	for i := range part {
-		resp.Usage = append(resp.Usage, part[i].message())
-	}
-	return resp, nil
+	return &ententev1.ListUsageResponse{Usage: part, NextPageToken: next}, nil
 }
 
 // usageRow is what was used of a contract in one period, by both counts.

@@ -37,17 +37,8 @@ func (s *service) view(ctx context.Context, from ctrlclient.Reader) (*view, erro
 		nodes     v1alpha1.FabricNodeList
 		lans      v1alpha1.NodeDiscoveryList
 	)
-	if err := from.List(ctx, &contracts); err != nil {
-		return nil, fmt.Errorf("list contracts: %w", err)
-	}
-	if err := from.List(ctx, &tunnels); err != nil {
-		return nil, fmt.Errorf("list tunnels: %w", err)
-	}
-	if err := from.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list fabric nodes: %w", err)
-	}
-	if err := from.List(ctx, &lans); err != nil {
-		return nil, fmt.Errorf("list node discoveries: %w", err)
+	if err := readAll(ctx, from, &contracts, &tunnels, &nodes, &lans); err != nil {
+		return nil, err
 	}
 	cordoned, err := cordonedNodes(ctx, from, contracts.Items)
 	if err != nil {

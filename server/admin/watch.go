@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -54,17 +55,11 @@ func (s *service) watch(ctx context.Context, handler toolscache.ResourceEventHan
 // they led.
 func (s *service) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.ServerStreamingServer[ententev1.WatchPeersResponse]) error {
 	ctx := stream.Context()
-	changed := make(chan struct{}, 1)
-	touch := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	changed := notify.New()
 	stop, err := s.watch(ctx, toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { touch() },
-		UpdateFunc: func(any, any) { touch() },
-		DeleteFunc: func(any) { touch() },
+		AddFunc:    func(any) { changed.Notify() },
+		UpdateFunc: func(any, any) { changed.Notify() },
+		DeleteFunc: func(any) { changed.Notify() },
 	}, &v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &v1alpha1.Tunnel{}, &v1alpha1.FabricNode{})
 	if err != nil {
 		return err
@@ -111,8 +106,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // sendPeers sends each peer that is not as it was sent, of which it keeps hashes.
 func (s *service) sendPeers(ctx context.Context, stream grpc.ServerStreamingServer[ententev1.WatchPeersResponse], sent map[string][sha256.Size]byte) error {
 	var list v1alpha1.ForeignClusterList
-	if err := s.cfg.Cache.List(ctx, &list); err != nil {
-		return fmt.Errorf("list foreign clusters: %w", err)
+	if err := readAll(ctx, s.cfg.Cache, &list); err != nil {
+		return err
 	}
 	view, err := s.view(ctx, s.cfg.Cache)
 	if err != nil {
@@ -208,22 +203,19 @@ func (s *service) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc.Ser
 // happened says what happened to an object of any kind; one of the two is nil
 // where it came or went.
 func happened(before, after any, now time.Time) []event {
-	switch o := cmp.Or(after, before).(type) {
+	switch cmp.Or(after, before).(type) {
 	case *v1alpha1.ForeignCluster:
-		was, is := pair(o, before, after)
-		return peerEvents(was, is, now)
+		return between(before, after, now, peerEvents)
 	case *v1alpha1.PeeringRequest:
-		was, is := pair(o, before, after)
-		return requestEvents(was, is, now)
+		return between(before, after, now, requestEvents)
 	case *v1alpha1.Contract:
-		was, is := pair(o, before, after)
-		return contractEvents(was, is, now)
+		return between(before, after, now, contractEvents)
 	}
 	return nil
 }
 
-func pair[T any](_ *T, before, after any) (was, is *T) {
-	was, _ = before.(*T)
-	is, _ = after.(*T)
-	return was, is
+func between[T any](before, after any, now time.Time, events func(was, is *T, now time.Time) []event) []event {
+	was, _ := before.(*T)
+	is, _ := after.(*T)
+	return events(was, is, now)
 }
