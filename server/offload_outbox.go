@@ -6,6 +6,7 @@ import (
 	"time"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -23,14 +24,14 @@ type outbox struct {
 	order    []peering.ObjectRef
 	events   []peering.PodEvent
 	// wake tells the sender of statuses and events.
-	wake chan struct{}
+	wake notify.Channel
 }
 
 func newOutbox() *outbox {
 	return &outbox{
 		answers:  make(chan *ententev1.SyncResponse, offloadMaxInFlight),
 		statuses: make(map[peering.ObjectRef]peering.PodStatus),
-		wake:     make(chan struct{}, 1),
+		wake:     notify.New(),
 	}
 }
 
@@ -52,7 +53,7 @@ func (o *outbox) status(s peering.PodStatus) {
 	}
 	o.statuses[s.Ref] = s
 	o.mu.Unlock()
-	o.poke()
+	o.wake.Notify()
 }
 
 // event queues an event. It does not block.
@@ -63,14 +64,7 @@ func (o *outbox) event(e peering.PodEvent) {
 	}
 	o.events = append(o.events, e)
 	o.mu.Unlock()
-	o.poke()
-}
-
-func (o *outbox) poke() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.wake.Notify()
 }
 
 // next returns a status or event that waits, and nil if none does.

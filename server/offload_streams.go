@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/metadata"
@@ -99,20 +100,16 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 		return err
 	}
 	defer release()
-	if err := checkContainer(start.GetContainer()); err != nil {
+	if err := checkExec(start); err != nil {
 		return err
 	}
-	size := 0
-	for _, word := range start.GetCommand() {
-		size += len(word)
-	}
-	if len(start.GetCommand()) > offloadMaxCommand || size > offloadMaxCommandLen {
-		return peering.Errorf(peering.ReasonRequestInvalid, "a command has at most %d words and %d bytes", offloadMaxCommand, offloadMaxCommandLen)
-	}
-	if !start.GetStdin() && !start.GetStdout() && !start.GetStderr() {
-		return peering.Errorf(peering.ReasonRequestInvalid, "want at least one of standard input, output and error")
-	}
-	out := &execOutput{stream: stream}
+	var ending sync.Mutex // both outputs and the exit are sent on one stream
+	stdout := &pieces{mu: &ending, send: func(b []byte) error {
+		return stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Stdout{Stdout: b}})
+	}}
+	stderr := &pieces{mu: &ending, send: func(b []byte) error {
+		return stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Stderr{Stderr: b}})
+	}}
 	stdin, stdinWriter := io.Pipe()
 	sizes := make(sizeQueue, 1)
 	opts := remotecommand.StreamOptions{Tty: start.GetTty()}
@@ -120,10 +117,10 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 		opts.Stdin = stdin
 	}
 	if start.GetStdout() {
-		opts.Stdout = out.writer(false)
+		opts.Stdout = stdout
 	}
 	if start.GetStderr() && !start.GetTty() {
-		opts.Stderr = out.writer(true)
+		opts.Stderr = stderr
 	}
 	if start.GetTty() {
 		opts.TerminalSizeQueue = sizes
@@ -141,14 +138,31 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 	}, opts, func() { _ = stream.SendHeader(metadata.MD{}) })
 	// Whoever is writing into it shall not wait for ever.
 	stdin.CloseWithError(io.ErrClosedPipe)
-	var exit exec.CodeExitError
-	switch {
-	case err == nil:
-		return out.exit(0, "")
-	case errors.As(err, &exit):
-		return out.exit(int32(exit.Code), "")
+	exit, ended := errors.AsType[exec.CodeExitError](err)
+	if err != nil && !ended {
+		return podError(err, pod)
 	}
-	return podError(err, pod)
+	stdout.end()
+	stderr.end()
+	return stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Exit_{Exit: &ententev1.ExecResponse_Exit{Code: int32(exit.Code)}}})
+}
+
+// checkExec says what is wrong with how a process is to be started.
+func checkExec(start *ententev1.ExecRequest_Start) error {
+	if err := checkContainer(start.GetContainer()); err != nil {
+		return err
+	}
+	size := 0
+	for _, word := range start.GetCommand() {
+		size += len(word)
+	}
+	if len(start.GetCommand()) > offloadMaxCommand || size > offloadMaxCommandLen {
+		return peering.Errorf(peering.ReasonRequestInvalid, "a command has at most %d words and %d bytes", offloadMaxCommand, offloadMaxCommandLen)
+	}
+	if !start.GetStdin() && !start.GetStdout() && !start.GetStderr() {
+		return peering.Errorf(peering.ReasonRequestInvalid, "want at least one of standard input, output and error")
+	}
+	return nil
 }
 
 // receiveExec hands input and sizes on until the stream ends or breaks the
@@ -206,48 +220,35 @@ func (q sizeQueue) Next() *remotecommand.TerminalSize {
 	return &s
 }
 
-// execOutput sends output of a process; two streams share it.
-type execOutput struct {
-	mu     sync.Mutex
-	stream ententev1.OffloadService_ExecServer
-	ended  bool
+// pieces sends what is written in pieces of offloadChunk, until it ends.
+type pieces struct {
+	send  func([]byte) error
+	mu    *sync.Mutex // of all that send on the stream
+	ended bool
 }
 
-func (o *execOutput) exit(code int32, message string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.ended = true
-	return o.stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Exit_{
-		Exit: &ententev1.ExecResponse_Exit{Code: code, Message: message},
-	}})
-}
-
-func (o *execOutput) writer(stderr bool) io.Writer {
-	return writerFunc(func(p []byte) (int, error) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		sent := 0
-		for sent < len(p) {
-			if o.ended {
-				return sent, io.ErrClosedPipe
-			}
-			piece := p[sent:min(sent+offloadChunk, len(p))]
-			msg := &ententev1.ExecResponse{Message: &ententev1.ExecResponse_Stdout{Stdout: piece}}
-			if stderr {
-				msg.Message = &ententev1.ExecResponse_Stderr{Stderr: piece}
-			}
-			if err := o.stream.Send(msg); err != nil {
-				return sent, err
-			}
-			sent += len(piece)
+// Write implements io.Writer.
+func (w *pieces) Write(p []byte) (sent int, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for piece := range slices.Chunk(p, offloadChunk) {
+		if w.ended {
+			return sent, io.ErrClosedPipe
 		}
-		return sent, nil
-	})
+		if err := w.send(piece); err != nil {
+			return sent, err
+		}
+		sent += len(piece)
+	}
+	return sent, nil
 }
 
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+// end has nothing more sent.
+func (w *pieces) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+}
 
 // PortForward implements the OffloadService.
 func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer) error {
@@ -294,47 +295,25 @@ func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer)
 			}
 		}
 	}()
-	conn := &forwardConn{reader: reader, stream: stream}
+	conn := &forwardConn{PipeReader: reader, pieces: pieces{mu: new(sync.Mutex), send: func(b []byte) error {
+		return stream.Send(&ententev1.PortForwardResponse{Data: b})
+	}}}
 	defer func() { _ = conn.Close() }()
 	err = s.cfg.Streams.PortForward(ctx, start.GetContractId(), pod, int32(start.GetPort()), conn,
 		func() { _ = stream.SendHeader(metadata.MD{}) })
 	return podError(err, pod)
 }
 
-// forwardConn is the consumer's end of a forwarded connection.
+// forwardConn is the consumer's end of a forwarded connection: it reads what the consumer
+// sends, and writes what the port says.
 type forwardConn struct {
-	reader *io.PipeReader
-	stream ententev1.OffloadService_PortForwardServer
-	mu     sync.Mutex
-	closed bool
-}
-
-// Read implements io.Reader: what the consumer sends.
-func (c *forwardConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
-
-// Write implements io.Writer: what the port says.
-func (c *forwardConn) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sent := 0
-	for sent < len(p) {
-		if c.closed {
-			return sent, io.ErrClosedPipe
-		}
-		piece := p[sent:min(sent+offloadChunk, len(p))]
-		if err := c.stream.Send(&ententev1.PortForwardResponse{Data: piece}); err != nil {
-			return sent, err
-		}
-		sent += len(piece)
-	}
-	return sent, nil
+	*io.PipeReader
+	pieces
 }
 
 // Close implements io.Closer. It does not end what was written already.
 func (c *forwardConn) Close() error {
-	err := c.reader.CloseWithError(io.ErrClosedPipe)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
+	err := c.CloseWithError(io.ErrClosedPipe)
+	c.end()
 	return err
 }

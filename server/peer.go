@@ -74,11 +74,8 @@ type Peer struct {
 
 // NewPeer returns a server that serves nothing yet.
 func NewPeer(cfg PeerConfig) (*Peer, error) {
-	switch {
-	case cfg.Credentials == nil:
-		return nil, errors.New("peer server: no credentials")
-	case cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Offers == nil || cfg.Sessions == nil:
-		return nil, errors.New("peer server: Trusted, Trust, Negotiator, Offers and Sessions are required")
+	if cfg.Credentials == nil || cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Offers == nil || cfg.Sessions == nil {
+		return nil, errors.New("peer server: Credentials, Trusted, Trust, Negotiator, Offers and Sessions are required")
 	}
 	if _, err := peering.ParseClusterID(string(cfg.Self)); err != nil {
 		return nil, fmt.Errorf("peer server: own ID: %w", err)
@@ -96,8 +93,6 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	strangers := middleware.NewLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
-	peers := middleware.NewLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
 	p := &Peer{cfg: cfg, health: health.NewServer(), standing: newStanding(cfg.Trusted)}
 	unread := intake.Config{
 		Log: cfg.Log, Sender: p.sender, Call: CallUnread, Peer: PeerUnread, Stranger: StrangerUnread, All: AllUnread,
@@ -115,21 +110,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		validate,
 	),
 		grpc.Creds(p.meter.Credentials(cfg.Credentials)),
-		// Before a message is read: gRPC gives room to each that is announced, and
-		// interceptors see it only once it is whole.
-		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
-			limit, key, refusals := strangers, middleware.AddressKey(middleware.RemoteAddress(ctx)), StrangerRefused
-			if info, ok := identity.PeerFromContext(ctx); ok && p.trusts(info) {
-				limit, key, refusals = peers, string(info.ID), PeerRefused
-			}
-			leave, err := limit.Enter(key)
-			if err != nil {
-				p.meter.Refused(ctx, refusals)
-				return nil, middleware.StatusOf(err, "", false).Err()
-			}
-			context.AfterFunc(ctx, leave)
-			return p.meter.Begin(ctx), nil
-		}),
+		grpc.InTapHandle(p.limited()),
 		grpc.StatsHandler(p.meter),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		// The meter reads through a buffer of its own.
@@ -154,6 +135,26 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	reflection.Register(p.grpc)
 	middleware.SetServing(p.grpc, p.health, healthpb.HealthCheckResponse_NOT_SERVING)
 	return p, nil
+}
+
+// limited bounds calls before a message is read: gRPC gives room to each that is announced,
+// and interceptors see it only once it is whole.
+func (p *Peer) limited() tap.ServerInHandle {
+	strangers := middleware.NewLimiter(StrangerRate, StrangerBurst, StrangerCalls, p.cfg.Now)
+	peers := middleware.NewLimiter(PeerRate, PeerBurst, PeerCalls, p.cfg.Now)
+	return func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+		limit, key, refusals := strangers, middleware.AddressKey(middleware.RemoteAddress(ctx)), StrangerRefused
+		if info, ok := identity.PeerFromContext(ctx); ok && p.trusts(info) {
+			limit, key, refusals = peers, string(info.ID), PeerRefused
+		}
+		leave, err := limit.Enter(key)
+		if err != nil {
+			p.meter.Refused(ctx, refusals)
+			return nil, middleware.StatusOf(err, "", false).Err()
+		}
+		context.AfterFunc(ctx, leave)
+		return p.meter.Begin(ctx), nil
+	}
 }
 
 // GRPC returns the gRPC server, for whoever accepts connections.

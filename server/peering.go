@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -246,17 +247,9 @@ func (c *streamCount) enter(ctx context.Context, peer peering.ClusterID) (contex
 		cancel(nil)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		list := c.open[peer]
-		for i, o := range list {
-			if o == own {
-				list = append(append([]*openStream(nil), list[:i]...), list[i+1:]...)
-				break
-			}
-		}
-		if len(list) == 0 {
+		c.open[peer] = slices.DeleteFunc(c.open[peer], func(o *openStream) bool { return o == own })
+		if len(c.open[peer]) == 0 {
 			delete(c.open, peer)
-		} else {
-			c.open[peer] = list
 		}
 	}
 }

@@ -102,15 +102,24 @@ func openToStrangers(method string) bool {
 // stranger returns the cluster that calls, which need not be trusted, and what it
 // says of itself. Who it is is who holds the key of the connection.
 func (s *trustServer) stranger(ctx context.Context, m *ententev1.ClusterInfo) (peering.ClusterID, identity.ClusterInfo, error) {
-	caller, ok := identity.PeerFromContext(ctx)
-	if !ok || caller.ID == "" {
-		return "", identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+	caller, err := identified(ctx)
+	if err != nil {
+		return "", identity.ClusterInfo{}, err
 	}
 	if caller.ID == s.cfg.Self {
 		return "", identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the call came from this cluster itself: make it from the other cluster"}
 	}
 	info, err := wire.ClusterInfoFrom(m, caller.ID)
 	return caller.ID, info, err
+}
+
+// identified returns the cluster that calls, which need not be trusted.
+func identified(ctx context.Context) (identity.AuthInfo, error) {
+	caller, ok := identity.PeerFromContext(ctx)
+	if !ok || caller.ID == "" {
+		return caller, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+	}
+	return caller, nil
 }
 
 // Join implements TrustService.
@@ -150,9 +159,9 @@ func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceReq
 
 // Reveal implements TrustService.
 func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) (*ententev1.RevealResponse, error) {
-	caller, ok := identity.PeerFromContext(ctx)
-	if !ok || caller.ID == "" {
-		return nil, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+	caller, err := identified(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if len(req.GetNonce()) != 32 {
 		return nil, middleware.BadField("nonce", "want 32 bytes")
@@ -165,14 +174,11 @@ func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) 
 
 // bound returns the cluster that calls, with the channel that a proof is bound to.
 func bound(ctx context.Context) (identity.AuthInfo, error) {
-	caller, ok := identity.PeerFromContext(ctx)
-	switch {
-	case !ok || caller.ID == "":
-		return caller, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
-	case caller.Channel == [identity.ChannelLen]byte{}:
-		return caller, fmt.Errorf("the connection of %s has no channel to bind a proof to", caller.ID)
+	caller, err := identified(ctx)
+	if err == nil && caller.Channel == [identity.ChannelLen]byte{} {
+		err = fmt.Errorf("the connection of %s has no channel to bind a proof to", caller.ID)
 	}
-	return caller, nil
+	return caller, err
 }
 
 // Prove implements TrustService.

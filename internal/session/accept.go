@@ -112,22 +112,11 @@ func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error)
 	if code != welcome {
 		return nil, fmt.Errorf("session of %s refused (code %d)", auth.ID, code)
 	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil, err
-	}
-	l, err := m.newLink(conn, auth, Info{
+	return m.bringUp(conn, auth, Info{
 		Peer:         auth.ID,
 		RemoteAddr:   conn.RemoteAddr().String(),
 		PeerNotAfter: auth.NotAfter,
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := m.register(l); err != nil {
-		l.close(err)
-		return nil, err
-	}
-	return l, nil
 }
 
 func sendVerdict(conn *tls.Conn, code verdict) error {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -76,7 +77,7 @@ type dialer struct {
 	// again says that the endpoints changed.
 	cancel context.CancelFunc
 	done   chan struct{}
-	again  chan struct{}
+	again  notify.Channel
 	// trying says that some of Peer.Also are being dialled; next is the first of them to be
 	// tried next time.
 	trying atomic.Bool
@@ -112,11 +113,11 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 		for id, peer := range wanted {
 			endpoints, d := peer.Endpoints, dialers[id]
 			if d == nil {
-				d = &dialer{again: make(chan struct{}, 1), endpoints: endpoints}
+				d = &dialer{again: notify.New(), endpoints: endpoints}
 				dialers[id] = d
 			} else if !slices.Equal(d.endpoints, endpoints) {
 				d.endpoints = endpoints
-				poke(d.again)
+				d.again.Notify()
 			}
 			if !d.ended() || m.link(id) != nil {
 				continue
@@ -130,7 +131,7 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 			wg.Go(func() {
 				m.dialLoop(loop, ctx, wg, id, d)
 				close(d.done)
-				poke(m.changed) // its session may be gone already
+				m.changed.Notify() // its session may be gone already
 			})
 		}
 		select {
@@ -373,48 +374,45 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	if p := conn.ConnectionState().NegotiatedProtocol; p != protoSession {
 		return nil, fmt.Errorf("the peer does not speak %s", protoSession)
 	}
-	asked := time.Now()
-	code, theirs, err := readPreface(conn)
-	now := time.Now()
-	if late != nil {
-		// Of the preface of such a peer only the clock is of use.
-		if err == nil {
-			late.Clock = theirs
-		}
-		return nil, late
-	}
+	skew, err := awaitVerdict(conn, id, late)
 	if err != nil {
-		return nil, alertError(err)
-	}
-	if code != welcome {
-		return nil, &RefusedError{Peer: id, code: code, Clock: theirs, Now: now}
+		return nil, err
 	}
 	auth, err := identity.PeerOf(conn.ConnectionState(), m.cfg.Bundles)
 	if err != nil {
 		return nil, err
 	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil, err
-	}
 	if !m.clear(id, true) {
 		return nil, errDuplicate
 	}
-	l, err := m.newLink(conn, auth, Info{
+	return m.bringUp(conn, auth, Info{
 		Peer:         id,
 		Dialled:      true,
 		Endpoint:     endpoint,
 		RemoteAddr:   raw.RemoteAddr().String(),
-		ClockSkew:    skewOf(theirs, asked, now),
+		ClockSkew:    skew,
 		PeerNotAfter: auth.NotAfter,
 	})
-	if err != nil {
-		return nil, err
+}
+
+// awaitVerdict waits until the peer lets this side in, and returns how far its clock is
+// ahead. late is set if its certificate is not valid now: then only its clock is of use.
+func awaitVerdict(conn *tls.Conn, id peering.ClusterID, late *identity.TimeError) (skew time.Duration, err error) {
+	asked := time.Now()
+	code, theirs, err := readPreface(conn)
+	now := time.Now()
+	switch {
+	case late != nil:
+		if err == nil {
+			late.Clock = theirs
+		}
+		return 0, late
+	case err != nil:
+		return 0, alertError(err)
+	case code != welcome:
+		return 0, &RefusedError{Peer: id, code: code, Clock: theirs, Now: now}
 	}
-	if err := m.register(l); err != nil {
-		l.close(err)
-		return nil, err
-	}
-	return l, nil
+	return skewOf(theirs, asked, now), nil
 }
 
 // tolerateTime lets a handshake succeed although the other side's certificate is not valid

@@ -64,6 +64,22 @@ type link struct {
 	clockSkew time.Duration
 }
 
+// bringUp makes a TLS connection the session with a peer.
+func (m *Manager) bringUp(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	l, err := m.newLink(conn, auth, info)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.register(l); err != nil {
+		l.close(err)
+		return nil, err
+	}
+	return l, nil
+}
+
 // newLink starts yamux on a TLS connection. The caller registers the link or closes it.
 func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 	binding, err := bindingOf(conn)
@@ -232,7 +248,7 @@ func (m *Manager) drop(l *link, reason error) {
 	n.err, n.errAt = fmt.Errorf("session with %s ended: %w", id, l.why()), time.Now()
 	n.lasted = time.Since(l.info.Since)
 	m.notify(id)
-	poke(m.changed) // it may have to be dialled
+	m.changed.Notify() // it may have to be dialled
 }
 
 // serve serves a link until it ends, in goroutines that wg counts. It runs in the one that

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -138,7 +139,7 @@ type Manager struct {
 	feed      *handoff
 	limiter   limiter
 	// changed pokes Run after SetPeers.
-	changed chan struct{}
+	changed notify.Channel
 	// idleAfter and intervalsOf are the limit and the function of these names.
 	idleAfter   time.Duration
 	intervalsOf func(dialled bool) intervals
@@ -157,7 +158,7 @@ type Manager struct {
 	notes    map[peering.ClusterID]*note
 	callers  map[peering.ClusterID]*caller
 	routes   map[peering.ClusterID]*route // of those callers that are in use
-	watchers map[chan struct{}]struct{}
+	watchers map[notify.Channel]struct{}
 	attended map[peering.ClusterID]bool
 }
 
@@ -191,7 +192,7 @@ func New(cfg Config) (*Manager, error) {
 		self:        cfg.Source.ID(),
 		serverTLS:   cfg.Source.ServerTLS(cfg.Bundles, protoSession, protoGRPC),
 		feed:        newHandoff(addr),
-		changed:     make(chan struct{}, 1),
+		changed:     notify.New(),
 		idleAfter:   idleAfter,
 		intervalsOf: intervalsOf,
 		wanted:      map[peering.ClusterID]Peer{},
@@ -200,7 +201,7 @@ func New(cfg Config) (*Manager, error) {
 		notes:       map[peering.ClusterID]*note{},
 		callers:     map[peering.ClusterID]*caller{},
 		routes:      map[peering.ClusterID]*route{},
-		watchers:    map[chan struct{}]struct{}{},
+		watchers:    map[notify.Channel]struct{}{},
 		attended:    map[peering.ClusterID]bool{},
 		limiter:     newLimiter(),
 	}
@@ -313,7 +314,7 @@ func (m *Manager) SetPeers(peers []Peer) {
 	m.mu.Lock()
 	m.wanted = wanted
 	m.mu.Unlock()
-	poke(m.changed)
+	m.changed.Notify()
 }
 
 // Conn returns the client connection to a peer, the same across its sessions: calls fail
@@ -381,7 +382,7 @@ func (m *Manager) Sessions() []Info {
 // Subscribe returns a channel on which a value arrives after sessions came or
 // went or a status changed: one for any number of changes. cancel ends it.
 func (m *Manager) Subscribe() (changes <-chan struct{}, cancel func()) {
-	c := make(chan struct{}, 1)
+	c := notify.New()
 	m.mu.Lock()
 	m.watchers[c] = struct{}{}
 	m.mu.Unlock()
@@ -473,7 +474,7 @@ func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool
 func (m *Manager) notify(id peering.ClusterID) {
 	m.update(id)
 	for c := range m.watchers {
-		poke(c)
+		c.Notify()
 	}
 }
 
@@ -485,12 +486,4 @@ func (m *Manager) noteOf(id peering.ClusterID) *note {
 		m.notes[id] = n
 	}
 	return n
-}
-
-// poke fills a one-slot channel.
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
