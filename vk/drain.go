@@ -133,29 +133,33 @@ func (n *Node) Remove(ctx context.Context) error {
 	n.mu.Unlock()
 	nodes := n.cfg.Client.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, n.cfg.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		if err := n.removePods(ctx); err != nil {
-			return err
-		}
-		return n.removeLease(ctx)
-	}
-	if err != nil {
+	gone := apierrors.IsNotFound(err)
+	switch {
+	case gone:
+	case err != nil:
 		return fmt.Errorf("look for node %s: %w", n.cfg.Name, err)
-	}
-	if !n.ours(node) {
+	case !n.ours(node):
 		return fmt.Errorf("remove node %s: %w", n.cfg.Name, errForeignNode)
-	}
-	if err := n.repairObject(ctx, node); err != nil {
-		return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
+	default:
+		if err := n.repairObject(ctx, node); err != nil {
+			return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
+		}
 	}
 	if err := n.removePods(ctx); err != nil {
 		return err
 	}
-	err = nodes.Delete(ctx, n.cfg.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete node %s: %w", n.cfg.Name, err)
+	if !gone {
+		err := nodes.Delete(ctx, n.cfg.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete node %s: %w", n.cfg.Name, err)
+		}
 	}
-	return n.removeLease(ctx)
+	// Its owner reference would delete the lease, later.
+	err = n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.cfg.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the lease of node %s: %w", n.cfg.Name, err)
+	}
+	return nil
 }
 
 // removePods deletes the pods on the node at once.
@@ -165,7 +169,7 @@ func (n *Node) removePods(ctx context.Context) error {
 		return fmt.Errorf("list the pods of node %s: %w", n.cfg.Name, err)
 	}
 	var errs []error
-	now, zero := metav1.Now(), int64(0)
+	now := metav1.Now()
 	for i := range list.Items {
 		pod := &list.Items[i]
 		// One that was bound by hand goes with the node: Kubernetes deletes what is bound
@@ -178,21 +182,7 @@ func (n *Node) removePods(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		err := n.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-			GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID},
-		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			errs = append(errs, fmt.Errorf("delete %s: %w", podRef(pod), err))
-		}
+		errs = append(errs, n.deletePod(ctx, pod))
 	}
 	return errors.Join(errs...)
-}
-
-// removeLease deletes the node's lease; its owner reference would do so later.
-func (n *Node) removeLease(ctx context.Context) error {
-	err := n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.cfg.Name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete the lease of node %s: %w", n.cfg.Name, err)
-	}
-	return nil
 }

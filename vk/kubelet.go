@@ -219,7 +219,7 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func hasContainer(pod *corev1.Pod, name string) bool {
 	found := false
-	eachContainer(pod.Spec.DeepCopy(), func(_ string, c *corev1.Container) { found = found || c.Name == name })
+	eachContainer(&pod.Spec, func(_ string, c *corev1.Container) { found = found || c.Name == name })
 	return found
 }
 

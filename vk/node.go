@@ -219,8 +219,8 @@ func (n *Node) keepNode(ctx context.Context) error {
 // runNode runs what keeps the node until ctx ends.
 func (n *Node) runNode(ctx context.Context) {
 	inf := n.watchNode()
-	n.goRun(func() { inf.RunWithContext(ctx) })
-	n.goRun(func() { n.repairNode(ctx) })
+	n.running.Go(func() { inf.RunWithContext(ctx) })
+	n.running.Go(func() { n.repairNode(ctx) })
 
 	for ctx.Err() == nil {
 		err := n.runController(ctx)
@@ -266,19 +266,14 @@ func (n *Node) adopt(ctx context.Context) error {
 	return nil
 }
 
-// nodeController returns the library's controller for the node as it should be
-// now: lease, heartbeats and status.
-func (n *Node) nodeController() (*vknode.NodeController, error) {
-	return vknode.NewNodeController(nodeProvider{n}, n.desired(), n.cfg.Client.CoreV1().Nodes(),
-		vknode.WithNodeEnableLeaseV1(n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), leaseSeconds),
-		vknode.WithNodeStatusUpdateErrorHandler(n.recreate))
-}
-
-// runController runs one controller until it or ctx ends.
+// runController runs the library's controller for the node as it should be now, which keeps
+// lease, heartbeats and status, until it or ctx ends.
 func (n *Node) runController(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c, err := n.nodeController()
+	c, err := vknode.NewNodeController(nodeProvider{n}, n.desired(), n.cfg.Client.CoreV1().Nodes(),
+		vknode.WithNodeEnableLeaseV1(n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), leaseSeconds),
+		vknode.WithNodeStatusUpdateErrorHandler(n.recreate))
 	if err != nil {
 		return err
 	}
@@ -326,7 +321,7 @@ func (nodeProvider) Ping(ctx context.Context) error { return ctx.Err() }
 
 // NotifyNodeStatus hands over the node whenever it should be otherwise.
 func (p nodeProvider) NotifyNodeStatus(ctx context.Context, write func(*corev1.Node)) {
-	p.n.goRun(func() {
+	p.n.running.Go(func() {
 		pace := rate.NewLimiter(rate.Every(nodePace), nodeBurst)
 		for {
 			wake := p.n.nextChange()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -41,7 +42,7 @@ type podState struct {
 	settled        bool // the provider knows that the pod must not run again
 
 	unwanted    bool
-	grace       int64 // with unwanted; -1 if left to the pod
+	grace       *int64 // with unwanted; nil if left to the pod
 	deleteAcked bool
 
 	lost   bool   // it was counted as lost
@@ -201,14 +202,11 @@ func podObject(pod *corev1.Pod) (translation, peering.Object, *peering.Refusal) 
 	if refusal != nil {
 		return t, peering.Object{}, refusal
 	}
-	data, err := json.Marshal(t.Pod)
+	o, err := object(podRef(pod), t.Pod)
 	if err != nil {
-		return t, peering.Object{}, &peering.Refusal{Reason: peering.RefusedInvalid, Message: "the pod cannot be written as JSON: " + err.Error()}
+		return t, o, &peering.Refusal{Reason: peering.RefusedInvalid, Message: err.Error()}
 	}
-	if len(data) > maxObjectBytes {
-		return t, peering.Object{}, &peering.Refusal{Reason: peering.RefusedInvalid, Message: fmt.Sprintf("the pod is %d bytes, at most %d cross", len(data), maxObjectBytes)}
-	}
-	return t, peering.Object{Ref: podRef(pod), JSON: data}, nil
+	return t, o, nil
 }
 
 // namespaceRefusal returns why the provider does not take a namespace, nil if it
@@ -346,7 +344,7 @@ func (n *Node) hold(ctx context.Context, p podPlan) error {
 func (n *Node) podState(ref peering.ObjectRef) *podState {
 	st := n.state[ref.UID]
 	if st == nil {
-		st = &podState{ref: ref, grace: -1}
+		st = &podState{ref: ref}
 		n.state[ref.UID] = st
 	}
 	return st
@@ -448,13 +446,13 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 // unwantPod asks the provider to end a pod. If the cache does not have the pod, the API
 // server is asked first.
 func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
-	grace := int64(-1)
+	var grace *int64
 	ref := p.st.ref
 	if p.pod != nil {
 		ref = podRef(p.pod)
 		if g := p.pod.DeletionGracePeriodSeconds; g != nil {
 			// The provider's object must not go before its containers did.
-			grace = max(*g, 1)
+			grace = new(max(*g, 1))
 		}
 		if err := n.showEnding(ctx, p); err != nil {
 			return err
@@ -470,25 +468,16 @@ func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 	}
 	n.mu.Lock()
 	st := n.podState(ref)
-	say := !st.unwanted || (grace >= 0 && st.grace != grace)
-	st.unwanted, st.wanted = true, false
-	if grace >= 0 {
-		st.grace = grace
+	if grace == nil {
+		grace = st.grace
 	}
-	g := st.grace
+	say := !st.unwanted || !ptr.Equal(st.grace, grace)
+	st.unwanted, st.wanted, st.grace = true, false, grace
 	n.mu.Unlock()
 	if say {
-		n.sendUnwant(ref, g)
+		n.cfg.Remote.Unwant(ref, grace)
 	}
 	return nil
-}
-
-func (n *Node) sendUnwant(ref peering.ObjectRef, grace int64) {
-	if grace < 0 {
-		n.cfg.Remote.Unwant(ref, nil)
-		return
-	}
-	n.cfg.Remote.Unwant(ref, &grace)
 }
 
 // showEnding shows what the provider says of a pod that is being deleted.
@@ -524,13 +513,16 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 	if g := p.pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
 		return nil // already deleted; another finalizer keeps it
 	}
-	zero := int64(0)
-	err := n.cfg.Client.CoreV1().Pods(ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: &zero,
-		Preconditions:      &metav1.Preconditions{UID: &p.pod.UID},
+	return n.deletePod(ctx, p.pod)
+}
+
+// deletePod deletes a local pod at once.
+func (n *Node) deletePod(ctx context.Context, pod *corev1.Pod) error {
+	err := n.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("finish the deletion of %s: %w", ref, err)
+		return fmt.Errorf("delete %s: %w", podRef(pod), err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -469,16 +470,21 @@ func (n *Node) unwantObject(ref peering.ObjectRef) {
 	n.cfg.Remote.Unwant(ref, nil)
 }
 
+// unwantAll unwants all that is wanted of some kinds in a namespace.
+func (n *Node) unwantAll(namespace string, kinds ...peering.Kind) {
+	for _, ref := range n.wantedObjects(namespace, kinds...) {
+		n.unwantObject(ref)
+	}
+}
+
 // wantedObjects returns what is wanted of some kinds in a namespace.
 func (n *Node) wantedObjects(namespace string, kinds ...peering.Kind) []peering.ObjectRef {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []peering.ObjectRef
 	for ref := range n.objects {
-		for _, k := range kinds {
-			if ref.Kind == k && namespaceOf(ref) == namespace {
-				out = append(out, ref)
-			}
+		if slices.Contains(kinds, ref.Kind) && namespaceOf(ref) == namespace {
+			out = append(out, ref)
 		}
 	}
 	return out

@@ -3,11 +3,10 @@ package vk
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
-	"sort"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -52,14 +51,8 @@ func (n *Node) syncNamespace(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("list offloaded namespaces: %w", err)
 	}
-	var space *Namespace
-	for i := range spaces {
-		if spaces[i].Name == name {
-			space = &spaces[i]
-		}
-	}
-	if space != nil {
-		err = n.export(ctx, *space)
+	if i := slices.IndexFunc(spaces, func(s Namespace) bool { return s.Name == name }); i >= 0 {
+		err = n.export(ctx, spaces[i])
 	} else {
 		n.unexport(name)
 	}
@@ -88,11 +81,11 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 	if had && was.UID != space.UID {
 		n.unwantObject(namespaceRef(was))
 	}
-	data, err := json.Marshal(peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain})
+	o, err := object(namespaceRef(space), peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain})
 	if err != nil {
-		return fmt.Errorf("write namespace %s as JSON: %w", space.Name, err)
+		return err
 	}
-	n.wantObject(peering.Object{Ref: namespaceRef(space), JSON: data})
+	n.wantObject(o)
 	n.watchServices(space.Name)
 	return n.syncServices(ctx, space.Name)
 }
@@ -100,18 +93,12 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 // unexport unwants a namespace that is no longer offloaded: its Services, and the namespace
 // once the provider has none of its pods.
 func (n *Node) unexport(name string) {
-	for _, ref := range n.wantedObjects(name, peering.KindService) {
-		n.unwantObject(ref)
-	}
+	n.unwantAll(name, peering.KindService)
 	if n.podsRemain(name) {
 		return
 	}
-	for _, ref := range n.wantedObjects(name, peering.KindConfigMap, peering.KindSecret) {
-		n.unwantObject(ref)
-	}
-	for _, ref := range n.wantedObjects(name, peering.KindNamespace) {
-		n.unwantObject(ref)
-	}
+	n.unwantAll(name, peering.KindConfigMap, peering.KindSecret)
+	n.unwantAll(name, peering.KindNamespace)
 	n.mu.Lock()
 	delete(n.exported, name)
 	n.mu.Unlock()
@@ -141,10 +128,8 @@ func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool
 	if err != nil {
 		return false, err
 	}
-	for _, s := range spaces {
-		if s.Name == ref.Name && s.UID == ref.UID {
-			return false, nil
-		}
+	if slices.ContainsFunc(spaces, func(s Namespace) bool { return s.Name == ref.Name && s.UID == ref.UID }) {
+		return false, nil
 	}
 	is, err := n.live(ctx, ref)
 	if err != nil {
@@ -287,14 +272,13 @@ func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) pee
 // endpoints returns the endpoints in slices: one per address and set of ports,
 // sorted, at most maxEndpoints. Of one that is in two slices, as while it moves between them,
 // the ready one counts.
-func endpoints(slices []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
+func endpoints(list []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
 	type key struct {
 		address netip.Addr
 		ports   string
 	}
 	found := map[key]peering.ServiceEndpoint{}
-	var keys []key
-	for _, s := range slices {
+	for _, s := range list {
 		if s.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
@@ -310,20 +294,15 @@ func endpoints(slices []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
 				if err != nil {
 					continue
 				}
-				k := key{a, fmt.Sprint(ports)}
-				ep := endpoint(a, e, ports)
-				old, seen := found[k]
-				if !seen {
-					keys = append(keys, k)
-				}
-				if !seen || ep.Ready && !old.Ready {
+				k, ep := key{a, fmt.Sprint(ports)}, endpoint(a, e, ports)
+				if old, seen := found[k]; !seen || ep.Ready && !old.Ready {
 					found[k] = ep
 				}
 			}
 		}
 	}
-	sort.Slice(keys, func(i, j int) bool {
-		return cmp.Or(keys[i].address.Compare(keys[j].address), cmp.Compare(keys[i].ports, keys[j].ports)) < 0
+	keys := slices.SortedFunc(maps.Keys(found), func(a, b key) int {
+		return cmp.Or(a.address.Compare(b.address), cmp.Compare(a.ports, b.ports))
 	})
 	var out []peering.ServiceEndpoint
 	for _, k := range keys[:min(len(keys), maxEndpoints)] {

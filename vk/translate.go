@@ -109,10 +109,7 @@ func offloadProblems(s *corev1.PodSpec) []string {
 		for _, kind := range foreignVolume(v.VolumeSource) {
 			no("volume %q is a %s, which cannot be had in another cluster; use configMap, secret, projected, downwardAPI, emptyDir or image", v.Name, kind)
 		}
-		if v.Projected == nil {
-			continue
-		}
-		for _, p := range v.Projected.Sources {
+		for _, p := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			if p.ClusterTrustBundle != nil || p.PodCertificate != nil {
 				no("volume %q projects a certificate or trust bundle of the home cluster", v.Name)
 			}
@@ -275,57 +272,13 @@ func withLabelKeys(s *metav1.LabelSelector, keys []string, labels map[string]str
 // references returns the ConfigMaps and Secrets that a translated pod needs.
 func references(s *corev1.PodSpec) []reference {
 	optional := map[reference]bool{}
-	add := func(kind peering.Kind, name string, opt *bool) {
+	eachReference(s, func(kind peering.Kind, name string, opt *bool) {
 		if name == "" || (kind == peering.KindConfigMap && name == rootCAConfigMap) {
 			return
 		}
 		k := reference{Kind: kind, Name: name}
 		was, seen := optional[k]
 		optional[k] = ptr.Deref(opt, false) && (was || !seen)
-	}
-	for _, ref := range s.ImagePullSecrets {
-		// A kubelet goes on without a pull secret that is missing.
-		add(peering.KindSecret, ref.Name, new(true))
-	}
-	for _, v := range s.Volumes {
-		if v.ConfigMap != nil {
-			add(peering.KindConfigMap, v.ConfigMap.Name, v.ConfigMap.Optional)
-		}
-		if v.Secret != nil {
-			add(peering.KindSecret, v.Secret.SecretName, v.Secret.Optional)
-		}
-		if v.Projected == nil {
-			continue
-		}
-		for _, p := range v.Projected.Sources {
-			if p.ConfigMap != nil {
-				add(peering.KindConfigMap, p.ConfigMap.Name, p.ConfigMap.Optional)
-			}
-			if p.Secret != nil {
-				add(peering.KindSecret, p.Secret.Name, p.Secret.Optional)
-			}
-		}
-	}
-	eachContainer(s, func(_ string, c *corev1.Container) {
-		for _, e := range c.EnvFrom {
-			if e.ConfigMapRef != nil {
-				add(peering.KindConfigMap, e.ConfigMapRef.Name, e.ConfigMapRef.Optional)
-			}
-			if e.SecretRef != nil {
-				add(peering.KindSecret, e.SecretRef.Name, e.SecretRef.Optional)
-			}
-		}
-		for _, e := range c.Env {
-			if e.ValueFrom == nil {
-				continue
-			}
-			if r := e.ValueFrom.ConfigMapKeyRef; r != nil {
-				add(peering.KindConfigMap, r.Name, r.Optional)
-			}
-			if r := e.ValueFrom.SecretKeyRef; r != nil {
-				add(peering.KindSecret, r.Name, r.Optional)
-			}
-		}
 	})
 	out := make([]reference, 0, len(optional))
 	for k, opt := range optional {
@@ -336,6 +289,49 @@ func references(s *corev1.PodSpec) []reference {
 	return out
 }
 
+// eachReference calls f for each field of a pod that names a ConfigMap or Secret.
+func eachReference(s *corev1.PodSpec, f func(kind peering.Kind, name string, optional *bool)) {
+	for _, ref := range s.ImagePullSecrets {
+		// A kubelet goes on without a pull secret that is missing.
+		f(peering.KindSecret, ref.Name, new(true))
+	}
+	for _, v := range s.Volumes {
+		if v.ConfigMap != nil {
+			f(peering.KindConfigMap, v.ConfigMap.Name, v.ConfigMap.Optional)
+		}
+		if v.Secret != nil {
+			f(peering.KindSecret, v.Secret.SecretName, v.Secret.Optional)
+		}
+		for _, p := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
+			if p.ConfigMap != nil {
+				f(peering.KindConfigMap, p.ConfigMap.Name, p.ConfigMap.Optional)
+			}
+			if p.Secret != nil {
+				f(peering.KindSecret, p.Secret.Name, p.Secret.Optional)
+			}
+		}
+	}
+	eachContainer(s, func(_ string, c *corev1.Container) {
+		for _, e := range c.EnvFrom {
+			if e.ConfigMapRef != nil {
+				f(peering.KindConfigMap, e.ConfigMapRef.Name, e.ConfigMapRef.Optional)
+			}
+			if e.SecretRef != nil {
+				f(peering.KindSecret, e.SecretRef.Name, e.SecretRef.Optional)
+			}
+		}
+		for _, e := range c.Env {
+			from := ptr.Deref(e.ValueFrom, corev1.EnvVarSource{})
+			if r := from.ConfigMapKeyRef; r != nil {
+				f(peering.KindConfigMap, r.Name, r.Optional)
+			}
+			if r := from.SecretKeyRef; r != nil {
+				f(peering.KindSecret, r.Name, r.Optional)
+			}
+		}
+	})
+}
+
 // eachContainer calls f for each container of any sort, with what it is.
 func eachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container)) {
 	for i := range s.InitContainers {
@@ -344,8 +340,8 @@ func eachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container))
 	for i := range s.Containers {
 		f("container", &s.Containers[i])
 	}
-	for i := range s.EphemeralContainers {
-		f("ephemeral container", (*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
+	for _, c := range ephemeralOf(s) {
+		f("ephemeral container", c)
 	}
 }
 

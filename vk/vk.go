@@ -249,7 +249,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.started = time.Now()
 	n.launch = func(f func(context.Context)) context.CancelFunc {
 		ctx, cancel := context.WithCancel(ctx)
-		n.goRun(func() {
+		n.running.Go(func() {
 			defer cancel()
 			f(ctx)
 		})
@@ -257,13 +257,13 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	n.mu.Unlock()
 	fail := make(chan error, 1)
-	n.goRun(func() {
+	n.running.Go(func() {
 		if err := n.keepNode(ctx); err != nil {
 			fail <- err
 		}
 	})
-	n.goRun(func() { n.pods.RunWithContext(ctx) })
-	n.goRun(func() {
+	n.running.Go(func() { n.pods.RunWithContext(ctx) })
+	n.running.Go(func() {
 		if n.declare(ctx) {
 			n.work(ctx)
 		}
@@ -283,8 +283,6 @@ func (n *Node) Run(ctx context.Context) error {
 	n.running.Wait()
 	return err
 }
-
-func (n *Node) goRun(f func()) { n.running.Go(f) }
 
 // declare fills the caches, declares every Want and then calls Ready. It returns false if ctx
 // ended first.
@@ -372,15 +370,12 @@ func (n *Node) drainQueue(ctx context.Context, what string, q workqueue.TypedRat
 // sweep reconciles everything each minute, in case something was missed.
 func (n *Node) sweep(ctx context.Context) {
 	for sleep(ctx, time.Minute) {
-		for _, p := range n.localPods() {
-			n.podQueue.Add(string(p.UID))
-		}
 		n.mu.Lock()
 		for uid := range n.state {
 			n.podQueue.Add(uid)
 		}
 		n.mu.Unlock()
-		n.NamespacesChanged()
+		n.NamespacesChanged() // which adds the local pods
 	}
 }
 
