@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
@@ -85,16 +84,17 @@ type Offload struct {
 	mu sync.Mutex
 	// syncs has the one Sync stream of each contract.
 	syncs map[string]*syncTurn
-	// streams counts the open logs, execs and port-forwards of each peer.
-	streams map[peering.ClusterID]int
-	// works has what the Sync streams of each peer share.
+	// works has what is done for each peer that has streams.
 	works map[peering.ClusterID]*peerWork
 }
 
-// peerWork bounds what is done at once for all Sync streams of a peer.
+// peerWork is what is done at once for a peer.
 type peerWork struct {
+	// applies and deletes bound that for all its Sync streams.
 	applies, deletes *semaphore.Weighted
-	streams          int
+	// reaches bounds its logs, execs and port-forwards.
+	reaches *semaphore.Weighted
+	streams int
 }
 
 // syncTurn is a Sync stream's hold on its contract.
@@ -112,7 +112,7 @@ func NewOffload(cfg OffloadConfig) (*Offload, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), streams: make(map[peering.ClusterID]int), works: make(map[peering.ClusterID]*peerWork)}, nil
+	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), works: make(map[peering.ClusterID]*peerWork)}, nil
 }
 
 // authorize returns the caller, if the contract is the caller's and open.
@@ -169,14 +169,16 @@ func (s *Offload) supersede(ctx context.Context, contract string, cancel context
 	}
 }
 
-// share returns what a Sync stream shares with the others of its peer, until release
-// is called.
+// share returns what a stream shares with the others of its peer, until release is called.
 func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = s.works[peer]
 	if w == nil {
-		w = &peerWork{applies: semaphore.NewWeighted(offloadMaxWork), deletes: semaphore.NewWeighted(offloadMaxWork)}
+		w = &peerWork{
+			applies: semaphore.NewWeighted(offloadMaxWork), deletes: semaphore.NewWeighted(offloadMaxWork),
+			reaches: semaphore.NewWeighted(offloadMaxStreams),
+		}
 		s.works[peer] = w
 	}
 	w.streams++
@@ -187,25 +189,6 @@ func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 			delete(s.works, peer)
 		}
 	}
-}
-
-// stream counts a peer's stream, until release is called.
-func (s *Offload) stream(peer peering.ClusterID) (release func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.streams[peer] >= offloadMaxStreams {
-		e := peering.Errorf(peering.ReasonTooManyCalls, "a peer has at most %d logs, execs and port-forwards open at once; close some", offloadMaxStreams)
-		e.RetryAfter = time.Second
-		return nil, e
-	}
-	s.streams[peer]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.streams[peer]--; s.streams[peer] == 0 {
-			delete(s.streams, peer)
-		}
-	}, nil
 }
 
 // podError is what a peer hears of an error of reaching into a pod.

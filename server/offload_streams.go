@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 	corev1 "k8s.io/api/core/v1"
@@ -29,8 +30,17 @@ func (s *Offload) admit(ctx context.Context, contract string, ref *ententev1.Obj
 	if pod.Kind != peering.KindPod {
 		return pod, nil, peering.Errorf(peering.ReasonRequestInvalid, "want a pod, not a %s", pod.Kind)
 	}
-	release, err = s.stream(peer)
-	return pod, release, err
+	work, leave := s.share(peer)
+	if !work.reaches.TryAcquire(1) {
+		leave()
+		e := peering.Errorf(peering.ReasonTooManyCalls, "a peer has at most %d logs, execs and port-forwards open at once; close some", offloadMaxStreams)
+		e.RetryAfter = time.Second
+		return pod, nil, e
+	}
+	return pod, func() {
+		work.reaches.Release(1)
+		leave()
+	}, nil
 }
 
 func checkContainer(name string) error {

@@ -21,52 +21,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// dialError is why a round of dialling failed, endpoint by endpoint.
+// dialError is why a round of dialling failed: an error for each endpoint.
 type dialError struct {
 	Peer  peering.ClusterID
-	Tries []endpointError
-}
-
-// endpointError is what happened at one endpoint.
-type endpointError struct {
-	Endpoint string
-	Err      error
+	Tries []error
 }
 
 // Error implements error.
 func (e *dialError) Error() string {
 	parts := make([]string, len(e.Tries))
-	for i, t := range e.Tries {
-		parts[i] = fmt.Sprintf("at %s: %v", t.Endpoint, t.Err)
+	for i, err := range e.Tries {
+		parts[i] = err.Error()
 	}
 	return fmt.Sprintf("dial peer %s %s", e.Peer, strings.Join(parts, "; "))
 }
 
 // Unwrap returns the errors of the endpoints.
-func (e *dialError) Unwrap() []error {
-	errs := make([]error, len(e.Tries))
-	for i, t := range e.Tries {
-		errs[i] = t.Err
-	}
-	return errs
-}
-
-// rejectedError says that the peer aborted the handshake: it did not accept this cluster's
-// certificate.
-type rejectedError struct {
-	// Now is this cluster's clock.
-	Now   time.Time
-	Cause error
-}
-
-// Error implements error.
-func (e *rejectedError) Error() string {
-	return fmt.Sprintf("the peer did not accept this cluster's certificate (%v); this cluster's clock says %s: if the peer's differs much, set the clocks right",
-		e.Cause, e.Now.UTC().Format(time.RFC3339))
-}
-
-// Unwrap returns the TLS alert.
-func (e *rejectedError) Unwrap() error { return e.Cause }
+func (e *dialError) Unwrap() []error { return e.Tries }
 
 // dialer dials one peer. Its loop runs only while there is no session.
 type dialer struct {
@@ -256,7 +227,7 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 			m.noteOf(id).denied = true
 			m.mu.Unlock()
 		}
-		failure.Tries = append(failure.Tries, endpointError{Endpoint: endpoint, Err: err})
+		failure.Tries = append(failure.Tries, fmt.Errorf("at %s: %w", endpoint, err))
 	}
 	if len(failure.Tries) == 0 {
 		return nil, nil //nolint:nilnil // nowhere to dial is no failure
@@ -449,7 +420,8 @@ func alertError(err error) error {
 		if op.Err.Error() == "tls: no application protocol" {
 			return errGeneration
 		}
-		return &rejectedError{Now: time.Now(), Cause: err}
+		return fmt.Errorf("the peer did not accept this cluster's certificate (%w); this cluster's clock says %s: if the peer's differs much, set the clocks right",
+			err, time.Now().UTC().Format(time.RFC3339))
 	}
 	return err
 }

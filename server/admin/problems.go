@@ -42,38 +42,8 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 			say("%d more %s", n-maxAlike, more)
 		}
 	}
-	if !self.RootExpires.IsZero() && self.RootExpires.Sub(v.now) < rootExpiresSoon {
-		say("this cluster's root certificate ends at %s: replace its key with RolloverIdentity", self.RootExpires.UTC().Format(time.RFC3339))
-	}
-	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
-		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
-	}
-	few("problems of discovery: see the agent's log", len(self.Problems), func(i int) { say("%s", self.Problems[i]) })
-	unlisted := slices.DeleteFunc(slices.Clone(self.Domains), func(d DNSDomain) bool { return !d.Unlisted })
-	few("domains that cannot be asked for clusters", len(unlisted), func(i int) {
-		d := &unlisted[i]
-		say("domain %s cannot be asked for clusters since %s: %s", d.Domain, d.Since.UTC().Format(time.RFC3339), d.Error)
-	})
-	for _, p := range self.DNS {
-		if p.Problem != "" {
-			say("DNS domain %s: %s", p.Domain, p.Problem)
-		}
-	}
-	for i := range v.nodes {
-		node := &v.nodes[i]
-		for _, p := range node.Status.Problems {
-			say("node %s: %s", node.Name, p)
-		}
-		seen := node.Status.ObservedAt
-		if !seen.IsZero() && v.now.Sub(seen.Time) > FabricFresh {
-			say("node %s: its fabric was last heard of at %s: look at its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
-		}
-	}
-	for i := range v.lans {
-		for _, p := range v.lans[i].Status.Problems {
-			say("node %s: discovery on its LANs: %s", v.lans[i].Name, p)
-		}
-	}
+	v.selfProblems(self, say, few)
+	v.nodeProblems(say)
 	for i := range policies {
 		if p := policyProblem(&policies[i], self.Sources); p != "" {
 			say("policy %s: %s", policies[i].Name, p)
@@ -105,6 +75,46 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 		}
 	}
 	return out
+}
+
+// selfProblems says what is wrong with this cluster's identity and with how it is found.
+func (v *view) selfProblems(self Self, say func(format string, args ...any), few func(more string, n int, one func(i int))) {
+	if !self.RootExpires.IsZero() && self.RootExpires.Sub(v.now) < rootExpiresSoon {
+		say("this cluster's root certificate ends at %s: replace its key with RolloverIdentity", self.RootExpires.UTC().Format(time.RFC3339))
+	}
+	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
+		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
+	}
+	few("problems of discovery: see the agent's log", len(self.Problems), func(i int) { say("%s", self.Problems[i]) })
+	unlisted := slices.DeleteFunc(slices.Clone(self.Domains), func(d DNSDomain) bool { return !d.Unlisted })
+	few("domains that cannot be asked for clusters", len(unlisted), func(i int) {
+		d := &unlisted[i]
+		say("domain %s cannot be asked for clusters since %s: %s", d.Domain, d.Since.UTC().Format(time.RFC3339), d.Error)
+	})
+	for _, p := range self.DNS {
+		if p.Problem != "" {
+			say("DNS domain %s: %s", p.Domain, p.Problem)
+		}
+	}
+}
+
+// nodeProblems says what is wrong on the nodes.
+func (v *view) nodeProblems(say func(format string, args ...any)) {
+	for i := range v.nodes {
+		node := &v.nodes[i]
+		for _, p := range node.Status.Problems {
+			say("node %s: %s", node.Name, p)
+		}
+		seen := node.Status.ObservedAt
+		if !seen.IsZero() && v.now.Sub(seen.Time) > FabricFresh {
+			say("node %s: its fabric was last heard of at %s: look at its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
+		}
+	}
+	for i := range v.lans {
+		for _, p := range v.lans[i].Status.Problems {
+			say("node %s: discovery on its LANs: %s", v.lans[i].Name, p)
+		}
+	}
 }
 
 // policyProblem returns why a policy cannot peer by itself, with clusters that discovery finds

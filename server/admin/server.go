@@ -218,23 +218,7 @@ func (a *Server) Run(ctx context.Context, listener net.Listener) error {
 	}
 	defer closeREST()
 	listener = atMost(listener, LoopbackConnections, MaxConnections, ConnectionsPerAddress)
-	web := &http.Server{
-		Handler:           a.handler(a.admitted(rest)),
-		TLSConfig:         a.tls(),
-		ReadHeaderTimeout: middleware.HandshakeTimeout,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    middleware.MaxHeader,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: MaxStreams,
-			SendPingTimeout:      KeepaliveTime,
-			PingTimeout:          middleware.KeepaliveTimeout,
-			WriteByteTimeout:     middleware.DrainTimeout + KeepaliveTime,
-		},
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return context.WithValue(ctx, connectedKey{}, time.Now())
-		},
-		ErrorLog: slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
-	}
+	web := a.web(rest)
 	// The first caller may have a certificate, too.
 	if err := a.reviewer.Refresh(ctx); err != nil {
 		a.cfg.Log.WarnContext(ctx, "read the cluster's client CA", "err", err)
@@ -271,6 +255,27 @@ func (a *Server) Run(ctx context.Context, listener net.Listener) error {
 	})
 	middleware.SetServing(a.grpc, a.health, healthpb.HealthCheckResponse_SERVING)
 	return group.Wait()
+}
+
+// web returns the HTTP server of gRPC and REST.
+func (a *Server) web(rest http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           a.handler(a.admitted(rest)),
+		TLSConfig:         a.tls(),
+		ReadHeaderTimeout: middleware.HandshakeTimeout,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    middleware.MaxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: MaxStreams,
+			SendPingTimeout:      KeepaliveTime,
+			PingTimeout:          middleware.KeepaliveTimeout,
+			WriteByteTimeout:     middleware.DrainTimeout + KeepaliveTime,
+		},
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, connectedKey{}, time.Now())
+		},
+		ErrorLog: slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
+	}
 }
 
 // tls asks clients for a certificate and leaves it to kubeauth what it

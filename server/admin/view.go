@@ -261,9 +261,4 @@ func aliasMessage(list []v1alpha1.PrefixAlias) map[string]string {
 	return m
 }
 
-func writeTime(t metav1.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t.Time)
-}
+func writeTime(t metav1.Time) *timestamppb.Timestamp { return timeMessage(t.Time) }
