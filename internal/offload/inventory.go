@@ -248,7 +248,9 @@ func (v *inventory) seePod(before, pod *corev1.Pod) {
 	}
 }
 
-func podKey(o *api.OffloadedPod) stock.Key { return stock.Key{Kind: peering.KindPod, Namespace: o.Namespace, Name: o.Name} }
+func podKey(o *api.OffloadedPod) stock.Key {
+	return stock.Key{Kind: peering.KindPod, Namespace: o.Namespace, Name: o.Name}
+}
 
 // slim takes away what is not read, to save memory.
 func slim(in any) (any, error) {

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -72,47 +72,32 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 // currentOffloading returns the NamespaceOffloading of a namespace. It waits for one
 // that is being deleted to be gone, since what is written to that is lost.
 func (s *service) currentOffloading(ctx context.Context, key ctrlclient.ObjectKey) (*v1alpha1.NamespaceOffloading, error) {
-	wait := time.NewTimer(unoffloadWait)
-	defer wait.Stop()
-	for {
-		var o v1alpha1.NamespaceOffloading
-		if err := s.cfg.Client.Get(ctx, key, &o); err != nil || o.DeletionTimestamp.IsZero() {
-			return &o, err
+	var o *v1alpha1.NamespaceOffloading
+	err := wait.PollUntilContextTimeout(ctx, unoffloadPoll, unoffloadWait, true, func(ctx context.Context) (bool, error) {
+		o = &v1alpha1.NamespaceOffloading{}
+		err := s.cfg.Client.Get(ctx, key, o)
+		return o.DeletionTimestamp.IsZero(), err
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		why := "its pods abroad are still ending"
+		if o.Status.State == stateEnding && o.Status.Message != "" {
+			why = o.Status.Message
 		}
-		select {
-		case <-time.After(unoffloadPoll):
-		case <-wait.C:
-			why := "its pods abroad are still ending"
-			if o.Status.State == "Ending" && o.Status.Message != "" {
-				why = o.Status.Message
-			}
-			return nil, peering.Errorf(peering.ReasonPodsRunning,
-				"namespace %s is still being taken back from an unoffload before: %s; offload it again when that is done", key.Namespace, why)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+		return nil, peering.Errorf(peering.ReasonPodsRunning,
+			"namespace %s is still being taken back from an unoffload before: %s; offload it again when that is done", key.Namespace, why)
 	}
+	return o, err
 }
 
 // awaitPlacement waits until pods of the namespace are placed as its offloading
 // says, which they are by the namespace's label. Who made the offloading makes pods
 // next. An agent that is slow to label does not fail the call.
 func (s *service) awaitPlacement(ctx context.Context, namespace string) {
-	wait := time.NewTimer(placementWait)
-	defer wait.Stop()
-	for {
+	_ = wait.PollUntilContextTimeout(ctx, unoffloadPoll, placementWait, true, func(ctx context.Context) (bool, error) {
 		var ns corev1.Namespace
-		if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns); err != nil || ns.Labels[v1alpha1.LabelOffloading] == "enabled" {
-			return
-		}
-		select {
-		case <-time.After(unoffloadPoll):
-		case <-wait.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
+		err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns)
+		return ns.Labels[v1alpha1.LabelOffloading] == "enabled", err
+	})
 }
 
 // selectPeers returns a selector of the named peers; nil, which is all, for none.
