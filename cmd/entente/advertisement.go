@@ -1,10 +1,10 @@
 package main
 
 import (
-	"maps"
-	"slices"
+	"cmp"
 	"strings"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -12,54 +12,18 @@ import (
 // is held back for who only asks.
 func (a *app) printAdvertisement(ad *ententev1.Advertisement) {
 	t := a.table()
-	t.row("Resources", amounts(ad.GetResources()))
-	t.row("Price", prices(ad.GetPrice()))
-	t.row("All of it", perHour(ad.GetHourly()))
-	t.row("Duration", span(ad.GetDuration(), "-"))
-	t.row("Renewable", yesNo(ad.GetRenewable()))
-	t.row("Notice", span(ad.GetNotice(), "none"))
-	t.row("Statements", every(span(ad.GetStatementPeriod(), "")))
-	t.row("Network", network(ad.GetNetwork(), ad.GetExposure()))
-	t.row("Pod security", orNone(ad.GetPodSecurity(), "-"))
-	t.fact("Node labels", pairs(ad.GetNodeLabels()))
-	t.fact("On nodes with", pairs(ad.GetNodeSelector()))
-	t.fact("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
-	t.fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
-	t.flush()
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
-}
-
-func every(period string) string {
-	if period == "" {
-		return "none"
-	}
-	return "every " + period
-}
-
-// network is what a contract says of the tunnel.
-func network(tunnel bool, exposure string) string {
-	switch {
-	case !tunnel:
-		return "none"
-	case exposure == "":
-		return "tunnel"
-	case exposure == "Offloaded":
-		return "tunnel; reachable are offloaded pods and the services of their namespaces"
-	}
-	return "tunnel; exposure " + exposure
-}
-
-// pairs writes labels as selectors are written.
-func pairs(m map[string]string) string {
-	var parts []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, k+"="+m[k])
-	}
-	return strings.Join(parts, ",")
+	t.Row("Resources", format.Amounts(ad.GetResources()))
+	t.Row("Price", format.Prices(ad.GetPrice()))
+	t.Row("All of it", format.PerHour(ad.GetHourly()))
+	t.Row("Duration", format.Span(ad.GetDuration(), "-"))
+	t.Row("Renewable", format.YesNo(ad.GetRenewable()))
+	t.Row("Notice", format.Span(ad.GetNotice(), "none"))
+	t.Row("Statements", format.Every(format.Span(ad.GetStatementPeriod(), "")))
+	t.Row("Network", format.Network(ad.GetNetwork(), ad.GetExposure()))
+	t.Row("Pod security", cmp.Or(ad.GetPodSecurity(), "-"))
+	t.Fact("Node labels", format.Pairs(ad.GetNodeLabels()))
+	t.Fact("On nodes with", format.Pairs(ad.GetNodeSelector()))
+	t.Fact("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
+	t.Fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
+	t.Flush()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -21,7 +24,7 @@ type amendFlags struct {
 	noRenewal    bool
 	dryRun, wait bool
 	timeout      time.Duration
-	output       outputFlags
+	output       printer.Flags
 }
 
 func (a *app) amendCommand() *cobra.Command {
@@ -40,8 +43,8 @@ entente amend office --price-ceiling "EUR 1" --duration 720h
 entente amend office --no-renewal`),
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := f.output.check(); err != nil {
-				return err
+			if err := f.output.Check(); err != nil {
+				return usageError("%w", err)
 			}
 			if f.timeout <= 0 {
 				return usageError("--timeout %s: must be positive", f.timeout)
@@ -68,7 +71,7 @@ entente amend office --no-renewal`),
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer in the next revision; change nothing")
 	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait")
-	f.output.add(cmd)
+	f.output.Add(cmd)
 	return a.completes(cmd, 1, peeringNames)
 }
 
@@ -112,7 +115,7 @@ func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, erro
 }
 
 func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *ententev1.UpdatePeeringRequest) error {
-	name := short(req.GetPeering().GetName())
+	name := format.Short(req.GetPeering().GetName())
 	before, err := c.peering(ctx, name)
 	if err != nil {
 		return err
@@ -135,11 +138,11 @@ func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *entente
 	switch {
 	case f.dryRun:
 		p.done(c.label, "%s could be amended; nothing was changed", name)
-		if f.output.structured() {
-			return f.output.write(a.out, resp)
+		if f.output.Structured() {
+			return f.output.Write(a.out, resp)
 		}
 		if resp.GetAdvertisement() != nil {
-			a.printPreview(orNone(clean(short(after.GetProvider())), "the provider"), resp.GetAdvertisement())
+			a.printPreview(cmp.Or(printer.Clean(format.Short(after.GetProvider())), "the provider"), resp.GetAdvertisement())
 		}
 		return nil
 	default:
@@ -181,7 +184,7 @@ func takesRevision(before, after *ententev1.Peering) bool {
 func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
 	var now *ententev1.Contract
 	var same time.Time
-	peering, err := p.awaitPeering(ctx, c, short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
+	peering, err := p.awaitPeering(ctx, c, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
 		if peering.GetContract() == "" {
 			return false, "a contract" + why(peering.GetAccepted()), nil
 		}
@@ -190,7 +193,7 @@ func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Pe
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
 		if refused(accepted) && (isNew || p.settles(&same)) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
-				c.label, clean(accepted.GetReason()+why(accepted)), signed.GetRevision())}
+				c.label, printer.Clean(accepted.GetReason()+why(accepted)), signed.GetRevision())}
 		}
 		var err error
 		if now, err = c.contract(ctx, peering.GetContract()); err != nil {
@@ -203,6 +206,6 @@ func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Pe
 		return nil, err
 	}
 	p.done(c.label, "Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(),
-		amounts(now.GetResources()), moment(now.GetNotAfter()), cost(now))
+		format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), cost(now))
 	return peering, nil
 }

@@ -9,9 +9,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -131,6 +135,20 @@ func indent(s string) string {
 	return strings.ReplaceAll("  "+strings.ReplaceAll(s, "\n", "\n  "), "\n  \n", "\n\n")
 }
 
+// since is how long ago something was, until how long it takes yet.
+func (a *app) since(t *timestamppb.Timestamp) string { return format.Since(a.now(), t) }
+func (a *app) until(t *timestamppb.Timestamp) string { return format.Until(a.now(), t) }
+
+// table begins a table with a header, or, without one, a list of names and values.
+func (a *app) table(header ...string) *printer.Table {
+	return printer.NewTable(a.out, a.colour, header...)
+}
+
+// noted begins a table whose last column is a text of any length.
+func (a *app) noted(header ...string) *printer.Table {
+	return printer.NewNoted(a.out, a.colour, header...)
+}
+
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -140,4 +158,25 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	}
+}
+
+// result prints a message where the output is for programs.
+func (a *app) result(o *printer.Flags, m proto.Message) error {
+	if !o.Structured() {
+		return nil
+	}
+	return o.Write(a.out, m)
+}
+
+// printed prints messages where the output is for programs, and says so where there are
+// none: none is what there is none of, and next what can be done about it.
+func printed[M proto.Message](a *app, o *printer.Flags, messages []M, none, next string) (done bool, err error) {
+	switch {
+	case o.Structured():
+		return true, printer.WriteList(o, a.out, messages)
+	case len(messages) == 0:
+		a.none(none, next)
+		return true, nil
+	}
+	return false, nil
 }

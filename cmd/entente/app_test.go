@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -151,10 +152,10 @@ func TestTheShellOffersNames(t *testing.T) {
 
 func TestTableAlignsAndCleansItsCells(t *testing.T) {
 	var out bytes.Buffer
-	tab := &table{out: &out, colour: true, header: true, rows: [][]string{{"NAME", "STATUS"}}}
-	tab.row("größe", "True")
-	tab.row("a\tb\nc\x1b[31m\u202e", "False", "x")
-	tab.flush()
+	tab := printer.NewTable(&out, true, "NAME", "STATUS")
+	tab.Row("größe", "True")
+	tab.Row("a\tb\nc\x1b[31m\u202e", "False", "x")
+	tab.Flush()
 	want := "\x1b[1mNAME\x1b[0m          \x1b[1mSTATUS\x1b[0m\ngröße         \x1b[32mTrue\x1b[0m\na b c [31m    \x1b[31mFalse\x1b[0m   x\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
@@ -166,6 +167,6 @@ func FuzzField(f *testing.F) {
 		f.Add(path)
 	}
 	f.Fuzz(func(_ *testing.T, path string) {
-		_, _ = field(map[string]any{"a": []any{map[string]any{"b": "c"}}}, path)
+		_, _ = printer.Field(map[string]any{"a": []any{map[string]any{"b": "c"}}}, path)
 	})
 }

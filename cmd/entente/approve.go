@@ -7,13 +7,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) approveCommand() *cobra.Command {
 	var codeSeen string
 	var yes bool
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "approve PEER",
 		Short: "Trust a cluster that introduced itself, or let a request through",
@@ -52,21 +54,21 @@ entente approve request office/5f1d…`),
 				return c.call("approve "+argv[0], err)
 			}
 			peer := resp.GetPeer()
-			a.progress(&output).done(c.label, "Approved %s (%s)", shortName(peer), peer.GetClusterId())
-			if output.structured() {
-				return output.write(a.out, peer)
+			a.progress(&output).done(c.label, "Approved %s (%s)", format.ShortName(peer), peer.GetClusterId())
+			if output.Structured() {
+				return output.Write(a.out, peer)
 			}
 			if isTrue(peer, "Trusted") {
-				a.next("Ask it for resources with:\n  entente peer %s", shortName(peer))
+				a.next("Ask it for resources with:\n  entente peer %s", format.ShortName(peer))
 			} else {
-				a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", shortName(peer))
+				a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", format.ShortName(peer))
 			}
 			return nil
 		}),
 	}
 	cmd.Flags().StringVar(&codeSeen, "code", "", "The code that the other side sees")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Approve without comparing codes")
-	output.add(cmd)
+	output.Add(cmd)
 	cmd.AddCommand(a.approveRequestCommand())
 	return a.completes(cmd, 1, peerNames)
 }
@@ -80,9 +82,9 @@ func (a *app) compare(ctx context.Context, c *cluster, name string) (string, err
 		return "", err
 	}
 	if !a.interactive {
-		return "", usageError("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", shortName(peer))
+		return "", usageError("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", format.ShortName(peer))
 	}
-	return peer.GetCode(), a.confirm(false, "The code for "+shortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
+	return peer.GetCode(), a.confirm(false, "The code for "+format.ShortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
 }
 
 func (a *app) approveRequestCommand() *cobra.Command {

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // askFlags is what can be asked of a provider.
@@ -87,3 +89,27 @@ func (f *whomFlags) given() bool { return f.any || len(f.selector) > 0 }
 
 // anyPeer stands for whichever peer fits best.
 const anyPeer = "-"
+
+// parseMoney reads an amount as people write it: EUR 0.5.
+func parseMoney(flag, s string) (*ententev1.Money, error) {
+	if s == "" {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	words := strings.Fields(s)
+	if len(words) != 2 || !isCurrency(words[0]) {
+		return nil, usageError("%s %q: want a currency and an amount, as \"EUR 0.5\"", flag, s)
+	}
+	amount := words[1]
+	if strings.Contains(amount, ".") {
+		amount = strings.TrimSuffix(strings.TrimRight(amount, "0"), ".")
+	}
+	d, err := peering.ParseDecimal(amount)
+	if err != nil {
+		return nil, usageError("%s %q: %w", flag, s, err)
+	}
+	return &ententev1.Money{Currency: words[0], Amount: d.String()}, nil
+}
+
+func isCurrency(s string) bool {
+	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}

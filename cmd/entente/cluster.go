@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -92,10 +93,10 @@ func (a *app) local(ctx context.Context) (*cluster, error) {
 	return a.connect(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
 }
 
-func (a *app) onLocal(o *outputFlags, run func(ctx context.Context, c *cluster, argv []string) error) func(*cobra.Command, []string) error {
+func (a *app) onLocal(o *printer.Flags, run func(ctx context.Context, c *cluster, argv []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, argv []string) error {
-		if err := o.check(); err != nil {
-			return err
+		if err := o.Check(); err != nil {
+			return usageError("%w", err)
 		}
 		c, err := a.local(cmd.Context())
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -58,31 +60,31 @@ func (a *app) offer(cmd *cobra.Command, list names) ([]cobra.Completion, cobra.S
 
 func peerNames(ctx context.Context, c *cluster) ([]string, error) {
 	peers, err := c.peers(ctx)
-	return described(peers, shortName, func(p *ententev1.Peer) string { return p.GetRole() }), err
+	return described(peers, format.ShortName, func(p *ententev1.Peer) string { return p.GetRole() }), err
 }
 
 func contractNames(ctx context.Context, c *cluster) ([]string, error) {
 	contracts, err := c.contracts(ctx, "")
 	return described(contracts, (*ententev1.Contract).GetContractId, func(k *ententev1.Contract) string {
-		return k.GetRole() + ", " + k.GetPhase() + ", " + short(k.GetPeer())
+		return k.GetRole() + ", " + k.GetPhase() + ", " + format.Short(k.GetPeer())
 	}), err
 }
 
 func peeringNames(ctx context.Context, c *cluster) ([]string, error) {
 	peerings, err := c.peerings(ctx)
-	return described(peerings, func(p *ententev1.Peering) string { return short(p.GetName()) },
+	return described(peerings, func(p *ententev1.Peering) string { return format.Short(p.GetName()) },
 		providerOf), err
 }
 
 func requestNames(ctx context.Context, c *cluster) ([]string, error) {
 	requests, err := c.requests(ctx, "-")
-	return described(requests, func(r *ententev1.PendingRequest) string { return short(r.GetName()) },
+	return described(requests, func(r *ententev1.PendingRequest) string { return format.Short(r.GetName()) },
 		func(r *ententev1.PendingRequest) string { return asked(r.GetResources()) }), err
 }
 
 func tokenNames(ctx context.Context, c *cluster) ([]string, error) {
 	tokens, err := c.tokens(ctx)
-	return described(slices.DeleteFunc(tokens, isRedeemed), func(t *ententev1.Token) string { return short(t.GetName()) },
+	return described(slices.DeleteFunc(tokens, isRedeemed), func(t *ententev1.Token) string { return format.Short(t.GetName()) },
 		func(*ententev1.Token) string { return "" }), err
 }
 
@@ -96,7 +98,7 @@ func namespaceNames(ctx context.Context, c *cluster) ([]string, error) {
 
 func offloadedNames(ctx context.Context, c *cluster) ([]string, error) {
 	all, err := c.offloadings(ctx)
-	return described(all, func(o *ententev1.Offloading) string { return short(o.GetNamespace()) },
+	return described(all, func(o *ententev1.Offloading) string { return format.Short(o.GetNamespace()) },
 		func(o *ententev1.Offloading) string { return o.GetPodStrategy() + ", " + o.GetState() }), err
 }
 
@@ -104,7 +106,7 @@ func offloadedNames(ctx context.Context, c *cluster) ([]string, error) {
 func described[T any](items []T, name, what func(T) string) []string {
 	out := make([]string, 0, len(items))
 	for _, item := range items {
-		out = append(out, strings.TrimSuffix(name(item)+"\t"+clean(what(item)), "\t"))
+		out = append(out, strings.TrimSuffix(name(item)+"\t"+printer.Clean(what(item)), "\t"))
 	}
 	return out
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -69,11 +67,4 @@ func nodesAndPods(contracts []*ententev1.Contract) (nodes []string, pods int) {
 		}
 	}
 	return nodes, pods
-}
-
-func countPods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
 }

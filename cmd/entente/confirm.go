@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
 // confirm asks a question where somebody is there to answer, and is an error if
@@ -13,7 +15,7 @@ func (a *app) confirm(yes bool, question string) error {
 	if yes || !a.interactive {
 		return nil
 	}
-	_, _ = fmt.Fprintf(a.errOut, "%s [y/N] ", clean(question))
+	_, _ = fmt.Fprintf(a.errOut, "%s [y/N] ", printer.Clean(question))
 	answer, _ := bufio.NewReader(a.in).ReadString('\n')
 	if s := strings.ToLower(strings.TrimSpace(answer)); s != "y" && s != "yes" {
 		return errors.New("nothing was done")

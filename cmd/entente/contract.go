@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -17,7 +20,7 @@ func (a *app) contractCommand() *cobra.Command {
 }
 
 func (a *app) contractListCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	var peer string
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
@@ -36,28 +39,28 @@ and when they ended. -o wide adds revision, price, the end's date and the node.`
 				return err
 			}
 			t := a.noted("CONTRACT", "PEER", "SIDE", "PHASE", "RESOURCES", "PODS", "ENDS IN", "WHY")
-			if output.form == formWide {
+			if output.Form == printer.FormWide {
 				t = a.noted("CONTRACT", "PEER", "SIDE", "PHASE", "REVISION", "RESOURCES", "PRICE", "PODS", "UNTIL", "NODE", "WHY")
 			}
 			for _, k := range contracts {
-				if output.form == formWide {
-					t.row(k.GetContractId(), short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), amounts(k.GetResources()),
-						cost(k), fmt.Sprint(k.GetPods()), moment(k.GetNotAfter()), orNone(k.GetNode(), "-"), whyEnding(k))
+				if output.Form == printer.FormWide {
+					t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), format.Amounts(k.GetResources()),
+						cost(k), fmt.Sprint(k.GetPods()), format.Moment(k.GetNotAfter()), cmp.Or(k.GetNode(), "-"), whyEnding(k))
 					continue
 				}
 				end := a.until(k.GetNotAfter())
 				if k.GetPhase() == "Closed" {
 					end = "-"
 				}
-				t.row(k.GetContractId(), short(k.GetPeer()), k.GetRole(), k.GetPhase(), briefly(k.GetResources()), fmt.Sprint(k.GetPods()), end, whyEnding(k))
+				t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), format.Briefly(k.GetResources()), fmt.Sprint(k.GetPods()), end, whyEnding(k))
 			}
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
 	cmd.Flags().StringVar(&peer, "peer", "", "List the contracts with this peer only")
 	a.completesFlag(cmd, "peer", peerNames)
-	output.add(cmd, formTable, formWide)
+	output.Add(cmd, printer.FormTable, printer.FormWide)
 	return a.completes(cmd, 0, nil)
 }
 
@@ -75,7 +78,7 @@ func (c *cluster) contracts(ctx context.Context, peer string) ([]*ententev1.Cont
 // contract returns a contract with its envelope.
 func (c *cluster) contract(ctx context.Context, name string) (*ententev1.Contract, error) {
 	resp, err := c.admin.GetContract(ctx, &ententev1.AdminServiceGetContractRequest{Name: contractName(name)})
-	return resp.GetContract(), c.call("get contract "+short(contractName(name)), err)
+	return resp.GetContract(), c.call("get contract "+format.Short(contractName(name)), err)
 }
 
 // whyEnding says why a contract ends or is over, and when; empty while it is in
@@ -83,15 +86,15 @@ func (c *cluster) contract(ctx context.Context, name string) (*ententev1.Contrac
 func whyEnding(k *ententev1.Contract) string {
 	switch k.GetPhase() {
 	case "Closed":
-		text := orNone(k.GetMessage(), "closed")
+		text := cmp.Or(k.GetMessage(), "closed")
 		if k.GetCloseTime() != nil {
-			text += " at " + moment(k.GetCloseTime())
+			text += " at " + format.Moment(k.GetCloseTime())
 		}
 		return text
 	case "Draining":
-		text := orNone(k.GetMessage(), "draining")
+		text := cmp.Or(k.GetMessage(), "draining")
 		if k.GetDrainUntil() != nil {
-			text += "; drains until " + moment(k.GetDrainUntil())
+			text += "; drains until " + format.Moment(k.GetDrainUntil())
 		}
 		return text
 	}
@@ -102,11 +105,11 @@ func whyEnding(k *ententev1.Contract) string {
 func cost(k *ententev1.Contract) string {
 	list, err := wire.PriceListFrom("price", k.GetPrice())
 	if err != nil {
-		return prices(k.GetPrice())
+		return format.Prices(k.GetPrice())
 	}
 	resources, err := wire.ResourcesFrom("resources", k.GetResources())
 	if err != nil {
-		return prices(k.GetPrice())
+		return format.Prices(k.GetPrice())
 	}
 	return hourly(list, resources)
 }

@@ -2,18 +2,19 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) contractShowCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "show CONTRACT",
 		Short: "Show what was agreed, after verifying the signatures",
@@ -35,25 +36,25 @@ entente contract show 7f3c… -o dsse | entente contract verify -`),
 			if err != nil {
 				return fmt.Errorf("(%s) contract %s: %w", c.label, k.GetContractId(), err)
 			}
-			if output.form == formDSSE {
+			if output.Form == printer.FormDSSE {
 				_, err := fmt.Fprintln(a.out, k.GetEnvelope())
 				return err
 			}
-			if output.structured() {
+			if output.Structured() {
 				v, err := contractValue(k, e)
 				if err != nil {
 					return err
 				}
-				return output.writeValue(a.out, v)
+				return output.WriteValue(a.out, v)
 			}
 			t := a.table()
 			printState(a, t, k)
 			a.printTerms(t, e, terms)
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
-	output.add(cmd, formTable, formDSSE)
+	output.Add(cmd, printer.FormTable, printer.FormDSSE)
 	return a.completes(cmd, 1, contractNames)
 }
 
@@ -72,7 +73,7 @@ func openEnvelope(text string) (peering.Envelope, peering.Terms, error) {
 
 // contractValue is a contract as the API has it, with the signed terms.
 func contractValue(k *ententev1.Contract, e peering.Envelope) (any, error) {
-	v, err := plainJSON(k)
+	v, err := printer.PlainJSON(k)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func contractValue(k *ententev1.Contract, e peering.Envelope) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("contract %s: not an object", k.GetContractId())
 	}
-	terms, err := payloadValue(e)
+	terms, err := printer.Decode(e.Payload)
 	if err != nil {
 		return nil, err
 	}
@@ -88,25 +89,14 @@ func contractValue(k *ententev1.Contract, e peering.Envelope) (any, error) {
 	return m, nil
 }
 
-// payloadValue is the payload of an envelope as maps and slices.
-func payloadValue(e peering.Envelope) (any, error) {
-	var v any
-	dec := json.NewDecoder(strings.NewReader(string(e.Payload)))
-	dec.UseNumber()
-	if err := dec.Decode(&v); err != nil {
-		return nil, fmt.Errorf("read payload: %w", err)
-	}
-	return v, nil
-}
-
-func printState(a *app, t *table, k *ententev1.Contract) {
-	t.row("Phase", k.GetPhase(), whyEnding(k))
-	t.row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+short(k.GetPeer()))
-	t.row("In use", amounts(k.GetUsed()), "by "+countPods(int(k.GetPods())))
+func printState(a *app, t *printer.Table, k *ententev1.Contract) {
+	t.Row("Phase", k.GetPhase(), whyEnding(k))
+	t.Row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+format.Short(k.GetPeer()))
+	t.Row("In use", format.Amounts(k.GetUsed()), "by "+format.CountPods(int(k.GetPods())))
 	if k.GetNode() != "" {
-		t.row("Virtual node", k.GetNode())
+		t.Row("Virtual node", k.GetNode())
 	}
 	if k.GetDrainUntil() != nil {
-		t.row("Drains", a.until(k.GetDrainUntil())+" yet")
+		t.Row("Drains", a.until(k.GetDrainUntil())+" yet")
 	}
 }

@@ -8,13 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) contractTerminateCommand() *cobra.Command {
 	var now, yes bool
 	var timeout time.Duration
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "terminate CONTRACT",
 		Short: "End a contract, in either role, with its notice or at once",
@@ -52,7 +54,7 @@ both. One whose provider ended it asks again only if any provider will do.`,
 	cmd.Flags().BoolVar(&now, "now", false, "At once, without notice: what runs by it ends")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "How long to wait")
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 1, contractNames)
 }
 
@@ -62,7 +64,7 @@ func (a *app) confirmEnd(ctx context.Context, c *cluster, name string, yes bool)
 	if err != nil || k.GetPods() == 0 {
 		return err
 	}
-	return a.confirm(yes, fmt.Sprintf("%s by contract %s will be killed. Go on?", countPods(int(k.GetPods())), k.GetContractId()))
+	return a.confirm(yes, fmt.Sprintf("%s by contract %s will be killed. Go on?", format.CountPods(int(k.GetPods())), k.GetContractId()))
 }
 
 // ended waits until a contract that was ended drains, or is closed.
@@ -82,7 +84,7 @@ func (p *progress) ended(ctx context.Context, c *cluster, k *ententev1.Contract,
 	case err != nil:
 		return nil, err
 	case k.GetDrainUntil() != nil:
-		p.done(c.label, "Contract %s drains, until %s at the latest", id, moment(k.GetDrainUntil()))
+		p.done(c.label, "Contract %s drains, until %s at the latest", id, format.Moment(k.GetDrainUntil()))
 	default:
 		p.done(c.label, "Contract %s is %s", id, strings.ToLower(k.GetPhase()))
 	}

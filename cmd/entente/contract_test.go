@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/evidence"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -35,7 +37,7 @@ func TestVerifyAcceptsTheOutputOfShow(t *testing.T) {
 		if code != exitOK {
 			t.Fatalf("show: exit %d: %s", code, errOut)
 		}
-		if form == formDSSE && out != string(evidenceFile("contract-2.json"))+"\n" {
+		if form == printer.FormDSSE && out != string(evidenceFile("contract-2.json"))+"\n" {
 			t.Errorf("the envelope was changed:\n%s", out)
 		}
 		verified, errOut, code := w.run(t, out, "contract", "verify", "-", "--consumer", evidenceID("consumer"), "--provider", evidenceID("provider"))
@@ -150,13 +152,13 @@ func TestVerifyRefusesGarbage(t *testing.T) {
 		}
 	}
 	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, bytes.Repeat([]byte("a"), maxEvidenceFile+1), 0o600); err != nil {
+	if err := os.WriteFile(large, bytes.Repeat([]byte("a"), evidence.MaxFile+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, errOut, code := newWorld().run(t, "", "contract", "verify", large); code != exitError || !strings.Contains(errOut, "more than") {
 		t.Errorf("a large file: exit %d %s", code, errOut)
 	}
-	many := "[" + strings.TrimSuffix(strings.Repeat(string(evidenceFile("statement-1.json"))+",", maxEnvelopes+1), ",") + "]"
+	many := "[" + strings.TrimSuffix(strings.Repeat(string(evidenceFile("statement-1.json"))+",", evidence.MaxEnvelopes+1), ",") + "]"
 	if _, errOut, code := newWorld().run(t, many, "contract", "verify", "-"); code != exitError || !strings.Contains(errOut, "more than") {
 		t.Errorf("many envelopes: exit %d %s", code, errOut)
 	}
@@ -169,9 +171,9 @@ func FuzzEvidence(f *testing.F) {
 	f.Add([]byte("kind: Contract\nspec: {envelope: '{}'}"))
 	f.Add([]byte("[{}, {\"items\": [{\"contract\": {}}]}]"))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		var ev evidence
-		if ev.read(b) == nil {
-			_, _ = judge(ev, expected{})
+		var ev evidence.Envelopes
+		if ev.Read(b) == nil {
+			_, _ = evidence.Judge(ev, evidence.Expected{})
 		}
 	})
 }

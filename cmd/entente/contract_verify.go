@@ -2,15 +2,21 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/evidence"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
 func (a *app) contractVerifyCommand() *cobra.Command {
-	var want expected
+	var want evidence.Expected
 	var bundle string
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
 		Short: "Verify contracts and statements of use offline, with nothing but the two cluster IDs",
@@ -35,82 +41,107 @@ kubectl get contract 7f3c… -o yaml | entente contract verify -
 entente contract verify revision-1.json revision-2.json statement-9.json`),
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(_ *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
+			if err := output.Check(); err != nil {
+				return usageError("%w", err)
 			}
-			var ev evidence
+			var ev evidence.Envelopes
 			for _, name := range argv {
 				raw, err := a.readFile(name)
 				if err != nil {
 					return err
 				}
-				if err := ev.read(raw); err != nil {
+				if err := ev.Read(raw); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}
 			}
 			if bundle != "" {
 				var err error
-				if want.bundle, err = a.readFile(bundle); err != nil {
+				if want.Bundle, err = a.readFile(bundle); err != nil {
 					return err
 				}
 			}
-			v, err := judge(ev, want)
+			v, err := evidence.Judge(ev, want)
 			if err != nil {
 				return err
 			}
-			if output.structured() {
-				return v.write(&output, a)
+			if output.Structured() {
+				value, err := verdictValue(v)
+				if err != nil {
+					return err
+				}
+				return output.WriteValue(a.out, value)
 			}
-			v.show(a)
+			a.printVerdict(v)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&want.consumer, "consumer", "", "The cluster ID that the consumer has to have")
-	cmd.Flags().StringVar(&want.provider, "provider", "", "The cluster ID that the provider has to have")
+	cmd.Flags().StringVar(&want.Consumer, "consumer", "", "The cluster ID that the consumer has to have")
+	cmd.Flags().StringVar(&want.Provider, "provider", "", "The cluster ID that the provider has to have")
 	cmd.Flags().StringVar(&bundle, "provider-bundle", "", "The provider's trust bundle (PEM, as in its ForeignCluster), for statements that it signed with a key newer than the contract")
-	output.add(cmd)
+	output.Add(cmd)
 	return cmd
 }
 
-// show prints what was verified.
-func (v verdict) show(a *app) {
-	for i, c := range v.contracts {
+// printVerdict prints what was verified.
+func (a *app) printVerdict(v evidence.Verdict) {
+	for i, c := range v.Contracts {
 		if i > 0 {
 			_, _ = fmt.Fprintln(a.out)
 		}
 		t := a.table()
-		a.printTerms(t, c.envelope, c.terms)
-		t.flush()
+		a.printTerms(t, c.Envelope, c.Terms)
+		t.Flush()
 	}
-	if len(v.statements) == 0 {
+	if len(v.Statements) == 0 {
 		return
 	}
 	_, _ = fmt.Fprintln(a.out)
 	t := a.table("STATEMENT", "CONTRACT", "REVISION", "FROM", "TO", "UNIT-HOURS", "AMOUNT", "PROVIDER", "NOTE")
-	for _, p := range v.statements {
-		s := p.statement
-		t.row(fmt.Sprint(s.Sequence), s.ContractID, fmt.Sprint(s.Revision), s.From.Format(time.RFC3339), s.To.Format(time.RFC3339),
-			listed(s.Used.Hours()), s.Amount.String(), "signed", p.note)
+	for _, p := range v.Statements {
+		s := p.Statement
+		t.Row(fmt.Sprint(s.Sequence), s.ContractID, fmt.Sprint(s.Revision), s.From.Format(time.RFC3339), s.To.Format(time.RFC3339),
+			format.Listed(s.Used.Hours()), s.Amount.String(), "signed", p.Note)
 	}
-	t.flush()
+	t.Flush()
 }
 
-// write prints what was verified for programs.
-func (v verdict) write(output *outputFlags, a *app) error {
+// verdictValue is what was verified, for programs.
+func verdictValue(v evidence.Verdict) (any, error) {
 	contracts, statements := []any{}, []any{}
-	for _, c := range v.contracts {
-		value, err := payloadValue(c.envelope)
+	for _, c := range v.Contracts {
+		value, err := printer.Decode(c.Envelope.Payload)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		contracts = append(contracts, value)
 	}
-	for _, s := range v.statements {
-		value, err := payloadValue(s.envelope)
+	for _, s := range v.Statements {
+		value, err := printer.Decode(s.Envelope.Payload)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		statements = append(statements, value)
 	}
-	return output.writeValue(a.out, map[string]any{"contracts": contracts, "statements": statements})
+	return map[string]any{"contracts": contracts, "statements": statements}, nil
+}
+
+// readFile reads a file, or standard input for -.
+func (a *app) readFile(name string) ([]byte, error) {
+	in := a.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("read contract: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	raw, err := io.ReadAll(io.LimitReader(in, evidence.MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(raw) > evidence.MaxFile {
+		return nil, fmt.Errorf("read %s: it has more than %d bytes", name, evidence.MaxFile)
+	}
+	return raw, nil
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -15,7 +17,7 @@ func (a *app) createCommand() *cobra.Command {
 func (a *app) createPeeringRequestCommand() *cobra.Command {
 	var ask askFlags
 	var whom whomFlags
-	var output outputFlags
+	var output printer.Flags
 	var peer string
 	var dryRun bool
 	var req *ententev1.CreatePeeringRequest
@@ -36,7 +38,7 @@ entente peerings gpus`),
 			if req, err = ask.request(); err != nil {
 				return err
 			}
-			req.Peer, req.PeerSelector = peerName(orNone(peer, anyPeer)), whom.selector
+			req.Peer, req.PeerSelector = peerName(cmp.Or(peer, anyPeer)), whom.selector
 			if len(argv) == 1 {
 				req.PeeringRequest = argv[0]
 			}
@@ -51,8 +53,8 @@ entente peerings gpus`),
 				return c.call("ask for resources", err)
 			}
 			a.progress(&output).done(c.label, "Wrote PeeringRequest %s", resp.GetPeeringRequest())
-			if output.structured() {
-				return output.writeValue(a.out, map[string]any{"peeringRequest": resp.GetPeeringRequest()})
+			if output.Structured() {
+				return output.WriteValue(a.out, map[string]any{"peeringRequest": resp.GetPeeringRequest()})
 			}
 			a.next("See what comes of it with:\n  entente peerings %s", resp.GetPeeringRequest())
 			return nil
@@ -64,6 +66,6 @@ entente peerings gpus`),
 	ask.add(cmd)
 	ask.addRenewal(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 0, nil)
 }

@@ -6,12 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) denyCommand() *cobra.Command {
 	var yes bool
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "deny PEER",
 		Short: "Trust a cluster no longer, or never, or refuse a request",
@@ -33,7 +35,7 @@ entente deny request office/5f1d…`),
 			}
 			if open := openContracts(known, ""); len(open) > 0 {
 				_, pods := nodesAndPods(open)
-				question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", shortName(known), countPods(pods))
+				question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.CountPods(pods))
 				if err := a.confirm(yes, question); err != nil {
 					return err
 				}
@@ -42,12 +44,12 @@ entente deny request office/5f1d…`),
 			if err != nil {
 				return c.call("deny "+argv[0], err)
 			}
-			a.progress(&output).done(c.label, "Denied %s (%s)", shortName(resp.GetPeer()), resp.GetPeer().GetClusterId())
+			a.progress(&output).done(c.label, "Denied %s (%s)", format.ShortName(resp.GetPeer()), resp.GetPeer().GetClusterId())
 			return a.result(&output, resp.GetPeer())
 		}),
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
-	output.add(cmd)
+	output.Add(cmd)
 	cmd.AddCommand(a.requestDecision("deny", "Refuse a peer's request for resources for good",
 		"Refused request %s", func(ctx context.Context, c *cluster, name string) error {
 			_, err := c.admin.DenyPeeringRequest(ctx, &ententev1.DenyPeeringRequestRequest{Name: name})

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -33,7 +35,7 @@ func (s *sources) of(p *ententev1.Peer) []*ententev1.Sighting {
 }
 
 func (a *app) discoverCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	var from sources
 	var follow bool
 	cmd := &cobra.Command{
@@ -88,62 +90,60 @@ entente discover --watch`),
 			if len(peers) == 0 {
 				return a.noneFound(ctx, c, &output, &from)
 			}
-			if output.structured() {
-				return writeList(&output, a.out, peers)
+			if output.Structured() {
+				return printer.WriteList(&output, a.out, peers)
 			}
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {
 				for _, m := range from.of(p) {
-					t.row(shortName(p), foundText(m), endpointText(m), trustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), conditionOf(p, "Impostor").GetMessage())
+					t.Row(format.ShortName(p), foundText(m), endpointText(m), trustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), conditionOf(p, "Impostor").GetMessage())
 				}
 			}
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&from.lan, "lan", false, "Only those that are on a LAN, or in a domain of --domain")
 	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists, or a LAN with --lan; may be repeated")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	cmd.AddCommand(a.discoverZoneCommand())
 	return a.completes(cmd, 0, nil)
 }
 
 // watchDiscovered tells what is found, and again whenever that changes.
-func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFlags, from *sources) error {
-	l := a.lines(output, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
+func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *printer.Flags, from *sources) error {
+	l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
 	told := map[string]string{}
 	return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
 		return c.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
 	}, func(m *ententev1.WatchPeersResponse) error {
 		p := m.GetPeer()
 		now := from.of(p)
-		if m.GetSynced() || len(now) == 0 && told[shortName(p)] == "" {
+		if m.GetSynced() || len(now) == 0 && told[format.ShortName(p)] == "" {
 			return nil
 		}
 		var rows [][]string
 		for _, s := range now {
-			rows = append(rows, []string{shortName(p), foundText(s), endpointText(s), trustStatus(p)})
+			rows = append(rows, []string{format.ShortName(p), foundText(s), endpointText(s), trustStatus(p)})
 		}
 		if len(now) == 0 || m.GetForgotten() {
-			rows = [][]string{{shortName(p), "gone"}}
+			rows = [][]string{{format.ShortName(p), "gone"}}
 		}
 		// After a break all peers come again, and they change in other ways, too.
 		key := fmt.Sprint(rows)
-		if told[shortName(p)] == key {
+		if told[format.ShortName(p)] == key {
 			return nil
 		}
-		told[shortName(p)] = key
+		told[format.ShortName(p)] = key
 		if rows[0][1] == "gone" {
-			delete(told, shortName(p))
+			delete(told, format.ShortName(p))
 		}
-		if output.structured() {
-			return l.write(m)
+		if output.Structured() {
+			return output.WriteNext(a.out, m)
 		}
 		for _, row := range rows {
-			if err := l.write(m, append([]string{a.now().UTC().Format(time.RFC3339)}, row...)...); err != nil {
-				return err
-			}
+			l.Row(append([]string{format.Moment(timestamppb.New(a.now()))}, row...)...)
 		}
 		return nil
 	})

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -134,7 +135,7 @@ func (s *sources) hindered(ctx context.Context, c *cluster, b *browsed) ([]strin
 
 // noneFound says why nothing is found: it is not looked for, something is wrong, or
 // nobody is there.
-func (a *app) noneFound(ctx context.Context, c *cluster, output *outputFlags, from *sources) error {
+func (a *app) noneFound(ctx context.Context, c *cluster, output *printer.Flags, from *sources) error {
 	b := c.browsedAt(ctx)
 	if err := from.off(c.label, b); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -17,7 +18,7 @@ import (
 )
 
 func (a *app) discoverZoneCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	var instance string
 	var addresses []string
 	var given []netip.Addr
@@ -48,11 +49,11 @@ entente discover zone example.com --address 192.0.2.10 --ttl 1h >> example.com.z
 	cmd.Flags().StringVar(&instance, "instance", "", "How people see it in lists (default: the cluster's name)")
 	cmd.Flags().StringSliceVar(&addresses, "address", nil, "Where peers can dial this cluster; may be repeated (default: as the cluster says)")
 	cmd.Flags().DurationVar(&ttl, "ttl", dnssd.DefaultTTL, "For how long others may keep the records, 30s to 24h")
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 1, nil)
 }
 
-func (a *app) printZone(ctx context.Context, c *cluster, output *outputFlags, domain, instance string, given []netip.Addr, ttl time.Duration) error {
+func (a *app) printZone(ctx context.Context, c *cluster, output *printer.Flags, domain, instance string, given []netip.Addr, ttl time.Duration) error {
 	info, err := c.self(ctx)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func (a *app) printZone(ctx context.Context, c *cluster, output *outputFlags, do
 	if err != nil {
 		return usageError("these records cannot be made: %w", err)
 	}
-	if output.structured() {
+	if output.Structured() {
 		var list []any
 		for _, rr := range records {
 			h := rr.Header()
@@ -73,7 +74,7 @@ func (a *app) printZone(ctx context.Context, c *cluster, output *outputFlags, do
 				"name": h.Name, "ttl": h.Ttl, "type": dns.TypeToString[h.Rrtype], "value": strings.TrimPrefix(rr.String(), h.String()),
 			})
 		}
-		return output.writeValue(a.out, list)
+		return output.WriteValue(a.out, list)
 	}
 	text, err := dnssd.Zone(s, domain, ttl)
 	if err != nil {

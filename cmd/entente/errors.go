@@ -4,12 +4,13 @@ import (
 	"fmt"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
 // problem is an error as people see it: what the agent said of it, and the reason
 // in brackets, for searching.
 func (a *app) problem(err error) string {
-	return paint(a.colourErr, bad, "Error:") + " " + err.Error()
+	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + err.Error()
 }
 
 // callError is a call to an agent that failed.
@@ -21,7 +22,7 @@ type callError struct {
 
 func (e *callError) Error() string {
 	reason := client.ReasonOf(e.err)
-	msg := fmt.Sprintf("(%s) %s: %s [%s]", e.cluster, e.doing, clean(client.Explain(e.err)), reason)
+	msg := fmt.Sprintf("(%s) %s: %s [%s]", e.cluster, e.doing, printer.Clean(client.Explain(e.err)), reason)
 	if hint := hintFor(reason); hint != "" {
 		msg += "\n  next: " + hint
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -116,8 +118,8 @@ func (c *fakeCluster) DenyPeer(_ context.Context, r *ententev1.DenyPeerRequest) 
 
 func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
 	leave, err := c.enter("CreatePeering %s %s: %s for %s at most %s no-network=%v no-renewal=%v nodes=%s peers=%s storage=%v runtime=%v id=%s", r.GetPeer(), r.GetPeeringRequest(),
-		amounts(r.GetResources()), r.GetDuration().AsDuration(), money(r.GetPriceCeiling(), "any price"), r.GetNoNetwork(), r.GetNoRenewal(),
-		pairs(r.GetNodeSelector()), pairs(r.GetPeerSelector()), r.GetStorageClasses(), r.GetRuntimeClasses(), r.GetRequestId())
+		format.Amounts(r.GetResources()), r.GetDuration().AsDuration(), format.Money(r.GetPriceCeiling(), "any price"), r.GetNoNetwork(), r.GetNoRenewal(),
+		format.Pairs(r.GetNodeSelector()), format.Pairs(r.GetPeerSelector()), r.GetStorageClasses(), r.GetRuntimeClasses(), r.GetRequestId())
 	defer leave()
 	switch {
 	case err != nil:
@@ -140,7 +142,7 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 	}
 	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
 	c.w.want = &ententev1.Peering{Peer: r.GetPeer(), Resources: list("cpu", "4", "memory", "8Gi", "pods", "110")}
-	return &ententev1.CreatePeeringResponse{PeeringRequest: orNone(r.GetPeeringRequest(), "provider")}, nil
+	return &ententev1.CreatePeeringResponse{PeeringRequest: cmp.Or(r.GetPeeringRequest(), "provider")}, nil
 }
 
 func fakeAdvertisement() *ententev1.Advertisement {
@@ -216,7 +218,7 @@ func (c *fakeCluster) ListPeerings(context.Context, *ententev1.ListPeeringsReque
 func (c *fakeCluster) UpdatePeering(_ context.Context, r *ententev1.UpdatePeeringRequest) (*ententev1.UpdatePeeringResponse, error) {
 	p := r.GetPeering()
 	leave, err := c.enter("UpdatePeering %s %v: %s for %s at most %s no-renewal=%v", p.GetName(), r.GetUpdateMask().GetPaths(),
-		amounts(p.GetResources()), p.GetDuration().AsDuration(), money(p.GetPriceCeiling(), "any price"), p.GetNoRenewal())
+		format.Amounts(p.GetResources()), p.GetDuration().AsDuration(), format.Money(p.GetPriceCeiling(), "any price"), p.GetNoRenewal())
 	defer leave()
 	if err != nil {
 		return nil, err
@@ -278,7 +280,7 @@ func (c *fakeCluster) DenyPeeringRequest(_ context.Context, r *ententev1.DenyPee
 }
 
 func (c *fakeCluster) TestPolicy(_ context.Context, r *ententev1.TestPolicyRequest) (*ententev1.TestPolicyResponse, error) {
-	leave, err := c.enter("TestPolicy %s %s for %s nodes=%s", r.GetPeer(), amounts(r.GetResources()), r.GetDuration().AsDuration(), pairs(r.GetNodeSelector()))
+	leave, err := c.enter("TestPolicy %s %s for %s nodes=%s", r.GetPeer(), format.Amounts(r.GetResources()), r.GetDuration().AsDuration(), format.Pairs(r.GetNodeSelector()))
 	defer leave()
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -21,7 +22,7 @@ func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took 
 	}
 	defer c.done()
 	start := time.Now()
-	if err := a.progress(&outputFlags{}).poll(ctx, c, "", func(context.Context) (bool, string, error) {
+	if err := a.progress(&printer.Flags{}).poll(ctx, c, "", func(context.Context) (bool, string, error) {
 		asked++
 		return check(asked), "something", nil
 	}); err != nil {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -13,7 +15,7 @@ func problems(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) []string
 	var all []string
 	say := func(lines ...string) {
 		for _, line := range lines {
-			if line = clean(line); !slices.Contains(all, line) {
+			if line = printer.Clean(line); !slices.Contains(all, line) {
 				all = append(all, line)
 			}
 		}
@@ -47,7 +49,7 @@ func problemsOf(p *ententev1.Peer) []string {
 	var out []string
 	for _, hop := range hops {
 		if !isTrue(p, hop) {
-			out = append(out, fmt.Sprintf("peer %s: %s is %s%s", shortName(p), hop, statusOf(p, hop), because(p, hop)))
+			out = append(out, fmt.Sprintf("peer %s: %s is %s%s", format.ShortName(p), hop, statusOf(p, hop), because(p, hop)))
 		}
 	}
 	return out

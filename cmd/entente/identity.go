@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -13,7 +15,7 @@ func (a *app) identityCommand() *cobra.Command {
 }
 
 func (a *app) identityRolloverCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "rollover",
 		Short: "Replace the key under this cluster's root certificate",
@@ -32,10 +34,10 @@ that joined keep trusting this one; contracts hold.`,
 				return c.call("replace the identity key", err)
 			}
 			a.progress(&output).done(c.label, "The identity has a new key: its root holds until %s, the old one is shown until %s",
-				moment(resp.GetRootExpireTime()), moment(resp.GetOverlapEndTime()))
+				format.Moment(resp.GetRootExpireTime()), format.Moment(resp.GetOverlapEndTime()))
 			return a.result(&output, resp)
 		}),
 	}
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 0, nil)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,11 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) infoCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show the state of this cluster and of its peerings",
@@ -37,12 +40,12 @@ entente info peer office`),
 				return err
 			}
 			wrong := problems(info, peers)
-			if output.structured() {
+			if output.Structured() {
 				v, err := infoValue(info, peers, wrong)
 				if err != nil {
 					return err
 				}
-				if err := output.writeValue(a.out, v); err != nil {
+				if err := output.WriteValue(a.out, v); err != nil {
 					return err
 				}
 			} else {
@@ -51,17 +54,17 @@ entente info peer office`),
 			return unhealthy(wrong)
 		}),
 	}
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	cmd.AddCommand(a.infoPeerCommand())
 	return a.completes(cmd, 0, nil)
 }
 
 func infoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong []string) (any, error) {
-	cluster, err := plainJSON(info)
+	cluster, err := printer.PlainJSON(info)
 	if err != nil {
 		return nil, err
 	}
-	list, err := plainList(peers)
+	list, err := printer.PlainList(peers)
 	if err != nil {
 		return nil, err
 	}
@@ -74,29 +77,29 @@ func infoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong [
 
 func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) {
 	t := a.table()
-	t.row("Cluster", info.GetClusterName())
-	t.row("ID", info.GetClusterId())
-	t.row("Agent", info.GetVersion())
-	t.row("Reachable at", orNone(strings.Join(info.GetEndpoints(), ", "), "nowhere: this cluster dials"))
+	t.Row("Cluster", info.GetClusterName())
+	t.Row("ID", info.GetClusterId())
+	t.Row("Agent", info.GetVersion())
+	t.Row("Reachable at", cmp.Or(strings.Join(info.GetEndpoints(), ", "), "nowhere: this cluster dials"))
 	for _, p := range info.GetDnsPublications() {
-		t.row("Published in DNS", a.publicationText(p))
+		t.Row("Published in DNS", a.publicationText(p))
 	}
 	domains := info.GetDnsDomains()
 	for _, d := range domains[:min(len(domains), infoDomains)] {
-		t.row("Looks into", a.domainText(d))
+		t.Row("Looks into", a.domainText(d))
 	}
 	if n := len(domains) - infoDomains; n > 0 {
-		t.row("", fmt.Sprintf("%d more: see `entente info --get cluster.dnsDomains`", n))
+		t.Row("", fmt.Sprintf("%d more: see `entente info --get cluster.dnsDomains`", n))
 	}
 	if info.GetRootExpireTime() != nil {
-		t.row("Root holds until", moment(info.GetRootExpireTime()))
+		t.Row("Root holds until", format.Moment(info.GetRootExpireTime()))
 	}
 	known := slices.DeleteFunc(slices.Clone(peers), isHint)
-	t.row("Peers", fmt.Sprint(len(known)))
+	t.Row("Peers", fmt.Sprint(len(known)))
 	if n := len(peers) - len(known); n > 0 {
-		t.row("Discovered", fmt.Sprintf("%d more: see `entente discover`", n))
+		t.Row("Discovered", fmt.Sprintf("%d more: see `entente discover`", n))
 	}
-	t.flush()
+	t.Flush()
 	if len(known) == 0 {
 		return
 	}
@@ -105,13 +108,13 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	t = a.table("NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "PODS", "AGE")
 	for _, p := range peers {
 		_, pods := nodesAndPods(openContracts(p, ""))
-		t.row(shortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), offloadingStatus(p),
+		t.Row(format.ShortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), offloadingStatus(p),
 			fmt.Sprint(pods), a.since(p.GetCreateTime()))
 	}
-	t.flush()
+	t.Flush()
 	for _, p := range peers {
 		if trustStatus(p) == "waiting" {
-			a.next("\n%s waits for approval; see its code with:\n  entente info peer %s", shortName(p), shortName(p))
+			a.next("\n%s waits for approval; see its code with:\n  entente info peer %s", format.ShortName(p), format.ShortName(p))
 		}
 	}
 }

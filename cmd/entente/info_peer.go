@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,13 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) infoPeerCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "peer [PEER...]",
 		Short: "Show all about peers, by name or cluster ID",
@@ -38,8 +41,8 @@ entente info peer office lab -o json`),
 			if err != nil {
 				return err
 			}
-			if output.structured() && len(argv) == 1 {
-				return output.write(a.out, peers[0])
+			if output.Structured() && len(argv) == 1 {
+				return output.Write(a.out, peers[0])
 			}
 			none := "Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>"
 			if done, err := printed(a, &output, peers, "No peers yet.", none); done {
@@ -58,7 +61,7 @@ entente info peer office lab -o json`),
 			return nil
 		}),
 	}
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	return a.completes(cmd, 1, peerNames)
 }
 
@@ -80,32 +83,32 @@ func (c *cluster) named(ctx context.Context, names []string) ([]*ententev1.Peer,
 // printPeer prints a peer; own is the protocol revision of this cluster's agent.
 func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	t := a.table()
-	t.row("Name", shortName(p))
-	t.row("Cluster ID", p.GetClusterId())
-	t.row("Role", p.GetRole())
-	t.row("Protocol", protocols(p.GetProtocol(), own))
-	t.row("Reachable at", orNone(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
-	t.fact("Found by", foundBy(p))
+	t.Row("Name", format.ShortName(p))
+	t.Row("Cluster ID", p.GetClusterId())
+	t.Row("Role", p.GetRole())
+	t.Row("Protocol", protocols(p.GetProtocol(), own))
+	t.Row("Reachable at", cmp.Or(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
+	t.Fact("Found by", foundBy(p))
 	for _, m := range p.GetSightings() {
-		t.row("Seen by discovery", foundText(m), endpointText(m))
+		t.Row("Seen by discovery", foundText(m), endpointText(m))
 	}
 	if policy := p.GetLabels()["entente.dev/automatic"]; policy != "" {
-		t.row("Peered by", "the policy "+policy)
+		t.Row("Peered by", "the policy "+policy)
 	}
-	t.fact("Decision", p.GetDecision())
+	t.Fact("Decision", p.GetDecision())
 	switch {
 	case p.GetCode() == "" || isTrue(p, "Trusted"):
 	case p.GetDecision() == "":
-		t.row("Code", code(p), "compare it with the other side's before you approve")
+		t.Row("Code", code(p), "compare it with the other side's before you approve")
 	case p.GetDecision() == "Approved":
-		t.row("Code", code(p), "the other side compares it before it approves")
+		t.Row("Code", code(p), "the other side compares it before it approves")
 	}
-	t.fact("Labels", pairs(p.GetLabels()))
-	t.row("Age", a.since(p.GetCreateTime()))
-	t.flush()
+	t.Fact("Labels", format.Pairs(p.GetLabels()))
+	t.Row("Age", a.since(p.GetCreateTime()))
+	t.Flush()
 	for _, part := range []struct {
 		name  string
-		print func(*table, *ententev1.Peer)
+		print func(*printer.Table, *ententev1.Peer)
 	}{
 		{"Conditions", printConditions},
 		{"Session", a.printSession},
@@ -116,10 +119,7 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	} {
 		t := a.table()
 		part.print(t, p)
-		if len(t.rows) > 0 {
-			_, _ = fmt.Fprintln(a.out, part.name)
-			t.flush()
-		}
+		t.FlushUnder(part.name)
 	}
 }
 
@@ -144,13 +144,13 @@ func protocols(peer, own uint32) string {
 	return fmt.Sprintf("it speaks revision %d, this cluster %d", peer, own)
 }
 
-func printConditions(t *table, p *ententev1.Peer) {
+func printConditions(t *printer.Table, p *ententev1.Peer) {
 	for _, c := range p.GetConditions() {
-		t.row("  "+c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage())
+		t.Row("  "+c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage())
 	}
 }
 
-func (a *app) printSession(t *table, p *ententev1.Peer) {
+func (a *app) printSession(t *printer.Table, p *ententev1.Peer) {
 	s := p.GetSession()
 	if s == nil {
 		return
@@ -159,45 +159,45 @@ func (a *app) printSession(t *table, p *ententev1.Peer) {
 	if s.GetDialled() {
 		by = "dialled " + s.GetEndpoint()
 	}
-	t.row("  Up", "for "+a.since(s.GetSince()), by)
+	t.Row("  Up", "for "+a.since(s.GetSince()), by)
 	if s.GetRoundTrip() != nil {
-		t.row("  Round trip", s.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+		t.Row("  Round trip", s.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
 	}
 	if skew := s.GetClockSkew().AsDuration(); skew != 0 {
-		t.row("  Clock", "the peer's is "+skew.String()+" ahead")
+		t.Row("  Clock", "the peer's is "+skew.String()+" ahead")
 	}
 	if s.GetCertificateExpireTime() != nil {
-		t.row("  Certificate", "holds until "+moment(s.GetCertificateExpireTime()))
+		t.Row("  Certificate", "holds until "+format.Moment(s.GetCertificateExpireTime()))
 	}
 }
 
-func printTunnel(t *table, p *ententev1.Peer) {
+func printTunnel(t *printer.Table, p *ententev1.Peer) {
 	tunnel := p.GetTunnel()
 	if tunnel == nil {
 		return
 	}
-	t.row("  Up", yesNo(tunnel.GetUp()))
-	t.row("  Carried by", orNone(tunnel.GetBackend(), "-"))
-	t.row("  Endpoint", orNone(tunnel.GetEndpoint(), "-"))
+	t.Row("  Up", format.YesNo(tunnel.GetUp()))
+	t.Row("  Carried by", cmp.Or(tunnel.GetBackend(), "-"))
+	t.Row("  Endpoint", cmp.Or(tunnel.GetEndpoint(), "-"))
 	if tunnel.GetRoundTrip() != nil {
-		t.row("  Round trip", tunnel.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+		t.Row("  Round trip", tunnel.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(tunnel.GetRemotePrefixes())) {
-		t.row("  Its "+prefix, "is "+tunnel.GetRemotePrefixes()[prefix]+" here")
+		t.Row("  Its "+prefix, "is "+tunnel.GetRemotePrefixes()[prefix]+" here")
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(tunnel.GetLocalPrefixes())) {
-		t.row("  Our "+prefix, "is "+tunnel.GetLocalPrefixes()[prefix]+" there")
+		t.Row("  Our "+prefix, "is "+tunnel.GetLocalPrefixes()[prefix]+" there")
 	}
 }
 
-func printContracts(t *table, p *ententev1.Peer) {
+func printContracts(t *printer.Table, p *ententev1.Peer) {
 	open := openContracts(p, "")
 	for _, c := range open {
-		t.row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), amounts(c.GetResources()), cost(c),
-			"used "+amounts(c.GetUsed()), countPods(int(c.GetPods())), nodeOf(c))
+		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), format.Amounts(c.GetResources()), cost(c),
+			"used "+format.Amounts(c.GetUsed()), format.CountPods(int(c.GetPods())), nodeOf(c))
 	}
 	if over := len(p.GetContracts()) - len(open); over > 0 {
-		t.row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, shortName(p)))
+		t.Row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, format.ShortName(p)))
 	}
 }
 
@@ -206,40 +206,40 @@ func nodeOf(c *ententev1.Contract) string {
 	if c.GetCordoned() {
 		return c.GetNode() + ", cordoned: no pod is scheduled to it until kubectl uncordon"
 	}
-	return orNone(c.GetNode(), "-")
+	return cmp.Or(c.GetNode(), "-")
 }
 
-func printOffer(t *table, p *ententev1.Peer) {
+func printOffer(t *printer.Table, p *ententev1.Peer) {
 	o := p.GetOffer()
 	if o == nil {
 		return
 	}
 	lent := lentBy(p)
-	t.fact("  Granted already", lent)
+	t.Fact("  Granted already", lent)
 	switch {
 	case !o.GetAvailable() && lent != "":
-		t.row("  Nothing more now", o.GetMessage())
+		t.Row("  Nothing more now", o.GetMessage())
 		return
 	case !o.GetAvailable():
-		t.row("  Nothing now", o.GetMessage())
+		t.Row("  Nothing now", o.GetMessage())
 		return
 	}
 	what := "  Resources"
 	if lent != "" {
 		what = "  More now"
 	}
-	t.row(what, amounts(o.GetResources()))
-	t.fact("  Note", o.GetMessage())
-	t.row("  Price", prices(o.GetPrice()))
-	t.row("  Duration", "at most "+span(o.GetDuration(), "as long as you like"))
-	t.fact("  Architectures", strings.Join(o.GetArchitectures(), ", "))
-	t.fact("  Storage classes", strings.Join(o.GetStorageClasses(), ", "))
-	t.fact("  Node labels", pairs(o.GetNodeLabels()))
+	t.Row(what, format.Amounts(o.GetResources()))
+	t.Fact("  Note", o.GetMessage())
+	t.Row("  Price", format.Prices(o.GetPrice()))
+	t.Row("  Duration", "at most "+format.Span(o.GetDuration(), "as long as you like"))
+	t.Fact("  Architectures", strings.Join(o.GetArchitectures(), ", "))
+	t.Fact("  Storage classes", strings.Join(o.GetStorageClasses(), ", "))
+	t.Fact("  Node labels", format.Pairs(o.GetNodeLabels()))
 }
 
 // printServices lists what the peer lets this cluster import, whether or not it
 // lends anything now.
-func printServices(t *table, p *ententev1.Peer) {
+func printServices(t *printer.Table, p *ententev1.Peer) {
 	for _, s := range p.GetOffer().GetServices() {
 		var ports []string
 		for _, port := range s.GetPorts() {
@@ -252,7 +252,7 @@ func printServices(t *table, p *ententev1.Peer) {
 			}
 			ports = append(ports, text)
 		}
-		t.row("  "+s.GetNamespace()+"/"+s.GetName(), s.GetType(), orNone(strings.Join(ports, ", "), "no ports"))
+		t.Row("  "+s.GetNamespace()+"/"+s.GetName(), s.GetType(), cmp.Or(strings.Join(ports, ", "), "no ports"))
 	}
 }
 
@@ -272,5 +272,5 @@ func lentBy(p *ententev1.Peer) string {
 	if len(sum) == 0 {
 		return ""
 	}
-	return amounts(wire.ResourcesTo(sum))
+	return format.Amounts(wire.ResourcesTo(sum))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -17,7 +20,7 @@ import (
 func (a *app) joinCommand() *cobra.Command {
 	var name string
 	var whom invitation
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "join TOKEN | HOST:PORT | ID@HOST:PORT",
 		Short: "Make this cluster and another trust each other",
@@ -66,7 +69,7 @@ entente join k2a7…@office.example.com:7443`),
 		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "What to call the peer here (default: the name that it gives itself)")
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 0, nil)
 }
 
@@ -139,18 +142,18 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 		case err != nil:
 			here = "whether this cluster trusts the other one is not known"
 		case isTrue(peer, "Trusted"):
-			here = "this cluster trusts the other one, " + shortName(peer)
+			here = "this cluster trusts the other one, " + format.ShortName(peer)
 		case peer != nil:
-			here = "this cluster knows the other one, " + shortName(peer) + ", and does not trust it; that one may trust this one already"
+			here = "this cluster knows the other one, " + format.ShortName(peer) + ", and does not trust it; that one may trust this one already"
 		}
 	}
 	return &codeError{exitInterrupted, fmt.Errorf(`(%s) interrupted while joining: %s
-  next: to finish, run the same command again; to undo, on each side where `+"`entente info`"+` lists the other: entente unpeer PEER --forget`, c.label, clean(here))}
+  next: to finish, run the same command again; to undo, on each side where `+"`entente info`"+` lists the other: entente unpeer PEER --forget`, c.label, printer.Clean(here))}
 }
 
 // joined tells what came of joining, and what to do next.
-func (a *app) joined(ctx context.Context, c *cluster, p *progress, output *outputFlags, whom invitation, peer *ententev1.Peer) error {
-	name := shortName(peer)
+func (a *app) joined(ctx context.Context, c *cluster, p *progress, output *printer.Flags, whom invitation, peer *ententev1.Peer) error {
+	name := format.ShortName(peer)
 	switch {
 	case whom.token != "" || isTrue(peer, "Trusted"):
 		p.done(c.label, "Joined cluster %s (%s)", name, peer.GetClusterId())
@@ -159,8 +162,8 @@ func (a *app) joined(ctx context.Context, c *cluster, p *progress, output *outpu
 	default:
 		p.done(c.label, "Introduced to cluster %s (%s)", name, peer.GetClusterId())
 	}
-	if output.structured() {
-		return output.write(a.out, peer)
+	if output.Structured() {
+		return output.Write(a.out, peer)
 	}
 	if isTrue(peer, "Trusted") || whom.token != "" {
 		a.next("Ask it for resources with:\n  entente peer %s", name)
@@ -195,5 +198,5 @@ func code(peer *ententev1.Peer) string {
 	if s := peer.GetCode(); len(s) == 6 {
 		return s[:3] + " " + s[3:]
 	}
-	return orNone(peer.GetCode(), "-")
+	return cmp.Or(peer.GetCode(), "-")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -18,7 +21,7 @@ func (a *app) offloadCommand() *cobra.Command {
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
-	var output outputFlags
+	var output printer.Flags
 	strategies, mappings := []string{"Local", "Remote", "LocalAndRemote"}, []string{"Suffixed", "Same"}
 	cmd := &cobra.Command{
 		Use:   "namespace NAMESPACE",
@@ -63,12 +66,12 @@ entente offload namespace batch --strategy Remote --peer office --mapping Same`)
 	complete(cmd, "strategy", strategies...)
 	complete(cmd, "mapping", mappings...)
 	a.completesFlag(cmd, "peer", peerNames)
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 1, namespaceNames)
 }
 
 func (a *app) offloadingsCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "offloadings",
 		Short: "List the namespaces whose pods may run in other clusters",
@@ -85,7 +88,7 @@ func (a *app) offloadingsCommand() *cobra.Command {
 			if done, err := printed(a, &output, all, "No namespace is offloaded.", next); done {
 				return err
 			}
-			if output.form == formWide {
+			if output.Form == printer.FormWide {
 				a.offloadingsWide(all)
 				return nil
 			}
@@ -93,16 +96,16 @@ func (a *app) offloadingsCommand() *cobra.Command {
 			for _, o := range all {
 				var peers []string
 				for _, in := range o.GetClusters() {
-					peers = append(peers, short(in.GetPeer()))
+					peers = append(peers, format.Short(in.GetPeer()))
 				}
-				t.row(short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), orNone(o.GetState(), "Pending"),
-					orNone(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), o.GetMessage())
+				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), "Pending"),
+					cmp.Or(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), o.GetMessage())
 			}
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
-	output.add(cmd, formTable, formWide)
+	output.Add(cmd, printer.FormTable, printer.FormWide)
 	return a.completes(cmd, 0, nil)
 }
 
@@ -110,13 +113,13 @@ func (a *app) offloadingsWide(all []*ententev1.Offloading) {
 	t := a.noted("NAMESPACE", "PROVIDER", "CALLED THERE", "STATE", "WHY")
 	for _, o := range all {
 		for _, in := range o.GetClusters() {
-			t.row(short(o.GetNamespace()), short(in.GetPeer()), orNone(in.GetRemoteName(), "-"), in.GetState(), in.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), in.GetMessage())
 		}
 		if len(o.GetClusters()) == 0 {
-			t.row(short(o.GetNamespace()), "-", "-", orNone(o.GetState(), "Pending"), o.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), "-", "-", cmp.Or(o.GetState(), "Pending"), o.GetMessage())
 		}
 	}
-	t.flush()
+	t.Flush()
 }
 
 // offloadings returns the namespaces whose pods may run in other clusters.
@@ -128,7 +131,7 @@ func (c *cluster) offloadings(ctx context.Context) ([]*ententev1.Offloading, err
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "namespace NAMESPACE",
 		Short: "Stop letting the pods of a namespace run in other clusters",
@@ -150,6 +153,6 @@ ends there, and its controller creates it again here.`,
 			return a.result(&output, req)
 		}),
 	}
-	output.add(cmd)
+	output.Add(cmd)
 	return group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, a.completes(cmd, 1, offloadedNames))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -23,7 +26,7 @@ type peerFlags struct {
 	name    string
 	dryRun  bool
 	timeout time.Duration
-	output  outputFlags
+	output  printer.Flags
 }
 
 func (a *app) peerCommand() *cobra.Command {
@@ -90,15 +93,15 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 	cmd.Flags().StringVar(&f.name, "name", "", "What to call the peer here, where it joins now (default: the name that it gives itself)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait for everything together")
-	f.output.add(cmd)
+	f.output.Add(cmd)
 	return a.completes(cmd, 1, peerNames)
 }
 
 // whomOf checks that the arguments say in one way who is asked, and returns the
 // name of the peer; it is empty where remote flags lead to it.
 func (f *peerFlags) whomOf(cmd *cobra.Command, argv []string) (string, error) {
-	if err := f.output.check(); err != nil {
-		return "", err
+	if err := f.output.Check(); err != nil {
+		return "", usageError("%w", err)
 	}
 	if f.timeout <= 0 {
 		return "", usageError("--timeout %s: must be positive", f.timeout)
@@ -193,27 +196,27 @@ func (p *peeringRun) await(ctx context.Context) error {
 	if err := p.node(ctx, peering); err != nil {
 		return err
 	}
-	if p.flags.output.structured() {
+	if p.flags.output.Structured() {
 		resp, err := local.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(p.request)})
 		if err != nil {
 			return local.call("get peering "+p.request, err)
 		}
-		return p.flags.output.write(p.app.out, resp.GetPeering())
+		return p.flags.output.Write(p.app.out, resp.GetPeering())
 	}
 	p.app.next("Let the pods of a namespace run there with:\n  entente offload namespace NAMESPACE")
 	return nil
 }
 
-func (a *app) dryRun(ctx context.Context, c *cluster, output *outputFlags, req *ententev1.CreatePeeringRequest) error {
+func (a *app) dryRun(ctx context.Context, c *cluster, output *printer.Flags, req *ententev1.CreatePeeringRequest) error {
 	req.ValidateOnly = true
 	resp, err := c.admin.CreatePeering(ctx, req)
 	if err != nil {
 		return c.call("ask for an offer", err)
 	}
-	if output.structured() {
-		return output.write(a.out, resp)
+	if output.Structured() {
+		return output.Write(a.out, resp)
 	}
-	provider := clean(orNone(short(resp.GetProvider()), "the provider"))
+	provider := printer.Clean(cmp.Or(format.Short(resp.GetProvider()), "the provider"))
 	if req.GetPeer() == peerName(anyPeer) {
 		_, _ = fmt.Fprintf(a.out, "Of all that fit, %s is the cheapest and would offer:\n", provider)
 	}
@@ -300,5 +303,5 @@ func (p *peeringRun) same(ctx context.Context, name string) bool {
 		return true
 	}
 	peer, err := local.find(ctx, local.peer)
-	return err == nil && peer != nil && shortName(peer) == name
+	return err == nil && peer != nil && format.ShortName(peer) == name
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -43,7 +44,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 		return err
 	}
 	if isTrue(known, "Trusted") && isTrue(back, "Trusted") {
-		local.peer = shortName(known)
+		local.peer = format.ShortName(known)
 		p.progress.done(local.label, "The two clusters have joined already; the peer is called %s here", local.peer)
 		return nil
 	}
@@ -54,7 +55,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	local.peer = shortName(joined)
+	local.peer = format.ShortName(joined)
 	p.progress.done(local.label, "The peer is called %s here", local.peer)
 	for _, s := range p.sides.each() {
 		if err := p.progress.await(ctx, s, hintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {

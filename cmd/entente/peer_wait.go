@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -27,7 +30,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		accepted := peering.GetAccepted()
 		if refused(accepted) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
-				local.label, clean(accepted.GetReason()+why(accepted)), p.request, p.request)}
+				local.label, printer.Clean(accepted.GetReason()+why(accepted)), p.request, p.request)}
 		}
 		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + why(accepted), nil
 	})
@@ -35,7 +38,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		return nil, err
 	}
 	if local.peer == anyPeer {
-		local.peer = short(orNone(peering.GetProvider(), peering.GetPeer()))
+		local.peer = format.Short(cmp.Or(peering.GetProvider(), peering.GetPeer()))
 		p.progress.done(local.label, "Of all that fit, %s is the provider", local.peer)
 	}
 	contract, err := local.contract(ctx, peering.GetContract())
@@ -43,7 +46,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		return nil, err
 	}
 	p.progress.done(local.label, "Contract %s is signed by both: %s until %s, %s", contract.GetContractId(),
-		amounts(contract.GetResources()), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), cost(contract))
+		format.Amounts(contract.GetResources()), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), cost(contract))
 	remote := p.sides.remote
 	if remote == nil {
 		return peering, nil
@@ -122,7 +125,7 @@ func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error
 	var node string
 	err := p.progress.await(ctx, local, hintNode, func(peer *ententev1.Peer) (bool, string, error) {
 		for _, c := range openContracts(peer, "Consumer") {
-			if contractName(c.GetContractId()) == contractName(short(peering.GetContract())) {
+			if contractName(c.GetContractId()) == contractName(format.Short(peering.GetContract())) {
 				node = c.GetNode()
 			}
 		}

@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) peeringsCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "peerings [PEERING...]",
 		Short: "List what this cluster asks for, and what came of it",
@@ -25,46 +28,46 @@ entente peerings office --get contract`),
 			if err != nil {
 				return err
 			}
-			if output.structured() && len(argv) == 1 {
-				return output.write(a.out, peerings[0])
+			if output.Structured() && len(argv) == 1 {
+				return output.Write(a.out, peerings[0])
 			}
 			if done, err := printed(a, &output, peerings, "Nothing is asked for.", "Ask a peer with:\n  entente peer PEER"); done {
 				return err
 			}
 			t := a.noted("PEERING", "PEER", "RESOURCES", "ACCEPTED", "CONTRACT", "NODE", "WHY")
-			if output.form == formWide {
+			if output.Form == printer.FormWide {
 				t = a.noted("PEERING", "PEER", "RESOURCES", "CEILING", "ACCEPTED", "CONTRACT", "NODE", "WHY")
 			}
 			for _, p := range peerings {
 				note := ""
 				if p.GetAccepted().GetStatus() != "True" {
-					note = orNone(p.GetAccepted().GetMessage(), p.GetAccepted().GetReason())
+					note = cmp.Or(p.GetAccepted().GetMessage(), p.GetAccepted().GetReason())
 				}
-				cells := []string{short(p.GetName()), providerOf(p)}
-				if output.form == formWide {
-					cells = append(cells, asked(p.GetResources()), money(p.GetPriceCeiling(), "-"))
+				cells := []string{format.Short(p.GetName()), providerOf(p)}
+				if output.Form == printer.FormWide {
+					cells = append(cells, asked(p.GetResources()), format.Money(p.GetPriceCeiling(), "-"))
 				} else {
 					cells = append(cells, askedBriefly(p.GetResources()))
 				}
-				t.row(append(cells, orNone(p.GetAccepted().GetStatus(), "Unknown"), orNone(short(p.GetContract()), "-"), orNone(p.GetNode(), "-"), note)...)
+				t.Row(append(cells, cmp.Or(p.GetAccepted().GetStatus(), "Unknown"), cmp.Or(format.Short(p.GetContract()), "-"), cmp.Or(p.GetNode(), "-"), note)...)
 			}
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
-	output.add(cmd, formTable, formWide)
+	output.Add(cmd, printer.FormTable, printer.FormWide)
 	return a.completes(cmd, 1, peeringNames)
 }
 
 // providerOf is who lends, or whom the ask is for.
 func providerOf(p *ententev1.Peering) string {
 	switch {
-	case p.GetProvider() != "" && short(p.GetPeer()) == anyPeer:
-		return short(p.GetProvider()) + " (of any)"
-	case short(p.GetPeer()) == anyPeer:
+	case p.GetProvider() != "" && format.Short(p.GetPeer()) == anyPeer:
+		return format.Short(p.GetProvider()) + " (of any)"
+	case format.Short(p.GetPeer()) == anyPeer:
 		return "any"
 	}
-	return short(p.GetPeer())
+	return format.Short(p.GetPeer())
 }
 
 // asked is what is asked for, where nothing means all that there is to have.
@@ -72,14 +75,14 @@ func asked(r *ententev1.ResourceList) string {
 	if len(r.GetAmounts()) == 0 {
 		return "what the policy gives"
 	}
-	return amounts(r)
+	return format.Amounts(r)
 }
 
 func askedBriefly(r *ententev1.ResourceList) string {
 	if len(r.GetAmounts()) == 0 {
 		return asked(r)
 	}
-	return briefly(r)
+	return format.Briefly(r)
 }
 
 func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -15,7 +18,7 @@ func (a *app) policyCommand() *cobra.Command {
 
 func (a *app) policyTestCommand() *cobra.Command {
 	var ask askFlags
-	var output outputFlags
+	var output printer.Flags
 	var req *ententev1.CreatePeeringRequest
 	cmd := &cobra.Command{
 		Use:   "test [PEER]",
@@ -45,11 +48,11 @@ entente policy test office --resources cpu=64,memory=256Gi`),
 		}),
 	}
 	ask.add(cmd)
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	return a.completes(cmd, 1, peerNames)
 }
 
-func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, req *ententev1.TestPolicyRequest) error {
+func (a *app) testPolicy(ctx context.Context, c *cluster, output *printer.Flags, req *ententev1.TestPolicyRequest) error {
 	resp, err := c.admin.TestPolicy(ctx, req)
 	if err != nil {
 		return c.call("test the policy", err)
@@ -57,18 +60,18 @@ func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, r
 	results := resp.GetResults()
 	one := req.GetPeer() != peerName(anyPeer) && len(results) == 1
 	switch {
-	case output.structured() && one:
-		err = output.write(a.out, results[0])
-	case output.structured():
-		err = writeList(output, a.out, results)
+	case output.Structured() && one:
+		err = output.Write(a.out, results[0])
+	case output.Structured():
+		err = printer.WriteList(output, a.out, results)
 	case one && results[0].GetAdvertisement() != nil:
 		when := ""
 		if results[0].GetReason() != "" {
 			when = ", once an administrator approves its request"
 		}
-		_, _ = fmt.Fprintf(a.out, "Policy %s would offer %s%s:\n", results[0].GetPolicy(), short(results[0].GetPeer()), when)
+		_, _ = fmt.Fprintf(a.out, "Policy %s would offer %s%s:\n", results[0].GetPolicy(), format.Short(results[0].GetPeer()), when)
 		a.printAdvertisement(results[0].GetAdvertisement())
-		_, _ = fmt.Fprintln(a.out, clean(results[0].GetMessage()))
+		_, _ = fmt.Fprintln(a.out, printer.Clean(results[0].GetMessage()))
 	case one:
 		// The error says it.
 	case len(results) == 0:
@@ -78,7 +81,7 @@ func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, r
 	}
 	if err == nil && one && results[0].GetAdvertisement() == nil {
 		r := results[0]
-		return &codeError{exitRefused, fmt.Errorf("%s would get nothing: %s [%s]", short(r.GetPeer()), clean(orNone(r.GetMessage(), "no PeeringPolicy says why")), orNone(r.GetReason(), "POLICY_REFUSED"))}
+		return &codeError{exitRefused, fmt.Errorf("%s would get nothing: %s [%s]", format.Short(r.GetPeer()), printer.Clean(cmp.Or(r.GetMessage(), "no PeeringPolicy says why")), cmp.Or(r.GetReason(), "POLICY_REFUSED"))}
 	}
 	return err
 }
@@ -88,14 +91,14 @@ func (a *app) printTests(results []*ententev1.PolicyTest) {
 	for _, r := range results {
 		ad := r.GetAdvertisement()
 		if ad == nil {
-			t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), "refused", "-", "-", orNone(r.GetMessage(), r.GetReason()))
+			t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), "refused", "-", "-", cmp.Or(r.GetMessage(), r.GetReason()))
 			continue
 		}
 		answer := "granted"
 		if r.GetReason() != "" {
 			answer = "after approval"
 		}
-		t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), answer, amounts(ad.GetResources()), perHour(ad.GetHourly()), r.GetMessage())
+		t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), answer, format.Amounts(ad.GetResources()), format.PerHour(ad.GetHourly()), r.GetMessage())
 	}
-	t.flush()
+	t.Flush()
 }

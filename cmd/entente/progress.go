@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
 // progress tells of the steps of a command: a line for each that is done, with
@@ -26,9 +27,9 @@ type progress struct {
 }
 
 // progress begins to tell of the steps of a command with that output.
-func (a *app) progress(o *outputFlags) *progress {
+func (a *app) progress(o *printer.Flags) *progress {
 	p := &progress{app: a, start: a.now(), steps: a.out, waits: a.errOut}
-	if o.structured() {
+	if o.Structured() {
 		p.steps = a.errOut
 		if !a.watched {
 			p.steps, p.waits = io.Discard, io.Discard
@@ -43,14 +44,14 @@ func (p *progress) begin() { p.start = p.app.now() }
 func (p *progress) done(cluster, format string, args ...any) {
 	p.clear()
 	took := p.app.now().Sub(p.start)
-	_, _ = fmt.Fprintf(p.steps, " INFO   (%s) %s (%s)\n", cluster, clean(fmt.Sprintf(format, args...)), elapsed(took))
+	_, _ = fmt.Fprintf(p.steps, " INFO   (%s) %s (%s)\n", cluster, printer.Clean(fmt.Sprintf(format, args...)), elapsed(took))
 	p.begin()
 }
 
 // note prints what is worth knowing but no step.
 func (p *progress) note(cluster, format string, args ...any) {
 	p.clear()
-	_, _ = fmt.Fprintf(p.steps, " NOTE   (%s) %s\n", cluster, clean(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintf(p.steps, " NOTE   (%s) %s\n", cluster, printer.Clean(fmt.Sprintf(format, args...)))
 }
 
 // none says that a list is empty, also in a pipe, where nothing else would say so, and
@@ -82,7 +83,7 @@ const frames = `|/-\`
 func (p *progress) wait(cluster, what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	what = clean(what)
+	what = printer.Clean(what)
 	if p.app.redraw {
 		frame := frames[int(p.app.now().Sub(p.start)/pollEvery)%len(frames)]
 		text := fmt.Sprintf(" %c      (%s) waiting for %s (%s)", frame, cluster, what, elapsed(p.app.now().Sub(p.start)))
@@ -136,7 +137,7 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 		}
 		p.clear()
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, clean(last))
+			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, printer.Clean(last))
 			if hint != "" {
 				msg += "\n  next: " + hint
 			}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -83,7 +84,7 @@ func TestGetNamesTheFieldsThatThereAre(t *testing.T) {
 		"x": "there are a, z", "x.y": "there are a, z", ".x": "there are a, z", "a.x": "there are b, text", `a["x"].y`: "there are b, text", "a.b[0].x": "there are c, d.e",
 		"a.b[0].x.y": "there are c, d.e", "a.b[*].x": "there are c, d.e", "a.text.x": "", "a.b[7]": "",
 	} {
-		_, err := field(v, path)
+		_, err := printer.Field(v, path)
 		if err == nil || !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "there are") {
 			t.Errorf("%s: got %v, want %q", path, err, want)
 		}

@@ -8,11 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) requestsCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "requests [PEER]",
 		Short: "List what peers ask for and you have to approve",
@@ -36,13 +38,13 @@ entente deny request office/5f1d…`),
 			}
 			t := a.noted("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE", "ON WHAT TERMS")
 			for _, r := range requests {
-				t.row(short(r.GetName()), asked(r.GetResources()), span(r.GetDuration(), "-"), money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()), conditionsOf(r))
+				t.Row(format.Short(r.GetName()), asked(r.GetResources()), format.Span(r.GetDuration(), "-"), format.Money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()), conditionsOf(r))
 			}
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	return a.completes(cmd, 1, peerNames)
 }
 
@@ -67,7 +69,7 @@ func conditionsOf(r *ententev1.PendingRequest) string {
 
 // requestDecision is approve request and deny request.
 func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	var name string
 	cmd := &cobra.Command{
 		Use:     "request PEER/ID",
@@ -83,14 +85,14 @@ func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Co
 			if err := decide(ctx, c, name); err != nil {
 				return c.call(verb+" request "+argv[0], err)
 			}
-			a.progress(&output).done(c.label, did, short(name))
-			if output.structured() {
-				return output.writeValue(a.out, map[string]any{"name": name})
+			a.progress(&output).done(c.label, did, format.Short(name))
+			if output.Structured() {
+				return output.WriteValue(a.out, map[string]any{"name": name})
 			}
 			return nil
 		}),
 	}
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 1, requestNames)
 }
 
@@ -102,4 +104,14 @@ func (c *cluster) requests(ctx context.Context, peer string) ([]*ententev1.Pendi
 		})
 		return resp.GetRequests(), resp.GetNextPageToken(), c.call("list requests", err)
 	})
+}
+
+// requestName is the name of a request that is told as PEER/ID.
+func requestName(s string) (string, error) {
+	peer, id, ok := strings.Cut(strings.TrimPrefix(s, "peers/"), "/")
+	id = strings.TrimPrefix(id, "requests/")
+	if !ok || peer == "" || id == "" || strings.Contains(id, "/") {
+		return "", usageError("request %q: want PEER/ID, as `entente requests` lists them", s)
+	}
+	return "peers/" + peer + "/requests/" + id, nil
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -64,55 +62,4 @@ func (f *resourceFlags) list() (*ententev1.ResourceList, error) {
 		return nil, err
 	}
 	return &ententev1.ResourceList{Amounts: given}, nil
-}
-
-// amounts lists resources by name, the usual ones first.
-func amounts(r *ententev1.ResourceList) string { return listed(r.GetAmounts()) }
-
-// briefly is CPU and memory, and how many other resources there are besides pods.
-func briefly(r *ententev1.ResourceList) string {
-	var parts []string
-	others := 0
-	for _, name := range resourceNames(r.GetAmounts()) {
-		switch amount := r.GetAmounts()[name]; name {
-		case "cpu":
-			parts = append(parts, amount+" CPU")
-		case "memory":
-			parts = append(parts, amount)
-		case "pods":
-		default:
-			others++
-		}
-	}
-	if others > 0 {
-		parts = append(parts, fmt.Sprintf("+%d", others))
-	}
-	if len(parts) == 0 {
-		return amounts(r)
-	}
-	return strings.Join(parts, ", ")
-}
-
-// listed lists amounts by name, the usual ones first.
-func listed(amounts map[string]string) string {
-	var parts []string
-	for _, name := range resourceNames(amounts) {
-		parts = append(parts, name+" "+amounts[name])
-	}
-	return orNone(strings.Join(parts, ", "), "nothing")
-}
-
-func resourceNames(amounts map[string]string) []string {
-	rank := map[string]int{"cpu": -3, "memory": -2, "pods": -1}
-	names := make([]string, 0, len(amounts))
-	for name := range amounts {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if rank[a] != rank[b] {
-			return rank[a] - rank[b]
-		}
-		return strings.Compare(a, b)
-	})
-	return names
 }

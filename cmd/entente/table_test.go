@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
 func TestTablesFitIn100Columns(t *testing.T) {
@@ -19,7 +21,7 @@ func TestTablesFitIn100Columns(t *testing.T) {
 			if strings.Contains(line, "7f3c9a") {
 				n += longer
 			}
-			if n > tableWidth {
+			if n > printer.TableWidth {
 				t.Errorf("%q prints a line of %d characters:\n%s", argv, n, line)
 			}
 		}
@@ -41,10 +43,9 @@ func TestLongTextsGoBelowTheirRow(t *testing.T) {
 		{strings.Repeat("word ", 20) + "end", "NAME\na\n   " + strings.TrimSpace(strings.Repeat("word ", 19)) + "\n   word end\n"},
 	} {
 		var b strings.Builder
-		a := &app{out: &b}
-		table := a.noted("NAME", "WHY")
-		table.row("a", tc.why)
-		table.flush()
+		table := printer.NewNoted(&b, false, "NAME", "WHY")
+		table.Row("a", tc.why)
+		table.Flush()
 		if b.String() != tc.want {
 			t.Errorf("table:\n%s\nwant\n%s", b.String(), tc.want)
 		}

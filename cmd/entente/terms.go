@@ -7,29 +7,31 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/peering"
 )
 
 // printTerms prints what two clusters agreed, after it was verified.
-func (a *app) printTerms(t *table, e peering.Envelope, terms peering.Terms) {
-	t.row("Contract", terms.ContractID)
-	t.row("Revision", fmt.Sprint(terms.Revision))
-	t.row("Consumer", string(terms.Consumer.ID), "signed", keyNote(terms.Consumer))
-	t.row("Provider", string(terms.Provider.ID), "signed", keyNote(terms.Provider))
-	t.row("Resources", terms.Resources.String())
-	t.row("Price", priceText(terms.Price))
-	t.row("All of it", hourly(terms.Price, terms.Resources))
-	t.row("From", terms.NotBefore.Format(time.RFC3339))
-	t.row("Until", terms.NotAfter.Format(time.RFC3339), a.validity(terms))
-	t.row("Renewable", yesNo(terms.Renewable))
-	t.row("Notice", noneOr(terms.Notice))
-	t.row("Statements", every(strings.TrimPrefix(noneOr(terms.StatementPeriod), "none")))
-	t.row("Network", network(terms.Network, terms.Exposure))
-	t.row("Pod security", string(terms.PodSecurity))
-	t.fact("Node labels", pairs(terms.NodeLabels))
-	t.fact("On nodes with", pairs(terms.NodeSelector))
-	t.fact("Runtime classes", strings.Join(terms.RuntimeClasses, ", "))
-	t.row("Payload", "sha256:"+e.Hash().String())
+func (a *app) printTerms(t *printer.Table, e peering.Envelope, terms peering.Terms) {
+	t.Row("Contract", terms.ContractID)
+	t.Row("Revision", fmt.Sprint(terms.Revision))
+	t.Row("Consumer", string(terms.Consumer.ID), "signed", keyNote(terms.Consumer))
+	t.Row("Provider", string(terms.Provider.ID), "signed", keyNote(terms.Provider))
+	t.Row("Resources", terms.Resources.String())
+	t.Row("Price", format.PriceText(terms.Price))
+	t.Row("All of it", hourly(terms.Price, terms.Resources))
+	t.Row("From", terms.NotBefore.Format(time.RFC3339))
+	t.Row("Until", terms.NotAfter.Format(time.RFC3339), a.validity(terms))
+	t.Row("Renewable", format.YesNo(terms.Renewable))
+	t.Row("Notice", format.NoneOr(terms.Notice))
+	t.Row("Statements", format.Every(strings.TrimPrefix(format.NoneOr(terms.StatementPeriod), "none")))
+	t.Row("Network", format.Network(terms.Network, terms.Exposure))
+	t.Row("Pod security", string(terms.PodSecurity))
+	t.Fact("Node labels", format.Pairs(terms.NodeLabels))
+	t.Fact("On nodes with", format.Pairs(terms.NodeSelector))
+	t.Fact("Runtime classes", strings.Join(terms.RuntimeClasses, ", "))
+	t.Row("Payload", "sha256:"+e.Hash().String())
 }
 
 // keyNote says which of its keys a party signed with, if it had several.
@@ -38,13 +40,6 @@ func keyNote(p peering.Party) string {
 		return fmt.Sprintf("with its key number %d, which follows from the one behind its ID", n+1)
 	}
 	return ""
-}
-
-func noneOr(d time.Duration) string {
-	if d == 0 {
-		return "none"
-	}
-	return spanOf(d)
 }
 
 // validity says how the terms stand in time.

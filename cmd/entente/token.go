@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -21,7 +24,7 @@ func (a *app) tokenCommand() *cobra.Command {
 
 func (a *app) tokenCreateCommand() *cobra.Command {
 	var ttl time.Duration
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token with which one other cluster can join this one, once",
@@ -47,23 +50,23 @@ TOKEN=$(entente token create --ttl 2m)`),
 			if err != nil {
 				return c.call("make token", err)
 			}
-			if output.structured() {
-				return output.write(a.out, resp)
+			if output.Structured() {
+				return output.Write(a.out, resp)
 			}
 			// The token alone goes to standard output, so that it can be piped.
 			_, _ = fmt.Fprintln(a.out, resp.GetToken())
-			a.next("Redeem it in the other cluster before %s:\n  entente join <token>", moment(resp.GetExpireTime()))
+			a.next("Redeem it in the other cluster before %s:\n  entente join <token>", format.Moment(resp.GetExpireTime()))
 			return nil
 		}),
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", 15*time.Minute, "How long the token can be redeemed, at most 15m")
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 0, nil)
 }
 
 func (a *app) tokenListCommand() *cobra.Command {
 	var all bool
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
 		Short: "List the tokens that can still be redeemed, by name, without their secrets",
@@ -85,9 +88,9 @@ lists those, too, that were redeemed and have not expired yet, and by whom.`,
 			if !all {
 				t := a.table("NAME", "AGE", "EXPIRES IN")
 				for _, k := range tokens {
-					t.row(short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()))
+					t.Row(format.Short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()))
 				}
-				t.flush()
+				t.Flush()
 				return nil
 			}
 			names, err := c.namesByID(ctx)
@@ -97,14 +100,14 @@ lists those, too, that were redeemed and have not expired yet, and by whom.`,
 			t := a.table("NAME", "AGE", "EXPIRES IN", "REDEEMED BY")
 			for _, k := range tokens {
 				by := k.GetRedeemedBy()
-				t.row(short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()), orNone(names[by], orNone(by, "-")))
+				t.Row(format.Short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()), cmp.Or(names[by], by, "-"))
 			}
-			t.flush()
+			t.Flush()
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "List redeemed tokens, too")
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	return a.completes(cmd, 0, nil)
 }
 
@@ -115,13 +118,13 @@ func (c *cluster) namesByID(ctx context.Context) (map[string]string, error) {
 	peers, err := c.peers(ctx)
 	names := make(map[string]string, len(peers))
 	for _, p := range peers {
-		names[p.GetClusterId()] = shortName(p)
+		names[p.GetClusterId()] = format.ShortName(p)
 	}
 	return names, err
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "revoke TOKEN...",
 		Short: "Revoke tokens that were not redeemed yet",
@@ -139,16 +142,16 @@ Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
 				if _, err := c.admin.RevokeToken(ctx, req); err != nil {
 					return c.call("revoke token", err)
 				}
-				p.done(c.label, "Revoked token %s", short(req.GetName()))
+				p.done(c.label, "Revoked token %s", format.Short(req.GetName()))
 				done = append(done, req)
 			}
-			if output.structured() {
-				return writeList(&output, a.out, done)
+			if output.Structured() {
+				return printer.WriteList(&output, a.out, done)
 			}
 			return nil
 		}),
 	}
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 1, tokenNames)
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -17,7 +19,7 @@ type unpeerFlags struct {
 	peering          string
 	now, forget, yes bool
 	timeout          time.Duration
-	output           outputFlags
+	output           printer.Flags
 }
 
 func (a *app) unpeerCommand() *cobra.Command {
@@ -80,7 +82,7 @@ entente unpeer --peering gpus`),
 	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it at once the peerings in both directions; with --remote-kubeconfig on both sides")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "How long to wait for everything together")
-	f.output.add(cmd)
+	f.output.Add(cmd)
 	return a.completes(cmd, 1, peerNames)
 }
 
@@ -90,8 +92,8 @@ func (f *unpeerFlags) atOnce() bool { return f.now || f.forget }
 // check checks that the arguments say in one way what ends, and returns the name
 // of the peer, if that is the way.
 func (f *unpeerFlags) check(cmd *cobra.Command, argv []string) (string, error) {
-	if err := f.output.check(); err != nil {
-		return "", err
+	if err := f.output.Check(); err != nil {
+		return "", usageError("%w", err)
 	}
 	if f.timeout <= 0 {
 		return "", usageError("--timeout %s: must be positive", f.timeout)
@@ -134,7 +136,7 @@ func (u *unpeering) run(ctx context.Context) error {
 			return err
 		}
 	} else {
-		local.peer = shortName(peer)
+		local.peer = format.ShortName(peer)
 		if ended, err = u.end(ctx, peer); err != nil {
 			return err
 		}
@@ -149,7 +151,7 @@ func (u *unpeering) run(ctx context.Context) error {
 func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.EndPeeringResponse, error) {
 	local := u.sides.local
 	ending := openContracts(peer, "Consumer")
-	asks, chosen := u.asks(ctx, shortName(peer))
+	asks, chosen := u.asks(ctx, format.ShortName(peer))
 	if !u.flags.forget && len(ending) == 0 && !asks {
 		u.progress.done(local.label, "Nothing is used of %s: nothing to end", local.peer)
 		if len(openContracts(peer, "Provider")) > 0 {
@@ -171,7 +173,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	if u.flags.atOnce() {
 		how = "at once"
 	}
-	u.progress.done(local.label, "Ending the peering with %s, %s; %s ran there", local.peer, how, countPods(int(resp.GetPods())))
+	u.progress.done(local.label, "Ending the peering with %s, %s; %s ran there", local.peer, how, format.CountPods(int(resp.GetPods())))
 	for _, name := range chosen {
 		u.progress.note(local.label, "peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
 	}
@@ -213,10 +215,10 @@ func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen [
 	peerings, err := u.sides.local.peerings(ctx)
 	for _, p := range peerings {
 		switch {
-		case short(p.GetPeer()) == peer:
+		case format.Short(p.GetPeer()) == peer:
 			asked = true
-		case short(p.GetPeer()) == anyPeer && short(p.GetProvider()) == peer:
-			asked, chosen = true, append(chosen, short(p.GetName()))
+		case format.Short(p.GetPeer()) == anyPeer && format.Short(p.GetProvider()) == peer:
+			asked, chosen = true, append(chosen, format.Short(p.GetName()))
 		}
 	}
 	return asked || err != nil, chosen
@@ -255,7 +257,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if !u.flags.atOnce() || losing == 0 {
 		return nil
 	}
-	u.progress.note(u.sides.local.label, "%s by the contracts with %s will be killed", countPods(losing), shortName(peer))
+	u.progress.note(u.sides.local.label, "%s by the contracts with %s will be killed", format.CountPods(losing), format.ShortName(peer))
 	if err := u.app.confirm(u.flags.yes, "Go on?"); err != nil {
 		return err
 	}
@@ -279,7 +281,7 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 			return true, "", nil
 		}
 		_, pods := nodesAndPods(open)
-		return false, fmt.Sprintf("%s to close; %s left", ids(open), countPods(pods)), nil
+		return false, fmt.Sprintf("%s to close; %s left", ids(open), format.CountPods(pods)), nil
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"fmt"
@@ -10,13 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) usageCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "usage [CONTRACT]",
 		Short: "Show what was used of contracts, and what it costs",
@@ -47,17 +50,17 @@ entente usage 7f3c… -o csv > usage.csv`),
 			if err != nil {
 				return err
 			}
-			if output.form == formCSV {
+			if output.Form == printer.FormCSV {
 				return a.usageCSV(usage)
 			}
 			if done, err := printed(a, &output, usage, "Nothing was used yet.", ""); done {
 				return err
 			}
-			a.usageTable(usage, output.form == formWide)
+			a.usageTable(usage, output.Form == printer.FormWide)
 			return nil
 		}),
 	}
-	output.add(cmd, formTable, formWide, formCSV)
+	output.Add(cmd, printer.FormTable, printer.FormWide, printer.FormCSV)
 	return a.completes(cmd, 1, contractNames)
 }
 
@@ -81,27 +84,27 @@ func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
 		state := usageState(u)
 		stated := "-"
 		if state == "stated" {
-			stated = listed(u.GetStated())
+			stated = format.Listed(u.GetStated())
 		} else {
 			unstated = true
 		}
 		counted := "-"
 		if len(u.GetCounted()) > 0 || u.GetCountedAmount() != nil {
-			counted = listed(u.GetCounted())
+			counted = format.Listed(u.GetCounted())
 		}
 		apart := "-"
 		if u.GetDifferencePercent() != "" && u.GetAmount() != nil {
 			apart = u.GetDifferencePercent() + "%"
 		}
 		if !wide {
-			t.row(short(u.GetContract()), short(u.GetPeer()), u.GetStartTime().AsTime().Format("2006-01-02 15:04"), state,
-				money(u.GetAmount(), stated), money(u.GetCountedAmount(), counted), apart)
+			t.Row(format.Short(u.GetContract()), format.Short(u.GetPeer()), u.GetStartTime().AsTime().Format("2006-01-02 15:04"), state,
+				format.Money(u.GetAmount(), stated), format.Money(u.GetCountedAmount(), counted), apart)
 			continue
 		}
-		t.row(short(u.GetContract()), short(u.GetPeer()), u.GetRole(), moment(u.GetStartTime()), moment(u.GetEndTime()), state,
-			stated, money(u.GetAmount(), "-"), counted, money(u.GetCountedAmount(), "-"), apart)
+		t.Row(format.Short(u.GetContract()), format.Short(u.GetPeer()), u.GetRole(), format.Moment(u.GetStartTime()), format.Moment(u.GetEndTime()), state,
+			stated, format.Money(u.GetAmount(), "-"), counted, format.Money(u.GetCountedAmount(), "-"), apart)
 	}
-	t.flush()
+	t.Flush()
 	if sums := totals(usage); sums != "" {
 		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.\n", sums)
 		if unstated {
@@ -159,7 +162,7 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 		maps.Copy(resources, u.GetStated())
 		maps.Copy(resources, u.GetCounted())
 	}
-	names := resourceNames(resources)
+	names := format.ResourceNames(resources)
 	header := []string{"contract", "peer", "role", "sequence", "start", "end", "state", "currency", "amount", "counted_amount", "difference_percent"}
 	for _, name := range names {
 		header = append(header, "stated_hours:"+name, "counted_hours:"+name)
@@ -170,9 +173,9 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 	}
 	for _, u := range usage {
 		line := []string{
-			short(u.GetContract()), short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
-			moment(u.GetStartTime()), moment(u.GetEndTime()), usageState(u),
-			orNone(u.GetAmount().GetCurrency(), u.GetCountedAmount().GetCurrency()), u.GetAmount().GetAmount(), u.GetCountedAmount().GetAmount(), u.GetDifferencePercent(),
+			format.Short(u.GetContract()), format.Short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
+			format.Moment(u.GetStartTime()), format.Moment(u.GetEndTime()), usageState(u),
+			cmp.Or(u.GetAmount().GetCurrency(), u.GetCountedAmount().GetCurrency()), u.GetAmount().GetAmount(), u.GetCountedAmount().GetAmount(), u.GetDifferencePercent(),
 		}
 		for _, name := range names {
 			line = append(line, u.GetStated()[name], u.GetCounted()[name])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/internal/version"
 )
 
@@ -15,15 +16,15 @@ const versionTimeout = 10 * time.Second
 
 func (a *app) versionCommand() *cobra.Command {
 	var clientOnly bool
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this command and, if it can be reached, of the agent",
 		Example: indent("entente version\nentente version --client"),
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
+			if err := output.Check(); err != nil {
+				return usageError("%w", err)
 			}
 			versions := map[string]any{"client": version.Version}
 			if !clientOnly {
@@ -36,8 +37,8 @@ func (a *app) versionCommand() *cobra.Command {
 					versions["agent"] = agent
 				}
 			}
-			if output.structured() {
-				return output.writeValue(a.out, versions)
+			if output.Structured() {
+				return output.WriteValue(a.out, versions)
 			}
 			_, _ = fmt.Fprintf(a.out, "client: %s\n", version.Version)
 			if agent, ok := versions["agent"]; ok {
@@ -50,7 +51,7 @@ func (a *app) versionCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "Do not ask the agent")
-	output.add(cmd)
+	output.Add(cmd)
 	return a.completes(cmd, 0, nil)
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,10 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/yaml"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -30,7 +30,7 @@ func (a *app) watchCommand() *cobra.Command {
 }
 
 func (a *app) watchEventsCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "events [PEER]",
 		Short: "Print what happens to peers, peerings and contracts, from now on",
@@ -45,20 +45,24 @@ As JSON it is a line an event, as YAML a document.`,
 			if len(argv) == 1 {
 				req.Peer = peerName(argv[0])
 			}
-			l := a.lines(&output, []int{20, 12, 20, 12}, "TIME", "PEER", "SUBJECT", "REASON", "MESSAGE")
+			l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 12}, "TIME", "PEER", "SUBJECT", "REASON", "MESSAGE")
 			return watch(ctx, a, c, "watch events", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
 				return c.admin.WatchEvents(ctx, req)
 			}, func(e *ententev1.WatchEventsResponse) error {
-				return l.write(e, moment(e.GetTime()), short(e.GetPeer()), e.GetSubject(), e.GetReason(), e.GetMessage())
+				if output.Structured() {
+					return output.WriteNext(a.out, e)
+				}
+				l.Row(format.Moment(e.GetTime()), format.Short(e.GetPeer()), e.GetSubject(), e.GetReason(), e.GetMessage())
+				return nil
 			})
 		}),
 	}
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	return a.completes(cmd, 1, peerNames)
 }
 
 func (a *app) watchPeersCommand() *cobra.Command {
-	var output outputFlags
+	var output printer.Flags
 	cmd := &cobra.Command{
 		Use:   "peers",
 		Short: "Show the state of each peer, and again whenever it changes",
@@ -69,7 +73,7 @@ forgotten.`,
 		Example: indent("entente watch peers"),
 		Args:    args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			l := a.lines(&output, []int{20, 12, 10}, "TIME", "NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "WHY")
+			l := printer.NewLines(a.out, a.colour, []int{20, 12, 10}, "TIME", "NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "WHY")
 			told := map[string]string{}
 			return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
 				return c.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
@@ -78,29 +82,30 @@ forgotten.`,
 					return nil
 				}
 				p := m.GetPeer()
-				row := []string{shortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), statusOf(p, "Offloading"), worst(p)}
+				row := []string{format.ShortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), statusOf(p, "Offloading"), worst(p)}
 				if m.GetForgotten() {
-					row = []string{shortName(p), "forgotten"}
+					row = []string{format.ShortName(p), "forgotten"}
+				}
+				if output.Structured() {
+					return output.WriteNext(a.out, m)
 				}
 				// After a break all peers come again.
-				if key := strings.Join(row, "\x00"); !output.structured() {
-					if told[shortName(p)] == key {
-						return nil
-					}
-					told[shortName(p)] = key
+				if key := fmt.Sprint(row); told[format.ShortName(p)] != key {
+					told[format.ShortName(p)] = key
+					l.Row(append([]string{format.Moment(timestamppb.New(a.now()))}, row...)...)
 				}
-				return l.write(m, append([]string{a.now().UTC().Format(time.RFC3339)}, row...)...)
+				return nil
 			})
 		}),
 	}
-	output.add(cmd, formTable)
+	output.Add(cmd, printer.FormTable)
 	return a.completes(cmd, 0, nil)
 }
 
 // worst is the first thing that is wrong with a peer.
 func worst(p *ententev1.Peer) string {
 	if wrong := problemsOf(p); len(wrong) > 0 {
-		return strings.TrimPrefix(wrong[0], "peer "+shortName(p)+": ")
+		return strings.TrimPrefix(wrong[0], "peer "+format.ShortName(p)+": ")
 	}
 	return ""
 }
@@ -121,7 +126,7 @@ func watch[M any](ctx context.Context, a *app, c *cluster, doing string, open fu
 		case err != nil && !passes(err) && client.ReasonOf(err) != "READER_TOO_SLOW":
 			return c.call(doing, err)
 		case err != nil:
-			_, _ = fmt.Fprintf(a.errOut, " NOTE   (%s) the watch broke off (%s); trying again\n", c.label, clean(client.Explain(err)))
+			_, _ = fmt.Fprintf(a.errOut, " NOTE   (%s) the watch broke off (%s); trying again\n", c.label, printer.Clean(client.Explain(err)))
 		}
 		if a.sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // as above
@@ -147,50 +152,4 @@ func drainStream[M any](ctx context.Context, open func(context.Context) (grpc.Se
 			return err
 		}
 	}
-}
-
-// lines prints what a watch brings, one after the other.
-type lines struct {
-	app    *app
-	output *outputFlags
-	// header is printed with the first line.
-	header []string
-	widths []int
-}
-
-// lines begins to print. The widths are those of the first columns at least: what
-// comes later is not known.
-func (a *app) lines(output *outputFlags, widths []int, header ...string) *lines {
-	return &lines{app: a, output: output, header: header, widths: widths}
-}
-
-// write prints a message, or for people its cells, in columns that widen with
-// what comes.
-func (l *lines) write(m proto.Message, cells ...string) error {
-	if l.output.structured() {
-		v, err := plainJSON(m)
-		if err != nil {
-			return err
-		}
-		if l.output.get != "" {
-			return l.output.writeValue(l.app.out, v)
-		}
-		if l.output.form == formYAML {
-			b, err := yaml.Marshal(v)
-			if err != nil {
-				return fmt.Errorf("write YAML: %w", err)
-			}
-			_, err = fmt.Fprintf(l.app.out, "---\n%s", b)
-			return err
-		}
-		enc := json.NewEncoder(l.app.out)
-		enc.SetEscapeHTML(false)
-		return enc.Encode(v)
-	}
-	t := l.app.table(l.header...)
-	t.widths, l.header = l.widths, nil
-	t.row(cells...)
-	t.flush()
-	l.widths = t.widths
-	return nil
 }

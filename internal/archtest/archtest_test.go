@@ -193,13 +193,23 @@ var rules = []rule{
 	{packages: "cmd/entented", ours: []string{everything}, outside: []string{everything}},
 	// The CLI is a user of the admin API: nothing of the agent is in it.
 	{
-		packages: "cmd/entente/...",
+		packages: "cmd/entente",
 		ours: []string{
+			"cmd/entente/internal/...",
 			"client", "api/...", "gen/...", "peering", "discovery/...", "internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 			"internal/version",
 		},
 		outside: []string{everything},
 	},
+
+	// What it prints and what it verifies offline knows of no cluster.
+	{packages: "cmd/entente/internal/format", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
+	{packages: "cmd/entente/internal/printer", outside: []string{
+		"github.com/spf13/cobra", "google.golang.org/protobuf/", "k8s.io/client-go/util/jsonpath", "sigs.k8s.io/yaml",
+	}},
+	{packages: "cmd/entente/internal/evidence", ours: []string{
+		"cmd/entente/internal/format", "gen/...", "peering", "internal/wire", "internal/identity",
+	}, outside: []string{"k8s.io/apimachinery/"}},
 
 	// Tools of the house.
 	{packages: "internal/archtest"},

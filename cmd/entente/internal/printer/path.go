@@ -1,4 +1,4 @@
-package main
+package printer
 
 import (
 	"fmt"
@@ -29,8 +29,8 @@ func parsePath(path string) (*jsonpath.JSONPath, error) {
 	return j, nil
 }
 
-// field returns what a path leads to; a list, if it leads to several values.
-func field(v any, path string) (any, error) {
+// Field returns what a path leads to; a list, if it leads to several values.
+func Field(v any, path string) (any, error) {
 	j, err := parsePath(path)
 	if err != nil {
 		return nil, err

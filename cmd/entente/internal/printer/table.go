@@ -1,6 +1,7 @@
-package main
+package printer
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"unicode"
@@ -14,14 +15,15 @@ const (
 	plain tone = ""
 	good  tone = "\x1b[32m"
 	shaky tone = "\x1b[33m"
-	bad   tone = "\x1b[31m"
-	bold  tone = "\x1b[1m"
+	// Bad is how what fails is shown.
+	Bad  tone = "\x1b[31m"
+	bold tone = "\x1b[1m"
 
 	reset = "\x1b[0m"
 )
 
-// paint colours a text where colours are shown.
-func paint(on bool, t tone, s string) string {
+// Paint colours a text where colours are shown.
+func Paint(on bool, t tone, s string) string {
 	if !on || t == plain || s == "" {
 		return s
 	}
@@ -36,15 +38,15 @@ func toneOf(cell string) tone {
 	case "Unknown", "Draining", "waiting", "changed", "Cordoned", "Pending":
 		return shaky
 	case "False", "Denied", "refused", "forgotten":
-		return bad
+		return Bad
 	}
 	return plain
 }
 
-// clean makes a text fit for one line of a terminal. It may come from another
+// Clean makes a text fit for one line of a terminal. It may come from another
 // cluster: control characters, line breaks and such as change the direction of
 // writing become spaces.
-func clean(s string) string {
+func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || unicode.Is(unicode.C, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) {
 			return ' '
@@ -56,26 +58,33 @@ func clean(s string) string {
 // gap is the space between columns.
 const gap = 3
 
-// table is rows with aligned columns.
-type table struct {
+// Table is rows with aligned columns.
+type Table struct {
 	out    io.Writer
 	colour bool
 	header bool
 	rows   [][]string
 	// widths is how wide the columns are, at least.
 	widths []int
-	// noted says that the last column is a text, which goes below its row where the
-	// table would be wider than tableWidth.
+	// noted says that the last column is a text of any length, which goes below its row
+	// where the table would be wider than tableWidth.
 	noted bool
 }
 
-// tableWidth is how wide a table for people may be.
-const tableWidth = 100
+// TableWidth is how wide a table for people may be.
+const TableWidth = 100
 
-// table begins a table with a header, or, without one, a list of names and
+// NewNoted begins a table whose last column is a text of any length.
+func NewNoted(out io.Writer, colour bool, header ...string) *Table {
+	t := NewTable(out, colour, header...)
+	t.noted = true
+	return t
+}
+
+// NewTable begins a table with a header, or, without one, a list of names and
 // values.
-func (a *app) table(header ...string) *table {
-	t := &table{out: a.out, colour: a.colour}
+func NewTable(out io.Writer, colour bool, header ...string) *Table {
+	t := &Table{out: out, colour: colour}
 	if len(header) > 0 {
 		t.header = true
 		t.rows = append(t.rows, header)
@@ -83,30 +92,32 @@ func (a *app) table(header ...string) *table {
 	return t
 }
 
-// noted begins a table whose last column is a text of any length.
-func (a *app) noted(header ...string) *table {
-	t := a.table(header...)
-	t.noted = true
-	return t
-}
-
-func (t *table) row(cells ...string) {
+// Row adds a row.
+func (t *Table) Row(cells ...string) {
 	for i := range cells {
-		cells[i] = clean(cells[i])
+		cells[i] = Clean(cells[i])
 	}
 	t.rows = append(t.rows, cells)
 }
 
-// fact adds a name and a value, unless the value is empty.
-func (t *table) fact(name, value string) {
+// Fact adds a name and a value, unless the value is empty.
+func (t *Table) Fact(name, value string) {
 	if value != "" {
-		t.row(name, value)
+		t.Row(name, value)
 	}
 }
 
-// flush writes the table. What is last in its row is not aligned with anything,
+// FlushUnder writes the table below a heading, unless it has no rows.
+func (t *Table) FlushUnder(heading string) {
+	if len(t.rows) > 0 {
+		_, _ = fmt.Fprintln(t.out, heading)
+		t.Flush()
+	}
+}
+
+// Flush writes the table. What is last in its row is not aligned with anything,
 // and does not widen its column.
-func (t *table) flush() {
+func (t *Table) Flush() {
 	for n, row := range t.rows {
 		for len(row) > 0 && row[len(row)-1] == "" {
 			row = row[:len(row)-1]
@@ -129,13 +140,13 @@ func (t *table) flush() {
 			if n == 0 && t.header {
 				tone = bold
 			}
-			b.WriteString(paint(t.colour, tone, cell))
+			b.WriteString(Paint(t.colour, tone, cell))
 			if i < len(row)-1 {
 				b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)+gap))
 			}
 		}
 		b.WriteByte('\n')
-		for _, line := range wrapped(notes[n], tableWidth-gap) {
+		for _, line := range wrapped(notes[n], TableWidth-gap) {
 			b.WriteString(strings.Repeat(" ", gap) + line + "\n")
 		}
 	}
@@ -145,7 +156,7 @@ func (t *table) flush() {
 
 // takeNotes takes the texts of the last column out of the rows, by row, where the table
 // would be too wide with them.
-func (t *table) takeNotes() map[int]string {
+func (t *Table) takeNotes() map[int]string {
 	notes := map[int]string{}
 	if !t.noted || len(t.rows) == 0 {
 		return notes
@@ -160,7 +171,7 @@ func (t *table) takeNotes() map[int]string {
 			widest = max(widest, utf8.RuneCountInString(row[last]))
 		}
 	}
-	if before+widest <= tableWidth {
+	if before+widest <= TableWidth {
 		return notes
 	}
 	for n, row := range t.rows {
@@ -187,4 +198,28 @@ func wrapped(text string, width int) []string {
 		lines[end] += " " + word
 	}
 	return lines
+}
+
+// Lines prints rows as they come, in columns that widen with what comes.
+type Lines struct {
+	out    io.Writer
+	colour bool
+	// header is printed with the first row.
+	header []string
+	widths []int
+}
+
+// NewLines begins to print. The widths are those of the first columns at least: what
+// comes later is not known.
+func NewLines(out io.Writer, colour bool, widths []int, header ...string) *Lines {
+	return &Lines{out, colour, header, widths}
+}
+
+// Row prints a row.
+func (l *Lines) Row(cells ...string) {
+	t := NewTable(l.out, l.colour, l.header...)
+	t.widths, l.header = l.widths, nil
+	t.Row(cells...)
+	t.Flush()
+	l.widths = t.widths
 }

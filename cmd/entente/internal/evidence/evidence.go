@@ -1,4 +1,4 @@
-package main
+package evidence
 
 import (
 	"bytes"
@@ -6,45 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/entente-dev/entente/peering"
 )
 
-// evidence is the signed envelopes that files hold.
-type evidence struct {
+// Envelopes is the signed envelopes that files hold.
+type Envelopes struct {
 	contracts, statements []peering.Envelope
 }
 
 // errNoEvidence says that this command does not understand a document.
 var errNoEvidence = errors.New("this is neither a signed envelope (DSSE) nor a Contract with one")
 
-// readFile reads a file, or standard input for -.
-func (a *app) readFile(name string) ([]byte, error) {
-	in := a.in
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("read contract: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		in = f
-	}
-	raw, err := io.ReadAll(io.LimitReader(in, maxEvidenceFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if len(raw) > maxEvidenceFile {
-		return nil, fmt.Errorf("read %s: it has more than %d bytes", name, maxEvidenceFile)
-	}
-	return raw, nil
-}
-
-// read adds what is in a file: envelopes, Contract resources, what the API and
+// Read adds what is in a file: envelopes, Contract resources, what the API and
 // `contract show` give, one after the other or in lists, JSON or YAML.
-func (ev *evidence) read(raw []byte) error {
+func (ev *Envelopes) Read(raw []byte) error {
 	dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
 	for documents := 0; ; documents++ {
 		var doc json.RawMessage
@@ -68,7 +46,7 @@ func (ev *evidence) read(raw []byte) error {
 	}
 }
 
-func (ev *evidence) add(doc json.RawMessage, depth int) error {
+func (ev *Envelopes) add(doc json.RawMessage, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("%w: lists are nested too deep", errNoEvidence)
 	}
@@ -116,7 +94,7 @@ func (ev *evidence) add(doc json.RawMessage, depth int) error {
 	return errNoEvidence
 }
 
-func (ev *evidence) addAll(list []json.RawMessage, depth int) error {
+func (ev *Envelopes) addAll(list []json.RawMessage, depth int) error {
 	if len(list) == 0 {
 		return errNoEvidence
 	}
@@ -128,9 +106,9 @@ func (ev *evidence) addAll(list []json.RawMessage, depth int) error {
 	return nil
 }
 
-func (ev *evidence) envelope(raw []byte) error {
-	if len(ev.contracts)+len(ev.statements) == maxEnvelopes {
-		return fmt.Errorf("more than %d envelopes", maxEnvelopes)
+func (ev *Envelopes) envelope(raw []byte) error {
+	if len(ev.contracts)+len(ev.statements) == MaxEnvelopes {
+		return fmt.Errorf("more than %d envelopes", MaxEnvelopes)
 	}
 	e, err := peering.ParseEnvelope(raw)
 	if err != nil {

@@ -1,0 +1,206 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Moment is a point in time, in UTC.
+func Moment(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	return t.AsTime().Format(time.RFC3339)
+}
+
+// Since is how long before now something was, as kubectl writes it.
+func Since(now time.Time, t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	return duration.HumanDuration(now.Sub(t.AsTime()))
+}
+
+// Until is how long after now something is.
+func Until(now time.Time, t *timestamppb.Timestamp) string {
+	switch {
+	case t == nil:
+		return "-"
+	case !t.AsTime().After(now):
+		return "over"
+	}
+	return duration.HumanDuration(t.AsTime().Sub(now))
+}
+
+// Span is a duration; none says what an unset one is.
+func Span(d *durationpb.Duration, none string) string {
+	if d == nil {
+		return none
+	}
+	return spanOf(d.AsDuration())
+}
+
+// spanOf is a duration without the units that are zero: 24h, not 24h0m0s.
+func spanOf(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// Money is an amount for people; none says what an unset one is.
+func Money(m *ententev1.Money, none string) string {
+	if m.GetCurrency() == "" {
+		return none
+	}
+	return m.GetCurrency() + " " + m.GetAmount()
+}
+
+// PerHour is what something costs an hour, for people.
+func PerHour(m *ententev1.Money) string {
+	if m.GetCurrency() == "" {
+		return "free"
+	}
+	return Money(m, "") + " an hour"
+}
+
+// Prices is a price list for people, an hour: EUR: cpu 0.02, memory 0.005 a GiB.
+func Prices(p *ententev1.PriceList) string {
+	if p.GetCurrency() == "" || len(p.GetPerHour()) == 0 {
+		return "free"
+	}
+	var parts []string
+	for _, name := range ResourceNames(p.GetPerHour()) {
+		part := name + " " + p.GetPerHour()[name]
+		if peering.InBytes(name) {
+			part += " a GiB"
+		}
+		parts = append(parts, part)
+	}
+	return p.GetCurrency() + " an hour: " + strings.Join(parts, ", ")
+}
+
+// PriceText is prices of the core, for people.
+func PriceText(p peering.PriceList) string { return Prices(wire.PriceListTo(p)) }
+
+// Amounts lists resources by name, the usual ones first.
+func Amounts(r *ententev1.ResourceList) string { return Listed(r.GetAmounts()) }
+
+// Briefly is CPU and memory, and how many other resources there are besides pods.
+func Briefly(r *ententev1.ResourceList) string {
+	var parts []string
+	others := 0
+	for _, name := range ResourceNames(r.GetAmounts()) {
+		switch amount := r.GetAmounts()[name]; name {
+		case "cpu":
+			parts = append(parts, amount+" CPU")
+		case "memory":
+			parts = append(parts, amount)
+		case "pods":
+		default:
+			others++
+		}
+	}
+	if others > 0 {
+		parts = append(parts, fmt.Sprintf("+%d", others))
+	}
+	if len(parts) == 0 {
+		return Amounts(r)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Listed lists amounts by name, the usual ones first.
+func Listed(amounts map[string]string) string {
+	var parts []string
+	for _, name := range ResourceNames(amounts) {
+		parts = append(parts, name+" "+amounts[name])
+	}
+	return cmp.Or(strings.Join(parts, ", "), "nothing")
+}
+
+// ResourceNames are the names of amounts, the usual ones first.
+func ResourceNames(amounts map[string]string) []string {
+	rank := map[string]int{"cpu": -3, "memory": -2, "pods": -1}
+	names := make([]string, 0, len(amounts))
+	for name := range amounts {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if rank[a] != rank[b] {
+			return rank[a] - rank[b]
+		}
+		return strings.Compare(a, b)
+	})
+	return names
+}
+
+// YesNo answers a question.
+func YesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// Every is how often something is; an empty period is never.
+func Every(period string) string {
+	if period == "" {
+		return "none"
+	}
+	return "every " + period
+}
+
+// Network is what a contract says of the tunnel.
+func Network(tunnel bool, exposure string) string {
+	switch {
+	case !tunnel:
+		return "none"
+	case exposure == "":
+		return "tunnel"
+	case exposure == "Offloaded":
+		return "tunnel; reachable are offloaded pods and the services of their namespaces"
+	}
+	return "tunnel; exposure " + exposure
+}
+
+// Pairs writes labels as selectors are written.
+func Pairs(m map[string]string) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, k+"="+m[k])
+	}
+	return strings.Join(parts, ",")
+}
+
+// CountPods is a number of pods.
+func CountPods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}
+
+// NoneOr is a duration, of which zero is none.
+func NoneOr(d time.Duration) string {
+	if d == 0 {
+		return "none"
+	}
+	return spanOf(d)
+}

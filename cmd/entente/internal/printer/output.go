@@ -1,0 +1,150 @@
+package printer
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+)
+
+// The forms of output. What people read has no name but for lists, where it is a
+// table.
+const (
+	formJSON  = "json"
+	formYAML  = "yaml"
+	FormTable = "table"
+	FormWide  = "wide"
+	FormCSV   = "csv"
+	FormDSSE  = "dsse"
+)
+
+// Flags say in which form to print.
+type Flags struct {
+	Form string
+	get  string
+	// forms is what form may be.
+	forms []string
+}
+
+// Add adds --output, with forms besides json and yaml, and --get.
+func (o *Flags) Add(cmd *cobra.Command, more ...string) {
+	o.forms = append(more, formJSON, formYAML)
+	last := len(o.forms) - 1
+	cmd.Flags().StringVarP(&o.Form, "output", "o", "", "The form of the output: "+strings.Join(o.forms[:last], ", ")+" or "+o.forms[last])
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.forms, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&o.get, "get", "", "Print one field only, by its JSONPath in the JSON output, as a.b[0].c or a[*].b")
+}
+
+// Check says what is wrong with the flags.
+func (o *Flags) Check() error {
+	if o.Form != "" && !slices.Contains(o.forms, o.Form) {
+		return fmt.Errorf("--output %q: want one of %s", o.Form, strings.Join(o.forms, ", "))
+	}
+	_, err := parsePath(o.get)
+	return err
+}
+
+// Structured says whether the output is for programs.
+func (o *Flags) Structured() bool {
+	return o.Form == formJSON || o.Form == formYAML || o.get != ""
+}
+
+// Write prints a message as an object.
+func (o *Flags) Write(w io.Writer, m proto.Message) error {
+	v, err := PlainJSON(m)
+	if err != nil {
+		return err
+	}
+	return o.WriteValue(w, v)
+}
+
+// WriteList prints messages as a list of objects.
+func WriteList[M proto.Message](o *Flags, w io.Writer, messages []M) error {
+	list, err := PlainList(messages)
+	if err != nil {
+		return err
+	}
+	return o.WriteValue(w, list)
+}
+
+// WriteNext prints a message as one of many: JSON in a line, YAML as a document.
+func (o *Flags) WriteNext(w io.Writer, m proto.Message) error {
+	v, err := PlainJSON(m)
+	if err != nil {
+		return err
+	}
+	return o.print(w, v, o.get == "")
+}
+
+// WriteValue prints what encoding/json reads, or the field of it that --get names.
+func (o *Flags) WriteValue(w io.Writer, v any) error { return o.print(w, v, false) }
+
+func (o *Flags) print(w io.Writer, v any, oneOfMany bool) (err error) {
+	if o.get != "" {
+		if v, err = Field(v, o.get); err != nil {
+			return err
+		}
+	}
+	text, isText := v.(string)
+	switch {
+	case o.Form == formYAML:
+		b, err := yaml.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("write YAML: %w", err)
+		}
+		if oneOfMany {
+			b = append([]byte("---\n"), b...)
+		}
+		_, err = w.Write(b)
+		return err
+	case o.Form != formJSON && isText:
+		// A single text is printed as it is, for scripts.
+		_, err := fmt.Fprintln(w, text)
+		return err
+	}
+	enc := json.NewEncoder(w)
+	if !oneOfMany {
+		enc.SetIndent("", "  ")
+	}
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// PlainJSON is a message as the REST API writes it, as maps and slices. Going
+// through encoding/json also undoes the spaces that protojson varies.
+func PlainJSON(m proto.Message) (any, error) {
+	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("write JSON: %w", err)
+	}
+	return Decode(b)
+}
+
+// Decode reads JSON as maps and slices, with numbers as they are written.
+func Decode(b []byte) (v any, err error) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("read JSON: %w", err)
+	}
+	return v, nil
+}
+
+// PlainList is plainJSON of each message.
+func PlainList[M proto.Message](messages []M) ([]any, error) {
+	list := make([]any, len(messages))
+	for i, m := range messages {
+		var err error
+		if list[i], err = PlainJSON(m); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
