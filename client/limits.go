@@ -31,3 +31,11 @@ const (
 	// offerBurst is how many of them are read at once.
 	offerBurst = 4
 )
+
+// Limits of lists of the admin API.
+const (
+	// pageSize is how many rows of a list are asked for at once: as many as the agent gives.
+	pageSize = 500
+	// maxPages is the most pages of a list.
+	maxPages = 200
+)

@@ -18,18 +18,17 @@ import (
 // amendFlags is what can change of an ask.
 type amendFlags struct {
 	resources    resourceFlags
-	duration     time.Duration
+	duration     positive
 	priceCeiling string
 	renewal      bool
 	noRenewal    bool
 	dryRun, wait bool
-	timeout      time.Duration
-	output       printer.Flags
+	timeout      timeout
 }
 
 func (a *app) amendCommand() *cobra.Command {
 	var f amendFlags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "amend PEERING",
 		Short: "Ask for more, for less, for longer or at another price",
 		Long: `Change what this cluster asks for: more, less, for longer, or at another price.
@@ -41,43 +40,29 @@ PEERING is a name that ` + "`entente peerings`" + ` shows.`,
 		Example: indent(`entente amend office --resources cpu=8,memory=16Gi
 entente amend office --price-ceiling "EUR 1" --duration 720h
 entente amend office --no-renewal`),
-		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := f.output.Check(); err != nil {
-				return usageError("%w", err)
-			}
-			if f.timeout <= 0 {
-				return usageError("--timeout %s: must be positive", f.timeout)
-			}
-			req, err := f.request(argv[0])
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
-			c, err := a.local(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.done()
-			return a.amend(ctx, c, &f, req)
-		},
-	}
+	}, func(ctx context.Context, r *run) error {
+		req, err := f.request(r.argv[0])
+		if err != nil {
+			return err
+		}
+		ctx, cancel := f.timeout.bound(ctx)
+		defer cancel()
+		return r.amend(ctx, &f, req)
+	})
 	f.resources.add(cmd)
-	cmd.Flags().DurationVar(&f.duration, "duration", 0, "For how long to ask, from the new revision on")
+	cmd.Flags().Var(&f.duration, "duration", "For how long to ask, from the new revision on")
 	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
 	cmd.Flags().BoolVar(&f.renewal, "renewal", false, "Renew the contract before it ends")
 	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer in the next revision; change nothing")
 	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait")
-	f.output.Add(cmd)
-	return a.completes(cmd, 1, peeringNames)
+	f.timeout.add(cmd, 2*time.Minute, "How long to wait")
+	return cmd
 }
 
 // request is what the flags change. Of the resources it has those that were told.
 func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, error) {
-	peering := &ententev1.Peering{Name: peeringName(name), NoRenewal: f.noRenewal}
+	peering := &ententev1.Peering{Name: peeringName(name), NoRenewal: f.noRenewal, Duration: f.duration.proto()}
 	var paths []string
 	var err error
 	if peering.Resources, err = f.resources.list(); err != nil {
@@ -85,9 +70,6 @@ func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, erro
 	}
 	if peering.GetResources() != nil {
 		paths = append(paths, "resources")
-	}
-	if peering.Duration, err = parseSpan("--duration", f.duration); err != nil {
-		return nil, err
 	}
 	if peering.GetDuration() != nil {
 		paths = append(paths, "duration")
@@ -114,47 +96,44 @@ func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, erro
 	}, nil
 }
 
-func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *ententev1.UpdatePeeringRequest) error {
+func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePeeringRequest) error {
 	name := format.Short(req.GetPeering().GetName())
-	before, err := c.peering(ctx, name)
+	before, err := r.peering(ctx, name)
 	if err != nil {
 		return err
 	}
 	var signed *ententev1.Contract
 	if before.GetContract() != "" {
-		if signed, err = c.contract(ctx, before.GetContract()); err != nil {
+		if signed, err = r.contract(ctx, before.GetContract()); err != nil {
 			return err
 		}
 	}
 	if told := req.GetPeering().GetResources(); told != nil {
 		req.Peering.Resources = overlay(told, before.GetResources(), signed.GetResources())
 	}
-	resp, err := c.admin.UpdatePeering(ctx, req)
+	resp, err := r.admin.UpdatePeering(ctx, req)
 	if err != nil {
-		return c.call("amend "+name, err)
+		return r.call("amend "+name, err)
 	}
-	p := a.progress(&f.output)
 	after := resp.GetPeering()
-	switch {
-	case f.dryRun:
-		p.done(c.label, "%s could be amended; nothing was changed", name)
-		if f.output.Structured() {
-			return f.output.Write(a.out, resp)
+	if f.dryRun {
+		r.done("%s could be amended; nothing was changed", name)
+		if r.output.Structured() {
+			return r.write(resp)
 		}
 		if resp.GetAdvertisement() != nil {
-			a.printPreview(cmp.Or(printer.Clean(format.Short(after.GetProvider())), "the provider"), resp.GetAdvertisement())
+			r.printPreview(cmp.Or(printer.Clean(format.Short(after.GetProvider())), "the provider"), resp.GetAdvertisement())
 		}
 		return nil
-	default:
-		p.done(c.label, "Peering %s asks for %s now", name, asked(after.GetResources()))
-		// What an earlier amend asked for, and nobody signed yet, is waited for, too.
-		if f.wait && signed != nil && (takesRevision(before, after) || before.GetAccepted().GetStatus() == "False") {
-			if after, err = p.revised(ctx, c, before, signed); err != nil {
-				return err
-			}
+	}
+	r.done("Peering %s asks for %s now", name, asked(after.GetResources()))
+	// What an earlier amend asked for, and nobody signed yet, is waited for, too.
+	if f.wait && signed != nil && (takesRevision(before, after) || before.GetAccepted().GetStatus() == "False") {
+		if after, err = r.revised(ctx, before, signed); err != nil {
+			return err
 		}
 	}
-	return a.result(&f.output, after)
+	return r.result(after)
 }
 
 // overlay is the amounts of an amended ask: those that were told, and of the
@@ -181,22 +160,22 @@ func takesRevision(before, after *ententev1.Peering) bool {
 }
 
 // revised waits until both sides signed the next revision.
-func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
+func (r *run) revised(ctx context.Context, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
 	var now *ententev1.Contract
 	var same time.Time
-	peering, err := p.awaitPeering(ctx, c, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
+	peering, err := r.progress.awaitPeering(ctx, r.cluster, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
 		if peering.GetContract() == "" {
 			return false, "a contract" + why(peering.GetAccepted()), nil
 		}
 		accepted := peering.GetAccepted()
 		// The same word as before may be the one on what was asked before.
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
-		if refused(accepted) && (isNew || p.settles(&same)) {
+		if refused(accepted) && (isNew || r.progress.settles(&same)) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
-				c.label, printer.Clean(accepted.GetReason()+why(accepted)), signed.GetRevision())}
+				r.label, printer.Clean(accepted.GetReason()+why(accepted)), signed.GetRevision())}
 		}
 		var err error
-		if now, err = c.contract(ctx, peering.GetContract()); err != nil {
+		if now, err = r.contract(ctx, peering.GetContract()); err != nil {
 			return false, "", err
 		}
 		done := now.GetContractId() != signed.GetContractId() || now.GetRevision() > signed.GetRevision()
@@ -205,7 +184,7 @@ func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Pe
 	if err != nil {
 		return nil, err
 	}
-	p.done(c.label, "Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(),
+	r.done("Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(),
 		format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), cost(now))
 	return peering, nil
 }

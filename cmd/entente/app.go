@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
@@ -108,29 +107,6 @@ entente info`),
 	return cmd
 }
 
-// args makes wrong arguments a usage error.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		err := check(cmd, args)
-		if _, want, ok := strings.Cut(cmd.Use, " "); err != nil && ok {
-			err = fmt.Errorf("want %s: %w", want, err)
-		}
-		if err != nil {
-			return usageError("%w; see `%s --help`", err, cmd.CommandPath())
-		}
-		return nil
-	}
-}
-
-// group is a command that only holds others: alone it shows help, and with a
-// word that it does not know it is an error.
-func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
-	cmd.Args = args(cobra.NoArgs)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(children...)
-	return cmd
-}
-
 func indent(s string) string {
 	return strings.ReplaceAll("  "+strings.ReplaceAll(s, "\n", "\n  "), "\n  \n", "\n\n")
 }
@@ -158,25 +134,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	}
-}
-
-// result prints a message where the output is for programs.
-func (a *app) result(o *printer.Flags, m proto.Message) error {
-	if !o.Structured() {
-		return nil
-	}
-	return o.Write(a.out, m)
-}
-
-// printed prints messages where the output is for programs, and says so where there are
-// none: none is what there is none of, and next what can be done about it.
-func printed[M proto.Message](a *app, o *printer.Flags, messages []M, none, next string) (done bool, err error) {
-	switch {
-	case o.Structured():
-		return true, printer.WriteList(o, a.out, messages)
-	case len(messages) == 0:
-		a.none(none, next)
-		return true, nil
-	}
-	return false, nil
 }

@@ -8,15 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) approveCommand() *cobra.Command {
 	var codeSeen string
 	var yes bool
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "approve PEER",
 		Short: "Trust a cluster that introduced itself, or let a request through",
 		Long: `Trust a cluster that introduced itself, or to which this one introduced itself.
@@ -34,7 +32,6 @@ entente approve office --code 042917
 # Let a request through that the policy leaves to you
 entente requests
 entente approve request office/5f1d…`),
-		Args: args(cobra.ExactArgs(1)),
 		PreRunE: func(*cobra.Command, []string) error {
 			codeSeen = strings.TrimSpace(codeSeen)
 			if codeSeen != "" && !regexp.MustCompile(`^[0-9]{3} ?[0-9]{3}$`).MatchString(codeSeen) {
@@ -42,49 +39,47 @@ entente approve request office/5f1d…`),
 			}
 			return nil
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			if codeSeen == "" && !yes {
-				var err error
-				if codeSeen, err = a.compare(ctx, c, argv[0]); err != nil {
-					return err
-				}
+	}, func(ctx context.Context, r *run) error {
+		if codeSeen == "" && !yes {
+			var err error
+			if codeSeen, err = r.compare(ctx, r.argv[0]); err != nil {
+				return err
 			}
-			resp, err := c.admin.ApprovePeer(ctx, &ententev1.ApprovePeerRequest{Name: peerName(argv[0]), Code: codeSeen})
-			if err != nil {
-				return c.call("approve "+argv[0], err)
-			}
-			peer := resp.GetPeer()
-			a.progress(&output).done(c.label, "Approved %s (%s)", format.ShortName(peer), peer.GetClusterId())
-			if output.Structured() {
-				return output.Write(a.out, peer)
-			}
-			if isTrue(peer, "Trusted") {
-				a.next("Ask it for resources with:\n  entente peer %s", format.ShortName(peer))
-			} else {
-				a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", format.ShortName(peer))
-			}
-			return nil
-		}),
-	}
+		}
+		resp, err := r.admin.ApprovePeer(ctx, &ententev1.ApprovePeerRequest{Name: peerName(r.argv[0]), Code: codeSeen})
+		if err != nil {
+			return r.call("approve "+r.argv[0], err)
+		}
+		peer := resp.GetPeer()
+		r.done("Approved %s (%s)", format.ShortName(peer), peer.GetClusterId())
+		if r.output.Structured() {
+			return r.write(peer)
+		}
+		if isTrue(peer, "Trusted") {
+			a.next("Ask it for resources with:\n  entente peer %s", format.ShortName(peer))
+		} else {
+			a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", format.ShortName(peer))
+		}
+		return nil
+	})
 	cmd.Flags().StringVar(&codeSeen, "code", "", "The code that the other side sees")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Approve without comparing codes")
-	output.Add(cmd)
 	cmd.AddCommand(a.approveRequestCommand())
-	return a.completes(cmd, 1, peerNames)
+	return cmd
 }
 
 // compare makes somebody compare the codes of an introduction, and returns the one
 // that they compared.
-func (a *app) compare(ctx context.Context, c *cluster, name string) (string, error) {
-	peer, err := c.find(ctx, name)
+func (r *run) compare(ctx context.Context, name string) (string, error) {
+	peer, err := r.find(ctx, name)
 	if err != nil || peer == nil || peer.GetCode() == "" {
 		// With nothing to compare, the ID that somebody wrote down is what counts.
 		return "", err
 	}
-	if !a.interactive {
+	if !r.interactive {
 		return "", usageError("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", format.ShortName(peer))
 	}
-	return peer.GetCode(), a.confirm(false, "The code for "+format.ShortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
+	return peer.GetCode(), r.confirm(false, "The code for "+format.ShortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
 }
 
 func (a *app) approveRequestCommand() *cobra.Command {

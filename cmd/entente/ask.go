@@ -2,10 +2,8 @@ package main
 
 import (
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -14,7 +12,7 @@ import (
 // askFlags is what can be asked of a provider.
 type askFlags struct {
 	resources    resourceFlags
-	duration     time.Duration
+	duration     positive
 	priceCeiling string
 	nodeSelector map[string]string
 	storage      []string
@@ -25,7 +23,7 @@ type askFlags struct {
 
 func (f *askFlags) add(cmd *cobra.Command) {
 	f.resources.add(cmd)
-	cmd.Flags().DurationVar(&f.duration, "duration", 0, "For how long to ask (default: as the provider's terms say)")
+	cmd.Flags().Var(&f.duration, "duration", "For how long to ask (default: as the provider's terms say)")
 	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\" (default: any price)")
 	cmd.Flags().StringToStringVar(&f.nodeSelector, "node-selector", nil, "Labels that the provider's nodes must have, as kubernetes.io/arch=arm64")
 	cmd.Flags().StringSliceVar(&f.storage, "storage-class", nil, "A storage class that the provider must have; may be repeated")
@@ -41,16 +39,13 @@ func (f *askFlags) addRenewal(cmd *cobra.Command) {
 func (f *askFlags) request() (*ententev1.CreatePeeringRequest, error) {
 	req := &ententev1.CreatePeeringRequest{
 		NoNetwork: f.noNetwork, NoRenewal: f.noRenewal,
-		NodeSelector: f.nodeSelector, StorageClasses: f.storage, RuntimeClasses: f.runtime,
+		Duration: f.duration.proto(), NodeSelector: f.nodeSelector, StorageClasses: f.storage, RuntimeClasses: f.runtime,
 	}
 	var err error
 	if req.Resources, err = f.resources.list(); err != nil {
 		return nil, err
 	}
 	if req.PriceCeiling, err = parseMoney("--price-ceiling", f.priceCeiling); err != nil {
-		return nil, err
-	}
-	if req.Duration, err = parseSpan("--duration", f.duration); err != nil {
 		return nil, err
 	}
 	return req, nil
@@ -61,17 +56,6 @@ func anything(r *ententev1.CreatePeeringRequest) bool {
 	return len(r.GetResources().GetAmounts()) > 0 || r.GetDuration() != nil || r.GetPriceCeiling() != nil ||
 		len(r.GetNodeSelector()) > 0 || len(r.GetStorageClasses()) > 0 || len(r.GetRuntimeClasses()) > 0 ||
 		r.GetNoNetwork() || r.GetNoRenewal()
-}
-
-// parseSpan reads the duration of a flag; zero is that none was given.
-func parseSpan(flag string, d time.Duration) (*durationpb.Duration, error) {
-	if d < 0 {
-		return nil, usageError("%s %s: must be positive", flag, d)
-	}
-	if d == 0 {
-		return nil, nil //nolint:nilnil // none is an answer
-	}
-	return durationpb.New(d), nil
 }
 
 // whomFlags is who is asked, if not one peer.

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
-	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -29,14 +29,13 @@ type target struct {
 // cluster is a cluster that can be driven.
 type cluster struct {
 	label string
-	admin ententev1.AdminServiceClient
+	admin *client.Admin
 	// nodeExists says whether a node is there. It may be nil: then nobody knows.
 	nodeExists func(ctx context.Context, name string) (bool, error)
 	// namespaces lists the cluster's namespaces. It may be nil.
 	namespaces func(ctx context.Context) ([]string, error)
 	// browsed tells where the cluster looks for others. It may be nil.
 	browsed func(ctx context.Context) (*browsed, error)
-	close   func() error
 	// follower is there once something is waited for at the cluster.
 	follower *follower
 }
@@ -58,7 +57,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		return nil, fmt.Errorf("(%s) read kubeconfig: %w", t.label, err)
 	}
 	return &cluster{
-		label: t.label, admin: admin, close: admin.Close,
+		label: t.label, admin: admin,
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, clients, name) },
 		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, clients) },
 		browsed:    func(ctx context.Context) (*browsed, error) { return browsedBy(ctx, clients, t.namespace) },
@@ -77,7 +76,7 @@ func nodeExists(ctx context.Context, clients kubernetes.Interface, name string) 
 }
 
 func namespacesOf(ctx context.Context, clients kubernetes.Interface) ([]string, error) {
-	list, err := clients.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: pageSize})
+	list, err := clients.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: maxNamespaces})
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
@@ -93,20 +92,6 @@ func (a *app) local(ctx context.Context) (*cluster, error) {
 	return a.connect(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
 }
 
-func (a *app) onLocal(o *printer.Flags, run func(ctx context.Context, c *cluster, argv []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, argv []string) error {
-		if err := o.Check(); err != nil {
-			return usageError("%w", err)
-		}
-		c, err := a.local(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer c.done()
-		return run(cmd.Context(), c, argv)
-	}
-}
-
 // call is a failed call with where and what.
 func (c *cluster) call(doing string, err error) error {
 	if err == nil {
@@ -115,9 +100,10 @@ func (c *cluster) call(doing string, err error) error {
 	return &callError{cluster: c.label, doing: doing, err: err}
 }
 
-func (c *cluster) done() {
-	if c != nil && c.close != nil {
-		_ = c.close()
+// hangUp ends the connection.
+func (c *cluster) hangUp() {
+	if c != nil {
+		_ = c.admin.Close()
 	}
 }
 
@@ -136,31 +122,77 @@ func (c *cluster) find(ctx context.Context, name string) (*ententev1.Peer, error
 	return resp.GetPeer(), nil
 }
 
-// pageSize is how many items of a list are asked for at once: as many as the agent
-// gives.
-const pageSize = 500
+// all collects the rows of a list.
+func all[T any](c *cluster, doing string, rows iter.Seq2[T, error]) ([]T, error) {
+	var out []T
+	for row, err := range rows {
+		if err != nil {
+			return nil, c.call(doing, err)
+		}
+		out = append(out, row)
+	}
+	return out, nil
+}
 
-// pages collects the pages of a list.
-func pages[T any](page func(token string) ([]T, string, error)) ([]T, error) {
-	var all []T
-	token := ""
-	for range maxPages {
-		items, next, err := page(token)
+// named gets what is named, or all if nothing is.
+func named[T any](names []string, get func(name string) (T, error), all func() ([]T, error)) ([]T, error) {
+	if len(names) == 0 {
+		return all()
+	}
+	var out []T
+	for _, name := range names {
+		item, err := get(name)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, items...)
-		if next == "" {
-			return all, nil
-		}
-		token = next
+		out = append(out, item)
 	}
-	return nil, fmt.Errorf("the list has no end: more than %d pages", maxPages)
+	return out, nil
 }
 
 func (c *cluster) peers(ctx context.Context) ([]*ententev1.Peer, error) {
-	return pages(func(token string) ([]*ententev1.Peer, string, error) {
-		resp, err := c.admin.ListPeers(ctx, &ententev1.ListPeersRequest{PageSize: pageSize, PageToken: token})
-		return resp.GetPeers(), resp.GetNextPageToken(), c.call("list peers", err)
-	})
+	return all(c, "list peers", c.admin.Peers(ctx))
+}
+
+func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
+	return all(c, "list peerings", c.admin.Peerings(ctx))
+}
+
+// contracts returns the contracts with a peer; an empty name is all.
+func (c *cluster) contracts(ctx context.Context, peer string) ([]*ententev1.Contract, error) {
+	if peer != "" {
+		peer = peerName(peer)
+	}
+	return all(c, "list contracts", c.admin.Contracts(ctx, peer))
+}
+
+// requests returns the requests of a peer that wait for approval; - is all peers.
+func (c *cluster) requests(ctx context.Context, peer string) ([]*ententev1.PendingRequest, error) {
+	return all(c, "list requests", c.admin.PeeringRequests(ctx, peerName(peer)))
+}
+
+// offloadings returns the namespaces whose pods may run in other clusters.
+func (c *cluster) offloadings(ctx context.Context) ([]*ententev1.Offloading, error) {
+	return all(c, "list offloadings", c.admin.Offloadings(ctx))
+}
+
+func (c *cluster) tokens(ctx context.Context) ([]*ententev1.Token, error) {
+	return all(c, "list tokens", c.admin.Tokens(ctx))
+}
+
+func (c *cluster) peering(ctx context.Context, name string) (*ententev1.Peering, error) {
+	resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
+	return resp.GetPeering(), c.call("get peering "+name, err)
+}
+
+// contract returns a contract with its envelope.
+func (c *cluster) contract(ctx context.Context, name string) (*ententev1.Contract, error) {
+	resp, err := c.admin.GetContract(ctx, &ententev1.AdminServiceGetContractRequest{Name: contractName(name)})
+	return resp.GetContract(), c.call("get contract "+format.Short(contractName(name)), err)
+}
+
+// self is what a cluster says of itself.
+func (c *cluster) self(ctx context.Context) (*ententev1.GetInfoResponse, error) {
+	info, err := c.admin.GetInfo(ctx, &ententev1.GetInfoRequest{})
+	return info, c.call("reach the agent", err)
 }

@@ -24,16 +24,14 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 // names lists what an argument can be.
 type names func(ctx context.Context, c *cluster) ([]string, error)
 
-// completes offers names of the local cluster for a command's arguments, for at
-// most so many of them.
-func (a *app) completes(cmd *cobra.Command, most int, list names) *cobra.Command {
+// completes offers names of the local cluster for a command's first argument.
+func (a *app) completes(cmd *cobra.Command, list names) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, have []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(have) >= most {
+		if len(have) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return a.offer(cmd, list)
 	}
-	return cmd
 }
 
 // completesFlag offers names of the local cluster for a flag.
@@ -50,7 +48,7 @@ func (a *app) offer(cmd *cobra.Command, list names) ([]cobra.Completion, cobra.S
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	defer c.done()
+	defer c.hangUp()
 	found, err := list(ctx, c)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError

@@ -14,8 +14,7 @@ import (
 )
 
 func (a *app) contractShowCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "show CONTRACT",
 		Short: "Show what was agreed, after verifying the signatures",
 		Long: `Show what was agreed, after verifying the signatures, and how the contract is.
@@ -26,36 +25,32 @@ evidence: docs/verify-contract.md says how they check it without Entente.`,
 		Example: indent(`entente contract show 7f3c…
 entente contract show 7f3c… --get terms.price.perHour.cpu
 entente contract show 7f3c… -o dsse | entente contract verify -`),
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			k, err := c.contract(ctx, argv[0])
+	}, func(ctx context.Context, r *run) error {
+		k, err := r.contract(ctx, r.argv[0])
+		if err != nil {
+			return err
+		}
+		e, terms, err := openEnvelope(k.GetEnvelope())
+		if err != nil {
+			return fmt.Errorf("(%s) contract %s: %w", r.label, k.GetContractId(), err)
+		}
+		if r.output.Form == printer.FormDSSE {
+			_, err := fmt.Fprintln(a.out, k.GetEnvelope())
+			return err
+		}
+		if r.output.Structured() {
+			v, err := contractValue(k, e)
 			if err != nil {
 				return err
 			}
-			e, terms, err := openEnvelope(k.GetEnvelope())
-			if err != nil {
-				return fmt.Errorf("(%s) contract %s: %w", c.label, k.GetContractId(), err)
-			}
-			if output.Form == printer.FormDSSE {
-				_, err := fmt.Fprintln(a.out, k.GetEnvelope())
-				return err
-			}
-			if output.Structured() {
-				v, err := contractValue(k, e)
-				if err != nil {
-					return err
-				}
-				return output.WriteValue(a.out, v)
-			}
-			t := a.table()
-			printState(a, t, k)
-			a.printTerms(t, e, terms)
-			t.Flush()
-			return nil
-		}),
-	}
-	output.Add(cmd, printer.FormTable, printer.FormDSSE)
-	return a.completes(cmd, 1, contractNames)
+			return r.writeValue(v)
+		}
+		t := a.table()
+		printState(a, t, k)
+		a.printTerms(t, e, terms)
+		t.Flush()
+		return nil
+	}, printer.FormTable, printer.FormDSSE)
 }
 
 // openEnvelope reads the envelope of a contract and verifies its signatures.

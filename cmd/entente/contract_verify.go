@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -11,13 +12,13 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/evidence"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) contractVerifyCommand() *cobra.Command {
 	var want evidence.Expected
 	var bundle string
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.offline(&cobra.Command{
 		Use:   "verify FILE...",
 		Short: "Verify contracts and statements of use offline, with nothing but the two cluster IDs",
 		Long: `Verify contracts offline: that both parties signed exactly these terms, with the
@@ -39,46 +40,36 @@ kubectl get contract 7f3c… -o yaml | entente contract verify -
 
 # Two revisions of a contract, and a statement
 entente contract verify revision-1.json revision-2.json statement-9.json`),
-		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(_ *cobra.Command, argv []string) error {
-			if err := output.Check(); err != nil {
-				return usageError("%w", err)
-			}
-			var ev evidence.Envelopes
-			for _, name := range argv {
-				raw, err := a.readFile(name)
-				if err != nil {
-					return err
-				}
-				if err := ev.Read(raw); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-			}
-			if bundle != "" {
-				var err error
-				if want.Bundle, err = a.readFile(bundle); err != nil {
-					return err
-				}
-			}
-			v, err := evidence.Judge(ev, want)
+	}, func(_ context.Context, r *run) error {
+		var ev evidence.Envelopes
+		for _, name := range r.argv {
+			raw, err := a.readFile(name)
 			if err != nil {
 				return err
 			}
-			if output.Structured() {
-				value, err := verdictValue(v)
-				if err != nil {
-					return err
-				}
-				return output.WriteValue(a.out, value)
+			if err := ev.Read(raw); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
 			}
-			a.printVerdict(v)
-			return nil
-		},
-	}
+		}
+		if bundle != "" {
+			var err error
+			if want.Bundle, err = a.readFile(bundle); err != nil {
+				return err
+			}
+		}
+		v, err := evidence.Judge(ev, want)
+		switch {
+		case err != nil:
+			return err
+		case r.output.Structured():
+			return r.writeVerdict(v)
+		}
+		a.printVerdict(v)
+		return nil
+	})
 	cmd.Flags().StringVar(&want.Consumer, "consumer", "", "The cluster ID that the consumer has to have")
 	cmd.Flags().StringVar(&want.Provider, "provider", "", "The cluster ID that the provider has to have")
 	cmd.Flags().StringVar(&bundle, "provider-bundle", "", "The provider's trust bundle (PEM, as in its ForeignCluster), for statements that it signed with a key newer than the contract")
-	output.Add(cmd)
 	return cmd
 }
 
@@ -105,24 +96,25 @@ func (a *app) printVerdict(v evidence.Verdict) {
 	t.Flush()
 }
 
-// verdictValue is what was verified, for programs.
-func verdictValue(v evidence.Verdict) (any, error) {
-	contracts, statements := []any{}, []any{}
+// writeVerdict prints what was verified for programs: the payloads.
+func (r *run) writeVerdict(v evidence.Verdict) error {
+	payloads := map[string][]any{"contracts": {}, "statements": {}}
+	add := func(kind string, e peering.Envelope) error {
+		value, err := printer.Decode(e.Payload)
+		payloads[kind] = append(payloads[kind], value)
+		return err
+	}
 	for _, c := range v.Contracts {
-		value, err := printer.Decode(c.Envelope.Payload)
-		if err != nil {
-			return nil, err
+		if err := add("contracts", c.Envelope); err != nil {
+			return err
 		}
-		contracts = append(contracts, value)
 	}
 	for _, s := range v.Statements {
-		value, err := printer.Decode(s.Envelope.Payload)
-		if err != nil {
-			return nil, err
+		if err := add("statements", s.Envelope); err != nil {
+			return err
 		}
-		statements = append(statements, value)
 	}
-	return map[string]any{"contracts": contracts, "statements": statements}, nil
+	return r.writeValue(payloads)
 }
 
 // readFile reads a file, or standard input for -.

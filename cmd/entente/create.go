@@ -6,22 +6,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) createCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "create", Short: "Write custom resources"}, a.createPeeringRequestCommand())
+	return a.group(&cobra.Command{Use: "create", Short: "Write custom resources"}, a.createPeeringRequestCommand())
 }
 
 func (a *app) createPeeringRequestCommand() *cobra.Command {
 	var ask askFlags
 	var whom whomFlags
-	var output printer.Flags
 	var peer string
 	var dryRun bool
 	var req *ententev1.CreatePeeringRequest
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:     "peeringrequest [NAME]",
 		Aliases: []string{"preq", "resourceslice"},
 		Short:   "Ask a peer for resources, under a name of your choice, and do not wait",
@@ -30,7 +28,6 @@ do not wait for what comes of it. So one cluster can ask the same peer twice, fo
 different things. NAME is the peer's if there is none.`,
 		Example: indent(`entente create peeringrequest gpus --peer office --resources nvidia.com/gpu=2
 entente peerings gpus`),
-		Args: args(cobra.MaximumNArgs(1)),
 		PreRunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if (peer != "") == whom.given() {
 				return usageError("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())
@@ -44,28 +41,26 @@ entente peerings gpus`),
 			}
 			return nil
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			if dryRun {
-				return a.dryRun(ctx, c, &output, req)
-			}
-			resp, err := c.admin.CreatePeering(ctx, req)
-			if err != nil {
-				return c.call("ask for resources", err)
-			}
-			a.progress(&output).done(c.label, "Wrote PeeringRequest %s", resp.GetPeeringRequest())
-			if output.Structured() {
-				return output.WriteValue(a.out, map[string]any{"peeringRequest": resp.GetPeeringRequest()})
-			}
-			a.next("See what comes of it with:\n  entente peerings %s", resp.GetPeeringRequest())
-			return nil
-		}),
-	}
+	}, func(ctx context.Context, r *run) error {
+		if dryRun {
+			return r.dryRun(ctx, req)
+		}
+		resp, err := r.admin.CreatePeering(ctx, req)
+		if err != nil {
+			return r.call("ask for resources", err)
+		}
+		r.done("Wrote PeeringRequest %s", resp.GetPeeringRequest())
+		if r.output.Structured() {
+			return r.writeValue(map[string]any{"peeringRequest": resp.GetPeeringRequest()})
+		}
+		a.next("See what comes of it with:\n  entente peerings %s", resp.GetPeeringRequest())
+		return nil
+	})
 	cmd.Flags().StringVar(&peer, "peer", "", "The peer to ask")
 	a.completesFlag(cmd, "peer", peerNames)
 	whom.add(cmd)
 	ask.add(cmd)
 	ask.addRenewal(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
-	output.Add(cmd)
-	return a.completes(cmd, 0, nil)
+	return cmd
 }

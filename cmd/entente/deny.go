@@ -7,14 +7,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) denyCommand() *cobra.Command {
 	var yes bool
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "deny PEER",
 		Short: "Trust a cluster no longer, or never, or refuse a request",
 		Long: `Trust a cluster no longer, or never. Session and tunnel are cut and contracts end
@@ -27,33 +25,30 @@ that it cannot introduce itself again, until it is forgotten
 
 # Refuse one request only
 entente deny request office/5f1d…`),
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			known, err := c.find(ctx, argv[0])
-			if err != nil {
+	}, func(ctx context.Context, r *run) error {
+		known, err := r.find(ctx, r.argv[0])
+		if err != nil {
+			return err
+		}
+		if open := openContracts(known, ""); len(open) > 0 {
+			_, pods := nodesAndPods(open)
+			question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.CountPods(pods))
+			if err := a.confirm(yes, question); err != nil {
 				return err
 			}
-			if open := openContracts(known, ""); len(open) > 0 {
-				_, pods := nodesAndPods(open)
-				question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.CountPods(pods))
-				if err := a.confirm(yes, question); err != nil {
-					return err
-				}
-			}
-			resp, err := c.admin.DenyPeer(ctx, &ententev1.DenyPeerRequest{Name: peerName(argv[0])})
-			if err != nil {
-				return c.call("deny "+argv[0], err)
-			}
-			a.progress(&output).done(c.label, "Denied %s (%s)", format.ShortName(resp.GetPeer()), resp.GetPeer().GetClusterId())
-			return a.result(&output, resp.GetPeer())
-		}),
-	}
+		}
+		resp, err := r.admin.DenyPeer(ctx, &ententev1.DenyPeerRequest{Name: peerName(r.argv[0])})
+		if err != nil {
+			return r.call("deny "+r.argv[0], err)
+		}
+		r.done("Denied %s (%s)", format.ShortName(resp.GetPeer()), resp.GetPeer().GetClusterId())
+		return r.result(resp.GetPeer())
+	})
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
-	output.Add(cmd)
 	cmd.AddCommand(a.requestDecision("deny", "Refuse a peer's request for resources for good",
 		"Refused request %s", func(ctx context.Context, c *cluster, name string) error {
 			_, err := c.admin.DenyPeeringRequest(ctx, &ententev1.DenyPeeringRequestRequest{Name: name})
 			return err
 		}))
-	return a.completes(cmd, 1, peerNames)
+	return cmd
 }

@@ -35,10 +35,9 @@ func (s *sources) of(p *ententev1.Peer) []*ententev1.Sighting {
 }
 
 func (a *app) discoverCommand() *cobra.Command {
-	var output printer.Flags
 	var from sources
 	var follow bool
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "discover",
 		Short: "List the clusters that discovery finds",
 		Long: `List the clusters that discovery finds, and where. Whatever is found is a hint:
@@ -62,7 +61,6 @@ too, and ` + "`entente info peer`" + ` tells more.`,
 entente discover --lan
 entente discover --domain example.com -o json
 entente discover --watch`),
-		Args: args(cobra.NoArgs),
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("domain") && len(from.domains) == 0 {
 				return usageError("--domain: want a DNS name")
@@ -75,48 +73,44 @@ entente discover --watch`),
 			}
 			return nil
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			if follow {
-				if err := from.off(c.label, c.browsedAt(ctx)); err != nil {
-					return err
-				}
-				return a.watchDiscovered(ctx, c, &output, &from)
-			}
-			peers, err := c.peers(ctx)
-			if err != nil {
+	}, func(ctx context.Context, r *run) error {
+		if follow {
+			if err := from.off(r.label, r.browsedAt(ctx)); err != nil {
 				return err
 			}
-			peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.of(p)) == 0 })
-			if len(peers) == 0 {
-				return a.noneFound(ctx, c, &output, &from)
-			}
-			if output.Structured() {
-				return printer.WriteList(&output, a.out, peers)
-			}
+			return r.watchDiscovered(ctx, &from)
+		}
+		peers, err := r.peers(ctx)
+		if err != nil {
+			return err
+		}
+		peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.of(p)) == 0 })
+		if len(peers) == 0 {
+			return r.noneFound(ctx, &from)
+		}
+		return printList(r, peers, "", "", func() *printer.Table {
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {
 				for _, m := range from.of(p) {
 					t.Row(format.ShortName(p), foundText(m), endpointText(m), trustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), conditionOf(p, "Impostor").GetMessage())
 				}
 			}
-			t.Flush()
-			return nil
-		}),
-	}
+			return t
+		})
+	}, printer.FormTable)
 	cmd.Flags().BoolVar(&from.lan, "lan", false, "Only those that are on a LAN, or in a domain of --domain")
 	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists, or a LAN with --lan; may be repeated")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
-	output.Add(cmd, printer.FormTable)
 	cmd.AddCommand(a.discoverZoneCommand())
-	return a.completes(cmd, 0, nil)
+	return cmd
 }
 
 // watchDiscovered tells what is found, and again whenever that changes.
-func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *printer.Flags, from *sources) error {
-	l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
+func (r *run) watchDiscovered(ctx context.Context, from *sources) error {
+	l := printer.NewLines(r.out, r.colour, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
 	told := map[string]string{}
-	return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
-		return c.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
+	return watch(ctx, r, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
+		return r.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
 	}, func(m *ententev1.WatchPeersResponse) error {
 		p := m.GetPeer()
 		now := from.of(p)
@@ -139,11 +133,11 @@ func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *printer.F
 		if rows[0][1] == "gone" {
 			delete(told, format.ShortName(p))
 		}
-		if output.Structured() {
-			return output.WriteNext(a.out, m)
+		if r.output.Structured() {
+			return r.output.WriteNext(r.out, m)
 		}
 		for _, row := range rows {
-			l.Row(append([]string{format.Moment(timestamppb.New(a.now()))}, row...)...)
+			l.Row(append([]string{format.Moment(timestamppb.New(r.now()))}, row...)...)
 		}
 		return nil
 	})

@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -135,16 +134,16 @@ func (s *sources) hindered(ctx context.Context, c *cluster, b *browsed) ([]strin
 
 // noneFound says why nothing is found: it is not looked for, something is wrong, or
 // nobody is there.
-func (a *app) noneFound(ctx context.Context, c *cluster, output *printer.Flags, from *sources) error {
-	b := c.browsedAt(ctx)
-	if err := from.off(c.label, b); err != nil {
+func (r *run) noneFound(ctx context.Context, from *sources) error {
+	b := r.browsedAt(ctx)
+	if err := from.off(r.label, b); err != nil {
 		return err
 	}
-	wrong, err := from.hindered(ctx, c, b)
+	wrong, err := from.hindered(ctx, r.cluster, b)
 	if err != nil {
 		return err
 	}
-	if _, err := printed(a, output, []*ententev1.Peer{}, from.nothing(b), "Join a cluster that you know of:\n  entente join HOST:PORT"); err != nil {
+	if err := printList[*ententev1.Peer](r, nil, from.nothing(b), "Join a cluster that you know of:\n  entente join HOST:PORT", nil); err != nil {
 		return err
 	}
 	return unhealthy(wrong)

@@ -10,7 +10,6 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -18,12 +17,11 @@ import (
 )
 
 func (a *app) discoverZoneCommand() *cobra.Command {
-	var output printer.Flags
 	var instance string
 	var addresses []string
 	var given []netip.Addr
 	var ttl time.Duration
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "zone DOMAIN",
 		Short: "Print the records by which others find this cluster in a domain",
 		Long: `Print the records by which others find this cluster in a domain, as lines to paste
@@ -37,24 +35,21 @@ shows where.
 The JSON output is a list with name, ttl, type and value of each record.`,
 		Example: indent(`entente discover zone example.com
 entente discover zone example.com --address 192.0.2.10 --ttl 1h >> example.com.zone`),
-		Args: args(cobra.ExactArgs(1)),
 		PreRunE: func(*cobra.Command, []string) (err error) {
 			given, err = parseAddresses(addresses)
 			return err
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			return a.printZone(ctx, c, &output, argv[0], instance, given, ttl)
-		}),
-	}
+	}, func(ctx context.Context, r *run) error {
+		return r.printZone(ctx, r.argv[0], instance, given, ttl)
+	})
 	cmd.Flags().StringVar(&instance, "instance", "", "How people see it in lists (default: the cluster's name)")
 	cmd.Flags().StringSliceVar(&addresses, "address", nil, "Where peers can dial this cluster; may be repeated (default: as the cluster says)")
 	cmd.Flags().DurationVar(&ttl, "ttl", dnssd.DefaultTTL, "For how long others may keep the records, 30s to 24h")
-	output.Add(cmd)
-	return a.completes(cmd, 1, nil)
+	return cmd
 }
 
-func (a *app) printZone(ctx context.Context, c *cluster, output *printer.Flags, domain, instance string, given []netip.Addr, ttl time.Duration) error {
-	info, err := c.self(ctx)
+func (r *run) printZone(ctx context.Context, domain, instance string, given []netip.Addr, ttl time.Duration) error {
+	info, err := r.self(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +61,7 @@ func (a *app) printZone(ctx context.Context, c *cluster, output *printer.Flags, 
 	if err != nil {
 		return usageError("these records cannot be made: %w", err)
 	}
-	if output.Structured() {
+	if r.output.Structured() {
 		var list []any
 		for _, rr := range records {
 			h := rr.Header()
@@ -74,13 +69,13 @@ func (a *app) printZone(ctx context.Context, c *cluster, output *printer.Flags, 
 				"name": h.Name, "ttl": h.Ttl, "type": dns.TypeToString[h.Rrtype], "value": strings.TrimPrefix(rr.String(), h.String()),
 			})
 		}
-		return output.WriteValue(a.out, list)
+		return r.writeValue(list)
 	}
 	text, err := dnssd.Zone(s, domain, ttl)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(a.out, text)
+	_, err = fmt.Fprint(r.out, text)
 	return err
 }
 

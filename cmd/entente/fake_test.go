@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -396,8 +397,9 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.Cleanup(func() { _ = conn.Close() })
 	return &cluster{
-		label: target.label, admin: ententev1.NewAdminServiceClient(conn), close: conn.Close,
+		label: target.label, admin: client.NewAdmin(conn),
 		namespaces: func(context.Context) ([]string, error) { return []string{"batch", "shop"}, nil },
 		browsed: func(context.Context) (*browsed, error) {
 			if w.browsed == nil {

@@ -20,7 +20,7 @@ func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.done()
+	defer c.hangUp()
 	start := time.Now()
 	if err := a.progress(&printer.Flags{}).poll(ctx, c, "", func(context.Context) (bool, string, error) {
 		asked++

@@ -15,8 +15,7 @@ import (
 )
 
 func (a *app) infoCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "info",
 		Short: "Show the state of this cluster and of its peerings",
 		Long: `Show the state of this cluster and of its peerings. It exits with 3 if something is not as
@@ -29,34 +28,31 @@ entente info -o json
 entente info --get cluster.clusterId
 entente info --get peers[0].conditions
 entente info peer office`),
-		Args: args(cobra.NoArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			info, err := c.self(ctx)
+	}, func(ctx context.Context, r *run) error {
+		info, err := r.self(ctx)
+		if err != nil {
+			return err
+		}
+		peers, err := r.peers(ctx)
+		if err != nil {
+			return err
+		}
+		wrong := problems(info, peers)
+		if r.output.Structured() {
+			v, err := infoValue(info, peers, wrong)
 			if err != nil {
 				return err
 			}
-			peers, err := c.peers(ctx)
-			if err != nil {
+			if err := r.writeValue(v); err != nil {
 				return err
 			}
-			wrong := problems(info, peers)
-			if output.Structured() {
-				v, err := infoValue(info, peers, wrong)
-				if err != nil {
-					return err
-				}
-				if err := output.WriteValue(a.out, v); err != nil {
-					return err
-				}
-			} else {
-				a.printInfo(info, peers)
-			}
-			return unhealthy(wrong)
-		}),
-	}
-	output.Add(cmd, printer.FormTable)
+		} else {
+			a.printInfo(info, peers)
+		}
+		return unhealthy(wrong)
+	}, printer.FormTable)
 	cmd.AddCommand(a.infoPeerCommand())
-	return a.completes(cmd, 0, nil)
+	return cmd
 }
 
 func infoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong []string) (any, error) {

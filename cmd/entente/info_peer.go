@@ -19,8 +19,7 @@ import (
 )
 
 func (a *app) infoPeerCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "peer [PEER...]",
 		Short: "Show all about peers, by name or cluster ID",
 		Long: `Show all about peers, by name or cluster ID; all of them if none is named: how each
@@ -35,49 +34,33 @@ entente info peer office
 entente info peer office --get tunnel.roundTrip
 entente info peer office --get 'labels["topology.kubernetes.io/region"]'
 entente info peer office lab -o json`),
-		Args: args(cobra.ArbitraryArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			peers, err := c.named(ctx, argv)
-			if err != nil {
-				return err
-			}
-			if output.Structured() && len(argv) == 1 {
-				return output.Write(a.out, peers[0])
-			}
-			none := "Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>"
-			if done, err := printed(a, &output, peers, "No peers yet.", none); done {
-				return err
-			}
-			own, err := c.self(ctx)
-			if err != nil {
-				return err
-			}
-			for i, p := range peers {
-				if i > 0 {
-					_, _ = fmt.Fprintln(a.out)
-				}
-				a.printPeer(p, own.GetProtocol())
-			}
-			return nil
-		}),
-	}
-	output.Add(cmd, printer.FormTable)
-	return a.completes(cmd, 1, peerNames)
-}
-
-func (c *cluster) named(ctx context.Context, names []string) ([]*ententev1.Peer, error) {
-	if len(names) == 0 {
-		return c.peers(ctx)
-	}
-	var out []*ententev1.Peer
-	for _, name := range names {
-		resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
+	}, func(ctx context.Context, r *run) error {
+		peers, err := named(r.argv, func(name string) (*ententev1.Peer, error) {
+			resp, err := r.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
+			return resp.GetPeer(), r.call("get peer "+name, err)
+		}, func() ([]*ententev1.Peer, error) { return r.peers(ctx) })
 		if err != nil {
-			return nil, c.call("get peer "+name, err)
+			return err
 		}
-		out = append(out, resp.GetPeer())
-	}
-	return out, nil
+		if r.output.Structured() && len(r.argv) == 1 {
+			return r.write(peers[0])
+		}
+		none := "Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>"
+		if r.output.Structured() || len(peers) == 0 {
+			return printList(r, peers, "No peers yet.", none, nil)
+		}
+		own, err := r.self(ctx)
+		if err != nil {
+			return err
+		}
+		for i, p := range peers {
+			if i > 0 {
+				_, _ = fmt.Fprintln(a.out)
+			}
+			a.printPeer(p, own.GetProtocol())
+		}
+		return nil
+	}, printer.FormTable)
 }
 
 // printPeer prints a peer; own is the protocol revision of this cluster's agent.

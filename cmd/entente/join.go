@@ -20,8 +20,7 @@ import (
 func (a *app) joinCommand() *cobra.Command {
 	var name string
 	var whom invitation
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "join TOKEN | HOST:PORT | ID@HOST:PORT",
 		Short: "Make this cluster and another trust each other",
 		Long: `Make this cluster and another trust each other. Nothing is shared by that.
@@ -49,28 +48,24 @@ entente approve office --code 042917
 
 # Without a token: each side names the other's ID (entente info --get cluster.clusterId)
 entente join k2a7…@office.example.com:7443`),
-		Args: args(cobra.ExactArgs(1)),
 		PreRunE: func(_ *cobra.Command, argv []string) (err error) {
 			whom, err = a.readInvitation(argv[0])
 			return err
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			p := a.progress(&output)
-			p.wait(c.label, "the other cluster")
-			peer, err := whom.join(ctx, c, name)
-			p.clear()
-			if ctx.Err() != nil {
-				return whom.interrupted(ctx, c)
-			}
-			if err != nil {
-				return err
-			}
-			return a.joined(ctx, c, p, &output, whom, peer)
-		}),
-	}
+	}, func(ctx context.Context, r *run) error {
+		r.progress.wait(r.label, "the other cluster")
+		peer, err := whom.join(ctx, r.cluster, name)
+		r.progress.clear()
+		if ctx.Err() != nil {
+			return whom.interrupted(ctx, r.cluster)
+		}
+		if err != nil {
+			return err
+		}
+		return r.joined(ctx, whom, peer)
+	})
 	cmd.Flags().StringVar(&name, "name", "", "What to call the peer here (default: the name that it gives itself)")
-	output.Add(cmd)
-	return a.completes(cmd, 0, nil)
+	return cmd
 }
 
 // invitation is how another cluster is named to join it.
@@ -152,34 +147,34 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 }
 
 // joined tells what came of joining, and what to do next.
-func (a *app) joined(ctx context.Context, c *cluster, p *progress, output *printer.Flags, whom invitation, peer *ententev1.Peer) error {
+func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer) error {
 	name := format.ShortName(peer)
 	switch {
 	case whom.token != "" || isTrue(peer, "Trusted"):
-		p.done(c.label, "Joined cluster %s (%s)", name, peer.GetClusterId())
+		r.done("Joined cluster %s (%s)", name, peer.GetClusterId())
 	case whom.id != "":
-		p.done(c.label, "Approved cluster %s (%s)", name, peer.GetClusterId())
+		r.done("Approved cluster %s (%s)", name, peer.GetClusterId())
 	default:
-		p.done(c.label, "Introduced to cluster %s (%s)", name, peer.GetClusterId())
+		r.done("Introduced to cluster %s (%s)", name, peer.GetClusterId())
 	}
-	if output.Structured() {
-		return output.Write(a.out, peer)
+	if r.output.Structured() {
+		return r.write(peer)
 	}
 	if isTrue(peer, "Trusted") || whom.token != "" {
-		a.next("Ask it for resources with:\n  entente peer %s", name)
+		r.next("Ask it for resources with:\n  entente peer %s", name)
 		return nil
 	}
 	// How this cluster is called there is not known; its ID always leads to it.
 	id := "THIS-CLUSTER"
-	if here, err := c.self(ctx); err == nil {
+	if here, err := r.self(ctx); err == nil {
 		id = here.GetClusterId()
 	}
 	if whom.id != "" {
-		_, _ = fmt.Fprintf(a.out, "\nTrust is there as soon as the other side approves this cluster:\n  entente approve %s\n", id)
+		_, _ = fmt.Fprintf(r.out, "\nTrust is there as soon as the other side approves this cluster:\n  entente approve %s\n", id)
 		return nil
 	}
 	// The code is not in the commands: copying it would not compare anything.
-	_, _ = fmt.Fprintf(a.out, `
+	_, _ = fmt.Fprintf(r.out, `
 The code is %s. Nothing is trusted yet.
 
 1. Ask the other side's administrator, by a way that you trust, which code they see:

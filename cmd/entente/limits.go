@@ -6,8 +6,8 @@ const (
 	// maxTokenLine is the most bytes of the line on standard input that holds a
 	// token.
 	maxTokenLine = 16 << 10
-	// maxPages is the most pages of a list.
-	maxPages = 200
+	// maxNamespaces is the most namespaces that the shell is offered.
+	maxNamespaces = 500
 	// infoDomains is how many domains `entente info` has a line for.
 	infoDomains = 8
 )

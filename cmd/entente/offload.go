@@ -15,15 +15,14 @@ import (
 )
 
 func (a *app) offloadCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "offload", Short: "Let pods run in other clusters"}, a.offloadNamespaceCommand())
+	return a.group(&cobra.Command{Use: "offload", Short: "Let pods run in other clusters"}, a.offloadNamespaceCommand())
 }
 
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
-	var output printer.Flags
 	strategies, mappings := []string{"Local", "Remote", "LocalAndRemote"}, []string{"Suffixed", "Same"}
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "namespace NAMESPACE",
 		Short: "Let the pods of a namespace run in other clusters",
 		Long: `Let the pods of a namespace run in other clusters, where this one consumes.
@@ -38,7 +37,6 @@ entente offload namespace shop
 
 # Only abroad, only at one peer, under the same name there
 entente offload namespace batch --strategy Remote --peer office --mapping Same`),
-		Args: args(cobra.ExactArgs(1)),
 		PreRunE: func(*cobra.Command, []string) error {
 			if !slices.Contains(strategies, strategy) {
 				return usageError("--strategy %q: want one of %v", strategy, strategies)
@@ -48,49 +46,41 @@ entente offload namespace batch --strategy Remote --peer office --mapping Same`)
 			}
 			return nil
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			p := a.progress(&output)
-			req := &ententev1.OffloadNamespaceRequest{
-				Namespace: "namespaces/" + argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
-			}
-			if _, err := c.admin.OffloadNamespace(ctx, req); err != nil {
-				return c.call("offload namespace "+argv[0], err)
-			}
-			p.done(c.label, "Pods of namespace %s may run by strategy %s", argv[0], strategy)
-			return a.result(&output, req)
-		}),
-	}
+	}, func(ctx context.Context, r *run) error {
+		req := &ententev1.OffloadNamespaceRequest{
+			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
+		}
+		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
+			return r.call("offload namespace "+r.argv[0], err)
+		}
+		r.done("Pods of namespace %s may run by strategy %s", r.argv[0], strategy)
+		return r.result(req)
+	})
 	cmd.Flags().StringVar(&strategy, "strategy", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote")
 	cmd.Flags().StringVar(&mapping, "mapping", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
 	complete(cmd, "strategy", strategies...)
 	complete(cmd, "mapping", mappings...)
 	a.completesFlag(cmd, "peer", peerNames)
-	output.Add(cmd)
-	return a.completes(cmd, 1, namespaceNames)
+	return cmd
 }
 
 func (a *app) offloadingsCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "offloadings",
 		Short: "List the namespaces whose pods may run in other clusters",
 		Long: `List the namespaces whose pods may run in other clusters, and how each is there.
 -o wide shows it for each provider, with what the namespace is called there.`,
 		Example: indent("entente offloadings\nentente offloadings -o wide"),
-		Args:    args(cobra.NoArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			all, err := c.offloadings(ctx)
-			if err != nil {
-				return err
-			}
-			next := "Let the pods of one run in other clusters with:\n  entente offload namespace NAMESPACE"
-			if done, err := printed(a, &output, all, "No namespace is offloaded.", next); done {
-				return err
-			}
-			if output.Form == printer.FormWide {
-				a.offloadingsWide(all)
-				return nil
+	}, func(ctx context.Context, r *run) error {
+		all, err := r.offloadings(ctx)
+		if err != nil {
+			return err
+		}
+		next := "Let the pods of one run in other clusters with:\n  entente offload namespace NAMESPACE"
+		return printList(r, all, "No namespace is offloaded.", next, func() *printer.Table {
+			if r.output.Form == printer.FormWide {
+				return a.offloadingsWide(all)
 			}
 			t := a.noted("NAMESPACE", "STRATEGY", "MAPPING", "STATE", "PROVIDERS", "AGE", "WHY")
 			for _, o := range all {
@@ -101,15 +91,12 @@ func (a *app) offloadingsCommand() *cobra.Command {
 				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), "Pending"),
 					cmp.Or(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), o.GetMessage())
 			}
-			t.Flush()
-			return nil
-		}),
-	}
-	output.Add(cmd, printer.FormTable, printer.FormWide)
-	return a.completes(cmd, 0, nil)
+			return t
+		})
+	}, printer.FormTable, printer.FormWide)
 }
 
-func (a *app) offloadingsWide(all []*ententev1.Offloading) {
+func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
 	t := a.noted("NAMESPACE", "PROVIDER", "CALLED THERE", "STATE", "WHY")
 	for _, o := range all {
 		for _, in := range o.GetClusters() {
@@ -119,40 +106,28 @@ func (a *app) offloadingsWide(all []*ententev1.Offloading) {
 			t.Row(format.Short(o.GetNamespace()), "-", "-", cmp.Or(o.GetState(), "Pending"), o.GetMessage())
 		}
 	}
-	t.Flush()
-}
-
-// offloadings returns the namespaces whose pods may run in other clusters.
-func (c *cluster) offloadings(ctx context.Context) ([]*ententev1.Offloading, error) {
-	return pages(func(token string) ([]*ententev1.Offloading, string, error) {
-		resp, err := c.admin.ListOffloadings(ctx, &ententev1.ListOffloadingsRequest{PageSize: pageSize, PageToken: token})
-		return resp.GetOffloadings(), resp.GetNextPageToken(), c.call("list offloadings", err)
-	})
+	return t
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "namespace NAMESPACE",
 		Short: "Stop letting the pods of a namespace run in other clusters",
 		Long: `Stop letting the pods of a namespace run in other clusters. What runs abroad
 ends there, and its controller creates it again here.`,
 		Example: indent("entente unoffload namespace shop"),
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			p := a.progress(&output)
-			req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + argv[0]}
-			switch _, err := c.admin.UnoffloadNamespace(ctx, req); {
-			case client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED":
-				p.done(c.label, "Namespace %s is not offloaded: nothing to do", argv[0])
-			case err != nil:
-				return c.call("unoffload namespace "+argv[0], err)
-			default:
-				p.done(c.label, "New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", argv[0], argv[0])
-			}
-			return a.result(&output, req)
-		}),
-	}
-	output.Add(cmd)
-	return group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, a.completes(cmd, 1, offloadedNames))
+	}, func(ctx context.Context, r *run) error {
+		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + r.argv[0]}
+		switch _, err := r.admin.UnoffloadNamespace(ctx, req); {
+		case client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED":
+			r.done("Namespace %s is not offloaded: nothing to do", r.argv[0])
+		case err != nil:
+			return r.call("unoffload namespace "+r.argv[0], err)
+		default:
+			r.done("New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", r.argv[0], r.argv[0])
+		}
+		return r.result(req)
+	})
+	a.completes(cmd, offloadedNames)
+	return a.group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, cmd)
 }

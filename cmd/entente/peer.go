@@ -25,13 +25,12 @@ type peerFlags struct {
 	ask     askFlags
 	name    string
 	dryRun  bool
-	timeout time.Duration
-	output  printer.Flags
+	timeout timeout
 }
 
 func (a *app) peerCommand() *cobra.Command {
 	var f peerFlags
-	cmd := &cobra.Command{
+	cmd := a.offline(&cobra.Command{
 		Use:   "peer [PEER]",
 		Short: "Use resources of another cluster",
 		Long: `Use resources of another cluster: this one becomes the consumer, the other the
@@ -65,93 +64,78 @@ entente peer office --resources nvidia.com/gpu=1 --duration 24h --no-network --p
 
 # From the peer that offers ARM nodes at the lowest price
 entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/arch=arm64`),
-		Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			peer, err := f.whomOf(cmd, argv)
-			if err != nil {
-				return err
-			}
-			req, err := f.ask.request()
-			if err != nil {
-				return err
-			}
-			req.PeerSelector = f.whom.selector
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
-			p := &peeringRun{app: a, progress: a.progress(&f.output), flags: &f}
-			if p.sides, err = a.sides(ctx, p.progress, peer, f.remote); err != nil {
-				return err
-			}
-			defer p.sides.done()
-			return p.run(ctx, req)
-		},
-	}
+	}, func(ctx context.Context, r *run) error {
+		peer, err := f.whomOf(r)
+		if err != nil {
+			return err
+		}
+		req, err := f.ask.request()
+		if err != nil {
+			return err
+		}
+		req.PeerSelector = f.whom.selector
+		ctx, cancel := f.timeout.bound(ctx)
+		defer cancel()
+		p := &peeringRun{run: r, flags: &f}
+		if p.sides, err = r.sides(ctx, peer, f.remote); err != nil {
+			return err
+		}
+		defer p.sides.hangUp()
+		return p.do(ctx, req)
+	})
 	f.remote.add(cmd)
 	f.whom.add(cmd)
 	f.ask.add(cmd)
 	f.ask.addRenewal(cmd)
 	cmd.Flags().StringVar(&f.name, "name", "", "What to call the peer here, where it joins now (default: the name that it gives itself)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait for everything together")
-	f.output.Add(cmd)
-	return a.completes(cmd, 1, peerNames)
+	f.timeout.add(cmd, 2*time.Minute, "How long to wait for everything together")
+	return cmd
 }
 
 // whomOf checks that the arguments say in one way who is asked, and returns the
 // name of the peer; it is empty where remote flags lead to it.
-func (f *peerFlags) whomOf(cmd *cobra.Command, argv []string) (string, error) {
-	if err := f.output.Check(); err != nil {
-		return "", usageError("%w", err)
-	}
-	if f.timeout <= 0 {
-		return "", usageError("--timeout %s: must be positive", f.timeout)
-	}
-	ways := len(argv)
-	for _, given := range []bool{f.remote.given(), f.whom.given()} {
-		if given {
-			ways++
-		}
-	}
+func (f *peerFlags) whomOf(r *run) (string, error) {
+	ways := count(len(r.argv) == 1, f.remote.given(), f.whom.given())
 	switch {
 	case ways == 0:
-		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", cmd.CommandPath())
+		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", r.path)
 	case ways > 1:
 		return "", usageError("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
 	case f.whom.given():
 		return anyPeer, nil
-	case len(argv) == 1:
-		return argv[0], nil
+	case len(r.argv) == 1:
+		return r.argv[0], nil
 	}
 	return "", nil
 }
 
 // peeringRun is one run of peer.
 type peeringRun struct {
-	app      *app
-	progress *progress
-	sides    *sides
-	flags    *peerFlags
+	*run
+	*sides
+	flags *peerFlags
 	// request is the name of the ask, and asked says that this run wrote it, and so
 	// knows whether it wants a tunnel.
 	request string
 	asked   bool
 }
 
-func (p *peeringRun) run(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
-	if p.sides.remote != nil {
+func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
+	if p.remote != nil {
 		if err := p.trust(ctx); err != nil {
 			return err
 		}
 	}
-	local := &p.sides.local
-	if p.sides.remote == nil && local.peer != anyPeer {
+	local := &p.local
+	if p.remote == nil && local.peer != anyPeer {
 		if err := p.mayAsk(ctx); err != nil {
 			return err
 		}
 	}
 	req.Peer = peerName(local.peer)
 	if p.flags.dryRun {
-		return p.app.dryRun(ctx, local.cluster, &p.flags.output, req)
+		return p.dryRun(ctx, req)
 	}
 	if local.peer == anyPeer {
 		// An ask of any peer has no name to find it again by.
@@ -176,7 +160,7 @@ func (p *peeringRun) stands(err error) error {
 
 // await waits until what was asked for can be used.
 func (p *peeringRun) await(ctx context.Context) error {
-	local := &p.sides.local
+	local := &p.local
 	if local.peer != anyPeer {
 		if err := p.progress.await(ctx, *local, hintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
 			return err
@@ -184,7 +168,7 @@ func (p *peeringRun) await(ctx context.Context) error {
 		if err := p.progress.await(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
 			return err
 		}
-		p.progress.done(local.label, "Connected to the peer's agent")
+		p.done("Connected to the peer's agent")
 	}
 	peering, err := p.contract(ctx)
 	if err != nil {
@@ -196,31 +180,31 @@ func (p *peeringRun) await(ctx context.Context) error {
 	if err := p.node(ctx, peering); err != nil {
 		return err
 	}
-	if p.flags.output.Structured() {
-		resp, err := local.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(p.request)})
+	if p.output.Structured() {
+		peering, err := p.peering(ctx, p.request)
 		if err != nil {
-			return local.call("get peering "+p.request, err)
+			return err
 		}
-		return p.flags.output.Write(p.app.out, resp.GetPeering())
+		return p.write(peering)
 	}
-	p.app.next("Let the pods of a namespace run there with:\n  entente offload namespace NAMESPACE")
+	p.next("Let the pods of a namespace run there with:\n  entente offload namespace NAMESPACE")
 	return nil
 }
 
-func (a *app) dryRun(ctx context.Context, c *cluster, output *printer.Flags, req *ententev1.CreatePeeringRequest) error {
+func (r *run) dryRun(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
 	req.ValidateOnly = true
-	resp, err := c.admin.CreatePeering(ctx, req)
+	resp, err := r.admin.CreatePeering(ctx, req)
 	if err != nil {
-		return c.call("ask for an offer", err)
+		return r.call("ask for an offer", err)
 	}
-	if output.Structured() {
-		return output.Write(a.out, resp)
+	if r.output.Structured() {
+		return r.write(resp)
 	}
 	provider := printer.Clean(cmp.Or(format.Short(resp.GetProvider()), "the provider"))
 	if req.GetPeer() == peerName(anyPeer) {
-		_, _ = fmt.Fprintf(a.out, "Of all that fit, %s is the cheapest and would offer:\n", provider)
+		_, _ = fmt.Fprintf(r.out, "Of all that fit, %s is the cheapest and would offer:\n", provider)
 	}
-	a.printPreview(provider, resp.GetAdvertisement())
+	r.printPreview(provider, resp.GetAdvertisement())
 	return nil
 }
 
@@ -238,7 +222,7 @@ func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 
 // ask writes the ask, unless it is there already.
 func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
-	local := p.sides.local
+	local := p.local
 	whom := local.peer
 	if whom == anyPeer {
 		whom = "all peers that fit"
@@ -246,7 +230,7 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 	resp, err := p.create(ctx, req)
 	if err == nil {
 		p.request, p.asked = resp.GetPeeringRequest(), true
-		p.progress.done(local.label, "Asked %s for resources (PeeringRequest %s)", whom, p.request)
+		p.done("Asked %s for resources (PeeringRequest %s)", whom, p.request)
 		return nil
 	}
 	facts := client.Facts(err)
@@ -254,9 +238,9 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 		return err
 	}
 	p.request = facts["peeringRequest"]
-	p.progress.done(local.label, "Asks %s for resources already (PeeringRequest %s)", whom, p.request)
+	p.done("Asks %s for resources already (PeeringRequest %s)", whom, p.request)
 	if anything(req) {
-		p.progress.note(local.label, "what the flags ask for was not applied; change the ask with: entente amend %s", p.request)
+		p.note("what the flags ask for was not applied; change the ask with: entente amend %s", p.request)
 	}
 	return nil
 }
@@ -264,7 +248,7 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 // create writes the ask, once one of the same name that is being taken down is
 // gone.
 func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
-	local := p.sides.local
+	local := p.local
 	var resp *ententev1.CreatePeeringResponse
 	var failed error
 	err := p.progress.poll(ctx, local.cluster, hintEnding, func(ctx context.Context) (bool, string, error) {
@@ -295,7 +279,7 @@ func sameAgain(req *ententev1.CreatePeeringRequest) error {
 // same says whether a name is that of the peer of this run; it is empty where any
 // peer is asked.
 func (p *peeringRun) same(ctx context.Context, name string) bool {
-	local := p.sides.local
+	local := p.local
 	if local.peer == anyPeer || name == "" {
 		return name == "" && local.peer == anyPeer
 	}

@@ -15,7 +15,7 @@ import (
 // side approved is asked, as the other side's approval may be on its way. What cannot
 // be looked up is left to the ask, which fails for the same reason.
 func (p *peeringRun) mayAsk(ctx context.Context) error {
-	local := p.sides.local
+	local := p.local
 	var since time.Time
 	return p.progress.poll(ctx, local.cluster, hintTrusted, func(ctx context.Context) (bool, string, error) {
 		peer, err := local.find(ctx, local.peer)
@@ -34,7 +34,7 @@ func (p *peeringRun) mayAsk(ctx context.Context) error {
 // trust joins the two clusters where they have not joined yet, and learns what
 // the peer is called here.
 func (p *peeringRun) trust(ctx context.Context) error {
-	local, remote := &p.sides.local, p.sides.remote
+	local, remote := &p.local, p.remote
 	known, err := local.find(ctx, local.peer)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	}
 	if isTrue(known, "Trusted") && isTrue(back, "Trusted") {
 		local.peer = format.ShortName(known)
-		p.progress.done(local.label, "The two clusters have joined already; the peer is called %s here", local.peer)
+		p.done("The two clusters have joined already; the peer is called %s here", local.peer)
 		return nil
 	}
 	if p.flags.dryRun {
@@ -56,8 +56,8 @@ func (p *peeringRun) trust(ctx context.Context) error {
 		return err
 	}
 	local.peer = format.ShortName(joined)
-	p.progress.done(local.label, "The peer is called %s here", local.peer)
-	for _, s := range p.sides.each() {
+	p.done("The peer is called %s here", local.peer)
+	for _, s := range p.each() {
 		if err := p.progress.await(ctx, s, hintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 // join joins the two clusters in the direction in which one can dial the other,
 // and returns the remote one as it is known here.
 func (p *peeringRun) join(ctx context.Context) (*ententev1.Peer, error) {
-	local, remote := p.sides.local, p.sides.remote
+	local, remote := p.local, p.remote
 	joined, err := p.redeem(ctx, remote.cluster, local.cluster, p.flags.name)
 	reason := client.ReasonOf(err)
 	if reason != "NO_ENDPOINT" && reason != "PEER_UNREACHABLE" {

@@ -25,7 +25,7 @@ const (
 // contract waits until both signed, and, where the provider can be reached, until
 // the contract is in force there, too.
 func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
-	local := &p.sides.local
+	local := &p.local
 	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
 		if refused(accepted) {
@@ -39,15 +39,15 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	}
 	if local.peer == anyPeer {
 		local.peer = format.Short(cmp.Or(peering.GetProvider(), peering.GetPeer()))
-		p.progress.done(local.label, "Of all that fit, %s is the provider", local.peer)
+		p.done("Of all that fit, %s is the provider", local.peer)
 	}
 	contract, err := local.contract(ctx, peering.GetContract())
 	if err != nil {
 		return nil, err
 	}
-	p.progress.done(local.label, "Contract %s is signed by both: %s until %s, %s", contract.GetContractId(),
+	p.done("Contract %s is signed by both: %s until %s, %s", contract.GetContractId(),
 		format.Amounts(contract.GetResources()), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), cost(contract))
-	remote := p.sides.remote
+	remote := p.remote
 	if remote == nil {
 		return peering, nil
 	}
@@ -94,7 +94,7 @@ func (p *progress) awaitPeering(ctx context.Context, c *cluster, name string, ch
 
 // network waits until traffic passes, where the contract wants a tunnel.
 func (p *peeringRun) network(ctx context.Context) error {
-	for _, s := range p.sides.each() {
+	for _, s := range p.each() {
 		var tunnel *ententev1.Tunnel
 		wanted, unwanted := true, time.Time{}
 		err := p.progress.await(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
@@ -121,7 +121,7 @@ func (p *peeringRun) network(ctx context.Context) error {
 
 // node waits until the virtual node takes pods.
 func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error {
-	local := p.sides.local
+	local := p.local
 	var node string
 	err := p.progress.await(ctx, local, hintNode, func(peer *ententev1.Peer) (bool, string, error) {
 		for _, c := range openContracts(peer, "Consumer") {
@@ -135,7 +135,7 @@ func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error
 	if err != nil {
 		return err
 	}
-	p.progress.done(local.label, "Virtual node %s is Ready", node)
+	p.done("Virtual node %s is Ready", node)
 	return nil
 }
 

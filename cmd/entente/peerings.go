@@ -12,8 +12,7 @@ import (
 )
 
 func (a *app) peeringsCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "peerings [PEERING...]",
 		Short: "List what this cluster asks for, and what came of it",
 		Long: `List what this cluster asks of others, its PeeringRequests, and what came of each.
@@ -22,20 +21,18 @@ price ceiling.`,
 		Example: indent(`entente peerings
 entente peerings office -o yaml
 entente peerings office --get contract`),
-		Args: args(cobra.ArbitraryArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			peerings, err := c.namedPeerings(ctx, argv)
-			if err != nil {
-				return err
-			}
-			if output.Structured() && len(argv) == 1 {
-				return output.Write(a.out, peerings[0])
-			}
-			if done, err := printed(a, &output, peerings, "Nothing is asked for.", "Ask a peer with:\n  entente peer PEER"); done {
-				return err
-			}
+	}, func(ctx context.Context, r *run) error {
+		peerings, err := named(r.argv, func(name string) (*ententev1.Peering, error) { return r.peering(ctx, name) },
+			func() ([]*ententev1.Peering, error) { return r.peerings(ctx) })
+		if err != nil {
+			return err
+		}
+		if r.output.Structured() && len(r.argv) == 1 {
+			return r.write(peerings[0])
+		}
+		return printList(r, peerings, "Nothing is asked for.", "Ask a peer with:\n  entente peer PEER", func() *printer.Table {
 			t := a.noted("PEERING", "PEER", "RESOURCES", "ACCEPTED", "CONTRACT", "NODE", "WHY")
-			if output.Form == printer.FormWide {
+			if r.output.Form == printer.FormWide {
 				t = a.noted("PEERING", "PEER", "RESOURCES", "CEILING", "ACCEPTED", "CONTRACT", "NODE", "WHY")
 			}
 			for _, p := range peerings {
@@ -44,19 +41,16 @@ entente peerings office --get contract`),
 					note = cmp.Or(p.GetAccepted().GetMessage(), p.GetAccepted().GetReason())
 				}
 				cells := []string{format.Short(p.GetName()), providerOf(p)}
-				if output.Form == printer.FormWide {
+				if r.output.Form == printer.FormWide {
 					cells = append(cells, asked(p.GetResources()), format.Money(p.GetPriceCeiling(), "-"))
 				} else {
 					cells = append(cells, askedBriefly(p.GetResources()))
 				}
 				t.Row(append(cells, cmp.Or(p.GetAccepted().GetStatus(), "Unknown"), cmp.Or(format.Short(p.GetContract()), "-"), cmp.Or(p.GetNode(), "-"), note)...)
 			}
-			t.Flush()
-			return nil
-		}),
-	}
-	output.Add(cmd, printer.FormTable, printer.FormWide)
-	return a.completes(cmd, 1, peeringNames)
+			return t
+		})
+	}, printer.FormTable, printer.FormWide)
 }
 
 // providerOf is who lends, or whom the ask is for.
@@ -83,31 +77,4 @@ func askedBriefly(r *ententev1.ResourceList) string {
 		return asked(r)
 	}
 	return format.Briefly(r)
-}
-
-func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
-	return pages(func(token string) ([]*ententev1.Peering, string, error) {
-		resp, err := c.admin.ListPeerings(ctx, &ententev1.ListPeeringsRequest{PageSize: pageSize, PageToken: token})
-		return resp.GetPeerings(), resp.GetNextPageToken(), c.call("list peerings", err)
-	})
-}
-
-func (c *cluster) peering(ctx context.Context, name string) (*ententev1.Peering, error) {
-	resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
-	return resp.GetPeering(), c.call("get peering "+name, err)
-}
-
-func (c *cluster) namedPeerings(ctx context.Context, names []string) ([]*ententev1.Peering, error) {
-	if len(names) == 0 {
-		return c.peerings(ctx)
-	}
-	var out []*ententev1.Peering
-	for _, name := range names {
-		p, err := c.peering(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, p)
-	}
-	return out, nil
 }

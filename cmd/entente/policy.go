@@ -13,14 +13,13 @@ import (
 )
 
 func (a *app) policyCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "policy", Short: "Test the policies by which this cluster provides resources"}, a.policyTestCommand())
+	return a.group(&cobra.Command{Use: "policy", Short: "Test the policies by which this cluster provides resources"}, a.policyTestCommand())
 }
 
 func (a *app) policyTestCommand() *cobra.Command {
 	var ask askFlags
-	var output printer.Flags
 	var req *ententev1.CreatePeeringRequest
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "test [PEER]",
 		Short: "Show what this cluster would offer a peer that asked, and why",
 		Long: `Show what this cluster would offer a peer that asked now, by which PeeringPolicy,
@@ -30,63 +29,57 @@ PEER it shows each peer; without amounts, all that the policy gives.
 It exits with 5 if the peer that is named would get nothing.`,
 		Example: indent(`entente policy test
 entente policy test office --resources cpu=64,memory=256Gi`),
-		Args: args(cobra.MaximumNArgs(1)),
 		PreRunE: func(*cobra.Command, []string) (err error) {
 			req, err = ask.request()
 			return err
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			peer := anyPeer
-			if len(argv) == 1 {
-				peer = argv[0]
-			}
-			return a.testPolicy(ctx, c, &output, &ententev1.TestPolicyRequest{
-				Peer: peerName(peer), Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(),
-				NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
-				NoNetwork: req.GetNoNetwork(),
-			})
-		}),
-	}
+	}, func(ctx context.Context, r *run) error {
+		peer := anyPeer
+		if len(r.argv) == 1 {
+			peer = r.argv[0]
+		}
+		return r.testPolicy(ctx, &ententev1.TestPolicyRequest{
+			Peer: peerName(peer), Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(),
+			NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
+			NoNetwork: req.GetNoNetwork(),
+		})
+	}, printer.FormTable)
 	ask.add(cmd)
-	output.Add(cmd, printer.FormTable)
-	return a.completes(cmd, 1, peerNames)
+	return cmd
 }
 
-func (a *app) testPolicy(ctx context.Context, c *cluster, output *printer.Flags, req *ententev1.TestPolicyRequest) error {
-	resp, err := c.admin.TestPolicy(ctx, req)
+func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) error {
+	resp, err := r.admin.TestPolicy(ctx, req)
 	if err != nil {
-		return c.call("test the policy", err)
+		return r.call("test the policy", err)
 	}
 	results := resp.GetResults()
-	one := req.GetPeer() != peerName(anyPeer) && len(results) == 1
+	if req.GetPeer() == peerName(anyPeer) || len(results) != 1 {
+		return printList(r, results, "No peer is known.", "", func() *printer.Table { return r.testTable(results) })
+	}
+	one := results[0]
+	ad, peer := one.GetAdvertisement(), format.Short(one.GetPeer())
+	if err := r.result(one); err != nil {
+		return err
+	}
 	switch {
-	case output.Structured() && one:
-		err = output.Write(a.out, results[0])
-	case output.Structured():
-		err = printer.WriteList(output, a.out, results)
-	case one && results[0].GetAdvertisement() != nil:
-		when := ""
-		if results[0].GetReason() != "" {
-			when = ", once an administrator approves its request"
-		}
-		_, _ = fmt.Fprintf(a.out, "Policy %s would offer %s%s:\n", results[0].GetPolicy(), format.Short(results[0].GetPeer()), when)
-		a.printAdvertisement(results[0].GetAdvertisement())
-		_, _ = fmt.Fprintln(a.out, printer.Clean(results[0].GetMessage()))
-	case one:
-		// The error says it.
-	case len(results) == 0:
-		a.none("No peer is known.", "")
-	default:
-		a.printTests(results)
+	case ad == nil:
+		return &codeError{exitRefused, fmt.Errorf("%s would get nothing: %s [%s]", peer,
+			printer.Clean(cmp.Or(one.GetMessage(), "no PeeringPolicy says why")), cmp.Or(one.GetReason(), "POLICY_REFUSED"))}
+	case r.output.Structured():
+		return nil
 	}
-	if err == nil && one && results[0].GetAdvertisement() == nil {
-		r := results[0]
-		return &codeError{exitRefused, fmt.Errorf("%s would get nothing: %s [%s]", format.Short(r.GetPeer()), printer.Clean(cmp.Or(r.GetMessage(), "no PeeringPolicy says why")), cmp.Or(r.GetReason(), "POLICY_REFUSED"))}
+	when := ""
+	if one.GetReason() != "" {
+		when = ", once an administrator approves its request"
 	}
-	return err
+	_, _ = fmt.Fprintf(r.out, "Policy %s would offer %s%s:\n", one.GetPolicy(), peer, when)
+	r.printAdvertisement(ad)
+	_, _ = fmt.Fprintln(r.out, printer.Clean(one.GetMessage()))
+	return nil
 }
 
-func (a *app) printTests(results []*ententev1.PolicyTest) {
+func (a *app) testTable(results []*ententev1.PolicyTest) *printer.Table {
 	t := a.noted("PEER", "POLICY", "ANSWER", "RESOURCES", "PRICE", "WHY")
 	for _, r := range results {
 		ad := r.GetAdvertisement()
@@ -100,5 +93,5 @@ func (a *app) printTests(results []*ententev1.PolicyTest) {
 		}
 		t.Row(format.Short(r.GetPeer()), cmp.Or(r.GetPolicy(), "-"), answer, format.Amounts(ad.GetResources()), format.PerHour(ad.GetHourly()), r.GetMessage())
 	}
-	t.Flush()
+	return t
 }

@@ -54,15 +54,6 @@ func (p *progress) note(cluster, format string, args ...any) {
 	_, _ = fmt.Fprintf(p.steps, " NOTE   (%s) %s\n", cluster, printer.Clean(fmt.Sprintf(format, args...)))
 }
 
-// none says that a list is empty, also in a pipe, where nothing else would say so, and
-// what can be done next, where somebody reads it.
-func (a *app) none(what, next string) {
-	_, _ = fmt.Fprintln(a.errOut, what)
-	if next != "" {
-		a.next("%s", next)
-	}
-}
-
 // next says what can be done next, where somebody reads it.
 func (a *app) next(format string, args ...any) {
 	if a.watched {

@@ -122,7 +122,7 @@ func TestWatchIsTriedAgainMoreAndMoreSeldom(t *testing.T) {
 		}
 		return nil, failure(peering.ReasonStopping, "the agent is about to stop")
 	}
-	if err := watch(ctx, a, &cluster{label: "local"}, "watch events", open, nil); err != nil {
+	if err := watch(ctx, &run{app: a, cluster: &cluster{label: "local"}}, "watch events", open, nil); err != nil {
 		t.Fatal(err)
 	}
 	const s = time.Second

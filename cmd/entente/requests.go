@@ -14,8 +14,7 @@ import (
 )
 
 func (a *app) requestsCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "requests [PEER]",
 		Short: "List what peers ask for and you have to approve",
 		Long: `List what peers ask for and an administrator has to approve, because the PeeringPolicy
@@ -23,29 +22,23 @@ says AfterApproval. A request lasts as long as the peer repeats it.`,
 		Example: indent(`entente requests
 entente approve request office/5f1d…
 entente deny request office/5f1d…`),
-		Args: args(cobra.MaximumNArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			peer := "-"
-			if len(argv) == 1 {
-				peer = argv[0]
-			}
-			requests, err := c.requests(ctx, peer)
-			if err != nil {
-				return err
-			}
-			if done, err := printed(a, &output, requests, "Nothing waits for approval.", ""); done {
-				return err
-			}
+	}, func(ctx context.Context, r *run) error {
+		peer := "-"
+		if len(r.argv) == 1 {
+			peer = r.argv[0]
+		}
+		requests, err := r.requests(ctx, peer)
+		if err != nil {
+			return err
+		}
+		return printList(r, requests, "Nothing waits for approval.", "", func() *printer.Table {
 			t := a.noted("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE", "ON WHAT TERMS")
 			for _, r := range requests {
 				t.Row(format.Short(r.GetName()), asked(r.GetResources()), format.Span(r.GetDuration(), "-"), format.Money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()), conditionsOf(r))
 			}
-			t.Flush()
-			return nil
-		}),
-	}
-	output.Add(cmd, printer.FormTable)
-	return a.completes(cmd, 1, peerNames)
+			return t
+		})
+	}, printer.FormTable)
 }
 
 // conditionsOf returns what a request asks for besides amounts, price and time: an
@@ -69,40 +62,25 @@ func conditionsOf(r *ententev1.PendingRequest) string {
 
 // requestDecision is approve request and deny request.
 func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
-	var output printer.Flags
 	var name string
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:     "request PEER/ID",
 		Short:   what,
 		Long:    what + ".\n\n`entente requests` lists what waits.",
 		Example: indent("entente requests\nentente " + verb + " request office/5f1d…"),
-		Args:    args(cobra.ExactArgs(1)),
 		PreRunE: func(_ *cobra.Command, argv []string) (err error) {
 			name, err = requestName(argv[0])
 			return err
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			if err := decide(ctx, c, name); err != nil {
-				return c.call(verb+" request "+argv[0], err)
-			}
-			a.progress(&output).done(c.label, did, format.Short(name))
-			if output.Structured() {
-				return output.WriteValue(a.out, map[string]any{"name": name})
-			}
-			return nil
-		}),
-	}
-	output.Add(cmd)
-	return a.completes(cmd, 1, requestNames)
-}
-
-// requests returns the requests of a peer that wait for approval; - is all peers.
-func (c *cluster) requests(ctx context.Context, peer string) ([]*ententev1.PendingRequest, error) {
-	return pages(func(token string) ([]*ententev1.PendingRequest, string, error) {
-		resp, err := c.admin.ListPeeringRequests(ctx, &ententev1.ListPeeringRequestsRequest{
-			Parent: peerName(peer), PageSize: pageSize, PageToken: token,
-		})
-		return resp.GetRequests(), resp.GetNextPageToken(), c.call("list requests", err)
+	}, func(ctx context.Context, r *run) error {
+		if err := decide(ctx, r.cluster, name); err != nil {
+			return r.call(verb+" request "+r.argv[0], err)
+		}
+		r.done(did, format.Short(name))
+		if r.output.Structured() {
+			return r.writeValue(map[string]any{"name": name})
+		}
+		return nil
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
@@ -20,19 +21,15 @@ func (r *remoteFlags) add(cmd *cobra.Command) {
 
 func (r *remoteFlags) given() bool { return r.kubeconfig != "" || r.context != "" }
 
-// remote reaches the other cluster.
-func (a *app) remote(ctx context.Context, r remoteFlags) (*cluster, error) {
+// reach reaches the other cluster.
+func (a *app) reach(ctx context.Context, r remoteFlags) (*cluster, error) {
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.KubeConfig = &r.kubeconfig
 	flags.Context = &r.context
 	if r.kubeconfig == "" {
 		flags.KubeConfig = a.flags.KubeConfig
 	}
-	namespace := r.namespace
-	if namespace == "" {
-		namespace = a.namespace
-	}
-	return a.connect(ctx, target{label: "remote", flags: flags, namespace: namespace})
+	return a.connect(ctx, target{label: "remote", flags: flags, namespace: cmp.Or(r.namespace, a.namespace)})
 }
 
 // side is one cluster of a peering, and what it calls the other one.
@@ -50,11 +47,11 @@ type sides struct {
 	remote *side
 }
 
-// done ends the connections.
-func (s *sides) done() {
-	s.local.done()
+// hangUp ends the connections.
+func (s *sides) hangUp() {
+	s.local.hangUp()
 	if s.remote != nil {
-		s.remote.done()
+		s.remote.hangUp()
 	}
 }
 
@@ -66,52 +63,51 @@ func (s *sides) each() []side {
 	return []side{s.local, *s.remote}
 }
 
+// count is how many of some ways are taken.
+func count(ways ...bool) (n int) {
+	for _, taken := range ways {
+		if taken {
+			n++
+		}
+	}
+	return n
+}
+
 // sides reaches the clusters of a peering: with remote flags both, and then it
 // learns who they are; otherwise the local one, which knows the other as peer.
-func (a *app) sides(ctx context.Context, p *progress, peer string, r remoteFlags) (*sides, error) {
-	local, err := a.local(ctx)
-	if err != nil {
+func (r *run) sides(ctx context.Context, peer string, f remoteFlags) (s *sides, err error) {
+	if r.cluster, err = r.app.local(ctx); err != nil {
 		return nil, err
 	}
-	s := &sides{local: side{local, peer}}
-	if !r.given() {
-		return s, nil
-	}
-	if err := a.meet(ctx, p, s, r); err != nil {
-		s.done()
-		return nil, err
+	s = &sides{local: side{r.cluster, peer}}
+	if f.given() {
+		if err := r.meet(ctx, s, f); err != nil {
+			s.hangUp()
+			return nil, err
+		}
 	}
 	return s, nil
 }
 
 // meet reaches the other cluster and introduces the two.
-func (a *app) meet(ctx context.Context, p *progress, s *sides, r remoteFlags) error {
-	remote, err := a.remote(ctx, r)
+func (r *run) meet(ctx context.Context, s *sides, f remoteFlags) error {
+	remote, err := r.reach(ctx, f)
 	if err != nil {
 		return err
 	}
 	s.remote = &side{cluster: remote}
-	here, err := s.local.self(ctx)
-	if err != nil {
-		return err
+	var met [2]*ententev1.GetInfoResponse
+	for i, side := range s.each() {
+		if met[i], err = side.self(ctx); err != nil {
+			return err
+		}
+		r.progress.done(side.label, "Reached cluster %s (%s)", met[i].GetClusterName(), met[i].GetClusterId())
 	}
-	p.done(s.local.label, "Reached cluster %s (%s)", here.GetClusterName(), here.GetClusterId())
-	there, err := remote.self(ctx)
-	if err != nil {
-		return err
+	s.local.peer, s.remote.peer = met[1].GetClusterId(), met[0].GetClusterId()
+	if s.local.peer == s.remote.peer {
+		return usageError("both kubeconfigs lead to the same cluster, %s", s.local.peer)
 	}
-	p.done(remote.label, "Reached cluster %s (%s)", there.GetClusterName(), there.GetClusterId())
-	if here.GetClusterId() == there.GetClusterId() {
-		return usageError("both kubeconfigs lead to the same cluster, %s", here.GetClusterId())
-	}
-	s.local.peer, s.remote.peer = there.GetClusterId(), here.GetClusterId()
 	return nil
-}
-
-// self is what a cluster says of itself.
-func (c *cluster) self(ctx context.Context) (*ententev1.GetInfoResponse, error) {
-	info, err := c.admin.GetInfo(ctx, &ententev1.GetInfoRequest{})
-	return info, c.call("reach the agent", err)
 }
 
 // await waits until what a side knows of its peer is as it should be.

@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) tokenCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return a.group(&cobra.Command{
 		Use:   "token",
 		Short: "Make, list and revoke one-time tokens with which other clusters join this one",
 	}, a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
@@ -24,8 +24,7 @@ func (a *app) tokenCommand() *cobra.Command {
 
 func (a *app) tokenCreateCommand() *cobra.Command {
 	var ttl time.Duration
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use:   "create",
 		Short: "Make a token with which one other cluster can join this one, once",
 		Long: `Make a token with which one other cluster can join this one, once.
@@ -38,77 +37,68 @@ entente token create
 
 # Make one that holds for two minutes, for a script
 TOKEN=$(entente token create --ttl 2m)`),
-		Args: args(cobra.NoArgs),
 		PreRunE: func(*cobra.Command, []string) error {
 			if ttl < time.Second || ttl > 15*time.Minute {
 				return usageError("--ttl %s: want from 1s to 15m", ttl)
 			}
 			return nil
 		},
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			resp, err := c.admin.CreateToken(ctx, &ententev1.CreateTokenRequest{Ttl: durationpb.New(ttl)})
-			if err != nil {
-				return c.call("make token", err)
-			}
-			if output.Structured() {
-				return output.Write(a.out, resp)
-			}
-			// The token alone goes to standard output, so that it can be piped.
-			_, _ = fmt.Fprintln(a.out, resp.GetToken())
-			a.next("Redeem it in the other cluster before %s:\n  entente join <token>", format.Moment(resp.GetExpireTime()))
-			return nil
-		}),
-	}
+	}, func(ctx context.Context, r *run) error {
+		resp, err := r.admin.CreateToken(ctx, &ententev1.CreateTokenRequest{Ttl: durationpb.New(ttl)})
+		if err != nil {
+			return r.call("make token", err)
+		}
+		if r.output.Structured() {
+			return r.write(resp)
+		}
+		// The token alone goes to standard output, so that it can be piped.
+		_, _ = fmt.Fprintln(a.out, resp.GetToken())
+		a.next("Redeem it in the other cluster before %s:\n  entente join <token>", format.Moment(resp.GetExpireTime()))
+		return nil
+	})
 	cmd.Flags().DurationVar(&ttl, "ttl", 15*time.Minute, "How long the token can be redeemed, at most 15m")
-	output.Add(cmd)
-	return a.completes(cmd, 0, nil)
+	return cmd
 }
 
 func (a *app) tokenListCommand() *cobra.Command {
 	var all bool
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.command(&cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
 		Short: "List the tokens that can still be redeemed, by name, without their secrets",
 		Long: `List the tokens that can still be redeemed, by name, without their secrets. --all
 lists those, too, that were redeemed and have not expired yet, and by whom.`,
 		Example: indent("entente token list\nentente token list --all -o json"),
-		Args:    args(cobra.NoArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			tokens, err := c.tokens(ctx)
-			if err != nil {
+	}, func(ctx context.Context, r *run) error {
+		tokens, err := r.tokens(ctx)
+		if err != nil {
+			return err
+		}
+		if !all {
+			tokens = slices.DeleteFunc(tokens, isRedeemed)
+		}
+		names := map[string]string{}
+		if all && !r.output.Structured() {
+			if names, err = r.namesByID(ctx); err != nil {
 				return err
 			}
-			if !all {
-				tokens = slices.DeleteFunc(tokens, isRedeemed)
+		}
+		return printList(r, tokens, "There are no tokens that can be redeemed.", "Make one with:\n  entente token create", func() *printer.Table {
+			t := a.table("NAME", "AGE", "EXPIRES IN")
+			if all {
+				t = a.table("NAME", "AGE", "EXPIRES IN", "REDEEMED BY")
 			}
-			if done, err := printed(a, &output, tokens, "There are no tokens that can be redeemed.", "Make one with:\n  entente token create"); done {
-				return err
-			}
-			if !all {
-				t := a.table("NAME", "AGE", "EXPIRES IN")
-				for _, k := range tokens {
-					t.Row(format.Short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()))
-				}
-				t.Flush()
-				return nil
-			}
-			names, err := c.namesByID(ctx)
-			if err != nil {
-				return err
-			}
-			t := a.table("NAME", "AGE", "EXPIRES IN", "REDEEMED BY")
 			for _, k := range tokens {
-				by := k.GetRedeemedBy()
-				t.Row(format.Short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()), cmp.Or(names[by], by, "-"))
+				cells := []string{format.Short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime())}
+				if by := k.GetRedeemedBy(); all {
+					cells = append(cells, cmp.Or(names[by], by, "-"))
+				}
+				t.Row(cells...)
 			}
-			t.Flush()
-			return nil
-		}),
-	}
+			return t
+		})
+	}, printer.FormTable)
 	cmd.Flags().BoolVar(&all, "all", false, "List redeemed tokens, too")
-	output.Add(cmd, printer.FormTable)
-	return a.completes(cmd, 0, nil)
+	return cmd
 }
 
 func isRedeemed(t *ententev1.Token) bool { return t.GetRedeemedBy() != "" }
@@ -124,8 +114,7 @@ func (c *cluster) namesByID(ctx context.Context) (map[string]string, error) {
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "revoke TOKEN...",
 		Short: "Revoke tokens that were not redeemed yet",
 		Long: `Revoke tokens that were not redeemed yet. TOKEN is the name that
@@ -133,31 +122,19 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 
 Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
 		Example: indent("entente token revoke 4k7qxw2m"),
-		Args:    args(cobra.MinimumNArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			p := a.progress(&output)
-			var done []*ententev1.RevokeTokenRequest
-			for _, id := range argv {
-				req := &ententev1.RevokeTokenRequest{Name: tokenName(id)}
-				if _, err := c.admin.RevokeToken(ctx, req); err != nil {
-					return c.call("revoke token", err)
-				}
-				p.done(c.label, "Revoked token %s", format.Short(req.GetName()))
-				done = append(done, req)
+	}, func(ctx context.Context, r *run) error {
+		var done []*ententev1.RevokeTokenRequest
+		for _, id := range r.argv {
+			req := &ententev1.RevokeTokenRequest{Name: tokenName(id)}
+			if _, err := r.admin.RevokeToken(ctx, req); err != nil {
+				return r.call("revoke token", err)
 			}
-			if output.Structured() {
-				return printer.WriteList(&output, a.out, done)
-			}
-			return nil
-		}),
-	}
-	output.Add(cmd)
-	return a.completes(cmd, 1, tokenNames)
-}
-
-func (c *cluster) tokens(ctx context.Context) ([]*ententev1.Token, error) {
-	return pages(func(token string) ([]*ententev1.Token, string, error) {
-		resp, err := c.admin.ListTokens(ctx, &ententev1.ListTokensRequest{PageSize: pageSize, PageToken: token})
-		return resp.GetTokens(), resp.GetNextPageToken(), c.call("list tokens", err)
+			r.done("Revoked token %s", format.Short(req.GetName()))
+			done = append(done, req)
+		}
+		if r.output.Structured() {
+			return printer.WriteList(r.output, r.out, done)
+		}
+		return nil
 	})
 }

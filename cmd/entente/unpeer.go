@@ -10,7 +10,6 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -18,13 +17,12 @@ type unpeerFlags struct {
 	remote           remoteFlags
 	peering          string
 	now, forget, yes bool
-	timeout          time.Duration
-	output           printer.Flags
+	timeout          timeout
 }
 
 func (a *app) unpeerCommand() *cobra.Command {
 	var f unpeerFlags
-	cmd := &cobra.Command{
+	cmd := a.offline(&cobra.Command{
 		Use:   "unpeer [PEER]",
 		Short: "Stop using resources of another cluster",
 		Long: `Stop using resources of another cluster: the contracts by which this cluster
@@ -56,34 +54,31 @@ entente unpeer --remote-kubeconfig provider.yaml
 
 # End one of several asks
 entente unpeer --peering gpus`),
-		Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			peer, err := f.check(cmd, argv)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
-			u := &unpeering{app: a, progress: a.progress(&f.output), flags: &f}
-			if u.sides, err = a.sides(ctx, u.progress, peer, f.remote); err != nil {
-				return err
-			}
-			defer u.sides.done()
-			if f.peering != "" {
-				return u.endOne(ctx)
-			}
-			return u.run(ctx)
-		},
-	}
+	}, func(ctx context.Context, r *run) error {
+		peer, err := f.check(r)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := f.timeout.bound(ctx)
+		defer cancel()
+		u := &unpeering{run: r, flags: &f}
+		if u.sides, err = r.sides(ctx, peer, f.remote); err != nil {
+			return err
+		}
+		defer u.sides.hangUp()
+		if f.peering != "" {
+			return u.endOne(ctx)
+		}
+		return u.do(ctx)
+	})
 	f.remote.add(cmd)
 	cmd.Flags().StringVar(&f.peering, "peering", "", "End this ask only")
 	a.completesFlag(cmd, "peering", peeringNames)
 	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: what runs there ends with the contract")
 	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it at once the peerings in both directions; with --remote-kubeconfig on both sides")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "How long to wait for everything together")
-	f.output.Add(cmd)
-	return a.completes(cmd, 1, peerNames)
+	f.timeout.add(cmd, 5*time.Minute, "How long to wait for everything together")
+	return cmd
 }
 
 // atOnce says whether nothing is drained: contracts end with the trust.
@@ -91,47 +86,35 @@ func (f *unpeerFlags) atOnce() bool { return f.now || f.forget }
 
 // check checks that the arguments say in one way what ends, and returns the name
 // of the peer, if that is the way.
-func (f *unpeerFlags) check(cmd *cobra.Command, argv []string) (string, error) {
-	if err := f.output.Check(); err != nil {
-		return "", usageError("%w", err)
-	}
-	if f.timeout <= 0 {
-		return "", usageError("--timeout %s: must be positive", f.timeout)
-	}
-	ways := len(argv)
-	for _, given := range []bool{f.remote.given(), f.peering != ""} {
-		if given {
-			ways++
-		}
-	}
+func (f *unpeerFlags) check(r *run) (string, error) {
+	ways := count(len(r.argv) == 1, f.remote.given(), f.peering != "")
 	switch {
 	case ways != 1:
-		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", cmd.CommandPath())
+		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
 	case f.peering != "" && (f.now || f.forget):
 		return "", usageError("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
-	case len(argv) == 1:
-		return argv[0], nil
+	case len(r.argv) == 1:
+		return r.argv[0], nil
 	}
 	return "", nil
 }
 
 // unpeering is one run of unpeer.
 type unpeering struct {
-	app      *app
-	progress *progress
-	sides    *sides
-	flags    *unpeerFlags
+	*run
+	*sides
+	flags *unpeerFlags
 }
 
-func (u *unpeering) run(ctx context.Context) error {
-	local := &u.sides.local
+func (u *unpeering) do(ctx context.Context) error {
+	local := &u.local
 	peer, err := local.find(ctx, local.peer)
 	if err != nil {
 		return err
 	}
 	ended := &ententev1.EndPeeringResponse{}
 	if peer == nil {
-		u.progress.done(local.label, "No peer %s is known: nothing to end", local.peer)
+		u.done("No peer %s is known: nothing to end", local.peer)
 		if err := u.forgetRemote(ctx); err != nil {
 			return err
 		}
@@ -144,18 +127,18 @@ func (u *unpeering) run(ctx context.Context) error {
 	if err := u.awaitRemote(ctx); err != nil {
 		return err
 	}
-	return u.app.result(&u.flags.output, ended)
+	return u.result(ended)
 }
 
 // end ends what this cluster uses of the peer, and waits until it is gone.
 func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.EndPeeringResponse, error) {
-	local := u.sides.local
+	local := u.local
 	ending := openContracts(peer, "Consumer")
 	asks, chosen := u.asks(ctx, format.ShortName(peer))
 	if !u.flags.forget && len(ending) == 0 && !asks {
-		u.progress.done(local.label, "Nothing is used of %s: nothing to end", local.peer)
+		u.done("Nothing is used of %s: nothing to end", local.peer)
 		if len(openContracts(peer, "Provider")) > 0 {
-			u.progress.note(local.label, "what is provided to it ends with --forget, or with: entente contract terminate CONTRACT")
+			u.note("what is provided to it ends with --forget, or with: entente contract terminate CONTRACT")
 		}
 		return &ententev1.EndPeeringResponse{}, nil
 	}
@@ -173,9 +156,9 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	if u.flags.atOnce() {
 		how = "at once"
 	}
-	u.progress.done(local.label, "Ending the peering with %s, %s; %s ran there", local.peer, how, format.CountPods(int(resp.GetPods())))
+	u.done("Ending the peering with %s, %s; %s ran there", local.peer, how, format.CountPods(int(resp.GetPods())))
 	for _, name := range chosen {
-		u.progress.note(local.label, "peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
+		u.note("peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
 	}
 	// Both sides at once: one that is forgotten first, and does not hear of it, holds its
 	// contracts for minutes.
@@ -186,12 +169,12 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		return nil, err
 	}
 	if len(ending) > 0 {
-		u.progress.done(local.label, "%s closed", ids(ending))
+		u.done("%s closed", ids(ending))
 	}
 	if err := u.awaitNodes(ctx, nodes); err != nil {
 		return nil, err
 	}
-	if remote := u.sides.remote; remote != nil {
+	if remote := u.remote; remote != nil {
 		if err := u.awaitEnd(ctx, *remote, "Provider"); err != nil {
 			return nil, err
 		}
@@ -201,9 +184,9 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		if err := u.awaitForgotten(ctx, local); err != nil {
 			return nil, err
 		}
-		u.progress.done(local.label, "Forgot %s", local.peer)
+		u.done("Forgot %s", local.peer)
 		if policy := peer.GetLabels()["entente.dev/automatic"]; policy != "" {
-			u.progress.note(local.label, "policies leave it alone from now on; while discovery finds it, it is listed as %s-%s without trust; to trust it again: entente join", local.peer, peer.GetClusterId()[:min(8, len(peer.GetClusterId()))])
+			u.note("policies leave it alone from now on; while discovery finds it, it is listed as %s-%s without trust; to trust it again: entente join", local.peer, peer.GetClusterId()[:min(8, len(peer.GetClusterId()))])
 		}
 	}
 	return resp, nil
@@ -212,7 +195,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 // asks says whether this cluster asks a peer for anything, as far as the caller
 // may know, and names the asks of any peer that it fulfils.
 func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen []string) {
-	peerings, err := u.sides.local.peerings(ctx)
+	peerings, err := u.local.peerings(ctx)
 	for _, p := range peerings {
 		switch {
 		case format.Short(p.GetPeer()) == peer:
@@ -226,13 +209,13 @@ func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen [
 
 // endOne ends one ask, and waits until it is gone.
 func (u *unpeering) endOne(ctx context.Context) error {
-	local := u.sides.local
+	local := u.local
 	name := u.flags.peering
 	req := &ententev1.DeletePeeringRequest{Name: peeringName(name)}
 	if _, err := local.admin.DeletePeering(ctx, req); err != nil {
 		return local.call("end peering "+name, err)
 	}
-	u.progress.done(local.label, "Ending peering %s, draining", name)
+	u.done("Ending peering %s, draining", name)
 	err := u.progress.poll(ctx, local.cluster, "see what holds it: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
 		_, err := local.peering(ctx, name)
 		if client.ReasonOf(err) == "PEERING_UNKNOWN" {
@@ -243,8 +226,8 @@ func (u *unpeering) endOne(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.progress.done(local.label, "Peering %s is gone", name)
-	return u.app.result(&u.flags.output, req)
+	u.done("Peering %s is gone", name)
+	return u.result(req)
 }
 
 // confirm says what dies, and asks where somebody is there to answer.
@@ -257,7 +240,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if !u.flags.atOnce() || losing == 0 {
 		return nil
 	}
-	u.progress.note(u.sides.local.label, "%s by the contracts with %s will be killed", format.CountPods(losing), format.ShortName(peer))
+	u.note("%s by the contracts with %s will be killed", format.CountPods(losing), format.ShortName(peer))
 	if err := u.app.confirm(u.flags.yes, "Go on?"); err != nil {
 		return err
 	}
@@ -267,7 +250,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 
 // awaitEnd waits until no contract is open in which the side has the role.
 func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
-	hint := "end it without draining: entente unpeer " + u.sides.local.peer + " --now"
+	hint := "end it without draining: entente unpeer " + u.local.peer + " --now"
 	if u.flags.atOnce() {
 		hint = "see the Contract's conditions: kubectl get contracts -o yaml"
 	}
@@ -288,7 +271,7 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 // awaitNodes waits until the virtual nodes are gone, where the caller may see
 // that.
 func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
-	local := u.sides.local
+	local := u.local
 	if local.nodeExists == nil {
 		return nil
 	}
@@ -299,7 +282,7 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 			if err != nil {
 				// Ending a peering does not need the right to see nodes.
 				seen = false
-				u.progress.note(local.label, "cannot see whether node %s is gone: %v", node, err)
+				u.note("cannot see whether node %s is gone: %v", node, err)
 				return true, "", nil
 			}
 			return !exists, "virtual node " + node + " to go", nil
@@ -308,7 +291,7 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 			return err
 		}
 		if seen {
-			u.progress.done(local.label, "Virtual node %s is gone", node)
+			u.done("Virtual node %s is gone", node)
 		}
 	}
 	return nil
@@ -324,7 +307,7 @@ func (u *unpeering) awaitForgotten(ctx context.Context, s side) error {
 
 // forgetRemote has the other side forget this cluster too, if that is wanted.
 func (u *unpeering) forgetRemote(ctx context.Context) error {
-	remote := u.sides.remote
+	remote := u.remote
 	if remote == nil || !u.flags.forget {
 		return nil
 	}
@@ -337,7 +320,7 @@ func (u *unpeering) forgetRemote(ctx context.Context) error {
 
 // awaitRemote waits until the other side forgot this cluster, if that is wanted.
 func (u *unpeering) awaitRemote(ctx context.Context) error {
-	remote := u.sides.remote
+	remote := u.remote
 	if remote == nil || !u.flags.forget {
 		return nil
 	}

@@ -19,8 +19,7 @@ import (
 )
 
 func (a *app) usageCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "usage [CONTRACT]",
 		Short: "Show what was used of contracts, and what it costs",
 		Long: `Show what was used of contracts and what it costs, a row a period: what the
@@ -40,36 +39,24 @@ you need for longer, as CSV or, signed, with ` + "`kubectl get contract -o yaml`
 As CSV each resource has two columns, what was stated and what was counted.`,
 		Example: indent(`entente usage
 entente usage 7f3c… -o csv > usage.csv`),
-		Args: args(cobra.MaximumNArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			name := ""
-			if len(argv) == 1 {
-				name = contractName(argv[0])
-			}
-			usage, err := c.usage(ctx, name)
-			if err != nil {
-				return err
-			}
-			if output.Form == printer.FormCSV {
-				return a.usageCSV(usage)
-			}
-			if done, err := printed(a, &output, usage, "Nothing was used yet.", ""); done {
-				return err
-			}
-			a.usageTable(usage, output.Form == printer.FormWide)
-			return nil
-		}),
-	}
-	output.Add(cmd, printer.FormTable, printer.FormWide, printer.FormCSV)
-	return a.completes(cmd, 1, contractNames)
-}
-
-// usage returns what was used of a contract; an empty name is all.
-func (c *cluster) usage(ctx context.Context, contract string) ([]*ententev1.Usage, error) {
-	return pages(func(token string) ([]*ententev1.Usage, string, error) {
-		resp, err := c.admin.ListUsage(ctx, &ententev1.ListUsageRequest{Contract: contract, PageSize: pageSize, PageToken: token})
-		return resp.GetUsage(), resp.GetNextPageToken(), c.call("list usage", err)
-	})
+	}, func(ctx context.Context, r *run) error {
+		name := ""
+		if len(r.argv) == 1 {
+			name = contractName(r.argv[0])
+		}
+		usage, err := all(r.cluster, "list usage", r.admin.Usage(ctx, name))
+		if err != nil {
+			return err
+		}
+		if r.output.Form == printer.FormCSV {
+			return a.usageCSV(usage)
+		}
+		if r.output.Structured() || len(usage) == 0 {
+			return printList(r, usage, "Nothing was used yet.", "", nil)
+		}
+		a.usageTable(usage, r.output.Form == printer.FormWide)
+		return nil
+	}, printer.FormTable, printer.FormWide, printer.FormCSV)
 }
 
 // usageTable shows of each period what is stated and counted: the money, or what was

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/internal/version"
 )
 
@@ -16,43 +15,35 @@ const versionTimeout = 10 * time.Second
 
 func (a *app) versionCommand() *cobra.Command {
 	var clientOnly bool
-	var output printer.Flags
-	cmd := &cobra.Command{
+	cmd := a.offline(&cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this command and, if it can be reached, of the agent",
 		Example: indent("entente version\nentente version --client"),
-		Args:    args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.Check(); err != nil {
-				return usageError("%w", err)
+	}, func(ctx context.Context, r *run) error {
+		versions := map[string]string{"client": version.Version}
+		if !clientOnly {
+			ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+			defer cancel()
+			if agent, err := a.agentVersion(ctx); err != nil {
+				versions["problem"] = err.Error()
+			} else {
+				versions["agent"] = agent
 			}
-			versions := map[string]any{"client": version.Version}
-			if !clientOnly {
-				ctx, cancel := context.WithTimeout(cmd.Context(), versionTimeout)
-				defer cancel()
-				agent, err := a.agentVersion(ctx)
-				if err != nil {
-					versions["problem"] = err.Error()
-				} else {
-					versions["agent"] = agent
-				}
-			}
-			if output.Structured() {
-				return output.WriteValue(a.out, versions)
-			}
-			_, _ = fmt.Fprintf(a.out, "client: %s\n", version.Version)
-			if agent, ok := versions["agent"]; ok {
-				_, _ = fmt.Fprintf(a.out, "agent:  %s\n", agent)
-			}
-			if problem, ok := versions["problem"]; ok {
-				_, _ = fmt.Fprintf(a.errOut, "agent not reached: %s\n", problem)
-			}
-			return nil
-		},
-	}
+		}
+		if r.output.Structured() {
+			return r.writeValue(versions)
+		}
+		_, _ = fmt.Fprintf(a.out, "client: %s\n", version.Version)
+		if agent, ok := versions["agent"]; ok {
+			_, _ = fmt.Fprintf(a.out, "agent:  %s\n", agent)
+		}
+		if problem, ok := versions["problem"]; ok {
+			_, _ = fmt.Fprintf(a.errOut, "agent not reached: %s\n", problem)
+		}
+		return nil
+	})
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "Do not ask the agent")
-	output.Add(cmd)
-	return a.completes(cmd, 0, nil)
+	return cmd
 }
 
 func (a *app) agentVersion(ctx context.Context) (string, error) {
@@ -60,7 +51,7 @@ func (a *app) agentVersion(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer c.done()
+	defer c.hangUp()
 	info, err := c.self(ctx)
 	return info.GetVersion(), err
 }

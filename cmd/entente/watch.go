@@ -23,15 +23,14 @@ import (
 const watchAgain, watchAgainLast = 2 * time.Second, 30 * time.Second
 
 func (a *app) watchCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return a.group(&cobra.Command{
 		Use:   "watch",
 		Short: "Watch peers, or what happens to them, until interrupted",
 	}, a.watchEventsCommand(), a.watchPeersCommand())
 }
 
 func (a *app) watchEventsCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "events [PEER]",
 		Short: "Print what happens to peers, peerings and contracts, from now on",
 		Long: `Print what happens to peers, peerings and contracts, from now on and until
@@ -39,31 +38,26 @@ interrupted. What happens while the agent cannot be reached is not printed later
 
 As JSON it is a line an event, as YAML a document.`,
 		Example: indent("entente watch events\nentente watch events office --get message"),
-		Args:    args(cobra.MaximumNArgs(1)),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
-			req := &ententev1.WatchEventsRequest{}
-			if len(argv) == 1 {
-				req.Peer = peerName(argv[0])
+	}, func(ctx context.Context, r *run) error {
+		req := &ententev1.WatchEventsRequest{}
+		if len(r.argv) == 1 {
+			req.Peer = peerName(r.argv[0])
+		}
+		l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 12}, "TIME", "PEER", "SUBJECT", "REASON", "MESSAGE")
+		return watch(ctx, r, "watch events", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
+			return r.admin.WatchEvents(ctx, req)
+		}, func(e *ententev1.WatchEventsResponse) error {
+			if r.output.Structured() {
+				return r.output.WriteNext(a.out, e)
 			}
-			l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 12}, "TIME", "PEER", "SUBJECT", "REASON", "MESSAGE")
-			return watch(ctx, a, c, "watch events", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
-				return c.admin.WatchEvents(ctx, req)
-			}, func(e *ententev1.WatchEventsResponse) error {
-				if output.Structured() {
-					return output.WriteNext(a.out, e)
-				}
-				l.Row(format.Moment(e.GetTime()), format.Short(e.GetPeer()), e.GetSubject(), e.GetReason(), e.GetMessage())
-				return nil
-			})
-		}),
-	}
-	output.Add(cmd, printer.FormTable)
-	return a.completes(cmd, 1, peerNames)
+			l.Row(format.Moment(e.GetTime()), format.Short(e.GetPeer()), e.GetSubject(), e.GetReason(), e.GetMessage())
+			return nil
+		})
+	}, printer.FormTable)
 }
 
 func (a *app) watchPeersCommand() *cobra.Command {
-	var output printer.Flags
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "peers",
 		Short: "Show the state of each peer, and again whenever it changes",
 		Long: `Show the state of each peer, and again whenever it changes, until interrupted.
@@ -71,35 +65,31 @@ func (a *app) watchPeersCommand() *cobra.Command {
 As JSON it is a line a change, as YAML a document: the peer, and whether it was
 forgotten.`,
 		Example: indent("entente watch peers"),
-		Args:    args(cobra.NoArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			l := printer.NewLines(a.out, a.colour, []int{20, 12, 10}, "TIME", "NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "WHY")
-			told := map[string]string{}
-			return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
-				return c.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
-			}, func(m *ententev1.WatchPeersResponse) error {
-				if m.GetSynced() {
-					return nil
-				}
-				p := m.GetPeer()
-				row := []string{format.ShortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), statusOf(p, "Offloading"), worst(p)}
-				if m.GetForgotten() {
-					row = []string{format.ShortName(p), "forgotten"}
-				}
-				if output.Structured() {
-					return output.WriteNext(a.out, m)
-				}
-				// After a break all peers come again.
-				if key := fmt.Sprint(row); told[format.ShortName(p)] != key {
-					told[format.ShortName(p)] = key
-					l.Row(append([]string{format.Moment(timestamppb.New(a.now()))}, row...)...)
-				}
+	}, func(ctx context.Context, r *run) error {
+		l := printer.NewLines(a.out, a.colour, []int{20, 12, 10}, "TIME", "NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "WHY")
+		told := map[string]string{}
+		return watch(ctx, r, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
+			return r.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
+		}, func(m *ententev1.WatchPeersResponse) error {
+			if m.GetSynced() {
 				return nil
-			})
-		}),
-	}
-	output.Add(cmd, printer.FormTable)
-	return a.completes(cmd, 0, nil)
+			}
+			p := m.GetPeer()
+			row := []string{format.ShortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), statusOf(p, "Offloading"), worst(p)}
+			if m.GetForgotten() {
+				row = []string{format.ShortName(p), "forgotten"}
+			}
+			if r.output.Structured() {
+				return r.output.WriteNext(a.out, m)
+			}
+			// After a break all peers come again.
+			if key := fmt.Sprint(row); told[format.ShortName(p)] != key {
+				told[format.ShortName(p)] = key
+				l.Row(append([]string{format.Moment(timestamppb.New(a.now()))}, row...)...)
+			}
+			return nil
+		})
+	}, printer.FormTable)
 }
 
 // worst is the first thing that is wrong with a peer.
@@ -112,23 +102,23 @@ func worst(p *ententev1.Peer) string {
 
 // watch passes on what a stream brings until ctx ends, and opens it again where
 // it broke off.
-func watch[M any](ctx context.Context, a *app, c *cluster, doing string, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
+func watch[M any](ctx context.Context, r *run, doing string, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
 	pause := watchAgain
 	for {
-		began := a.now()
+		began := r.now()
 		err := drainStream(ctx, open, tell)
-		if a.now().Sub(began) > watchAgainLast {
+		if r.now().Sub(began) > watchAgainLast {
 			pause = watchAgain
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupting is how a watch ends
 		case err != nil && !passes(err) && client.ReasonOf(err) != "READER_TOO_SLOW":
-			return c.call(doing, err)
+			return r.call(doing, err)
 		case err != nil:
-			_, _ = fmt.Fprintf(a.errOut, " NOTE   (%s) the watch broke off (%s); trying again\n", c.label, printer.Clean(client.Explain(err)))
+			_, _ = fmt.Fprintf(r.errOut, " NOTE   (%s) the watch broke off (%s); trying again\n", r.label, printer.Clean(client.Explain(err)))
 		}
-		if a.sleep(ctx, pause) != nil {
+		if r.sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // as above
 		}
 		pause = min(2*pause, watchAgainLast)
