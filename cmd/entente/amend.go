@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -17,13 +18,13 @@ import (
 
 // amendFlags is what can change of an ask.
 type amendFlags struct {
-	resources    resourceFlags
-	duration     positive
-	priceCeiling string
+	resources    flags.Resources
+	duration     flags.Duration
+	priceCeiling flags.Money
 	renewal      bool
 	noRenewal    bool
 	dryRun, wait bool
-	timeout      timeout
+	timeout      flags.Timeout
 }
 
 func (a *app) amendCommand() *cobra.Command {
@@ -45,48 +46,42 @@ entente amend office --no-renewal`),
 		if err != nil {
 			return err
 		}
-		ctx, cancel := f.timeout.bound(ctx)
+		ctx, cancel := f.timeout.Bound(ctx)
 		defer cancel()
 		return r.amend(ctx, &f, req)
 	})
-	f.resources.add(cmd)
+	f.resources.Add(cmd.Flags())
 	cmd.Flags().Var(&f.duration, "duration", "For how long to ask, from the new revision on")
-	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
+	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
 	cmd.Flags().BoolVar(&f.renewal, "renewal", false, "Renew the contract before it ends")
 	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer in the next revision; change nothing")
 	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
-	f.timeout.add(cmd, 2*time.Minute, "How long to wait")
+	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait")
 	return cmd
 }
 
 // request is what the flags change. Of the resources it has those that were told.
 func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, error) {
-	peering := &ententev1.Peering{Name: peeringName(name), NoRenewal: f.noRenewal, Duration: f.duration.proto()}
-	var paths []string
-	var err error
-	if peering.Resources, err = f.resources.list(); err != nil {
-		return nil, err
-	}
-	if peering.GetResources() != nil {
-		paths = append(paths, "resources")
-	}
-	if peering.GetDuration() != nil {
-		paths = append(paths, "duration")
-	}
-	if f.priceCeiling != "" {
-		if f.priceCeiling != "any" {
-			if peering.PriceCeiling, err = parseMoney("--price-ceiling", f.priceCeiling); err != nil {
-				return nil, err
-			}
-		}
-		paths = append(paths, "price_ceiling")
-	}
 	if f.renewal && f.noRenewal {
 		return nil, usageError("--renewal and --no-renewal contradict each other")
 	}
-	if f.renewal || f.noRenewal {
-		paths = append(paths, "no_renewal")
+	peering := &ententev1.Peering{
+		Name: peeringName(name), Resources: f.resources.Proto(), Duration: f.duration.Proto(), PriceCeiling: f.priceCeiling.Amount, NoRenewal: f.noRenewal,
+	}
+	var paths []string
+	for _, field := range []struct {
+		path  string
+		given bool
+	}{
+		{"resources", peering.GetResources() != nil},
+		{"duration", peering.GetDuration() != nil},
+		{"price_ceiling", f.priceCeiling.Given()},
+		{"no_renewal", f.renewal || f.noRenewal},
+	} {
+		if field.given {
+			paths = append(paths, field.path)
+		}
 	}
 	if len(paths) == 0 {
 		return nil, usageError("nothing changes: give --resources, --duration, --price-ceiling, --renewal or --no-renewal")
@@ -126,7 +121,7 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 		}
 		return nil
 	}
-	r.done("Peering %s asks for %s now", name, asked(after.GetResources()))
+	r.done("Peering %s asks for %s now", name, format.Asked(after.GetResources()))
 	// What an earlier amend asked for, and nobody signed yet, is waited for, too.
 	if f.wait && signed != nil && (takesRevision(before, after) || before.GetAccepted().GetStatus() == "False") {
 		if after, err = r.revised(ctx, before, signed); err != nil {
@@ -165,26 +160,26 @@ func (r *run) revised(ctx context.Context, before *ententev1.Peering, signed *en
 	var same time.Time
 	peering, err := r.progress.awaitPeering(ctx, r.cluster, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
 		if peering.GetContract() == "" {
-			return false, "a contract" + why(peering.GetAccepted()), nil
+			return false, "a contract" + format.Why(peering.GetAccepted()), nil
 		}
 		accepted := peering.GetAccepted()
 		// The same word as before may be the one on what was asked before.
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
-		if refused(accepted) && (isNew || r.progress.settles(&same)) {
+		if format.Refused(accepted) && (isNew || r.progress.settles(&same)) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
-				r.label, printer.Clean(accepted.GetReason()+why(accepted)), signed.GetRevision())}
+				r.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), signed.GetRevision())}
 		}
 		var err error
 		if now, err = r.contract(ctx, peering.GetContract()); err != nil {
 			return false, "", err
 		}
 		done := now.GetContractId() != signed.GetContractId() || now.GetRevision() > signed.GetRevision()
-		return done, "the next revision of the contract" + why(accepted), nil
+		return done, "the next revision of the contract" + format.Why(accepted), nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	r.done("Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(),
-		format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), cost(now))
+		format.Amounts(now.GetResources()), format.Moment(now.GetNotAfter()), format.Cost(now))
 	return peering, nil
 }

@@ -125,6 +125,12 @@ func (a *app) noted(header ...string) *printer.Table {
 	return printer.NewNoted(a.out, a.colour, header...)
 }
 
+func (a *app) showAdvertisement(ad *ententev1.Advertisement) {
+	t := a.table()
+	format.PrintAdvertisement(t, ad)
+	t.Flush()
+}
+
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

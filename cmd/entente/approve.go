@@ -55,7 +55,7 @@ entente approve request office/5f1d…`),
 		if r.output.Structured() {
 			return r.write(peer)
 		}
-		if isTrue(peer, "Trusted") {
+		if format.IsTrue(peer, "Trusted") {
 			a.next("Ask it for resources with:\n  entente peer %s", format.ShortName(peer))
 		} else {
 			a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", format.ShortName(peer))
@@ -79,7 +79,7 @@ func (r *run) compare(ctx context.Context, name string) (string, error) {
 	if !r.interactive {
 		return "", usageError("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", format.ShortName(peer))
 	}
-	return peer.GetCode(), r.confirm(false, "The code for "+format.ShortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
+	return peer.GetCode(), r.confirm(false, "The code for "+format.ShortName(peer)+" is "+format.Code(peer)+" here. Does the other side see the same?")
 }
 
 func (a *app) approveRequestCommand() *cobra.Command {

@@ -1,61 +1,42 @@
 package main
 
 import (
-	"strings"
-
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/peering"
 )
 
 // askFlags is what can be asked of a provider.
 type askFlags struct {
-	resources    resourceFlags
-	duration     positive
-	priceCeiling string
-	nodeSelector map[string]string
-	storage      []string
-	runtime      []string
-	noNetwork    bool
-	noRenewal    bool
+	resources    flags.Resources
+	duration     flags.Duration
+	priceCeiling flags.Money
+	ask          ententev1.CreatePeeringRequest
+	// given says that anything in particular is asked for.
+	given bool
 }
 
 func (f *askFlags) add(cmd *cobra.Command) {
-	f.resources.add(cmd)
+	f.resources.Add(cmd.Flags())
 	cmd.Flags().Var(&f.duration, "duration", "For how long to ask (default: as the provider's terms say)")
-	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\" (default: any price)")
-	cmd.Flags().StringToStringVar(&f.nodeSelector, "node-selector", nil, "Labels that the provider's nodes must have, as kubernetes.io/arch=arm64")
-	cmd.Flags().StringSliceVar(&f.storage, "storage-class", nil, "A storage class that the provider must have; may be repeated")
-	cmd.Flags().StringSliceVar(&f.runtime, "runtime-class", nil, "A runtime class that the provider must have; may be repeated")
-	cmd.Flags().BoolVar(&f.noNetwork, "no-network", false, "Do without the tunnel")
+	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost an hour, as \"EUR 0.5\" (default: any price)")
+	cmd.Flags().StringToStringVar(&f.ask.NodeSelector, "node-selector", nil, "Labels that the provider's nodes must have, as kubernetes.io/arch=arm64")
+	cmd.Flags().StringSliceVar(&f.ask.StorageClasses, "storage-class", nil, "A storage class that the provider must have; may be repeated")
+	cmd.Flags().StringSliceVar(&f.ask.RuntimeClasses, "runtime-class", nil, "A runtime class that the provider must have; may be repeated")
+	cmd.Flags().BoolVar(&f.ask.NoNetwork, "no-network", false, "Do without the tunnel")
 }
 
 func (f *askFlags) addRenewal(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
+	cmd.Flags().BoolVar(&f.ask.NoRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
 }
 
 // request is what the flags ask for, without the peer.
-func (f *askFlags) request() (*ententev1.CreatePeeringRequest, error) {
-	req := &ententev1.CreatePeeringRequest{
-		NoNetwork: f.noNetwork, NoRenewal: f.noRenewal,
-		Duration: f.duration.proto(), NodeSelector: f.nodeSelector, StorageClasses: f.storage, RuntimeClasses: f.runtime,
-	}
-	var err error
-	if req.Resources, err = f.resources.list(); err != nil {
-		return nil, err
-	}
-	if req.PriceCeiling, err = parseMoney("--price-ceiling", f.priceCeiling); err != nil {
-		return nil, err
-	}
-	return req, nil
-}
-
-// anything says whether a request asks for anything in particular.
-func anything(r *ententev1.CreatePeeringRequest) bool {
-	return len(r.GetResources().GetAmounts()) > 0 || r.GetDuration() != nil || r.GetPriceCeiling() != nil ||
-		len(r.GetNodeSelector()) > 0 || len(r.GetStorageClasses()) > 0 || len(r.GetRuntimeClasses()) > 0 ||
-		r.GetNoNetwork() || r.GetNoRenewal()
+func (f *askFlags) request() *ententev1.CreatePeeringRequest {
+	f.ask.Resources, f.ask.Duration, f.ask.PriceCeiling = f.resources.Proto(), f.duration.Proto(), f.priceCeiling.Amount
+	f.given = proto.Size(&f.ask) > 0
+	return &f.ask
 }
 
 // whomFlags is who is asked, if not one peer.
@@ -70,30 +51,3 @@ func (f *whomFlags) add(cmd *cobra.Command) {
 }
 
 func (f *whomFlags) given() bool { return f.any || len(f.selector) > 0 }
-
-// anyPeer stands for whichever peer fits best.
-const anyPeer = "-"
-
-// parseMoney reads an amount as people write it: EUR 0.5.
-func parseMoney(flag, s string) (*ententev1.Money, error) {
-	if s == "" {
-		return nil, nil //nolint:nilnil // none is an answer
-	}
-	words := strings.Fields(s)
-	if len(words) != 2 || !isCurrency(words[0]) {
-		return nil, usageError("%s %q: want a currency and an amount, as \"EUR 0.5\"", flag, s)
-	}
-	amount := words[1]
-	if strings.Contains(amount, ".") {
-		amount = strings.TrimSuffix(strings.TrimRight(amount, "0"), ".")
-	}
-	d, err := peering.ParseDecimal(amount)
-	if err != nil {
-		return nil, usageError("%s %q: %w", flag, s, err)
-	}
-	return &ententev1.Money{Currency: words[0], Amount: d.String()}, nil
-}
-
-func isCurrency(s string) bool {
-	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
-}

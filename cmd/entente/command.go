@@ -40,9 +40,6 @@ func (a *app) offline(cmd *cobra.Command, do func(ctx context.Context, r *run) e
 	output.Add(cmd, forms...)
 	a.positional(cmd)
 	cmd.RunE = func(cmd *cobra.Command, argv []string) error {
-		if err := output.Check(); err != nil {
-			return usageError("%w", err)
-		}
 		return do(cmd.Context(), &run{app: a, progress: a.progress(output), output: output, path: cmd.CommandPath(), argv: argv})
 	}
 	return cmd

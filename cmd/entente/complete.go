@@ -16,11 +16,6 @@ import (
 // completeTimeout is how long the shell may have to wait for names.
 const completeTimeout = 3 * time.Second
 
-// complete offers fixed values of a flag to the shell.
-func complete(cmd *cobra.Command, flag string, values ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-}
-
 // names lists what an argument can be.
 type names func(ctx context.Context, c *cluster) ([]string, error)
 
@@ -71,13 +66,13 @@ func contractNames(ctx context.Context, c *cluster) ([]string, error) {
 func peeringNames(ctx context.Context, c *cluster) ([]string, error) {
 	peerings, err := c.peerings(ctx)
 	return described(peerings, func(p *ententev1.Peering) string { return format.Short(p.GetName()) },
-		providerOf), err
+		format.ProviderOf), err
 }
 
 func requestNames(ctx context.Context, c *cluster) ([]string, error) {
 	requests, err := c.requests(ctx, "-")
 	return described(requests, func(r *ententev1.PendingRequest) string { return format.Short(r.GetName()) },
-		func(r *ententev1.PendingRequest) string { return asked(r.GetResources()) }), err
+		func(r *ententev1.PendingRequest) string { return format.Asked(r.GetResources()) }), err
 }
 
 func tokenNames(ctx context.Context, c *cluster) ([]string, error) {

@@ -9,9 +9,6 @@ import (
 
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
-	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
-	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) contractCommand() *cobra.Command {
@@ -41,14 +38,14 @@ and when they ended. -o wide adds revision, price, the end's date and the node.`
 			for _, k := range contracts {
 				if r.output.Form == printer.FormWide {
 					t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), format.Amounts(k.GetResources()),
-						cost(k), fmt.Sprint(k.GetPods()), format.Moment(k.GetNotAfter()), cmp.Or(k.GetNode(), "-"), whyEnding(k))
+						format.Cost(k), fmt.Sprint(k.GetPods()), format.Moment(k.GetNotAfter()), cmp.Or(k.GetNode(), "-"), format.WhyEnding(k))
 					continue
 				}
 				end := a.until(k.GetNotAfter())
 				if k.GetPhase() == "Closed" {
 					end = "-"
 				}
-				t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), format.Briefly(k.GetResources()), fmt.Sprint(k.GetPods()), end, whyEnding(k))
+				t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), format.Briefly(k.GetResources()), fmt.Sprint(k.GetPods()), end, format.WhyEnding(k))
 			}
 			return t
 		})
@@ -56,49 +53,4 @@ and when they ended. -o wide adds revision, price, the end's date and the node.`
 	cmd.Flags().StringVar(&peer, "peer", "", "List the contracts with this peer only")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
-}
-
-// whyEnding says why a contract ends or is over, and when; empty while it is in
-// force.
-func whyEnding(k *ententev1.Contract) string {
-	switch k.GetPhase() {
-	case "Closed":
-		text := cmp.Or(k.GetMessage(), "closed")
-		if k.GetCloseTime() != nil {
-			text += " at " + format.Moment(k.GetCloseTime())
-		}
-		return text
-	case "Draining":
-		text := cmp.Or(k.GetMessage(), "draining")
-		if k.GetDrainUntil() != nil {
-			text += "; drains until " + format.Moment(k.GetDrainUntil())
-		}
-		return text
-	}
-	return ""
-}
-
-// cost is what all of a contract's resources cost, for people.
-func cost(k *ententev1.Contract) string {
-	list, err := wire.PriceListFrom("price", k.GetPrice())
-	if err != nil {
-		return format.Prices(k.GetPrice())
-	}
-	resources, err := wire.ResourcesFrom("resources", k.GetResources())
-	if err != nil {
-		return format.Prices(k.GetPrice())
-	}
-	return hourly(list, resources)
-}
-
-// hourly is what it costs to use all of some resources, for people.
-func hourly(list peering.PriceList, resources peering.Resources) string {
-	m, err := list.Hourly(resources)
-	switch {
-	case err != nil:
-		return err.Error()
-	case list.IsFree():
-		return "free"
-	}
-	return m.String() + " an hour"
 }

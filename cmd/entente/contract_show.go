@@ -47,7 +47,7 @@ entente contract show 7f3c… -o dsse | entente contract verify -`),
 		}
 		t := a.table()
 		printState(a, t, k)
-		a.printTerms(t, e, terms)
+		format.PrintTerms(t, a.now(), e, terms)
 		t.Flush()
 		return nil
 	}, printer.FormTable, printer.FormDSSE)
@@ -85,7 +85,7 @@ func contractValue(k *ententev1.Contract, e peering.Envelope) (any, error) {
 }
 
 func printState(a *app, t *printer.Table, k *ententev1.Contract) {
-	t.Row("Phase", k.GetPhase(), whyEnding(k))
+	t.Row("Phase", k.GetPhase(), format.WhyEnding(k))
 	t.Row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+format.Short(k.GetPeer()))
 	t.Row("In use", format.Amounts(k.GetUsed()), "by "+format.CountPods(int(k.GetPods())))
 	if k.GetNode() != "" {

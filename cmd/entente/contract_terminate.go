@@ -8,13 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) contractTerminateCommand() *cobra.Command {
 	var now, yes bool
-	var wait timeout
+	var wait flags.Timeout
 	cmd := a.command(&cobra.Command{
 		Use:   "terminate CONTRACT",
 		Short: "End a contract, in either role, with its notice or at once",
@@ -31,7 +32,7 @@ both. One whose provider ended it asks again only if any provider will do.`,
 				return err
 			}
 		}
-		ctx, cancel := wait.bound(ctx)
+		ctx, cancel := wait.Bound(ctx)
 		defer cancel()
 		resp, err := r.admin.TerminateContract(ctx, &ententev1.AdminServiceTerminateContractRequest{Name: contractName(r.argv[0]), Now: now})
 		if err != nil {
@@ -46,7 +47,7 @@ both. One whose provider ended it asks again only if any provider will do.`,
 	})
 	cmd.Flags().BoolVar(&now, "now", false, "At once, without notice: what runs by it ends")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
-	wait.add(cmd, time.Minute, "How long to wait")
+	wait.Add(cmd.Flags(), time.Minute, "How long to wait")
 	return cmd
 }
 

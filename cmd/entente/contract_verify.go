@@ -80,7 +80,7 @@ func (a *app) printVerdict(v evidence.Verdict) {
 			_, _ = fmt.Fprintln(a.out)
 		}
 		t := a.table()
-		a.printTerms(t, c.Envelope, c.Terms)
+		format.PrintTerms(t, a.now(), c.Envelope, c.Terms)
 		t.Flush()
 	}
 	if len(v.Statements) == 0 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -28,14 +29,12 @@ do not wait for what comes of it. So one cluster can ask the same peer twice, fo
 different things. NAME is the peer's if there is none.`,
 		Example: indent(`entente create peeringrequest gpus --peer office --resources nvidia.com/gpu=2
 entente peerings gpus`),
-		PreRunE: func(cmd *cobra.Command, argv []string) (err error) {
+		PreRunE: func(cmd *cobra.Command, argv []string) error {
 			if (peer != "") == whom.given() {
 				return usageError("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())
 			}
-			if req, err = ask.request(); err != nil {
-				return err
-			}
-			req.Peer, req.PeerSelector = peerName(cmp.Or(peer, anyPeer)), whom.selector
+			req = ask.request()
+			req.Peer, req.PeerSelector = peerName(cmp.Or(peer, format.AnyPeer)), whom.selector
 			if len(argv) == 1 {
 				req.PeeringRequest = argv[0]
 			}

@@ -30,8 +30,8 @@ entente deny request office/5f1d…`),
 		if err != nil {
 			return err
 		}
-		if open := openContracts(known, ""); len(open) > 0 {
-			_, pods := nodesAndPods(open)
+		if open := format.OpenContracts(known, ""); len(open) > 0 {
+			_, pods := format.NodesAndPods(open)
 			question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.CountPods(pods))
 			if err := a.confirm(yes, question); err != nil {
 				return err

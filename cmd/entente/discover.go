@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -92,7 +91,7 @@ entente discover --watch`),
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {
 				for _, m := range from.of(p) {
-					t.Row(format.ShortName(p), foundText(m), endpointText(m), trustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), conditionOf(p, "Impostor").GetMessage())
+					t.Row(format.ShortName(p), format.FoundText(m), format.EndpointText(m), format.TrustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), format.ConditionOf(p, "Impostor").GetMessage())
 				}
 			}
 			return t
@@ -119,7 +118,7 @@ func (r *run) watchDiscovered(ctx context.Context, from *sources) error {
 		}
 		var rows [][]string
 		for _, s := range now {
-			rows = append(rows, []string{format.ShortName(p), foundText(s), endpointText(s), trustStatus(p)})
+			rows = append(rows, []string{format.ShortName(p), format.FoundText(s), format.EndpointText(s), format.TrustStatus(p)})
 		}
 		if len(now) == 0 || m.GetForgotten() {
 			rows = [][]string{{format.ShortName(p), "gone"}}
@@ -141,21 +140,4 @@ func (r *run) watchDiscovered(ctx context.Context, from *sources) error {
 		}
 		return nil
 	})
-}
-
-func foundText(m *ententev1.Sighting) string {
-	text := m.GetSource() + " " + m.GetWhere()
-	if m.GetNode() != "" {
-		text += " of " + m.GetNode()
-	}
-	return text
-}
-
-// endpointText is the first endpoint, and how many more there are.
-func endpointText(m *ententev1.Sighting) string {
-	all := m.GetEndpoints()
-	if len(all) <= 1 {
-		return strings.Join(all, "")
-	}
-	return fmt.Sprintf("%s (and %d more)", all[0], len(all)-1)
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -123,7 +124,7 @@ func (s *sources) hindered(ctx context.Context, c *cluster, b *browsed) ([]strin
 		words = append(words, b.domains...)
 	}
 	all := !s.lan && len(s.domains) == 0
-	return slices.DeleteFunc(problems(info, nil), func(problem string) bool {
+	return slices.DeleteFunc(format.Problems(info, nil), func(problem string) bool {
 		if strings.Contains(problem, "discovery on its LANs") {
 			return !all && !s.lan
 		}

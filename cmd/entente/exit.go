@@ -78,3 +78,10 @@ func exitCode(err error, interrupted bool) int {
 	}
 	return exitError
 }
+
+func unhealthy(problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return &codeError{exitUnhealthy, fmt.Errorf("unhealthy\n  %s", strings.Join(problems, "\n  "))}
+}

@@ -37,7 +37,7 @@ entente info peer office`),
 		if err != nil {
 			return err
 		}
-		wrong := problems(info, peers)
+		wrong := format.Problems(info, peers)
 		if r.output.Structured() {
 			v, err := infoValue(info, peers, wrong)
 			if err != nil {
@@ -90,7 +90,7 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	if info.GetRootExpireTime() != nil {
 		t.Row("Root holds until", format.Moment(info.GetRootExpireTime()))
 	}
-	known := slices.DeleteFunc(slices.Clone(peers), isHint)
+	known := slices.DeleteFunc(slices.Clone(peers), format.IsHint)
 	t.Row("Peers", fmt.Sprint(len(known)))
 	if n := len(peers) - len(known); n > 0 {
 		t.Row("Discovered", fmt.Sprintf("%d more: see `entente discover`", n))
@@ -103,13 +103,13 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	_, _ = fmt.Fprintln(a.out)
 	t = a.table("NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "PODS", "AGE")
 	for _, p := range peers {
-		_, pods := nodesAndPods(openContracts(p, ""))
-		t.Row(format.ShortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), offloadingStatus(p),
+		_, pods := format.NodesAndPods(format.OpenContracts(p, ""))
+		t.Row(format.ShortName(p), p.GetRole(), format.TrustStatus(p), format.StatusOf(p, "Connected"), format.NetworkStatus(p), format.OffloadingStatus(p),
 			fmt.Sprint(pods), a.since(p.GetCreateTime()))
 	}
 	t.Flush()
 	for _, p := range peers {
-		if trustStatus(p) == "waiting" {
+		if format.TrustStatus(p) == "waiting" {
 			a.next("\n%s waits for approval; see its code with:\n  entente info peer %s", format.ShortName(p), format.ShortName(p))
 		}
 	}
@@ -144,39 +144,4 @@ func (a *app) domainText(d *ententev1.DNSDomain) string {
 		text += "; some records are of no use: see `entente info --get cluster.dnsDomains`"
 	}
 	return text
-}
-
-// isHint says whether a cluster is known only because discovery found it.
-func isHint(p *ententev1.Peer) bool {
-	return (p.GetFound() == "LAN" || p.GetFound() == "DNS") && p.GetDecision() == "" && p.GetCode() == "" &&
-		!isTrue(p, "Trusted") && len(p.GetContracts()) == 0
-}
-
-// trustStatus is whether a peer is trusted: denied if an administrator said no,
-// and waiting if one has yet to say something.
-func trustStatus(p *ententev1.Peer) string {
-	switch {
-	case p.GetDecision() == "Denied":
-		return "Denied"
-	case conditionOf(p, "Trusted").GetReason() == "AwaitingApproval":
-		return "waiting"
-	}
-	return statusOf(p, "Trusted")
-}
-
-// offloadingStatus is whether pods can run at a peer; Cordoned if they could, and
-// somebody cordoned a virtual node.
-func offloadingStatus(p *ententev1.Peer) string {
-	if isTrue(p, "Offloading") && slices.ContainsFunc(openContracts(p, ""), (*ententev1.Contract).GetCordoned) {
-		return "Cordoned"
-	}
-	return statusOf(p, "Offloading")
-}
-
-// networkStatus is the tunnel's state, or a dash where none is wanted.
-func networkStatus(p *ententev1.Peer) string {
-	if conditionOf(p, "Network").GetReason() == "NotWanted" {
-		return "-"
-	}
-	return statusOf(p, "Network")
 }

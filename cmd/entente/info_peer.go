@@ -14,8 +14,6 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
-	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) infoPeerCommand() *cobra.Command {
@@ -69,22 +67,22 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	t.Row("Name", format.ShortName(p))
 	t.Row("Cluster ID", p.GetClusterId())
 	t.Row("Role", p.GetRole())
-	t.Row("Protocol", protocols(p.GetProtocol(), own))
+	t.Row("Protocol", format.Protocols(p.GetProtocol(), own))
 	t.Row("Reachable at", cmp.Or(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
-	t.Fact("Found by", foundBy(p))
+	t.Fact("Found by", format.FoundBy(p))
 	for _, m := range p.GetSightings() {
-		t.Row("Seen by discovery", foundText(m), endpointText(m))
+		t.Row("Seen by discovery", format.FoundText(m), format.EndpointText(m))
 	}
 	if policy := p.GetLabels()["entente.dev/automatic"]; policy != "" {
 		t.Row("Peered by", "the policy "+policy)
 	}
 	t.Fact("Decision", p.GetDecision())
 	switch {
-	case p.GetCode() == "" || isTrue(p, "Trusted"):
+	case p.GetCode() == "" || format.IsTrue(p, "Trusted"):
 	case p.GetDecision() == "":
-		t.Row("Code", code(p), "compare it with the other side's before you approve")
+		t.Row("Code", format.Code(p), "compare it with the other side's before you approve")
 	case p.GetDecision() == "Approved":
-		t.Row("Code", code(p), "the other side compares it before it approves")
+		t.Row("Code", format.Code(p), "the other side compares it before it approves")
 	}
 	t.Fact("Labels", format.Pairs(p.GetLabels()))
 	t.Row("Age", a.since(p.GetCreateTime()))
@@ -104,27 +102,6 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 		part.print(t, p)
 		t.FlushUnder(part.name)
 	}
-}
-
-// foundBy is how a peer came to be known, for people: one that a policy peers with was
-// found where discovery finds it, and introduced by the policy.
-func foundBy(p *ententev1.Peer) string {
-	found := p.GetFound()
-	if p.GetLabels()["entente.dev/automatic"] != "" && len(p.GetSightings()) > 0 {
-		found = p.GetSightings()[0].GetSource()
-	}
-	if found == "LAN" || found == "DNS" {
-		return "discovery (" + found + ")"
-	}
-	return strings.ToLower(found)
-}
-
-// protocols tells of the protocol revisions of a peer's agent and this cluster's.
-func protocols(peer, own uint32) string {
-	if peer == 0 {
-		return fmt.Sprintf("it did not send its revision; this cluster speaks %d", own)
-	}
-	return fmt.Sprintf("it speaks revision %d, this cluster %d", peer, own)
 }
 
 func printConditions(t *printer.Table, p *ententev1.Peer) {
@@ -174,22 +151,14 @@ func printTunnel(t *printer.Table, p *ententev1.Peer) {
 }
 
 func printContracts(t *printer.Table, p *ententev1.Peer) {
-	open := openContracts(p, "")
+	open := format.OpenContracts(p, "")
 	for _, c := range open {
-		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), format.Amounts(c.GetResources()), cost(c),
-			"used "+format.Amounts(c.GetUsed()), format.CountPods(int(c.GetPods())), nodeOf(c))
+		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), format.Amounts(c.GetResources()), format.Cost(c),
+			"used "+format.Amounts(c.GetUsed()), format.CountPods(int(c.GetPods())), format.NodeOf(c))
 	}
 	if over := len(p.GetContracts()) - len(open); over > 0 {
 		t.Row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, format.ShortName(p)))
 	}
-}
-
-// nodeOf is a contract's virtual node, for people.
-func nodeOf(c *ententev1.Contract) string {
-	if c.GetCordoned() {
-		return c.GetNode() + ", cordoned: no pod is scheduled to it until kubectl uncordon"
-	}
-	return cmp.Or(c.GetNode(), "-")
 }
 
 func printOffer(t *printer.Table, p *ententev1.Peer) {
@@ -197,7 +166,7 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 	if o == nil {
 		return
 	}
-	lent := lentBy(p)
+	lent := format.LentBy(p)
 	t.Fact("  Granted already", lent)
 	switch {
 	case !o.GetAvailable() && lent != "":
@@ -237,23 +206,4 @@ func printServices(t *printer.Table, p *ententev1.Peer) {
 		}
 		t.Row("  "+s.GetNamespace()+"/"+s.GetName(), s.GetType(), cmp.Or(strings.Join(ports, ", "), "no ports"))
 	}
-}
-
-// lentBy is what a peer lends this cluster by contracts that are not over, all
-// together; empty is nothing.
-func lentBy(p *ententev1.Peer) string {
-	sum := peering.Resources{}
-	for _, c := range openContracts(p, "Consumer") {
-		lent, err := wire.ResourcesFrom("resources", c.GetResources())
-		if err != nil {
-			continue
-		}
-		if sum, err = sum.Add(lent); err != nil {
-			return "more than can be added up"
-		}
-	}
-	if len(sum) == 0 {
-		return ""
-	}
-	return format.Amounts(wire.ResourcesTo(sum))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -136,7 +135,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 		switch {
 		case err != nil:
 			here = "whether this cluster trusts the other one is not known"
-		case isTrue(peer, "Trusted"):
+		case format.IsTrue(peer, "Trusted"):
 			here = "this cluster trusts the other one, " + format.ShortName(peer)
 		case peer != nil:
 			here = "this cluster knows the other one, " + format.ShortName(peer) + ", and does not trust it; that one may trust this one already"
@@ -150,7 +149,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer) error {
 	name := format.ShortName(peer)
 	switch {
-	case whom.token != "" || isTrue(peer, "Trusted"):
+	case whom.token != "" || format.IsTrue(peer, "Trusted"):
 		r.done("Joined cluster %s (%s)", name, peer.GetClusterId())
 	case whom.id != "":
 		r.done("Approved cluster %s (%s)", name, peer.GetClusterId())
@@ -160,7 +159,7 @@ func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer)
 	if r.output.Structured() {
 		return r.write(peer)
 	}
-	if isTrue(peer, "Trusted") || whom.token != "" {
+	if format.IsTrue(peer, "Trusted") || whom.token != "" {
 		r.next("Ask it for resources with:\n  entente peer %s", name)
 		return nil
 	}
@@ -184,14 +183,6 @@ The code is %s. Nothing is trusted yet.
      entente approve %s --code CODE
 3. Codes that differ mean a man in the middle. Then deny the peer:
      entente deny %s
-`, code(peer), id, name, id, name)
+`, format.Code(peer), id, name, id, name)
 	return nil
-}
-
-// code is the code of an introduction, for people.
-func code(peer *ententev1.Peer) string {
-	if s := peer.GetCode(); len(s) == 6 {
-		return s[:3] + " " + s[3:]
-	}
-	return cmp.Or(peer.GetCode(), "-")
 }

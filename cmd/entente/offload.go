@@ -3,12 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -21,7 +21,6 @@ func (a *app) offloadCommand() *cobra.Command {
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
-	strategies, mappings := []string{"Local", "Remote", "LocalAndRemote"}, []string{"Suffixed", "Same"}
 	cmd := a.command(&cobra.Command{
 		Use:   "namespace NAMESPACE",
 		Short: "Let the pods of a namespace run in other clusters",
@@ -37,15 +36,6 @@ entente offload namespace shop
 
 # Only abroad, only at one peer, under the same name there
 entente offload namespace batch --strategy Remote --peer office --mapping Same`),
-		PreRunE: func(*cobra.Command, []string) error {
-			if !slices.Contains(strategies, strategy) {
-				return usageError("--strategy %q: want one of %v", strategy, strategies)
-			}
-			if mapping != "" && !slices.Contains(mappings, mapping) {
-				return usageError("--mapping %q: want one of %v", mapping, mappings)
-			}
-			return nil
-		},
 	}, func(ctx context.Context, r *run) error {
 		req := &ententev1.OffloadNamespaceRequest{
 			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
@@ -56,11 +46,9 @@ entente offload namespace batch --strategy Remote --peer office --mapping Same`)
 		r.done("Pods of namespace %s may run by strategy %s", r.argv[0], strategy)
 		return r.result(req)
 	})
-	cmd.Flags().StringVar(&strategy, "strategy", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote")
-	cmd.Flags().StringVar(&mapping, "mapping", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes")
+	flags.Choice(cmd, &strategy, "strategy", "", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote", "Local", "Remote", "LocalAndRemote")
+	flags.Choice(cmd, &mapping, "mapping", "", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes", "Suffixed", "Same")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
-	complete(cmd, "strategy", strategies...)
-	complete(cmd, "mapping", mappings...)
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -25,7 +26,7 @@ type peerFlags struct {
 	ask     askFlags
 	name    string
 	dryRun  bool
-	timeout timeout
+	timeout flags.Timeout
 }
 
 func (a *app) peerCommand() *cobra.Command {
@@ -69,12 +70,9 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 		if err != nil {
 			return err
 		}
-		req, err := f.ask.request()
-		if err != nil {
-			return err
-		}
+		req := f.ask.request()
 		req.PeerSelector = f.whom.selector
-		ctx, cancel := f.timeout.bound(ctx)
+		ctx, cancel := f.timeout.Bound(ctx)
 		defer cancel()
 		p := &peeringRun{run: r, flags: &f}
 		if p.sides, err = r.sides(ctx, peer, f.remote); err != nil {
@@ -89,7 +87,7 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 	f.ask.addRenewal(cmd)
 	cmd.Flags().StringVar(&f.name, "name", "", "What to call the peer here, where it joins now (default: the name that it gives itself)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
-	f.timeout.add(cmd, 2*time.Minute, "How long to wait for everything together")
+	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 	return cmd
 }
 
@@ -103,7 +101,7 @@ func (f *peerFlags) whomOf(r *run) (string, error) {
 	case ways > 1:
 		return "", usageError("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
 	case f.whom.given():
-		return anyPeer, nil
+		return format.AnyPeer, nil
 	case len(r.argv) == 1:
 		return r.argv[0], nil
 	}
@@ -128,7 +126,7 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 		}
 	}
 	local := &p.local
-	if p.remote == nil && local.peer != anyPeer {
+	if p.remote == nil && local.peer != format.AnyPeer {
 		if err := p.mayAsk(ctx); err != nil {
 			return err
 		}
@@ -137,7 +135,7 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 	if p.flags.dryRun {
 		return p.dryRun(ctx, req)
 	}
-	if local.peer == anyPeer {
+	if local.peer == format.AnyPeer {
 		// An ask of any peer has no name to find it again by.
 		if err := sameAgain(req); err != nil {
 			return err
@@ -161,7 +159,7 @@ func (p *peeringRun) stands(err error) error {
 // await waits until what was asked for can be used.
 func (p *peeringRun) await(ctx context.Context) error {
 	local := &p.local
-	if local.peer != anyPeer {
+	if local.peer != format.AnyPeer {
 		if err := p.progress.await(ctx, *local, hintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
 			return err
 		}
@@ -201,7 +199,7 @@ func (r *run) dryRun(ctx context.Context, req *ententev1.CreatePeeringRequest) e
 		return r.write(resp)
 	}
 	provider := printer.Clean(cmp.Or(format.Short(resp.GetProvider()), "the provider"))
-	if req.GetPeer() == peerName(anyPeer) {
+	if req.GetPeer() == peerName(format.AnyPeer) {
 		_, _ = fmt.Fprintf(r.out, "Of all that fit, %s is the cheapest and would offer:\n", provider)
 	}
 	r.printPreview(provider, resp.GetAdvertisement())
@@ -212,11 +210,11 @@ func (r *run) dryRun(ctx context.Context, req *ententev1.CreatePeeringRequest) e
 // asking.
 func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 	if !ad.GetNeedsApproval() {
-		a.printAdvertisement(ad)
+		a.showAdvertisement(ad)
 		return
 	}
 	_, _ = fmt.Fprintf(a.out, "Once an administrator of %s approved the request, it would offer:\n", provider)
-	a.printAdvertisement(ad)
+	a.showAdvertisement(ad)
 	a.next("Ask for it, and have it approved there with:\n  entente requests\n  entente approve request REQUEST")
 }
 
@@ -224,7 +222,7 @@ func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
 	local := p.local
 	whom := local.peer
-	if whom == anyPeer {
+	if whom == format.AnyPeer {
 		whom = "all peers that fit"
 	}
 	resp, err := p.create(ctx, req)
@@ -239,7 +237,7 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 	}
 	p.request = facts["peeringRequest"]
 	p.done("Asks %s for resources already (PeeringRequest %s)", whom, p.request)
-	if anything(req) {
+	if p.flags.ask.given {
 		p.note("what the flags ask for was not applied; change the ask with: entente amend %s", p.request)
 	}
 	return nil
@@ -280,8 +278,8 @@ func sameAgain(req *ententev1.CreatePeeringRequest) error {
 // peer is asked.
 func (p *peeringRun) same(ctx context.Context, name string) bool {
 	local := p.local
-	if local.peer == anyPeer || name == "" {
-		return name == "" && local.peer == anyPeer
+	if local.peer == format.AnyPeer || name == "" {
+		return name == "" && local.peer == format.AnyPeer
 	}
 	if name == local.peer {
 		return true

@@ -19,15 +19,15 @@ func (p *peeringRun) mayAsk(ctx context.Context) error {
 	var since time.Time
 	return p.progress.poll(ctx, local.cluster, hintTrusted, func(ctx context.Context) (bool, string, error) {
 		peer, err := local.find(ctx, local.peer)
-		trusted := conditionOf(peer, "Trusted")
+		trusted := format.ConditionOf(peer, "Trusted")
 		switch {
 		case err != nil || trusted.GetStatus() != "False" || trusted.GetReason() == "Joining" || peer.GetDecision() == "Approved":
 			return true, "", nil //nolint:nilerr // as above
-		case !isHint(peer) && !p.progress.settles(&since):
+		case !format.IsHint(peer) && !p.progress.settles(&since):
 			// It may be the word of before a join.
-			return false, "trust between the two clusters" + why(trusted), nil
+			return false, "trust between the two clusters" + format.Why(trusted), nil
 		}
-		return false, "", local.call("ask "+local.peer+" for resources", peering.Errorf(peering.ReasonPeerNotTrusted, "it is not trusted%s", why(trusted)))
+		return false, "", local.call("ask "+local.peer+" for resources", peering.Errorf(peering.ReasonPeerNotTrusted, "it is not trusted%s", format.Why(trusted)))
 	})
 }
 
@@ -43,7 +43,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if isTrue(known, "Trusted") && isTrue(back, "Trusted") {
+	if format.IsTrue(known, "Trusted") && format.IsTrue(back, "Trusted") {
 		local.peer = format.ShortName(known)
 		p.done("The two clusters have joined already; the peer is called %s here", local.peer)
 		return nil
@@ -101,4 +101,11 @@ func (p *peeringRun) redeem(ctx context.Context, issuer, redeemer *cluster, name
 	}
 	p.progress.done(redeemer.label, "Redeemed the token")
 	return joined.GetPeer(), nil
+}
+
+// condition waits until a condition is true.
+func condition(kind, what string) func(*ententev1.Peer) (bool, string, error) {
+	return func(peer *ententev1.Peer) (bool, string, error) {
+		return format.IsTrue(peer, kind), what + format.Because(peer, kind), nil
+	}
 }

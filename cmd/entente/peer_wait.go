@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/entente-dev/entente/client"
@@ -28,16 +27,16 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	local := &p.local
 	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
-		if refused(accepted) {
+		if format.Refused(accepted) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
-				local.label, printer.Clean(accepted.GetReason()+why(accepted)), p.request, p.request)}
+				local.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), p.request, p.request)}
 		}
-		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + why(accepted), nil
+		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + format.Why(accepted), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if local.peer == anyPeer {
+	if local.peer == format.AnyPeer {
 		local.peer = format.Short(cmp.Or(peering.GetProvider(), peering.GetPeer()))
 		p.done("Of all that fit, %s is the provider", local.peer)
 	}
@@ -46,7 +45,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		return nil, err
 	}
 	p.done("Contract %s is signed by both: %s until %s, %s", contract.GetContractId(),
-		format.Amounts(contract.GetResources()), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), cost(contract))
+		format.Amounts(contract.GetResources()), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), format.Cost(contract))
 	remote := p.remote
 	if remote == nil {
 		return peering, nil
@@ -63,19 +62,6 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	}
 	p.progress.done(remote.label, "Contract %s is in force", contract.GetContractId())
 	return peering, nil
-}
-
-// refused says whether a condition tells of a no that waiting does not change. An
-// administrator may approve any time, and capacity becomes free.
-func refused(c *ententev1.Condition) bool {
-	if c.GetStatus() != "False" {
-		return false
-	}
-	switch strings.ReplaceAll(strings.ToUpper(c.GetReason()), "_", "") {
-	case "POLICYREFUSED", "PRICEABOVECEILING", "TRUSTDENIED", "ENDEDBYPROVIDER":
-		return true
-	}
-	return false
 }
 
 // awaitPeering waits until an ask is as it should be.
@@ -99,13 +85,13 @@ func (p *peeringRun) network(ctx context.Context) error {
 		wanted, unwanted := true, time.Time{}
 		err := p.progress.await(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
-			if conditionOf(peer, "Network").GetReason() == "NotWanted" {
+			if format.ConditionOf(peer, "Network").GetReason() == "NotWanted" {
 				// It may be the word of before the contract.
-				wanted = p.asked && !p.flags.ask.noNetwork || !p.asked && !p.progress.settles(&unwanted)
+				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.settles(&unwanted)
 				return !wanted, "the tunnel to be made", nil
 			}
 			wanted, unwanted = true, time.Time{}
-			return isTrue(peer, "Network"), "traffic through the tunnel" + because(peer, "Network"), nil
+			return format.IsTrue(peer, "Network"), "traffic through the tunnel" + format.Because(peer, "Network"), nil
 		})
 		if err != nil {
 			return err
@@ -114,7 +100,7 @@ func (p *peeringRun) network(ctx context.Context) error {
 			p.progress.done(s.label, "No tunnel is wanted")
 			continue
 		}
-		p.progress.done(s.label, "Traffic passes through the tunnel%s", tunnelFacts(tunnel))
+		p.progress.done(s.label, "Traffic passes through the tunnel%s", format.TunnelFacts(tunnel))
 	}
 	return nil
 }
@@ -124,31 +110,17 @@ func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error
 	local := p.local
 	var node string
 	err := p.progress.await(ctx, local, hintNode, func(peer *ententev1.Peer) (bool, string, error) {
-		for _, c := range openContracts(peer, "Consumer") {
+		for _, c := range format.OpenContracts(peer, "Consumer") {
 			if contractName(c.GetContractId()) == contractName(format.Short(peering.GetContract())) {
 				node = c.GetNode()
 			}
 		}
-		ready := isTrue(peer, "Offloading") && conditionOf(peer, "Offloading").GetReason() != "Lending"
-		return ready && node != "", "the virtual node" + because(peer, "Offloading"), nil
+		ready := format.IsTrue(peer, "Offloading") && format.ConditionOf(peer, "Offloading").GetReason() != "Lending"
+		return ready && node != "", "the virtual node" + format.Because(peer, "Offloading"), nil
 	})
 	if err != nil {
 		return err
 	}
 	p.done("Virtual node %s is Ready", node)
 	return nil
-}
-
-func tunnelFacts(t *ententev1.Tunnel) string {
-	var facts []string
-	if t.GetBackend() != "" {
-		facts = append(facts, t.GetBackend()+" WireGuard")
-	}
-	if t.GetRoundTrip() != nil {
-		facts = append(facts, "round trip "+t.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
-	}
-	if len(facts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(facts, ", ") + ")"
 }

@@ -40,41 +40,15 @@ entente peerings office --get contract`),
 				if p.GetAccepted().GetStatus() != "True" {
 					note = cmp.Or(p.GetAccepted().GetMessage(), p.GetAccepted().GetReason())
 				}
-				cells := []string{format.Short(p.GetName()), providerOf(p)}
+				cells := []string{format.Short(p.GetName()), format.ProviderOf(p)}
 				if r.output.Form == printer.FormWide {
-					cells = append(cells, asked(p.GetResources()), format.Money(p.GetPriceCeiling(), "-"))
+					cells = append(cells, format.Asked(p.GetResources()), format.Money(p.GetPriceCeiling(), "-"))
 				} else {
-					cells = append(cells, askedBriefly(p.GetResources()))
+					cells = append(cells, format.AskedBriefly(p.GetResources()))
 				}
 				t.Row(append(cells, cmp.Or(p.GetAccepted().GetStatus(), "Unknown"), cmp.Or(format.Short(p.GetContract()), "-"), cmp.Or(p.GetNode(), "-"), note)...)
 			}
 			return t
 		})
 	}, printer.FormTable, printer.FormWide)
-}
-
-// providerOf is who lends, or whom the ask is for.
-func providerOf(p *ententev1.Peering) string {
-	switch {
-	case p.GetProvider() != "" && format.Short(p.GetPeer()) == anyPeer:
-		return format.Short(p.GetProvider()) + " (of any)"
-	case format.Short(p.GetPeer()) == anyPeer:
-		return "any"
-	}
-	return format.Short(p.GetPeer())
-}
-
-// asked is what is asked for, where nothing means all that there is to have.
-func asked(r *ententev1.ResourceList) string {
-	if len(r.GetAmounts()) == 0 {
-		return "what the policy gives"
-	}
-	return format.Amounts(r)
-}
-
-func askedBriefly(r *ententev1.ResourceList) string {
-	if len(r.GetAmounts()) == 0 {
-		return asked(r)
-	}
-	return format.Briefly(r)
 }

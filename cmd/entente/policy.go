@@ -18,7 +18,6 @@ func (a *app) policyCommand() *cobra.Command {
 
 func (a *app) policyTestCommand() *cobra.Command {
 	var ask askFlags
-	var req *ententev1.CreatePeeringRequest
 	cmd := a.command(&cobra.Command{
 		Use:   "test [PEER]",
 		Short: "Show what this cluster would offer a peer that asked, and why",
@@ -29,12 +28,8 @@ PEER it shows each peer; without amounts, all that the policy gives.
 It exits with 5 if the peer that is named would get nothing.`,
 		Example: indent(`entente policy test
 entente policy test office --resources cpu=64,memory=256Gi`),
-		PreRunE: func(*cobra.Command, []string) (err error) {
-			req, err = ask.request()
-			return err
-		},
 	}, func(ctx context.Context, r *run) error {
-		peer := anyPeer
+		req, peer := ask.request(), format.AnyPeer
 		if len(r.argv) == 1 {
 			peer = r.argv[0]
 		}
@@ -54,7 +49,7 @@ func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) 
 		return r.call("test the policy", err)
 	}
 	results := resp.GetResults()
-	if req.GetPeer() == peerName(anyPeer) || len(results) != 1 {
+	if req.GetPeer() == peerName(format.AnyPeer) || len(results) != 1 {
 		return printList(r, results, "No peer is known.", "", func() *printer.Table { return r.testTable(results) })
 	}
 	one := results[0]
@@ -74,7 +69,7 @@ func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) 
 		when = ", once an administrator approves its request"
 	}
 	_, _ = fmt.Fprintf(r.out, "Policy %s would offer %s%s:\n", one.GetPolicy(), peer, when)
-	r.printAdvertisement(ad)
+	r.showAdvertisement(ad)
 	_, _ = fmt.Fprintln(r.out, printer.Clean(one.GetMessage()))
 	return nil
 }

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
-	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) requestsCommand() *cobra.Command {
@@ -34,30 +31,11 @@ entente deny request office/5f1d…`),
 		return printList(r, requests, "Nothing waits for approval.", "", func() *printer.Table {
 			t := a.noted("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE", "ON WHAT TERMS")
 			for _, r := range requests {
-				t.Row(format.Short(r.GetName()), asked(r.GetResources()), format.Span(r.GetDuration(), "-"), format.Money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()), conditionsOf(r))
+				t.Row(format.Short(r.GetName()), format.Asked(r.GetResources()), format.Span(r.GetDuration(), "-"), format.Money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()), format.AskedTerms(r))
 			}
 			return t
 		})
 	}, printer.FormTable)
-}
-
-// conditionsOf returns what a request asks for besides amounts, price and time: an
-// approval is of this as well.
-func conditionsOf(r *ententev1.PendingRequest) string {
-	var parts []string
-	for _, key := range slices.Sorted(maps.Keys(r.GetNodeSelector())) {
-		parts = append(parts, "nodes "+key+"="+r.GetNodeSelector()[key])
-	}
-	if classes := r.GetRuntimeClasses(); len(classes) > 0 {
-		parts = append(parts, "runtime class "+strings.Join(classes, " or "))
-	}
-	if classes := r.GetStorageClasses(); len(classes) > 0 {
-		parts = append(parts, "storage class "+strings.Join(classes, " or "))
-	}
-	if r.GetNoNetwork() {
-		parts = append(parts, "no tunnel")
-	}
-	return strings.Join(parts, ", ")
 }
 
 // requestDecision is approve request and deny request.

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -17,7 +17,7 @@ type unpeerFlags struct {
 	remote           remoteFlags
 	peering          string
 	now, forget, yes bool
-	timeout          timeout
+	timeout          flags.Timeout
 }
 
 func (a *app) unpeerCommand() *cobra.Command {
@@ -59,7 +59,7 @@ entente unpeer --peering gpus`),
 		if err != nil {
 			return err
 		}
-		ctx, cancel := f.timeout.bound(ctx)
+		ctx, cancel := f.timeout.Bound(ctx)
 		defer cancel()
 		u := &unpeering{run: r, flags: &f}
 		if u.sides, err = r.sides(ctx, peer, f.remote); err != nil {
@@ -77,7 +77,7 @@ entente unpeer --peering gpus`),
 	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: what runs there ends with the contract")
 	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it at once the peerings in both directions; with --remote-kubeconfig on both sides")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
-	f.timeout.add(cmd, 5*time.Minute, "How long to wait for everything together")
+	f.timeout.Add(cmd.Flags(), 5*time.Minute, "How long to wait for everything together")
 	return cmd
 }
 
@@ -133,16 +133,16 @@ func (u *unpeering) do(ctx context.Context) error {
 // end ends what this cluster uses of the peer, and waits until it is gone.
 func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.EndPeeringResponse, error) {
 	local := u.local
-	ending := openContracts(peer, "Consumer")
+	ending := format.OpenContracts(peer, "Consumer")
 	asks, chosen := u.asks(ctx, format.ShortName(peer))
 	if !u.flags.forget && len(ending) == 0 && !asks {
 		u.done("Nothing is used of %s: nothing to end", local.peer)
-		if len(openContracts(peer, "Provider")) > 0 {
+		if len(format.OpenContracts(peer, "Provider")) > 0 {
 			u.note("what is provided to it ends with --forget, or with: entente contract terminate CONTRACT")
 		}
 		return &ententev1.EndPeeringResponse{}, nil
 	}
-	nodes, pods := nodesAndPods(ending)
+	nodes, pods := format.NodesAndPods(ending)
 	if err := u.confirm(peer, pods); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		return nil, err
 	}
 	if len(ending) > 0 {
-		u.done("%s closed", ids(ending))
+		u.done("%s closed", format.IDs(ending))
 	}
 	if err := u.awaitNodes(ctx, nodes); err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen [
 		switch {
 		case format.Short(p.GetPeer()) == peer:
 			asked = true
-		case format.Short(p.GetPeer()) == anyPeer && format.Short(p.GetProvider()) == peer:
+		case format.Short(p.GetPeer()) == format.AnyPeer && format.Short(p.GetProvider()) == peer:
 			asked, chosen = true, append(chosen, format.Short(p.GetName()))
 		}
 	}
@@ -234,7 +234,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	losing := pods
 	if u.flags.forget {
-		_, lent := nodesAndPods(openContracts(peer, "Provider"))
+		_, lent := format.NodesAndPods(format.OpenContracts(peer, "Provider"))
 		losing += lent
 	}
 	if !u.flags.atOnce() || losing == 0 {
@@ -259,12 +259,12 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 		if err != nil {
 			return false, "", err
 		}
-		open := openContracts(peer, role)
+		open := format.OpenContracts(peer, role)
 		if len(open) == 0 {
 			return true, "", nil
 		}
-		_, pods := nodesAndPods(open)
-		return false, fmt.Sprintf("%s to close; %s left", ids(open), format.CountPods(pods)), nil
+		_, pods := format.NodesAndPods(open)
+		return false, fmt.Sprintf("%s to close; %s left", format.IDs(open), format.CountPods(pods)), nil
 	})
 }
 
@@ -329,15 +329,4 @@ func (u *unpeering) awaitRemote(ctx context.Context) error {
 	}
 	u.progress.done(remote.label, "Forgot this cluster")
 	return nil
-}
-
-func ids(contracts []*ententev1.Contract) string {
-	list := make([]string, 0, len(contracts))
-	for _, c := range contracts {
-		list = append(list, c.GetContractId())
-	}
-	if len(list) == 1 {
-		return "Contract " + list[0]
-	}
-	return "Contracts " + strings.Join(list, ", ")
 }

@@ -6,16 +6,12 @@ import (
 	"encoding/csv"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
-	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) usageCommand() *cobra.Command {
@@ -68,7 +64,7 @@ func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
 	}
 	unstated := false
 	for _, u := range usage {
-		state := usageState(u)
+		state := format.UsageState(u)
 		stated := "-"
 		if state == "stated" {
 			stated = format.Listed(u.GetStated())
@@ -92,53 +88,12 @@ func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
 			stated, format.Money(u.GetAmount(), "-"), counted, format.Money(u.GetCountedAmount(), "-"), apart)
 	}
 	t.Flush()
-	if sums := totals(usage); sums != "" {
+	if sums := format.Totals(usage); sums != "" {
 		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.\n", sums)
 		if unstated {
 			_, _ = fmt.Fprintln(a.out, "What has no statement yet is not in that.")
 		}
 	}
-}
-
-// usageState is what there is of a period: stated, counted or running. An agent
-// that does not say it yet is understood, too.
-func usageState(u *ententev1.Usage) string {
-	switch {
-	case u.GetState() != "":
-		return strings.ToLower(u.GetState())
-	case u.GetSequence() == 0:
-		return "running"
-	case len(u.GetStated()) > 0 || u.GetAmount() != nil:
-		return "stated"
-	}
-	return "counted"
-}
-
-// totals sums up what is owed, a sum a currency.
-func totals(usage []*ententev1.Usage) string {
-	sums := map[string]map[string]peering.Decimal{"Consumer": {}, "Provider": {}}
-	for _, u := range usage {
-		m, err := wire.MoneyFrom("amount", u.GetAmount())
-		if err != nil || m.IsNone() || sums[u.GetRole()] == nil {
-			continue
-		}
-		sum, err := sums[u.GetRole()][m.Currency].Add(m.Amount)
-		if err != nil {
-			return "the sum is too large to show"
-		}
-		sums[u.GetRole()][m.Currency] = sum
-	}
-	var parts []string
-	for _, side := range []struct{ role, verb string }{{"Consumer", "this cluster owes"}, {"Provider", "this cluster is owed"}} {
-		var amounts []string
-		for _, currency := range slices.Sorted(maps.Keys(sums[side.role])) {
-			amounts = append(amounts, peering.Money{Currency: currency, Amount: sums[side.role][currency]}.String())
-		}
-		if len(amounts) > 0 {
-			parts = append(parts, side.verb+" "+strings.Join(amounts, " and "))
-		}
-	}
-	return strings.Join(parts, "; ")
 }
 
 // usageCSV writes a line a period. The columns of resources are those of all
@@ -161,7 +116,7 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 	for _, u := range usage {
 		line := []string{
 			format.Short(u.GetContract()), format.Short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
-			format.Moment(u.GetStartTime()), format.Moment(u.GetEndTime()), usageState(u),
+			format.Moment(u.GetStartTime()), format.Moment(u.GetEndTime()), format.UsageState(u),
 			cmp.Or(u.GetAmount().GetCurrency(), u.GetCountedAmount().GetCurrency()), u.GetAmount().GetAmount(), u.GetCountedAmount().GetAmount(), u.GetDifferencePercent(),
 		}
 		for _, name := range names {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,7 +74,7 @@ forgotten.`,
 				return nil
 			}
 			p := m.GetPeer()
-			row := []string{format.ShortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), statusOf(p, "Offloading"), worst(p)}
+			row := []string{format.ShortName(p), p.GetRole(), format.TrustStatus(p), format.StatusOf(p, "Connected"), format.NetworkStatus(p), format.StatusOf(p, "Offloading"), format.Worst(p)}
 			if m.GetForgotten() {
 				row = []string{format.ShortName(p), "forgotten"}
 			}
@@ -90,14 +89,6 @@ forgotten.`,
 			return nil
 		})
 	}, printer.FormTable)
-}
-
-// worst is the first thing that is wrong with a peer.
-func worst(p *ententev1.Peer) string {
-	if wrong := problemsOf(p); len(wrong) > 0 {
-		return strings.TrimPrefix(wrong[0], "peer "+format.ShortName(p)+": ")
-	}
-	return ""
 }
 
 // watch passes on what a stream brings until ctx ends, and opens it again where

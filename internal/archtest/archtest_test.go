@@ -203,12 +203,15 @@ var rules = []rule{
 	},
 
 	// What it prints and what it verifies offline knows of no cluster.
-	{packages: "cmd/entente/internal/format", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
-	{packages: "cmd/entente/internal/printer", outside: []string{
+	{packages: "cmd/entente/internal/flags", ours: []string{"gen/...", "peering"}, outside: []string{"github.com/spf13/", "google.golang.org/protobuf/"}},
+	{packages: "cmd/entente/internal/printer", ours: []string{"cmd/entente/internal/flags", "gen/...", "peering"}, outside: []string{
 		"github.com/spf13/cobra", "google.golang.org/protobuf/", "k8s.io/client-go/util/jsonpath", "sigs.k8s.io/yaml",
 	}},
+	{packages: "cmd/entente/internal/format", ours: []string{
+		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering", "internal/wire", "internal/identity",
+	}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
-		"cmd/entente/internal/format", "gen/...", "peering", "internal/wire", "internal/identity",
+		"cmd/entente/internal/...", "gen/...", "peering", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},
 
 	// Tools of the house.

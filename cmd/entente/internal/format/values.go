@@ -159,27 +159,6 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// Every is how often something is; an empty period is never.
-func Every(period string) string {
-	if period == "" {
-		return "none"
-	}
-	return "every " + period
-}
-
-// Network is what a contract says of the tunnel.
-func Network(tunnel bool, exposure string) string {
-	switch {
-	case !tunnel:
-		return "none"
-	case exposure == "":
-		return "tunnel"
-	case exposure == "Offloaded":
-		return "tunnel; reachable are offloaded pods and the services of their namespaces"
-	}
-	return "tunnel; exposure " + exposure
-}
-
 // Pairs writes labels as selectors are written.
 func Pairs(m map[string]string) string {
 	var parts []string
@@ -195,12 +174,4 @@ func CountPods(n int) string {
 		return "1 pod"
 	}
 	return fmt.Sprintf("%d pods", n)
-}
-
-// NoneOr is a duration, of which zero is none.
-func NoneOr(d time.Duration) string {
-	if d == 0 {
-		return "none"
-	}
-	return spanOf(d)
 }

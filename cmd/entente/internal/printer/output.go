@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 )
 
 // The forms of output. What people read has no name but for lists, where it is a
@@ -28,27 +29,15 @@ const (
 // Flags say in which form to print.
 type Flags struct {
 	Form string
-	get  string
-	// forms is what form may be.
-	forms []string
+	get  path
 }
 
 // Add adds --output, with forms besides json and yaml, and --get.
 func (o *Flags) Add(cmd *cobra.Command, more ...string) {
-	o.forms = append(more, formJSON, formYAML)
-	last := len(o.forms) - 1
-	cmd.Flags().StringVarP(&o.Form, "output", "o", "", "The form of the output: "+strings.Join(o.forms[:last], ", ")+" or "+o.forms[last])
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.forms, cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().StringVar(&o.get, "get", "", "Print one field only, by its JSONPath in the JSON output, as a.b[0].c or a[*].b")
-}
-
-// Check says what is wrong with the flags.
-func (o *Flags) Check() error {
-	if o.Form != "" && !slices.Contains(o.forms, o.Form) {
-		return fmt.Errorf("--output %q: want one of %s", o.Form, strings.Join(o.forms, ", "))
-	}
-	_, err := parsePath(o.get)
-	return err
+	forms := append(more, formJSON, formYAML)
+	last := len(forms) - 1
+	flags.Choice(cmd, &o.Form, "output", "o", "", "The form of the output: "+strings.Join(forms[:last], ", ")+" or "+forms[last], forms...)
+	cmd.Flags().Var(&o.get, "get", "Print one field only, by its JSONPath in the JSON output, as a.b[0].c or a[*].b")
 }
 
 // Structured says whether the output is for programs.
@@ -88,7 +77,7 @@ func (o *Flags) WriteValue(w io.Writer, v any) error { return o.print(w, v, fals
 
 func (o *Flags) print(w io.Writer, v any, oneOfMany bool) (err error) {
 	if o.get != "" {
-		if v, err = Field(v, o.get); err != nil {
+		if v, err = Field(v, string(o.get)); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,22 @@ import (
 // quotedKey is a key as JavaScript and jq write it: labels["example.com/zone"].
 var quotedKey = regexp.MustCompile(`\["([^"]*)"\]`)
 
+// path is a flag with a path that parsePath parses.
+type path string
+
+// String implements pflag.Value.
+func (p *path) String() string { return string(*p) }
+
+// Type implements pflag.Value.
+func (*path) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (p *path) Set(s string) error {
+	*p = path(s)
+	_, err := parsePath(s)
+	return err
+}
+
 // parsePath parses a path as kubectl's JSONPath, without its braces and with quotes of
 // either kind around a key: a.b[0].c, labels["example.com/zone"], peers[*].name.
 func parsePath(path string) (*jsonpath.JSONPath, error) {
@@ -23,10 +39,7 @@ func parsePath(path string) (*jsonpath.JSONPath, error) {
 		expression = "." + expression
 	}
 	j := jsonpath.New("path")
-	if err := j.Parse("{" + expression + "}"); err != nil {
-		return nil, fmt.Errorf("--get %s: %w", path, err)
-	}
-	return j, nil
+	return j, j.Parse("{" + expression + "}")
 }
 
 // Field returns what a path leads to; a list, if it leads to several values.

@@ -1,0 +1,200 @@
+// Package flags has flags that check what they are given as they are parsed.
+package flags
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Duration is a flag with a duration above zero; zero is that it was not given.
+type Duration time.Duration
+
+// String implements pflag.Value.
+func (p *Duration) String() string {
+	if *p == 0 {
+		return ""
+	}
+	return time.Duration(*p).String()
+}
+
+// Set implements pflag.Value.
+func (p *Duration) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err == nil && d <= 0 {
+		err = errors.New("must be positive")
+	}
+	*p = Duration(d)
+	return err
+}
+
+// Type implements pflag.Value.
+func (*Duration) Type() string { return "duration" }
+
+// Proto is the duration as the API has it; nil is that none was given.
+func (p *Duration) Proto() *durationpb.Duration {
+	if *p == 0 {
+		return nil
+	}
+	return durationpb.New(time.Duration(*p))
+}
+
+// Timeout is the flag that bounds how long a command waits.
+type Timeout struct{ Duration }
+
+// Add adds --timeout, which has a value if it is not given.
+func (t *Timeout) Add(to *pflag.FlagSet, by time.Duration, usage string) {
+	t.Duration = Duration(by)
+	to.Var(t, "timeout", usage)
+}
+
+// Bound returns a context that ends when the command has waited for long enough.
+func (t *Timeout) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, time.Duration(t.Duration))
+}
+
+// Money is a flag with an amount as people write it, EUR 0.5, or any for none.
+type Money struct {
+	text string
+	// Amount is nil where none was given, and for any.
+	Amount *ententev1.Money
+}
+
+// String implements pflag.Value.
+func (m *Money) String() string { return m.text }
+
+// Type implements pflag.Value.
+func (*Money) Type() string { return "string" }
+
+// Given says whether there was anything.
+func (m *Money) Given() bool { return m.text != "" }
+
+// Set implements pflag.Value.
+func (m *Money) Set(s string) error {
+	m.text, m.Amount = s, nil
+	if s == "any" {
+		return nil
+	}
+	words := strings.Fields(s)
+	if len(words) != 2 || len(words[0]) != 3 || strings.Trim(words[0], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		return errors.New(`want a currency and an amount, as "EUR 0.5"`)
+	}
+	amount := words[1]
+	if strings.Contains(amount, ".") {
+		amount = strings.TrimSuffix(strings.TrimRight(amount, "0"), ".")
+	}
+	d, err := peering.ParseDecimal(amount)
+	m.Amount = &ententev1.Money{Currency: words[0], Amount: d.String()}
+	return err
+}
+
+// Resources are flags with amounts of resources.
+type Resources struct{ amounts map[string]string }
+
+// Add adds --resources, and what is short for the usual ones.
+func (r *Resources) Add(to *pflag.FlagSet) {
+	to.Var(amount{r, ""}, "resources", "How much of what, as cpu=4,memory=8Gi,nvidia.com/gpu=1; may be repeated")
+	to.Var(amount{r, "cpu"}, "cpu", "How much CPU, as 4 or 500m: short for --resources cpu=4")
+	to.Var(amount{r, "memory"}, "memory", "How much memory, as 8Gi: short for --resources memory=8Gi")
+	to.Var(amount{r, "pods"}, "pods", "How many pods: short for --resources pods=20")
+}
+
+// Proto is the amounts as the API has them; nil is that none was given.
+func (r *Resources) Proto() *ententev1.ResourceList {
+	if len(r.amounts) == 0 {
+		return nil
+	}
+	return &ententev1.ResourceList{Amounts: r.amounts}
+}
+
+// amount is one of the flags: of a resource, or of those that it names.
+type amount struct {
+	of   *Resources
+	name string
+}
+
+// String implements pflag.Value.
+func (amount) String() string { return "" }
+
+// Type implements pflag.Value.
+func (a amount) Type() string {
+	if a.name == "" {
+		return "strings"
+	}
+	return "string"
+}
+
+// Set implements pflag.Value.
+func (a amount) Set(s string) error {
+	if a.name != "" {
+		return a.of.put(a.name, s)
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		name, amount, ok := strings.Cut(part, "=")
+		if !ok || name == "" || amount == "" {
+			return errors.New("want name=amount, as cpu=4,memory=8Gi")
+		}
+		if err := a.of.put(name, amount); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Resources) put(name, amount string) error {
+	if _, twice := r.amounts[name]; twice {
+		return fmt.Errorf("%s is given twice", name)
+	}
+	q, err := peering.ParseQuantity(amount)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if r.amounts == nil {
+		r.amounts = map[string]string{}
+	}
+	r.amounts[name] = q.String()
+	return nil
+}
+
+// Choice adds a flag that has one of some values, by if it is not given, which the shell
+// offers.
+func Choice(cmd *cobra.Command, to *string, name, short, by, usage string, choices ...string) {
+	*to = by
+	cmd.Flags().VarP(choice{to, choices}, name, short, usage)
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+}
+
+type choice struct {
+	to      *string
+	choices []string
+}
+
+// String implements pflag.Value.
+func (c choice) String() string {
+	if c.to == nil {
+		return ""
+	}
+	return *c.to
+}
+
+// Type implements pflag.Value.
+func (choice) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (c choice) Set(s string) error {
+	if !slices.Contains(c.choices, s) {
+		return fmt.Errorf("want one of %s", strings.Join(c.choices, ", "))
+	}
+	*c.to = s
+	return nil
+}

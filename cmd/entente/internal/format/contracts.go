@@ -1,0 +1,154 @@
+package format
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// WhyEnding says why a contract ends or is over, and when; empty while it is in
+// force.
+func WhyEnding(k *ententev1.Contract) string {
+	switch k.GetPhase() {
+	case "Closed":
+		text := cmp.Or(k.GetMessage(), "closed")
+		if k.GetCloseTime() != nil {
+			text += " at " + Moment(k.GetCloseTime())
+		}
+		return text
+	case "Draining":
+		text := cmp.Or(k.GetMessage(), "draining")
+		if k.GetDrainUntil() != nil {
+			text += "; drains until " + Moment(k.GetDrainUntil())
+		}
+		return text
+	}
+	return ""
+}
+
+// Cost is what all of a contract's resources cost, for people.
+func Cost(k *ententev1.Contract) string {
+	list, err := wire.PriceListFrom("price", k.GetPrice())
+	if err != nil {
+		return Prices(k.GetPrice())
+	}
+	resources, err := wire.ResourcesFrom("resources", k.GetResources())
+	if err != nil {
+		return Prices(k.GetPrice())
+	}
+	m, err := list.Hourly(resources)
+	switch {
+	case err != nil:
+		return err.Error()
+	case list.IsFree():
+		return "free"
+	}
+	return m.String() + " an hour"
+}
+
+// ProviderOf is who lends, or whom the ask is for.
+func ProviderOf(p *ententev1.Peering) string {
+	switch {
+	case p.GetProvider() != "" && Short(p.GetPeer()) == AnyPeer:
+		return Short(p.GetProvider()) + " (of any)"
+	case Short(p.GetPeer()) == AnyPeer:
+		return "any"
+	}
+	return Short(p.GetPeer())
+}
+
+// Asked is what is asked for, where nothing means all that there is to have.
+func Asked(r *ententev1.ResourceList) string {
+	if len(r.GetAmounts()) == 0 {
+		return "what the policy gives"
+	}
+	return Amounts(r)
+}
+
+// AskedBriefly is Asked, as Briefly has it.
+func AskedBriefly(r *ententev1.ResourceList) string {
+	if len(r.GetAmounts()) == 0 {
+		return Asked(r)
+	}
+	return Briefly(r)
+}
+
+// AskedTerms returns what a request asks for besides amounts, price and time: an
+// approval is of this as well.
+func AskedTerms(r *ententev1.PendingRequest) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(r.GetNodeSelector())) {
+		parts = append(parts, "nodes "+key+"="+r.GetNodeSelector()[key])
+	}
+	if classes := r.GetRuntimeClasses(); len(classes) > 0 {
+		parts = append(parts, "runtime class "+strings.Join(classes, " or "))
+	}
+	if classes := r.GetStorageClasses(); len(classes) > 0 {
+		parts = append(parts, "storage class "+strings.Join(classes, " or "))
+	}
+	if r.GetNoNetwork() {
+		parts = append(parts, "no tunnel")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// UsageState is what there is of a period: stated, counted or running. An agent
+// that does not say it yet is understood, too.
+func UsageState(u *ententev1.Usage) string {
+	switch {
+	case u.GetState() != "":
+		return strings.ToLower(u.GetState())
+	case u.GetSequence() == 0:
+		return "running"
+	case len(u.GetStated()) > 0 || u.GetAmount() != nil:
+		return "stated"
+	}
+	return "counted"
+}
+
+// Totals sums up what is owed, a sum a currency.
+func Totals(usage []*ententev1.Usage) string {
+	sums := map[string]map[string]peering.Decimal{"Consumer": {}, "Provider": {}}
+	for _, u := range usage {
+		m, err := wire.MoneyFrom("amount", u.GetAmount())
+		if err != nil || m.IsNone() || sums[u.GetRole()] == nil {
+			continue
+		}
+		sum, err := sums[u.GetRole()][m.Currency].Add(m.Amount)
+		if err != nil {
+			return "the sum is too large to show"
+		}
+		sums[u.GetRole()][m.Currency] = sum
+	}
+	var parts []string
+	for _, side := range []struct{ role, verb string }{{"Consumer", "this cluster owes"}, {"Provider", "this cluster is owed"}} {
+		var amounts []string
+		for _, currency := range slices.Sorted(maps.Keys(sums[side.role])) {
+			amounts = append(amounts, peering.Money{Currency: currency, Amount: sums[side.role][currency]}.String())
+		}
+		if len(amounts) > 0 {
+			parts = append(parts, side.verb+" "+strings.Join(amounts, " and "))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// IDs names contracts.
+func IDs(contracts []*ententev1.Contract) string {
+	list := make([]string, 0, len(contracts))
+	for _, c := range contracts {
+		list = append(list, c.GetContractId())
+	}
+	if len(list) == 1 {
+		return "Contract " + list[0]
+	}
+	return "Contracts " + strings.Join(list, ", ")
+}
+
+// AnyPeer stands for whichever peer fits best.
+const AnyPeer = "-"

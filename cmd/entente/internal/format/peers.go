@@ -1,0 +1,266 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// ConditionOf is a condition of a peer; nil is that it is not known.
+func ConditionOf(peer *ententev1.Peer, kind string) *ententev1.Condition {
+	for _, c := range peer.GetConditions() {
+		if c.GetType() == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+// IsTrue says whether a condition of a peer is.
+func IsTrue(peer *ententev1.Peer, kind string) bool {
+	return ConditionOf(peer, kind).GetStatus() == "True"
+}
+
+// StatusOf is the status of a condition.
+func StatusOf(p *ententev1.Peer, kind string) string {
+	if c := ConditionOf(p, kind); c != nil {
+		return c.GetStatus()
+	}
+	return "Unknown"
+}
+
+// Because tells why a condition of a peer is not true: ": message".
+func Because(peer *ententev1.Peer, kind string) string { return Why(ConditionOf(peer, kind)) }
+
+// Why tells for people why a condition is not true: ": message".
+func Why(c *ententev1.Condition) string {
+	switch {
+	case c.GetStatus() == "True":
+		return ""
+	case c.GetMessage() != "":
+		return ": " + c.GetMessage()
+	case c.GetReason() != "":
+		return ": " + c.GetReason()
+	}
+	return ""
+}
+
+// OpenContracts is the contracts that are not over in which the cluster has a
+// role; an empty role is either.
+func OpenContracts(peer *ententev1.Peer, role string) []*ententev1.Contract {
+	var open []*ententev1.Contract
+	for _, c := range peer.GetContracts() {
+		if (role == "" || c.GetRole() == role) && c.GetPhase() != "Closed" {
+			open = append(open, c)
+		}
+	}
+	return open
+}
+
+// NodesAndPods are the virtual nodes of contracts, and how many pods run by them.
+func NodesAndPods(contracts []*ententev1.Contract) (nodes []string, pods int) {
+	for _, c := range contracts {
+		pods += int(c.GetPods())
+		if c.GetNode() != "" {
+			nodes = append(nodes, c.GetNode())
+		}
+	}
+	return nodes, pods
+}
+
+// Problems is what is wrong with a cluster and its peerings, a line each.
+func Problems(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) []string {
+	var all []string
+	say := func(lines ...string) {
+		for _, line := range lines {
+			if line = printer.Clean(line); !slices.Contains(all, line) {
+				all = append(all, line)
+			}
+		}
+	}
+	// The agent tells of hops, too, in the same words.
+	say(info.GetProblems()...)
+	for _, p := range peers {
+		say(problemsOf(p)...)
+	}
+	return all
+}
+
+// problemsOf is what is wrong with a peering: each hop that should be up and is
+// not. A cluster that is known and not joined is not wrong, nor is one that was
+// denied.
+func problemsOf(p *ententev1.Peer) []string {
+	open := OpenContracts(p, "")
+	if !IsTrue(p, "Trusted") && len(open) == 0 {
+		return nil
+	}
+	hops := []string{"Trusted", "Connected"}
+	if ConditionOf(p, "CertificateValid") != nil {
+		hops = append(hops, "CertificateValid")
+	}
+	if len(open) > 0 {
+		if ConditionOf(p, "Network").GetReason() != "NotWanted" {
+			hops = append(hops, "Network")
+		}
+		hops = append(hops, "Offloading")
+	}
+	var out []string
+	for _, hop := range hops {
+		if !IsTrue(p, hop) {
+			out = append(out, fmt.Sprintf("peer %s: %s is %s%s", ShortName(p), hop, StatusOf(p, hop), Because(p, hop)))
+		}
+	}
+	return out
+}
+
+// IsHint says whether a cluster is known only because discovery found it.
+func IsHint(p *ententev1.Peer) bool {
+	return (p.GetFound() == "LAN" || p.GetFound() == "DNS") && p.GetDecision() == "" && p.GetCode() == "" &&
+		!IsTrue(p, "Trusted") && len(p.GetContracts()) == 0
+}
+
+// TrustStatus is whether a peer is trusted: denied if an administrator said no,
+// and waiting if one has yet to say something.
+func TrustStatus(p *ententev1.Peer) string {
+	switch {
+	case p.GetDecision() == "Denied":
+		return "Denied"
+	case ConditionOf(p, "Trusted").GetReason() == "AwaitingApproval":
+		return "waiting"
+	}
+	return StatusOf(p, "Trusted")
+}
+
+// OffloadingStatus is whether pods can run at a peer; Cordoned if they could, and
+// somebody cordoned a virtual node.
+func OffloadingStatus(p *ententev1.Peer) string {
+	if IsTrue(p, "Offloading") && slices.ContainsFunc(OpenContracts(p, ""), (*ententev1.Contract).GetCordoned) {
+		return "Cordoned"
+	}
+	return StatusOf(p, "Offloading")
+}
+
+// NetworkStatus is the tunnel's state, or a dash where none is wanted.
+func NetworkStatus(p *ententev1.Peer) string {
+	if ConditionOf(p, "Network").GetReason() == "NotWanted" {
+		return "-"
+	}
+	return StatusOf(p, "Network")
+}
+
+// FoundBy is how a peer came to be known, for people: one that a policy peers with was
+// found where discovery finds it, and introduced by the policy.
+func FoundBy(p *ententev1.Peer) string {
+	found := p.GetFound()
+	if p.GetLabels()["entente.dev/automatic"] != "" && len(p.GetSightings()) > 0 {
+		found = p.GetSightings()[0].GetSource()
+	}
+	if found == "LAN" || found == "DNS" {
+		return "discovery (" + found + ")"
+	}
+	return strings.ToLower(found)
+}
+
+// Protocols tells of the protocol revisions of a peer's agent and this cluster's.
+func Protocols(peer, own uint32) string {
+	if peer == 0 {
+		return fmt.Sprintf("it did not send its revision; this cluster speaks %d", own)
+	}
+	return fmt.Sprintf("it speaks revision %d, this cluster %d", peer, own)
+}
+
+// NodeOf is a contract's virtual node, for people.
+func NodeOf(c *ententev1.Contract) string {
+	if c.GetCordoned() {
+		return c.GetNode() + ", cordoned: no pod is scheduled to it until kubectl uncordon"
+	}
+	return cmp.Or(c.GetNode(), "-")
+}
+
+// LentBy is what a peer lends this cluster by contracts that are not over, all
+// together; empty is nothing.
+func LentBy(p *ententev1.Peer) string {
+	sum := peering.Resources{}
+	for _, c := range OpenContracts(p, "Consumer") {
+		lent, err := wire.ResourcesFrom("resources", c.GetResources())
+		if err != nil {
+			continue
+		}
+		if sum, err = sum.Add(lent); err != nil {
+			return "more than can be added up"
+		}
+	}
+	if len(sum) == 0 {
+		return ""
+	}
+	return Amounts(wire.ResourcesTo(sum))
+}
+
+// Worst is the first thing that is wrong with a peer.
+func Worst(p *ententev1.Peer) string {
+	if wrong := problemsOf(p); len(wrong) > 0 {
+		return strings.TrimPrefix(wrong[0], "peer "+ShortName(p)+": ")
+	}
+	return ""
+}
+
+// Refused says whether a condition tells of a no that waiting does not change. An
+// administrator may approve any time, and capacity becomes free.
+func Refused(c *ententev1.Condition) bool {
+	if c.GetStatus() != "False" {
+		return false
+	}
+	switch strings.ReplaceAll(strings.ToUpper(c.GetReason()), "_", "") {
+	case "POLICYREFUSED", "PRICEABOVECEILING", "TRUSTDENIED", "ENDEDBYPROVIDER":
+		return true
+	}
+	return false
+}
+
+// TunnelFacts is what carries a tunnel, and how far it is: " (kernel WireGuard, ...)".
+func TunnelFacts(t *ententev1.Tunnel) string {
+	var facts []string
+	if t.GetBackend() != "" {
+		facts = append(facts, t.GetBackend()+" WireGuard")
+	}
+	if t.GetRoundTrip() != nil {
+		facts = append(facts, "round trip "+t.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+	}
+	if len(facts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(facts, ", ") + ")"
+}
+
+// FoundText says where discovery found a peer.
+func FoundText(m *ententev1.Sighting) string {
+	text := m.GetSource() + " " + m.GetWhere()
+	if m.GetNode() != "" {
+		text += " of " + m.GetNode()
+	}
+	return text
+}
+
+// EndpointText is the first endpoint, and how many more there are.
+func EndpointText(m *ententev1.Sighting) string {
+	all := m.GetEndpoints()
+	if len(all) <= 1 {
+		return strings.Join(all, "")
+	}
+	return fmt.Sprintf("%s (and %d more)", all[0], len(all)-1)
+}
+
+// Code is the code of an introduction, for people.
+func Code(peer *ententev1.Peer) string {
+	if s := peer.GetCode(); len(s) == 6 {
+		return s[:3] + " " + s[3:]
+	}
+	return cmp.Or(peer.GetCode(), "-")
+}

@@ -1,0 +1,91 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// PrintTerms prints what two clusters agreed, after it was verified.
+func PrintTerms(t *printer.Table, now time.Time, e peering.Envelope, terms peering.Terms) {
+	t.Row("Contract", terms.ContractID)
+	t.Row("Revision", fmt.Sprint(terms.Revision))
+	t.Row("Consumer", string(terms.Consumer.ID), "signed", keyNote(terms.Consumer))
+	t.Row("Provider", string(terms.Provider.ID), "signed", keyNote(terms.Provider))
+	ad := wire.AdvertisementTo(peering.Advertisement{Grant: peering.Grant{Clauses: terms.Clauses}})
+	printPrice(t, ad)
+	t.Row("From", terms.NotBefore.Format(time.RFC3339))
+	t.Row("Until", terms.NotAfter.Format(time.RFC3339), validity(terms, now))
+	printClauses(t, ad)
+	t.Row("Payload", "sha256:"+e.Hash().String())
+}
+
+// PrintAdvertisement prints what a provider would lend, and on what terms. Nothing
+// is held back for who only asks.
+func PrintAdvertisement(t *printer.Table, ad *ententev1.Advertisement) {
+	printPrice(t, ad)
+	t.Row("Duration", Span(ad.GetDuration(), "-"))
+	printClauses(t, ad)
+}
+
+func printPrice(t *printer.Table, ad *ententev1.Advertisement) {
+	t.Row("Resources", Amounts(ad.GetResources()))
+	t.Row("Price", Prices(ad.GetPrice()))
+	t.Row("All of it", PerHour(ad.GetHourly()))
+}
+
+func printClauses(t *printer.Table, ad *ententev1.Advertisement) {
+	every := "none"
+	if ad.GetStatementPeriod() != nil {
+		every = "every " + Span(ad.GetStatementPeriod(), "")
+	}
+	t.Row("Renewable", YesNo(ad.GetRenewable()))
+	t.Row("Notice", Span(ad.GetNotice(), "none"))
+	t.Row("Statements", every)
+	t.Row("Network", network(ad.GetNetwork(), ad.GetExposure()))
+	t.Row("Pod security", cmp.Or(ad.GetPodSecurity(), "-"))
+	t.Fact("Node labels", Pairs(ad.GetNodeLabels()))
+	t.Fact("On nodes with", Pairs(ad.GetNodeSelector()))
+	t.Fact("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
+	t.Fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
+}
+
+// network is what a contract says of the tunnel.
+func network(tunnel bool, exposure string) string {
+	switch {
+	case !tunnel:
+		return "none"
+	case exposure == "":
+		return "tunnel"
+	case exposure == peering.ExposureOffloaded:
+		return "tunnel; reachable are offloaded pods and the services of their namespaces"
+	}
+	return "tunnel; exposure " + exposure
+}
+
+// keyNote says which of its keys a party signed with, if it had several.
+func keyNote(p peering.Party) string {
+	if n := len(p.Succession); n > 0 {
+		return fmt.Sprintf("with its key number %d, which follows from the one behind its ID", n+1)
+	}
+	return ""
+}
+
+// validity says how the terms stand in time.
+func validity(t peering.Terms, now time.Time) string {
+	switch {
+	case now.Before(t.NotBefore):
+		return "not in force yet"
+	case now.After(t.NotAfter):
+		return "over"
+	}
+	return Until(now, timestamppb.New(t.NotAfter)) + " left, unless it was ended"
+}
