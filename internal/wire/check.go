@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -124,6 +125,39 @@ func cleanString(field, s string, n int) (string, error) {
 		return "", invalid(field, "want at most %d bytes of printable text", n)
 	}
 	return s, nil
+}
+
+// keep takes what a function here returned: the value goes to to, and the error to err,
+// unless there was one before.
+func keep[T any](err *error, to *T) func(T, error) {
+	return func(v T, failed error) {
+		*to, *err = v, cmp.Or(*err, failed)
+	}
+}
+
+// readAll reads the elements of a list, at most so many.
+func readAll[M, T any](field string, list []M, most int, read func(field string, m M) (T, error)) ([]T, error) {
+	if len(list) > most {
+		return nil, invalid(field, "want at most %d", most)
+	}
+	var out []T
+	for i, m := range list {
+		v, err := read(index(field, i), m)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// read is the value of a message that has no errors.
+func read[T any](v T, err error) (T, error) {
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return v, nil
 }
 
 func index(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }

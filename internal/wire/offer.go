@@ -50,23 +50,11 @@ func OfferFrom(m *ententev1.WatchOfferResponse, told peering.Offer) (peering.Off
 func offerFrom(m *ententev1.Offer) (peering.Offer, error) {
 	o := peering.Offer{Available: m.GetAvailable(), Message: peering.Text(m.GetMessage(), peering.MaxMessageLen)}
 	var err error
-	if o.Resources, err = ResourcesFrom("offer.resources", m.GetResources()); err != nil {
-		return peering.Offer{}, err
-	}
-	if o.Price, err = PriceListFrom("offer.price", m.GetPrice()); err != nil {
-		return peering.Offer{}, err
-	}
-	if o.NodeLabels, err = readLabels("offer.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels); err != nil {
-		return peering.Offer{}, err
-	}
-	if o.Architectures, err = readNames("offer.architectures", m.GetArchitectures(), peering.MaxArchitectures); err != nil {
-		return peering.Offer{}, err
-	}
-	if o.StorageClasses, err = readNames("offer.storage_classes", m.GetStorageClasses(), peering.MaxStorageClasses); err != nil {
-		return peering.Offer{}, err
-	}
-	if o.Duration, err = readDuration("offer.duration", m.GetDuration()); err != nil {
-		return peering.Offer{}, err
-	}
-	return o, nil
+	keep(&err, &o.Resources)(ResourcesFrom("offer.resources", m.GetResources()))
+	keep(&err, &o.Price)(PriceListFrom("offer.price", m.GetPrice()))
+	keep(&err, &o.NodeLabels)(readLabels("offer.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels))
+	keep(&err, &o.Architectures)(readNames("offer.architectures", m.GetArchitectures(), peering.MaxArchitectures))
+	keep(&err, &o.StorageClasses)(readNames("offer.storage_classes", m.GetStorageClasses(), peering.MaxStorageClasses))
+	keep(&err, &o.Duration)(readDuration("offer.duration", m.GetDuration()))
+	return read(o, err)
 }

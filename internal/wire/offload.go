@@ -9,41 +9,38 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// KindTo returns a kind as it crosses; unknown kinds become unspecified.
-func KindTo(k peering.Kind) ententev1.Kind {
-	switch k {
-	case peering.KindNamespace:
-		return ententev1.Kind_KIND_NAMESPACE
-	case peering.KindConfigMap:
-		return ententev1.Kind_KIND_CONFIG_MAP
-	case peering.KindSecret:
-		return ententev1.Kind_KIND_SECRET
-	case peering.KindService:
-		return ententev1.Kind_KIND_SERVICE
-	case peering.KindPod:
-		return ententev1.Kind_KIND_POD
+// kinds is what can cross.
+func kinds() map[ententev1.Kind]peering.Kind {
+	return map[ententev1.Kind]peering.Kind{
+		ententev1.Kind_KIND_NAMESPACE: peering.KindNamespace, ententev1.Kind_KIND_CONFIG_MAP: peering.KindConfigMap, ententev1.Kind_KIND_SECRET: peering.KindSecret,
+		ententev1.Kind_KIND_SERVICE: peering.KindService, ententev1.Kind_KIND_POD: peering.KindPod,
 	}
-	return ententev1.Kind_KIND_UNSPECIFIED
 }
+
+// crosses returns what stands for a value where it crosses; nothing is unspecified.
+func crosses[W, V comparable](values map[W]V, value V) W {
+	for w, v := range values {
+		if v == value {
+			return w
+		}
+	}
+	var unspecified W
+	return unspecified
+}
+
+// KindTo returns a kind as it crosses; unknown kinds become unspecified.
+func KindTo(k peering.Kind) ententev1.Kind { return crosses(kinds(), k) }
 
 // KindFrom reads a kind. One that a later version sent is PROTOCOL_UNSUPPORTED.
 func KindFrom(k ententev1.Kind) (peering.Kind, error) {
-	switch k {
-	case ententev1.Kind_KIND_NAMESPACE:
-		return peering.KindNamespace, nil
-	case ententev1.Kind_KIND_CONFIG_MAP:
-		return peering.KindConfigMap, nil
-	case ententev1.Kind_KIND_SECRET:
-		return peering.KindSecret, nil
-	case ententev1.Kind_KIND_SERVICE:
-		return peering.KindService, nil
-	case ententev1.Kind_KIND_POD:
-		return peering.KindPod, nil
-	case ententev1.Kind_KIND_UNSPECIFIED:
+	kind, known := kinds()[k]
+	switch {
+	case k == ententev1.Kind_KIND_UNSPECIFIED:
 		return 0, invalid("ref.kind", "want a kind that crosses")
-	default:
+	case !known:
 		return 0, newer("ref.kind", strconv.Itoa(int(k)))
 	}
+	return kind, nil
 }
 
 // ObjectRefTo returns a reference as it crosses.

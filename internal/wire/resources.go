@@ -117,25 +117,13 @@ func AskFrom(m *ententev1.PeeringRequest) (peering.Ask, error) {
 	}
 	a := peering.Ask{RequestID: m.GetRequestId(), ContractID: m.GetContractId(), Network: m.GetNetwork()}
 	var err error
-	if a.Resources, err = ResourcesFrom("request.resources", m.GetResources()); err != nil {
-		return peering.Ask{}, err
-	}
-	if a.Duration, err = readDuration("request.duration", m.GetDuration()); err != nil {
-		return peering.Ask{}, err
-	}
-	if a.PriceCeiling, err = MoneyFrom("request.price_ceiling", m.GetPriceCeiling()); err != nil {
-		return peering.Ask{}, err
-	}
-	if a.NodeSelector, err = readLabels("request.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector); err != nil {
-		return peering.Ask{}, err
-	}
-	if a.StorageClasses, err = readNames("request.storage_classes", m.GetStorageClasses(), peering.MaxClasses); err != nil {
-		return peering.Ask{}, err
-	}
-	if a.RuntimeClasses, err = readNames("request.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses); err != nil {
-		return peering.Ask{}, err
-	}
-	return a, nil
+	keep(&err, &a.Resources)(ResourcesFrom("request.resources", m.GetResources()))
+	keep(&err, &a.Duration)(readDuration("request.duration", m.GetDuration()))
+	keep(&err, &a.PriceCeiling)(MoneyFrom("request.price_ceiling", m.GetPriceCeiling()))
+	keep(&err, &a.NodeSelector)(readLabels("request.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector))
+	keep(&err, &a.StorageClasses)(readNames("request.storage_classes", m.GetStorageClasses(), peering.MaxClasses))
+	keep(&err, &a.RuntimeClasses)(readNames("request.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses))
+	return read(a, err)
 }
 
 // AdvertisementTo writes an advertisement.
@@ -211,81 +199,61 @@ func advertisementFrom(m *ententev1.Advertisement) (peering.Advertisement, error
 		return peering.Advertisement{}, invalid("advertisement.previous_hash", "want none for the first revision and that of the one before for others")
 	}
 	var err error
-	if a.ValidUntil, err = readTime("advertisement.valid_until", m.GetValidUntil()); err != nil {
-		return peering.Advertisement{}, err
+	keep(&err, &a.ValidUntil)(readTime("advertisement.valid_until", m.GetValidUntil()))
+	if err == nil && a.ValidUntil.IsZero() {
+		err = invalid("advertisement.valid_until", "is required")
 	}
-	if a.ValidUntil.IsZero() {
-		return peering.Advertisement{}, invalid("advertisement.valid_until", "is required")
-	}
-	if a.NotAfter, err = readTime("advertisement.not_after", m.GetNotAfter()); err != nil {
-		return peering.Advertisement{}, err
-	}
-	a.Grant, err = grantFrom(m)
-	return a, err
+	keep(&err, &a.NotAfter)(readTime("advertisement.not_after", m.GetNotAfter()))
+	keep(&err, &a.Grant)(grantFrom(m))
+	return read(a, err)
 }
 
 func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 	g := peering.Grant{Clauses: peering.Clauses{Network: m.GetNetwork(), Renewable: m.GetRenewable()}}
 	var err error
-	if g.Resources, err = ResourcesFrom("advertisement.resources", m.GetResources()); err != nil {
-		return peering.Grant{}, err
+	keep(&err, &g.Resources)(ResourcesFrom("advertisement.resources", m.GetResources()))
+	if err == nil && len(g.Resources) == 0 {
+		err = invalid("advertisement.resources", "offers nothing")
 	}
-	if len(g.Resources) == 0 {
-		return peering.Grant{}, invalid("advertisement.resources", "offers nothing")
+	keep(&err, &g.Duration)(wholeSeconds("advertisement.duration", m.GetDuration()))
+	if err == nil && g.Duration == 0 {
+		err = invalid("advertisement.duration", "is required")
 	}
-	for _, d := range []struct {
-		field    string
-		message  *durationpb.Duration
-		value    *time.Duration
-		optional bool
-	}{
-		{"advertisement.duration", m.GetDuration(), &g.Duration, false},
-		{"advertisement.notice", m.GetNotice(), &g.Notice, true},
-		{"advertisement.statement_period", m.GetStatementPeriod(), &g.StatementPeriod, true},
-	} {
-		if *d.value, err = readDuration(d.field, d.message); err != nil {
-			return peering.Grant{}, err
-		}
-		if *d.value == 0 && !d.optional {
-			return peering.Grant{}, invalid(d.field, "is required")
-		}
-		if *d.value%time.Second != 0 {
-			return peering.Grant{}, invalid(d.field, "want whole seconds")
-		}
+	keep(&err, &g.Notice)(wholeSeconds("advertisement.notice", m.GetNotice()))
+	keep(&err, &g.StatementPeriod)(wholeSeconds("advertisement.statement_period", m.GetStatementPeriod()))
+	keep(&err, &g.NodeLabels)(readLabels("advertisement.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels))
+	keep(&err, &g.NodeSelector)(readLabels("advertisement.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector))
+	keep(&err, &g.RuntimeClasses)(readNames("advertisement.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses))
+	keep(&err, &g.StorageClasses)(readNames("advertisement.storage_classes", m.GetStorageClasses(), peering.MaxClasses))
+	// A level or a kind of exposure that this version does not know is one that it
+	// cannot keep to.
+	keep(&err, &g.PodSecurity)(oneOf("advertisement.pod_security", peering.PodSecurity(m.GetPodSecurity()),
+		peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted))
+	keep(&err, &g.Exposure)(oneOf("advertisement.exposure", m.GetExposure(), peering.ExposureOffloaded))
+	keep(&err, &g.Price)(PriceListFrom("advertisement.price", m.GetPrice()))
+	if err == nil {
+		err = checkHourly(g, m.GetHourly())
 	}
-	if g.NodeLabels, err = readLabels("advertisement.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels); err != nil {
-		return peering.Grant{}, err
+	return read(g, err)
+}
+
+func wholeSeconds(field string, m *durationpb.Duration) (time.Duration, error) {
+	d, err := readDuration(field, m)
+	if err == nil && d%time.Second != 0 {
+		err = invalid(field, "want whole seconds")
 	}
-	if g.NodeSelector, err = readLabels("advertisement.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector); err != nil {
-		return peering.Grant{}, err
+	return d, err
+}
+
+// oneOf accepts one of the known values. Another one is of a later version.
+func oneOf[T ~string](field string, s T, known ...T) (T, error) {
+	switch {
+	case s == "":
+		return "", invalid(field, "want one of %v", known)
+	case !slices.Contains(known, s):
+		return "", newer(field, string(s))
 	}
-	if g.RuntimeClasses, err = readNames("advertisement.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses); err != nil {
-		return peering.Grant{}, err
-	}
-	if g.StorageClasses, err = readNames("advertisement.storage_classes", m.GetStorageClasses(), peering.MaxClasses); err != nil {
-		return peering.Grant{}, err
-	}
-	switch level := peering.PodSecurity(m.GetPodSecurity()); level {
-	case peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted:
-		g.PodSecurity = level
-	case "":
-		return peering.Grant{}, invalid("advertisement.pod_security", "want privileged, baseline or restricted")
-	default:
-		return peering.Grant{}, newer("advertisement.pod_security", string(level))
-	}
-	// A kind of exposure that this version does not know is one that it cannot
-	// keep to.
-	switch g.Exposure = m.GetExposure(); g.Exposure {
-	case peering.ExposureOffloaded:
-	case "":
-		return peering.Grant{}, invalid("advertisement.exposure", "want %s", peering.ExposureOffloaded)
-	default:
-		return peering.Grant{}, newer("advertisement.exposure", g.Exposure)
-	}
-	if g.Price, err = PriceListFrom("advertisement.price", m.GetPrice()); err != nil {
-		return peering.Grant{}, err
-	}
-	return g, checkHourly(g, m.GetHourly())
+	return s, nil
 }
 
 // checkHourly refuses a sum that does not follow from prices and amounts: what
@@ -359,19 +327,19 @@ func EnvelopeFrom(m *ententev1.Envelope) (peering.Envelope, error) {
 	if n := len(m.GetPayloadType()); n == 0 || n > peering.MaxPayloadTypeLen {
 		return peering.Envelope{}, invalid("envelope.payload_type", "want 1 to %d characters", peering.MaxPayloadTypeLen)
 	}
-	if len(m.GetSignatures()) > peering.MaxSignatures {
-		return peering.Envelope{}, invalid("envelope.signatures", "want at most %d", peering.MaxSignatures)
-	}
 	e := peering.Envelope{Payload: m.GetPayload(), PayloadType: m.GetPayloadType()}
-	for i, s := range m.GetSignatures() {
-		id, err := peering.ParseClusterID(s.GetKeyId())
-		if err != nil {
-			return peering.Envelope{}, invalid(index("envelope.signatures", i)+".key_id", "%s", err)
-		}
-		if n := len(s.GetSig()); n == 0 || n > peering.MaxSignatureLen {
-			return peering.Envelope{}, invalid(index("envelope.signatures", i)+".sig", "has %d bytes, want 1 to %d", n, peering.MaxSignatureLen)
-		}
-		e.Signatures = append(e.Signatures, peering.Signature{KeyID: id, Sig: s.GetSig()})
+	var err error
+	e.Signatures, err = readAll("envelope.signatures", m.GetSignatures(), peering.MaxSignatures, signatureFrom)
+	return read(e, err)
+}
+
+func signatureFrom(field string, m *ententev1.Signature) (peering.Signature, error) {
+	id, err := peering.ParseClusterID(m.GetKeyId())
+	if err != nil {
+		return peering.Signature{}, invalid(field+".key_id", "%s", err)
 	}
-	return e, nil
+	if n := len(m.GetSig()); n == 0 || n > peering.MaxSignatureLen {
+		return peering.Signature{}, invalid(field+".sig", "has %d bytes, want 1 to %d", n, peering.MaxSignatureLen)
+	}
+	return peering.Signature{KeyID: id, Sig: m.GetSig()}, nil
 }

@@ -16,7 +16,7 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 		Capabilities: s.Capabilities,
 		Endpoints:    s.Endpoints,
 		EchoSequence: s.EchoSequence,
-		Lending:      lendingTo(s.Lends),
+		Lending:      crosses(lendings(), s.Lends),
 		Patience:     writeDuration(s.Patience),
 	}
 	if s.BundleHash != (peering.Hash{}) {
@@ -34,26 +34,19 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 	return m
 }
 
-func lendingTo(l peering.Lending) ententev1.PeerState_Lending {
-	switch l {
-	case peering.LendsNothing:
-		return ententev1.PeerState_LENDING_NOTHING
-	case peering.LendsSomething:
-		return ententev1.PeerState_LENDING_SOMETHING
-	case peering.LendsUnknown:
+// lendings is what a cluster may say of its lending, and phases how a contract may be, by
+// what crosses. What is not there is that nothing is said.
+func lendings() map[ententev1.PeerState_Lending]peering.Lending {
+	return map[ententev1.PeerState_Lending]peering.Lending{
+		ententev1.PeerState_LENDING_NOTHING: peering.LendsNothing, ententev1.PeerState_LENDING_SOMETHING: peering.LendsSomething,
 	}
-	return ententev1.PeerState_LENDING_UNSPECIFIED
 }
 
-func lendingFrom(l ententev1.PeerState_Lending) peering.Lending {
-	switch l {
-	case ententev1.PeerState_LENDING_NOTHING:
-		return peering.LendsNothing
-	case ententev1.PeerState_LENDING_SOMETHING:
-		return peering.LendsSomething
-	case ententev1.PeerState_LENDING_UNSPECIFIED:
+func phases() map[ententev1.ContractState_Phase]peering.Phase {
+	return map[ententev1.ContractState_Phase]peering.Phase{
+		ententev1.ContractState_PHASE_ACTIVE: peering.PhaseActive, ententev1.ContractState_PHASE_DRAINING: peering.PhaseDraining,
+		ententev1.ContractState_PHASE_CLOSED: peering.PhaseClosed,
 	}
-	return peering.LendsUnknown
 }
 
 // StateFrom reads a state.
@@ -61,72 +54,47 @@ func StateFrom(m *ententev1.PeerState) (peering.PeerState, error) {
 	if m == nil {
 		return peering.PeerState{}, invalid("state", "want a state")
 	}
-	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Lends: lendingFrom(m.GetLending())}
+	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Lends: lendings()[m.GetLending()]}
 	var err error
-	if s.SentAt, err = readTime("state.sent_at", m.GetSentAt()); err != nil {
-		return peering.PeerState{}, err
-	}
-	if len(m.GetCapabilities()) > peering.MaxCapabilities {
-		return peering.PeerState{}, invalid("state.capabilities", "want at most %d", peering.MaxCapabilities)
-	}
-	for i, c := range m.GetCapabilities() {
-		if c, err = cleanString(index("state.capabilities", i), c, peering.MaxCapabilityLen); err != nil {
-			return peering.PeerState{}, err
-		}
-		s.Capabilities = append(s.Capabilities, c)
-	}
-	if s.Endpoints, err = checkEndpoints("state.endpoints", m.GetEndpoints()); err != nil {
-		return peering.PeerState{}, err
-	}
+	keep(&err, &s.SentAt)(readTime("state.sent_at", m.GetSentAt()))
+	keep(&err, &s.Capabilities)(readAll("state.capabilities", m.GetCapabilities(), peering.MaxCapabilities, func(field, c string) (string, error) {
+		return cleanString(field, c, peering.MaxCapabilityLen)
+	}))
+	keep(&err, &s.Endpoints)(checkEndpoints("state.endpoints", m.GetEndpoints()))
 	if h := m.GetBundleHash(); len(h) > 0 {
-		if len(h) != len(s.BundleHash) {
-			return peering.PeerState{}, invalid("state.bundle_hash", "want %d bytes or none", len(s.BundleHash))
-		}
-		s.BundleHash = peering.Hash(h)
+		keep(&err, &s.BundleHash)(hashFrom("state.bundle_hash", h))
 	}
 	if m.GetNetwork() != nil {
-		if s.Network, err = networkFrom(m.GetNetwork()); err != nil {
-			return peering.PeerState{}, err
-		}
+		keep(&err, &s.Network)(networkFrom(m.GetNetwork()))
 	}
 	// One that makes no sense says nothing: the default serves everybody.
 	if p := m.GetPatience(); p.IsValid() {
 		s.Patience = max(p.AsDuration(), 0)
 	}
-	s.Contracts, err = contractStatesFrom(m.GetContracts())
-	return s, err
+	seen := make(map[string]bool, len(m.GetContracts()))
+	keep(&err, &s.Contracts)(readAll("state.contracts", m.GetContracts(), peering.MaxContracts, func(field string, c *ententev1.ContractState) (peering.ContractState, error) {
+		if seen[c.GetContractId()] {
+			return peering.ContractState{}, invalid(field+".contract_id", "appears twice")
+		}
+		seen[c.GetContractId()] = true
+		return contractStateFrom(field, c)
+	}))
+	return read(s, err)
 }
 
-func contractStatesFrom(list []*ententev1.ContractState) ([]peering.ContractState, error) {
-	if len(list) > peering.MaxContracts {
-		return nil, invalid("state.contracts", "want at most %d", peering.MaxContracts)
+func contractStateFrom(field string, m *ententev1.ContractState) (peering.ContractState, error) {
+	if err := peering.CheckContractID(m.GetContractId()); err != nil {
+		return peering.ContractState{}, invalid(field+".contract_id", "%s", err)
 	}
-	var out []peering.ContractState
-	seen := make(map[string]bool, len(list))
-	for i, m := range list {
-		field := index("state.contracts", i)
-		if err := peering.CheckContractID(m.GetContractId()); err != nil {
-			return nil, invalid(field+".contract_id", "%s", err)
-		}
-		if seen[m.GetContractId()] {
-			return nil, invalid(field+".contract_id", "appears twice")
-		}
-		seen[m.GetContractId()] = true
-		// Both are kept as signed numbers that every JSON reader has to take.
-		if m.GetRevision() > peering.MaxRevision || m.GetStatement() > peering.MaxRevision {
-			return nil, invalid(field, "want a revision and a statement of at most %d", uint64(peering.MaxRevision))
-		}
-		c := peering.ContractState{
-			ID: m.GetContractId(), Revision: m.GetRevision(), Phase: PhaseFrom(m.GetPhase()),
-			Message: peering.Text(m.GetMessage(), peering.MaxMessageLen), Statement: m.GetStatement(),
-		}
-		var err error
-		if c.DrainUntil, err = readTime(field+".drain_until", m.GetDrainUntil()); err != nil {
-			return nil, err
-		}
-		out = append(out, c)
+	// Both are kept as signed numbers that every JSON reader has to take.
+	if m.GetRevision() > peering.MaxRevision || m.GetStatement() > peering.MaxRevision {
+		return peering.ContractState{}, invalid(field, "want a revision and a statement of at most %d", uint64(peering.MaxRevision))
 	}
-	return out, nil
+	until, err := readTime(field+".drain_until", m.GetDrainUntil())
+	return peering.ContractState{
+		ID: m.GetContractId(), Revision: m.GetRevision(), Phase: PhaseFrom(m.GetPhase()),
+		Message: peering.Text(m.GetMessage(), peering.MaxMessageLen), DrainUntil: until, Statement: m.GetStatement(),
+	}, err
 }
 
 func networkTo(n *peering.Network) *ententev1.Network {
@@ -151,35 +119,12 @@ func networkTo(n *peering.Network) *ententev1.Network {
 
 func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	n := &peering.Network{}
-	if len(m.GetGateways()) > peering.MaxGateways {
-		return nil, invalid("state.network.gateways", "want at most %d", peering.MaxGateways)
-	}
-	for i, g := range m.GetGateways() {
-		gw, err := gatewayFrom(index("state.network.gateways", i), g)
-		if err != nil {
-			return nil, err
-		}
-		n.Gateways = append(n.Gateways, gw)
-	}
-	if len(m.GetPrefixes()) > peering.MaxPrefixes {
-		return nil, invalid("state.network.prefixes", "want at most %d", peering.MaxPrefixes)
-	}
-	for i, s := range m.GetPrefixes() {
-		p, err := parsePrefix(index("state.network.prefixes", i), s)
-		if err != nil {
-			return nil, err
-		}
-		n.Prefixes = append(n.Prefixes, p)
-	}
-	if len(m.GetAliases()) > peering.MaxPrefixes {
-		return nil, invalid("state.network.aliases", "want at most %d", peering.MaxPrefixes)
-	}
-	for i, a := range m.GetAliases() {
-		alias, err := aliasFrom(index("state.network.aliases", i), a)
-		if err != nil {
-			return nil, err
-		}
-		n.Aliases = append(n.Aliases, alias)
+	var err error
+	keep(&err, &n.Gateways)(readAll("state.network.gateways", m.GetGateways(), peering.MaxGateways, gatewayFrom))
+	keep(&err, &n.Prefixes)(readAll("state.network.prefixes", m.GetPrefixes(), peering.MaxPrefixes, parsePrefix))
+	keep(&err, &n.Aliases)(readAll("state.network.aliases", m.GetAliases(), peering.MaxPrefixes, aliasFrom))
+	if err != nil {
+		return nil, err
 	}
 	if h := m.GetPresharedHalf(); len(h) > 0 {
 		if len(h) != len(n.PresharedHalf) {
@@ -232,33 +177,11 @@ func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {
 }
 
 // PhaseTo writes a phase.
-func PhaseTo(p peering.Phase) ententev1.ContractState_Phase {
-	switch p {
-	case peering.PhaseActive:
-		return ententev1.ContractState_PHASE_ACTIVE
-	case peering.PhaseDraining:
-		return ententev1.ContractState_PHASE_DRAINING
-	case peering.PhaseClosed:
-		return ententev1.ContractState_PHASE_CLOSED
-	case peering.PhaseUnspecified:
-	}
-	return ententev1.ContractState_PHASE_UNSPECIFIED
-}
+func PhaseTo(p peering.Phase) ententev1.ContractState_Phase { return crosses(phases(), p) }
 
 // PhaseFrom reads a phase. What a newer peer may mean is PhaseUnspecified: no
 // reason to change anything.
-func PhaseFrom(p ententev1.ContractState_Phase) peering.Phase {
-	switch p {
-	case ententev1.ContractState_PHASE_ACTIVE:
-		return peering.PhaseActive
-	case ententev1.ContractState_PHASE_DRAINING:
-		return peering.PhaseDraining
-	case ententev1.ContractState_PHASE_CLOSED:
-		return peering.PhaseClosed
-	case ententev1.ContractState_PHASE_UNSPECIFIED:
-	}
-	return peering.PhaseUnspecified
-}
+func PhaseFrom(p ententev1.ContractState_Phase) peering.Phase { return phases()[p] }
 
 // CheckState returns a state as StateFrom understood it: nothing in it breaks a
 // limit, and texts can be shown.
