@@ -63,9 +63,6 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	if cfg.ID == self {
 		return Introduction{}, isSelf
 	}
-	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{}).DialContext
-	}
 	conn, id, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "what was meant is"}.call(ctx, cfg.Endpoint)
 	if err != nil {
 		return Introduction{}, err

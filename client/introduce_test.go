@@ -116,7 +116,7 @@ func TestWhatIntroduceSaysWhenItFails(t *testing.T) {
 		"another cluster than was meant": {endpoint: serveTrust(t, stranger, &responder{as: stranger}), id: office.ID(), reason: peering.ReasonPeerIdentity, says: string(stranger.ID())},
 		"the cluster itself":             {endpoint: serveTrust(t, home, &responder{as: home}), reason: peering.ReasonPeerIsSelf, says: "itself"},
 		"its own ID":                     {endpoint: closedPort(t), id: home.ID(), reason: peering.ReasonPeerIsSelf, says: "itself"},
-		"it shows the roots of another":  {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
+		"it shows the roots of another":  {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
 		"it shows no roots":              {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster = nil }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
 		"its number is short":            {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Nonce = r.Nonce[:31] }), reason: peering.ReasonResponseInvalid, says: "31 bytes"},
 		"it says no":                     {endpoint: refused(peering.ReasonTrustDenied), reason: peering.ReasonTrustDenied, says: "no"},
@@ -136,7 +136,7 @@ func TestWhatIntroduceSaysWhenItFails(t *testing.T) {
 
 func TestNothingIsRevealedToWhoAnswersWrong(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
-	r := &responder{as: office, change: func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }}
+	r := &responder{as: office, change: func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }}
 	_, err := Introduce(t.Context(), IntroduceConfig{Endpoint: serveTrust(t, office, r), Source: home, Self: selfOf(home, "home")})
 	if err == nil || r.revealed != nil {
 		t.Errorf("revealed %x, error %v", r.revealed, err)

@@ -54,9 +54,6 @@ func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 	if cfg.Token.Issuer == cfg.Source.ID() {
 		return identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
 	}
-	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{}).DialContext
-	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -174,7 +171,8 @@ func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (identity.Clus
 // stranger calls clusters that do not trust this one.
 type stranger struct {
 	source *identity.Source
-	dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	// dial opens TCP connections; nil is net.Dialer.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// expect is who has to answer; empty is anybody who proves an ID.
 	expect peering.ClusterID
 	// by says where expect is from, for people.
@@ -203,6 +201,9 @@ func (s stranger) call(ctx context.Context, endpoint string) (strangerConn, peer
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {
 		return strangerConn{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "endpoint %s is not host:port", peering.Text(endpoint, peering.MaxEndpointLen))
+	}
+	if s.dial == nil {
+		s.dial = (&net.Dialer{}).DialContext
 	}
 	raw, err := s.dial(dialCtx, "tcp", endpoint)
 	if err != nil {
@@ -234,26 +235,20 @@ func (s stranger) call(ctx context.Context, endpoint string) (strangerConn, peer
 }
 
 func (s stranger) handshakeFailed(err error, endpoint string) error {
+	e := &peering.Error{Reason: peering.ReasonPeerIdentity, Err: err}
 	var pin *identity.PinError
 	var clock *identity.TimeError
 	switch {
 	case errors.As(err, &pin) && s.expect != "":
-		return &peering.Error{
-			Reason: peering.ReasonPeerIdentity, Err: err,
-			Message: fmt.Sprintf("at %s answers cluster %s, but %s %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, s.by, s.expect),
-		}
+		e.Message = fmt.Sprintf("at %s answers cluster %s, but %s %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, s.by, s.expect)
 	case errors.As(err, &clock):
-		return &peering.Error{Reason: peering.ReasonPeerIdentity, Err: err, Message: fmt.Sprintf("%s: %s", endpoint, clock.Error())}
+		e.Message = fmt.Sprintf("%s: %s", endpoint, clock.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return &peering.Error{
-			Reason: peering.ReasonPeerUnreachable, Err: err,
-			Message: fmt.Sprintf("%s accepts connections but does not answer; check what listens there", endpoint),
-		}
+		e.Reason, e.Message = peering.ReasonPeerUnreachable, endpoint+" accepts connections but does not answer; check what listens there"
+	default:
+		e.Message = fmt.Sprintf("what answers at %s is not an Entente agent: %s", endpoint, peering.Text(err.Error(), peering.MaxMessageLen))
 	}
-	return &peering.Error{
-		Reason: peering.ReasonPeerIdentity, Err: err,
-		Message: fmt.Sprintf("what answers at %s is not an Entente agent: %s", endpoint, peering.Text(err.Error(), peering.MaxMessageLen)),
-	}
+	return e
 }
 
 func dialProblem(err error) string {

@@ -71,17 +71,13 @@ func (p Peering) Sign(ctx context.Context, e peering.Envelope) (peering.Envelope
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("sign contract: %w", wire.FromStatus(err))
 	}
-	signed, err := wire.EnvelopeFrom(resp.GetEnvelope())
-	if err != nil {
-		return peering.Envelope{}, fmt.Errorf("read contract: %w", wire.Response(err))
-	}
 	sent, err := peering.ParseTerms(e.Payload)
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("sign contract: %w", err)
 	}
-	terms, err := signed.Verify()
+	signed, terms, err := verified(resp.GetEnvelope())
 	if err != nil {
-		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+		return peering.Envelope{}, err
 	}
 	if terms.ContractID != sent.ContractID || terms.RequestID != sent.RequestID ||
 		terms.Consumer.ID != sent.Consumer.ID || terms.Provider.ID != sent.Provider.ID {
@@ -97,18 +93,27 @@ func (p Peering) Contract(ctx context.Context, contract string) (peering.Envelop
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("get contract %s: %w", contract, wire.FromStatus(err))
 	}
-	envelope, err := wire.EnvelopeFrom(resp.GetEnvelope())
+	envelope, terms, err := verified(resp.GetEnvelope())
 	if err != nil {
-		return peering.Envelope{}, fmt.Errorf("read contract %s: %w", contract, wire.Response(err))
-	}
-	terms, err := envelope.Verify()
-	if err != nil {
-		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+		return peering.Envelope{}, err
 	}
 	if terms.ContractID != contract {
 		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the peer returned contract %s, not %s", terms.ContractID, contract)
 	}
 	return envelope, nil
+}
+
+// verified reads a contract that both parties signed.
+func verified(m *ententev1.Envelope) (peering.Envelope, peering.Terms, error) {
+	envelope, err := wire.EnvelopeFrom(m)
+	if err != nil {
+		return peering.Envelope{}, peering.Terms{}, fmt.Errorf("read contract: %w", wire.Response(err))
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return peering.Envelope{}, peering.Terms{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+	}
+	return envelope, terms, nil
 }
 
 // Statements returns the statements of use of a contract that come after a

@@ -54,9 +54,6 @@ func Prove(ctx context.Context, cfg ProveConfig) (identity.ClusterInfo, error) {
 	if cfg.ID == self {
 		return identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
 	}
-	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{}).DialContext
-	}
 	conn, _, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "what was meant is"}.call(ctx, cfg.Endpoint)
 	if err != nil {
 		return identity.ClusterInfo{}, err

@@ -125,7 +125,7 @@ func TestWhatProveSaysWhenItFails(t *testing.T) {
 		"no confirmation":             {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Confirmation = nil }}, reason: peering.ReasonGroupSecretMismatch, says: "differ", confirms: 0},
 		"the identity for a share":    {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Share = make([]byte, 32) }}, reason: peering.ReasonResponseInvalid, says: "share", confirms: -1},
 		"a share cut off":             {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Share = r.Share[:31] }}, reason: peering.ReasonResponseInvalid, says: "share", confirms: -1},
-		"the roots of another":        {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }}, reason: peering.ReasonResponseInvalid, says: "breaks the protocol", confirms: -1},
+		"the roots of another":        {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }}, reason: peering.ReasonResponseInvalid, says: "breaks the protocol", confirms: -1},
 		"it refuses the confirmation": {p: &prover{as: office, secret: right, refuseConfirm: no(peering.ReasonGroupSecretMismatch)}, reason: peering.ReasonGroupSecretMismatch, says: "no", confirms: pake.ConfirmationLen},
 		"it was denied meanwhile":     {p: &prover{as: office, secret: right, refuseConfirm: no(peering.ReasonTrustDenied)}, reason: peering.ReasonTrustDenied, says: "no", confirms: pake.ConfirmationLen},
 	} {

@@ -243,7 +243,7 @@ func (p *peerTest) token(t testing.TB) peering.Token {
 func joinRequest(token peering.Token, as *identity.Source) *ententev1.JoinRequest {
 	secret := [32]byte(token.Secret)
 	return &ententev1.JoinRequest{TokenId: token.ID, Secret: secret[:], Cluster: &ententev1.ClusterInfo{
-		Name: "consumer", Endpoints: []string{"192.0.2.2:7443"}, Bundle: as.Identity().Bundle(),
+		Name: "consumer", Endpoints: []string{"192.0.2.2:7443"}, Bundle: as.Identity().TrustBundle().DER(),
 	}}
 }
 
@@ -328,7 +328,7 @@ func TestJoinsThatAreRefused(t *testing.T) {
 		"a wrong secret":                            {p.caller, func(r *ententev1.JoinRequest) { r.Secret[0] ^= 1 }, peering.ReasonTokenInvalid},
 		"an unknown token":                          {p.caller, func(r *ententev1.JoinRequest) { r.TokenId = "nope" }, peering.ReasonTokenInvalid},
 		"a secret of 31 bytes":                      {p.caller, func(r *ententev1.JoinRequest) { r.Secret = r.Secret[:31] }, peering.ReasonRequestInvalid},
-		"a bundle of another cluster":               {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, peering.ReasonRequestInvalid},
+		"a bundle of another cluster":               {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }, peering.ReasonRequestInvalid},
 		"no cluster":                                {p.caller, func(r *ententev1.JoinRequest) { r.Cluster = nil }, peering.ReasonRequestInvalid},
 		"nine endpoints":                            {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Endpoints = strings.Fields(strings.Repeat("a:1 ", 9)) }, peering.ReasonRequestInvalid},
 		"the cluster itself, by a token of its own": {p.self, func(*ententev1.JoinRequest) {}, peering.ReasonPeerIsSelf},

@@ -86,7 +86,7 @@ func (f *fakeTrust) Revoked(_ context.Context, id peering.ClusterID, message str
 
 func introduceRequest(as *identity.Source) *ententev1.IntroduceRequest {
 	return &ententev1.IntroduceRequest{
-		Cluster:    &ententev1.ClusterInfo{Name: "consumer", Bundle: as.Identity().Bundle()},
+		Cluster:    &ententev1.ClusterInfo{Name: "consumer", Bundle: as.Identity().TrustBundle().DER()},
 		Commitment: make([]byte, 32),
 	}
 }
@@ -142,9 +142,9 @@ func TestIntroductionsThatAreRefused(t *testing.T) {
 		change func(*ententev1.IntroduceRequest)
 		want   peering.Reason
 	}{
-		"as another, by its bundle":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, peering.ReasonRequestInvalid},
+		"as another, by its bundle":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }, peering.ReasonRequestInvalid},
 		"as another, by its key":         {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = stranger.Identity().PublicKey() }, peering.ReasonRequestInvalid},
-		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Succession = [][]byte{stranger.Identity().Bundle()} }, peering.ReasonRequestInvalid},
+		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Succession = [][]byte{stranger.Identity().TrustBundle().DER()} }, peering.ReasonRequestInvalid},
 		"with nine successions": {p.caller, func(r *ententev1.IntroduceRequest) {
 			for range 9 {
 				r.Cluster.Succession = append(r.Cluster.Succession, []byte{1})
@@ -180,7 +180,7 @@ func TestIntroductionsThatAreRefused(t *testing.T) {
 }
 
 func proveRequest(as *identity.Source) *ententev1.ProveRequest {
-	return &ententev1.ProveRequest{Cluster: &ententev1.ClusterInfo{Name: "consumer", Bundle: as.Identity().Bundle()}, Group: "blue", Share: make([]byte, 32)}
+	return &ententev1.ProveRequest{Cluster: &ententev1.ClusterInfo{Name: "consumer", Bundle: as.Identity().TrustBundle().DER()}, Group: "blue", Share: make([]byte, 32)}
 }
 
 func TestAStrangerProvesAGroupsSecretOverItsConnection(t *testing.T) {
@@ -221,7 +221,7 @@ func TestProofsThatAreRefused(t *testing.T) {
 		change func(*ententev1.ProveRequest)
 		want   peering.Reason
 	}{
-		"as another, by its bundle":       {p.caller, func(r *ententev1.ProveRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, peering.ReasonRequestInvalid},
+		"as another, by its bundle":       {p.caller, func(r *ententev1.ProveRequest) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }, peering.ReasonRequestInvalid},
 		"with no cluster":                 {p.caller, func(r *ententev1.ProveRequest) { r.Cluster = nil }, peering.ReasonRequestInvalid},
 		"with a short share":              {p.caller, func(r *ententev1.ProveRequest) { r.Share = r.Share[:31] }, peering.ReasonRequestInvalid},
 		"with a long share":               {p.caller, func(r *ententev1.ProveRequest) { r.Share = make([]byte, 33) }, peering.ReasonRequestInvalid},
@@ -268,12 +268,12 @@ func TestAPeerUpdatesItsOwnBundleAndRevokesItsOwnTrust(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
-	own := &ententev1.ClusterInfo{Bundle: p.caller.Identity().Bundle()}
+	own := &ententev1.ClusterInfo{Bundle: p.caller.Identity().TrustBundle().DER()}
 	if _, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: own}); err != nil || len(p.trust.updated[p.caller.ID()].Roots) != 1 {
 		t.Errorf("update: %v, holds %v", err, p.trust.updated)
 	}
 	p.trust.updated = nil
-	others := &ententev1.ClusterInfo{Bundle: servertest.NewSource(t).Identity().Bundle()}
+	others := &ententev1.ClusterInfo{Bundle: servertest.NewSource(t).Identity().TrustBundle().DER()}
 	_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: others})
 	if wire.ReasonOf(err) != peering.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
 		t.Errorf("another cluster's roots: %v, holds %v", err, p.trust.updated)

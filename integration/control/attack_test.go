@@ -117,7 +117,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 		before := fc.Spec.TrustBundle
 		other := newStranger(t, abroad, 667)
 		_, err := ententev1.NewTrustServiceClient(liar.conn).UpdateBundle(ctx, &ententev1.UpdateBundleRequest{Cluster: &ententev1.ClusterInfo{
-			Name: homeName, Bundle: other.id.Bundle(),
+			Name: homeName, Bundle: other.id.TrustBundle().DER(),
 		}})
 		if err == nil {
 			t.Error("it replaced its bundle by another's")

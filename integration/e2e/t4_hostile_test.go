@@ -48,9 +48,9 @@ func TestPeerThatLies(t *testing.T) {
 		known, err = w.Home.Peer(ctx)
 		OK(t, err)
 	}
-	roots, err := identity.ParseBundlePEM(s.issuer, []byte(known.Spec.TrustBundle))
+	bundle, err := identity.ReadBundlePEM(s.issuer, []byte(known.Spec.TrustBundle))
 	OK(t, err)
-	provider := roots[0].RawSubjectPublicKeyInfo
+	provider := bundle.Roots[0].RawSubjectPublicKeyInfo
 	other, err := identity.Generate(time.Now())
 	OK(t, err)
 

@@ -209,18 +209,6 @@ func (b Bundle) Party(id peering.ClusterID) peering.Party {
 	return peering.Party{ID: id, PublicKey: b.IdentityKey, Succession: b.Succession}
 }
 
-// ParseBundle is ReadBundle for a cluster whose key was never rolled over.
-func ParseBundle(id peering.ClusterID, der []byte) ([]*x509.Certificate, error) {
-	b, err := ReadBundle(id, der, nil, nil)
-	return b.Roots, err
-}
-
-// ParseBundlePEM returns the roots of ReadBundlePEM.
-func ParseBundlePEM(id peering.ClusterID, text []byte) ([]*x509.Certificate, error) {
-	b, err := ReadBundlePEM(id, text)
-	return b.Roots, err
-}
-
 // selfSigned says whether a certificate is signed by its own key. Keys of another
 // kind than ours are not even tried: checking a huge one takes long.
 func selfSigned(c *x509.Certificate) bool {

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"crypto/x509"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,15 +55,6 @@ func (b *Bundles) Trust(id peering.ClusterID, bundle Bundle) error {
 	b.mu.Unlock()
 	b.notify(id, true)
 	return nil
-}
-
-// Set trusts a peer by its roots, where its key was never rolled over.
-func (b *Bundles) Set(id peering.ClusterID, roots []*x509.Certificate) error {
-	bundle, err := newBundle(id, Bundle{Roots: roots})
-	if err != nil {
-		return err
-	}
-	return b.Trust(id, bundle)
 }
 
 // Remove no longer trusts a peer. When it returns, every function given to Watch

@@ -255,9 +255,6 @@ func (i *Identity) TrustBundle() Bundle {
 	return b
 }
 
-// Bundle returns the roots, DER certificates one after the other.
-func (i *Identity) Bundle() []byte { return i.TrustBundle().DER() }
-
 func (i *Identity) roots() []*x509.Certificate {
 	if i.older == nil {
 		return []*x509.Certificate{i.root}

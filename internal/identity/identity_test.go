@@ -352,7 +352,7 @@ func TestWatchersHearOfTrustThatComesAndGoes(t *testing.T) {
 
 func TestBundleSurvivesPEMAndDER(t *testing.T) {
 	a := generate(t)
-	b, err := ReadBundle(a.ID(), a.Bundle(), nil, nil)
+	b, err := ReadBundle(a.ID(), a.TrustBundle().DER(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

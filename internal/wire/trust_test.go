@@ -75,7 +75,7 @@ func TestBundlesThatDifferHaveOtherHashes(t *testing.T) {
 func TestAClusterThatClaimsAnotherIsRefused(t *testing.T) {
 	mine, other := rolled(t, 2), rolled(t, 2)
 	for name, change := range map[string]func(*ententev1.ClusterInfo){
-		"the roots of another":      func(m *ententev1.ClusterInfo) { m.Bundle = other.Bundle() },
+		"the roots of another":      func(m *ententev1.ClusterInfo) { m.Bundle = other.TrustBundle().DER() },
 		"the key of another":        func(m *ententev1.ClusterInfo) { m.IdentityKey = other.PublicKey() },
 		"no key":                    func(m *ententev1.ClusterInfo) { m.IdentityKey = nil },
 		"no succession":             func(m *ententev1.ClusterInfo) { m.Succession = nil },

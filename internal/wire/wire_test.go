@@ -128,7 +128,7 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &ententev1.ClusterInfo{Name: "office", Endpoints: []string{"office.example:7443"}, Bundle: mine.Bundle()}
+	m := &ententev1.ClusterInfo{Name: "office", Endpoints: []string{"office.example:7443"}, Bundle: mine.TrustBundle().DER()}
 	info, err := ClusterInfoFrom(m, mine.ID())
 	if err != nil {
 		t.Fatal(err)
@@ -140,8 +140,8 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 		t.Errorf("PEM is %q, want %q", info.PEM(), mine.RootPEM())
 	}
 	for name, change := range map[string]func(*ententev1.ClusterInfo){
-		"another cluster's root":            func(m *ententev1.ClusterInfo) { m.Bundle = other.Bundle() },
-		"another's root beside the own":     func(m *ententev1.ClusterInfo) { m.Bundle = append(mine.Bundle(), other.Bundle()...) },
+		"another cluster's root":            func(m *ententev1.ClusterInfo) { m.Bundle = other.TrustBundle().DER() },
+		"another's root beside the own":     func(m *ententev1.ClusterInfo) { m.Bundle = append(mine.TrustBundle().DER(), other.TrustBundle().DER()...) },
 		"no root":                           func(m *ententev1.ClusterInfo) { m.Bundle = nil },
 		"bytes that are no certificate":     func(m *ententev1.ClusterInfo) { m.Bundle = []byte("hello") },
 		"a name that is no DNS label":       func(m *ententev1.ClusterInfo) { m.Name = "Büro" },
@@ -308,7 +308,7 @@ func FuzzClusterInfo(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	seed := &ententev1.ClusterInfo{Name: "a", Endpoints: []string{"a:1"}, Bundle: id.Bundle()}
+	seed := &ententev1.ClusterInfo{Name: "a", Endpoints: []string{"a:1"}, Bundle: id.TrustBundle().DER()}
 	fuzzMessage(f, []*ententev1.ClusterInfo{seed}, func() *ententev1.ClusterInfo { return &ententev1.ClusterInfo{} },
 		func(m *ententev1.ClusterInfo) (identity.ClusterInfo, error) { return ClusterInfoFrom(m, id.ID()) }, ClusterInfoTo)
 }
