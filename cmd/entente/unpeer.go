@@ -276,21 +276,18 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 		return nil
 	}
 	for _, node := range nodes {
-		seen := true
+		var unseen error
 		err := u.progress.poll(ctx, local.cluster, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
 			exists, err := local.nodeExists(ctx, node)
-			if err != nil {
-				// Ending a peering does not need the right to see nodes.
-				seen = false
-				u.note("cannot see whether node %s is gone: %v", node, err)
-				return true, "", nil
-			}
-			return !exists, "virtual node " + node + " to go", nil
+			unseen = err // ending a peering does not need the right to see nodes
+			return err != nil || !exists, "virtual node " + node + " to go", nil
 		})
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if seen {
+		case unseen != nil:
+			u.note("cannot see whether node %s is gone: %v", node, unseen)
+		default:
 			u.done("Virtual node %s is gone", node)
 		}
 	}
