@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -48,10 +47,6 @@ func (a *app) root(name string) *cobra.Command {
 	if strings.HasPrefix(filepath.Base(name), "kubectl-") {
 		display = "kubectl entente"
 	}
-	var codes strings.Builder
-	for _, e := range exits() {
-		fmt.Fprintf(&codes, "\n  %-5d%s", e.code, e.means)
-	}
 	cmd := &cobra.Command{
 		Use:   "entente",
 		Short: "Peer Kubernetes clusters that belong to different people",
@@ -65,7 +60,7 @@ Tables are for people; -o json and -o yaml are for programs, and then nothing el
 is printed to standard output. Colours are shown on terminals only, and not if
 NO_COLOR is set.
 
-Exit codes:` + codes.String(),
+Exit codes:` + exitCodes(),
 		Example: indent(`# Let this cluster use resources of another, with access to both
 entente peer --remote-kubeconfig provider.yaml
 

@@ -60,18 +60,7 @@ too, and ` + "`entente info peer`" + ` tells more.`,
 entente discover --lan
 entente discover --domain example.com -o json
 entente discover --watch`),
-		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("domain") && len(from.domains) == 0 {
-				return usageError("--domain: want a DNS name")
-			}
-			for i, d := range from.domains {
-				if err := dnssd.CheckDomain(d); err != nil {
-					return usageError("--domain: %w", err)
-				}
-				from.domains[i] = bareDomain(d)
-			}
-			return nil
-		},
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return from.check(cmd.Flags().Changed("domain")) },
 	}, func(ctx context.Context, r *run) error {
 		if follow {
 			if err := from.off(r.label, r.browsedAt(ctx)); err != nil {
@@ -102,6 +91,20 @@ entente discover --watch`),
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
 	cmd.AddCommand(a.discoverZoneCommand())
 	return cmd
+}
+
+// check reads the domains; given says that the flag is there.
+func (s *sources) check(given bool) error {
+	if given && len(s.domains) == 0 {
+		return usageError("--domain: want a DNS name")
+	}
+	for i, d := range s.domains {
+		if err := dnssd.CheckDomain(d); err != nil {
+			return usageError("--domain: %w", err)
+		}
+		s.domains[i] = bareDomain(d)
+	}
+	return nil
 }
 
 // watchDiscovered tells what is found, and again whenever that changes.

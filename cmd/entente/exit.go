@@ -40,6 +40,15 @@ func exits() []exit {
 	}
 }
 
+// exitCodes lists them for --help.
+func exitCodes() string {
+	var codes strings.Builder
+	for _, e := range exits() {
+		fmt.Fprintf(&codes, "\n  %-5d%s", e.code, e.means)
+	}
+	return codes.String()
+}
+
 // codeError is an error with an exit code.
 type codeError struct {
 	code int
