@@ -279,8 +279,8 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 		var unseen error
 		err := u.progress.poll(ctx, local.cluster, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
 			exists, err := local.nodeExists(ctx, node)
-			unseen = err // ending a peering does not need the right to see nodes
-			return err != nil || !exists, "virtual node " + node + " to go", nil
+			unseen = err
+			return err != nil || !exists, "virtual node " + node + " to go", nil //nolint:nilerr // ending a peering does not need the right to see nodes
 		})
 		switch {
 		case err != nil:

@@ -140,8 +140,10 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 		t.Errorf("PEM is %q, want %q", info.PEM(), mine.RootPEM())
 	}
 	for name, change := range map[string]func(*ententev1.ClusterInfo){
-		"another cluster's root":            func(m *ententev1.ClusterInfo) { m.Bundle = other.TrustBundle().DER() },
-		"another's root beside the own":     func(m *ententev1.ClusterInfo) { m.Bundle = append(mine.TrustBundle().DER(), other.TrustBundle().DER()...) },
+		"another cluster's root": func(m *ententev1.ClusterInfo) { m.Bundle = other.TrustBundle().DER() },
+		"another's root beside the own": func(m *ententev1.ClusterInfo) {
+			m.Bundle = append(mine.TrustBundle().DER(), other.TrustBundle().DER()...)
+		},
 		"no root":                           func(m *ententev1.ClusterInfo) { m.Bundle = nil },
 		"bytes that are no certificate":     func(m *ententev1.ClusterInfo) { m.Bundle = []byte("hello") },
 		"a name that is no DNS label":       func(m *ententev1.ClusterInfo) { m.Name = "Büro" },
