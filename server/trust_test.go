@@ -142,9 +142,11 @@ func TestIntroductionsThatAreRefused(t *testing.T) {
 		change func(*ententev1.IntroduceRequest)
 		want   peering.Reason
 	}{
-		"as another, by its bundle":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }, peering.ReasonRequestInvalid},
-		"as another, by its key":         {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = stranger.Identity().PublicKey() }, peering.ReasonRequestInvalid},
-		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Succession = [][]byte{stranger.Identity().TrustBundle().DER()} }, peering.ReasonRequestInvalid},
+		"as another, by its bundle": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }, peering.ReasonRequestInvalid},
+		"as another, by its key":    {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = stranger.Identity().PublicKey() }, peering.ReasonRequestInvalid},
+		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) {
+			r.Cluster.Succession = [][]byte{stranger.Identity().TrustBundle().DER()}
+		}, peering.ReasonRequestInvalid},
 		"with nine successions": {p.caller, func(r *ententev1.IntroduceRequest) {
 			for range 9 {
 				r.Cluster.Succession = append(r.Cluster.Succession, []byte{1})
