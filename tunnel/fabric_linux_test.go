@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -306,11 +307,18 @@ func (r *rig) repairs(n *rigNode, to netip.Addr) {
 	}
 }
 
-// state is what of ours is in the kernel.
+// state is what of ours is in the kernel; sets and chains in the order of their names, not in
+// that in which they were made.
 func (r *rig) state(n *rigNode) string {
-	out, _ := r.try(n.ns, fmt.Sprintf(`nft list table inet entente | sed 's/packets [0-9]* bytes [0-9]*//'; ip rule | grep 14[01]; ip -6 rule | grep 14[01]
+	table, _ := r.try(n.ns, "nft list table inet entente | sed 's/packets [0-9]* bytes [0-9]*//'")
+	blocks := strings.Split(table, "\n\n")
+	for i, b := range blocks {
+		blocks[i] = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b), "table inet entente {\n\t"), "\n}")
+	}
+	slices.Sort(blocks)
+	out, _ := r.try(n.ns, fmt.Sprintf(`ip rule | grep 14[01]; ip -6 rule | grep 14[01]
 ip route show table 14100; ip -6 route show table 14100; ip -o -6 addr show dev %[1]s scope global | cut -d' ' -f2-; ip link show %[1]s | grep -o 'mtu [0-9]*\|,UP,'; wg show %[1]s allowed-ips; wg show %[1]s private-key | sha256sum`, n.device))
-	return out
+	return strings.Join(blocks, "\n\n") + "\n" + out
 }
 
 // killFabric kills and restarts the fabric under a stream of datagrams.

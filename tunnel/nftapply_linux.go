@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,14 +29,14 @@ type firewall struct {
 	// ruleset. While neither changed nothing is read.
 	settled uint32
 	digest  string
-	// replaced is when the table was last replaced, and by which structure: a kernel that
+	// written is when chains or sets were last written, and by which ruleset: a kernel that
 	// returns other rules than it was given must not cause a loop.
-	replaced   time.Time
-	replacedBy string
+	written   time.Time
+	writtenBy string
 }
 
-// replaceEvery is the least time between two replacements by the same.
-const replaceEvery = time.Second
+// writeEvery is the least time in which the same chains and sets are written again.
+const writeEvery = time.Second
 
 // buffers enlarges the buffers of a netlink socket, as far as we may.
 func buffers[C interface {
@@ -51,105 +50,148 @@ func table() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 }
 
-// apply makes the table match and returns whether it changed it. In a table whose structure
-// matches only elements are changed; any other is replaced in one transaction.
+// apply makes the table match and returns whether it changed it. It changes what differs, in
+// one transaction: the counters, and the elements, of what belongs to others stay. Where that
+// cannot be done, as with what another version left, the table is replaced.
 func (w *firewall) apply(now time.Time, want ruleset) (changed bool, err error) {
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)
 	}
-	whole := want.digest + elementsDigest(want)
-	if generation == w.settled && whole == w.digest {
+	if generation == w.settled && want.digest == w.digest {
 		return false, nil
 	}
 	c, err := nftables.New(nftables.WithSockOptions(buffers))
 	if err != nil {
 		return false, fmt.Errorf("open nftables: %w", err)
 	}
-	have, err := readTable(c, want)
+	have, err := readTable(c)
 	if err != nil {
 		return false, fmt.Errorf("read nftables table %s: %w", tableName, err)
 	}
+	d := compareTable(have, want)
 	switch {
-	case !have.fits && w.replacedBy == want.digest && now.Sub(w.replaced) < replaceEvery:
-		return false, nil // compared again soon
-	case !have.fits:
-		changed, w.replaced, w.replacedBy = true, now, want.digest
-		if err := replaceTable(c, want); err != nil {
-			return false, fmt.Errorf("replace nftables table %s: %w", tableName, err)
-		}
-	case len(have.differ) > 0:
-		changed = true
-		if err := changeElements(c, want, have); err != nil {
-			return false, fmt.Errorf("change sets of nftables table %s: %w", tableName, err)
-		}
-	default:
-		w.settled, w.digest = generation, whole
+	case d.none():
+		w.settled, w.digest = generation, want.digest
 		return false, nil
+	case d.structure() && w.writtenBy == want.digest && now.Sub(w.written) < writeEvery:
+		return false, nil // compared again soon
+	case d.structure():
+		w.written, w.writtenBy = now, want.digest
 	}
 	// The new generation is confirmed by the next reading, not assumed.
 	w.settled, w.digest = 0, ""
-	return changed, nil
+	if d.replace || changeTable(d) != nil {
+		if err := replaceTable(want); err != nil {
+			return false, fmt.Errorf("replace nftables table %s: %w", tableName, err)
+		}
+	}
+	return true, nil
 }
 
 // tableState is what is in the kernel, as far as it matters.
 type tableState struct {
-	fits     bool // chains, rules and the sets that do not change
-	elements map[string][]nftables.SetElement
-	differ   []string // live sets with other elements
+	chains map[string]chainState
+	sets   map[string][]nftables.SetElement
 }
 
-func readTable(c *nftables.Conn, want ruleset) (tableState, error) {
-	st := tableState{elements: map[string][]nftables.SetElement{}}
+type chainState struct {
+	chain *nftables.Chain
+	rules [][]byte // their comments
+}
+
+func readTable(c *nftables.Conn) (tableState, error) {
+	st := tableState{chains: map[string]chainState{}, sets: map[string][]nftables.SetElement{}}
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return st, fmt.Errorf("list chains: %w", err)
 	}
-	chains = slices.DeleteFunc(chains, func(ch *nftables.Chain) bool { return ch.Table.Name != tableName })
-	if len(chains) != len(want.chains) {
-		return st, nil
-	}
-	for _, w := range want.chains {
-		i := slices.IndexFunc(chains, func(ch *nftables.Chain) bool { return ch.Name == w.name })
-		if i < 0 || !sameChain(chains[i], w) {
-			return st, nil
+	for _, chain := range chains {
+		if chain.Table.Name != tableName {
+			continue
 		}
-		rules, err := c.GetRules(table(), chains[i])
+		rules, err := c.GetRules(table(), chain)
 		if err != nil {
-			return st, fmt.Errorf("list rules of %s: %w", w.name, err)
+			return st, fmt.Errorf("list rules of %s: %w", chain.Name, err)
 		}
-		if !slices.EqualFunc(rules, w.rules, func(h *nftables.Rule, r chainRule) bool {
-			return bytes.Equal(h.UserData, comment(r.text, want.digest))
-		}) {
-			return st, nil
+		has := chainState{chain: chain}
+		for _, r := range rules {
+			has.rules = append(has.rules, r.UserData)
 		}
+		st.chains[chain.Name] = has
+	}
+	if len(st.chains) == 0 {
+		return st, nil // there may be no table to ask for its sets
 	}
 	sets, err := c.GetSets(table())
 	if err != nil {
 		return st, fmt.Errorf("list sets: %w", err)
 	}
-	if len(sets) != len(want.sets) {
-		return st, nil
+	for _, s := range sets {
+		if st.sets[s.Name], err = c.GetSetElements(&nftables.Set{Table: table(), Name: s.Name}); err != nil {
+			return st, fmt.Errorf("list elements of %s: %w", s.Name, err)
+		}
+	}
+	return st, nil
+}
+
+// tableChange is what makes a table match.
+type tableChange struct {
+	// replace says that a chain has another hook than is wanted: that cannot be changed.
+	replace bool
+	// write are the chains that are new, or have other rules; drop those that go.
+	write, drop []ruleChain
+	// added and removed are sets; elements change in those that stay.
+	added, removed []ruleSet
+	elements       []elementChange
+}
+
+type elementChange struct {
+	set         ruleSet
+	add, remove []nftables.SetElement
+}
+
+// structure says that more than elements changes.
+func (d tableChange) structure() bool {
+	return d.replace || len(d.write)+len(d.drop)+len(d.added)+len(d.removed) > 0
+}
+
+func (d tableChange) none() bool { return !d.structure() && len(d.elements) == 0 }
+
+// compareTable says what has to change: a pure function.
+func compareTable(have tableState, want ruleset) tableChange {
+	var d tableChange
+	chains, sets := map[string]bool{}, map[string]bool{}
+	for _, w := range want.chains {
+		chains[w.name] = true
+		h, exists := have.chains[w.name]
+		d.replace = d.replace || exists && !sameChain(h.chain, w)
+		if !exists || !slices.EqualFunc(h.rules, w.comments(), bytes.Equal) {
+			d.write = append(d.write, w)
+		}
+	}
+	for name := range have.chains {
+		if !chains[name] {
+			d.drop = append(d.drop, ruleChain{name: name})
+		}
 	}
 	for _, w := range want.sets {
-		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == w.name }) {
-			return st, nil
-		}
-		have, err := c.GetSetElements(&nftables.Set{Table: table(), Name: w.name})
-		if err != nil {
-			return st, fmt.Errorf("list elements of %s: %w", w.name, err)
-		}
-		if w.sameElements(have, w.elements) {
+		sets[w.name] = true
+		has, exists := have.sets[w.name]
+		if !exists {
+			d.added = append(d.added, w)
 			continue
 		}
-		if !w.live {
-			return st, nil
+		if add, remove := w.minus(w.elements, has), w.minus(has, w.elements); len(add)+len(remove) > 0 {
+			d.elements = append(d.elements, elementChange{set: w, add: add, remove: remove})
 		}
-		st.elements[w.name] = have
-		st.differ = append(st.differ, w.name)
 	}
-	st.fits = true
-	return st, nil
+	for name := range have.sets {
+		if !sets[name] {
+			d.removed = append(d.removed, ruleSet{name: name})
+		}
+	}
+	return d
 }
 
 func sameChain(h *nftables.Chain, w ruleChain) bool {
@@ -160,42 +202,35 @@ func sameChain(h *nftables.Chain, w ruleChain) bool {
 		h.Policy != nil && *h.Policy == nftables.ChainPolicyAccept
 }
 
-// comment is the user data of a rule: what it is for, and the digest of the
-// whole structure, so that one changed or missing rule is seen.
-func comment(text, digest string) []byte {
+// comments are the user data of a chain's rules: what each is for, and the digest of the
+// chain, so that one changed or missing rule is seen.
+func (c ruleChain) comments() [][]byte {
 	const most = 128
-	text = strings.ToValidUTF8(text[:min(len(text), most)], "")
-	return userdata.AppendString(nil, userdata.TypeComment, text+" #"+digest)
+	digest := c.sum()
+	var out [][]byte
+	for _, r := range c.rules {
+		text := strings.ToValidUTF8(r.text[:min(len(r.text), most)], "")
+		out = append(out, userdata.AppendString(nil, userdata.TypeComment, text+" #"+digest))
+	}
+	return out
 }
 
-// elementsDigest is a digest of the elements of live sets.
-func elementsDigest(r ruleset) string {
-	h := sha256.New()
-	for _, s := range r.sets {
-		if s.live {
-			fmt.Fprintln(h, s.name)
-			for _, e := range s.elements {
-				fmt.Fprintf(h, "%q\n", s.identity(e))
-			}
+// identity is what matters of elements: one that leads to another chain is another one.
+func (s ruleSet) identity(es ...nftables.SetElement) string {
+	var id strings.Builder
+	for _, e := range es {
+		id.Write(e.Key)
+		switch {
+		case e.IntervalEnd:
+			id.WriteString("end")
+		case !s.verdicts:
+		case e.VerdictData != nil:
+			id.WriteString(e.VerdictData.Chain)
+		default:
+			id.WriteString(verdictChain(e.Val))
 		}
 	}
-	return string(h.Sum(nil))
-}
-
-// identity is an element as far as it matters: one that leads to another chain is
-// another one.
-func (s ruleSet) identity(e nftables.SetElement) string {
-	id := string(e.Key)
-	switch {
-	case e.IntervalEnd:
-		id += "end"
-	case !s.verdicts:
-	case e.VerdictData != nil:
-		id += e.VerdictData.Chain
-	default:
-		id += verdictChain(e.Val)
-	}
-	return id
+	return id.String()
 }
 
 // verdictChain is the chain of a verdict, which the kernel gives as netlink attributes.
@@ -212,49 +247,105 @@ func verdictChain(b []byte) string {
 	return ""
 }
 
-func (s ruleSet) sameElements(a, b []nftables.SetElement) bool {
-	return len(a) == len(b) && len(s.minus(a, b)) == 0
-}
-
-// minus is a without the elements of b.
+// minus is a without what is in b, too.
 func (s ruleSet) minus(a, b []nftables.SetElement) []nftables.SetElement {
 	in := make(map[string]bool, len(b))
-	for _, e := range b {
-		in[s.identity(e)] = true
+	for _, part := range s.parts(b) {
+		in[s.identity(part...)] = true
 	}
-	return slices.DeleteFunc(slices.Clone(a), func(e nftables.SetElement) bool { return in[s.identity(e)] })
+	return slices.Concat(slices.DeleteFunc(s.parts(a), func(part []nftables.SetElement) bool { return in[s.identity(part...)] })...)
 }
 
-// replaceTable does all in one transaction.
-func replaceTable(c *nftables.Conn, want ruleset) error {
-	t := table()
-	c.AddTable(t) // so that there is one to delete
-	c.DelTable(t)
-	c.AddTable(t)
-	chains := make([]*nftables.Chain, len(want.chains))
-	for i, w := range want.chains {
-		chains[i] = &nftables.Chain{Table: t, Name: w.name}
-		if w.kind != "" {
-			policy := nftables.ChainPolicyAccept
-			chains[i].Type, chains[i].Hooknum, chains[i].Priority, chains[i].Policy = w.kind, w.hook, new(w.priority), &policy
-		}
-		c.AddChain(chains[i])
+// parts are what the kernel can add and remove by itself: an element, or both ends of an
+// interval.
+func (s ruleSet) parts(es []nftables.SetElement) [][]nftables.SetElement {
+	if !s.interval {
+		return slices.Collect(slices.Chunk(es, 1))
 	}
-	for _, w := range want.sets {
-		s := w.set(t)
-		if err := c.AddSet(s, nil); err != nil {
+	sorted := slices.SortedFunc(slices.Values(es), func(a, b nftables.SetElement) int {
+		if c := bytes.Compare(a.Key, b.Key); c != 0 || a.IntervalEnd == b.IntervalEnd {
+			return c
+		}
+		if a.IntervalEnd { // of the interval before
+			return -1
+		}
+		return 1
+	})
+	var out [][]nftables.SetElement
+	for _, e := range sorted {
+		if n := len(out); e.IntervalEnd && n > 0 && len(out[n-1]) == 1 && !out[n-1][0].IntervalEnd {
+			out[n-1] = append(out[n-1], e)
+			continue
+		}
+		out = append(out, []nftables.SetElement{e})
+	}
+	return out
+}
+
+// replaceTable makes the table anew, in one transaction.
+func replaceTable(want ruleset) error {
+	return changeTable(tableChange{replace: true, write: want.chains, added: want.sets})
+}
+
+// changeTable does all in one transaction. Each step comes after those that let go of what
+// it removes, and after those that make what it names. Elements are removed before others
+// are added, for an element of a map that leads elsewhere is the same one to the kernel.
+func changeTable(d tableChange) error {
+	c, err := nftables.New(nftables.WithSockOptions(buffers))
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	t := table()
+	c.AddTable(t)
+	if d.replace {
+		c.DelTable(t)
+		c.AddTable(t)
+	}
+	for _, w := range d.write {
+		c.AddChain(w.chain(t))
+	}
+	for _, w := range d.added {
+		if err := c.AddSet(w.set(t), nil); err != nil {
 			return fmt.Errorf("set %s: %w", w.name, err)
 		}
-		if err := inChunks(w.elements, func(es []nftables.SetElement) error { return c.SetAddElements(s, es) }); err != nil {
-			return fmt.Errorf("elements of set %s: %w", w.name, err)
+		d.elements = append(d.elements, elementChange{set: w, add: w.elements})
+	}
+	for _, e := range d.elements {
+		s := e.set.set(t)
+		err := errors.Join(
+			inChunks(e.remove, func(es []nftables.SetElement) error { return c.SetDeleteElements(s, keysOf(es)) }),
+			inChunks(e.add, func(es []nftables.SetElement) error { return c.SetAddElements(s, es) }))
+		if err != nil {
+			return fmt.Errorf("elements of set %s: %w", e.set.name, err)
 		}
 	}
-	for i, w := range want.chains {
-		for _, r := range w.rules {
-			c.AddRule(&nftables.Rule{Table: t, Chain: chains[i], Exprs: r.exprs, UserData: comment(r.text, want.digest)})
+	for _, w := range slices.Concat(d.write, d.drop) {
+		c.FlushChain(w.chain(t))
+	}
+	for _, w := range d.write {
+		for i, comment := range w.comments() {
+			c.AddRule(&nftables.Rule{Table: t, Chain: w.chain(t), Exprs: w.rules[i].exprs, UserData: comment})
 		}
 	}
-	return c.Flush()
+	for _, w := range d.removed {
+		c.DelSet(w.set(t))
+	}
+	for _, w := range d.drop {
+		c.DelChain(w.chain(t))
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("change nftables table %s: %w", tableName, err)
+	}
+	return nil
+}
+
+func (c ruleChain) chain(t *nftables.Table) *nftables.Chain {
+	out := &nftables.Chain{Table: t, Name: c.name}
+	if c.kind != "" {
+		policy := nftables.ChainPolicyAccept
+		out.Type, out.Hooknum, out.Priority, out.Policy = c.kind, c.hook, new(c.priority), &policy
+	}
+	return out
 }
 
 func (s ruleSet) set(t *nftables.Table) *nftables.Set {
@@ -263,25 +354,6 @@ func (s ruleSet) set(t *nftables.Table) *nftables.Set {
 		set.IsMap, set.DataType = true, nftables.TypeVerdict
 	}
 	return set
-}
-
-// changeElements does all in one transaction. It removes before it adds, for an
-// element of a map that leads elsewhere is the same one to the kernel.
-func changeElements(c *nftables.Conn, want ruleset, have tableState) error {
-	for _, w := range want.sets {
-		if !slices.Contains(have.differ, w.name) {
-			continue
-		}
-		s := w.set(table())
-		add, del := w.minus(w.elements, have.elements[w.name]), w.minus(have.elements[w.name], w.elements)
-		err := errors.Join(
-			inChunks(del, func(es []nftables.SetElement) error { return c.SetDeleteElements(s, keysOf(es)) }),
-			inChunks(add, func(es []nftables.SetElement) error { return c.SetAddElements(s, es) }))
-		if err != nil {
-			return fmt.Errorf("set %s: %w", w.name, err)
-		}
-	}
-	return c.Flush()
 }
 
 // keysOf are elements without what they map to.

@@ -26,14 +26,12 @@ type ruleset struct {
 	digest string
 }
 
-// ruleSet is a named set. Elements of a live one are changed one by one; all
-// others belong to the structure.
+// ruleSet is a named set, or a map to chains.
 type ruleSet struct {
 	name     string
 	key      nftables.SetDatatype
 	interval bool
 	verdicts bool
-	live     bool
 	elements []nftables.SetElement
 }
 
@@ -109,7 +107,7 @@ func (b *rulesBuilder) prefixSets() {
 			}
 		}
 	}
-	overlays := ruleSet{name: setOverlay + "6", key: nftables.TypeIP6Addr, live: true}
+	overlays := ruleSet{name: setOverlay + "6", key: nftables.TypeIP6Addr}
 	for _, p := range b.l.Peers {
 		overlays.elements = append(overlays.elements, nftables.SetElement{Key: p.Overlay.AsSlice()})
 	}
@@ -148,7 +146,7 @@ func (b *rulesBuilder) inboundChains() {
 				prefixes.elements = append(prefixes.elements, interval(p.Prefix, f.jump(p.Class))...)
 			}
 		}
-		sources := ruleSet{name: setSources + f.suffix, key: f.addr, verdicts: true, live: true}
+		sources := ruleSet{name: setSources + f.suffix, key: f.addr, verdicts: true}
 		for _, s := range in.Sources {
 			if f.of(host(s.Source)) && len(byClass[s.Class]) > 0 {
 				sources.elements = append(sources.elements, nftables.SetElement{Key: s.Source.AsSlice(), VerdictData: f.jump(s.Class)})
@@ -164,8 +162,8 @@ func (b *rulesBuilder) inboundChains() {
 
 // classChain accepts what is open to a class.
 func (b *rulesBuilder) classChain(f family, class Class, open []Opening) {
-	all := ruleSet{name: setOpenAll + f.classed(class), key: f.addr, live: true}
-	ports := ruleSet{name: setOpen + f.classed(class), key: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService), live: true}
+	all := ruleSet{name: setOpenAll + f.classed(class), key: f.addr}
+	ports := ruleSet{name: setOpen + f.classed(class), key: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
 	for _, o := range open {
 		if o.Protocol == 0 {
 			all.elements = append(all.elements, nftables.SetElement{Key: o.Addr.AsSlice()})
@@ -410,33 +408,33 @@ func (c *ruleChain) add(text string, parts ...[]expr.Any) {
 	c.rules = append(c.rules, chainRule{text: text, exprs: slices.Concat(parts...)})
 }
 
-// sum is a digest of all but the elements of live sets.
-func (r ruleset) sum() string {
+// sum is a digest of a chain and its rules.
+func (c ruleChain) sum() string {
 	h := sha256.New()
-	for _, s := range r.sets {
-		fmt.Fprintf(h, "set %s %s %t %t\n", s.name, s.key.Name, s.interval, s.verdicts)
-		if s.live {
-			continue
-		}
-		for _, e := range s.elements {
-			fmt.Fprintf(h, "%x %t", e.Key, e.IntervalEnd)
-			if e.VerdictData != nil {
-				fmt.Fprintf(h, " %d %s", e.VerdictData.Kind, e.VerdictData.Chain)
-			}
-			fmt.Fprintln(h)
-		}
-	}
-	for _, c := range r.chains {
-		fmt.Fprintf(h, "chain %s %s %d\n", c.name, c.kind, c.priority)
-		for _, r := range c.rules {
-			fmt.Fprintf(h, "rule %s\n", r.text)
-			for _, e := range r.exprs {
-				// Marshalling fails for no expression used here; were it to,
-				// the batch would fail in the same way and say so.
-				data, _ := expr.Marshal(unix.NFPROTO_INET, e)
-				fmt.Fprintf(h, "%x\n", data)
-			}
+	fmt.Fprintf(h, "chain %s %s %d\n", c.name, c.kind, c.priority)
+	for _, r := range c.rules {
+		fmt.Fprintf(h, "rule %s\n", r.text)
+		for _, e := range r.exprs {
+			// Marshalling fails for no expression used here; were it to,
+			// the batch would fail in the same way and say so.
+			data, _ := expr.Marshal(unix.NFPROTO_INET, e)
+			fmt.Fprintf(h, "%x\n", data)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// sum is a digest of all of it.
+func (r ruleset) sum() string {
+	h := sha256.New()
+	for _, s := range r.sets {
+		fmt.Fprintf(h, "set %s\n", s.name)
+		for _, e := range s.elements {
+			fmt.Fprintf(h, "%q\n", s.identity(e))
+		}
+	}
+	for _, c := range r.chains {
+		fmt.Fprintln(h, c.sum())
+	}
+	return string(h.Sum(nil))
 }

@@ -409,10 +409,13 @@ func (n *rigNode) up() {
 
 // inNS calls a function on a thread in a namespace.
 func (r *rig) inNS(ns string, do func() error) error {
-	failed := make(chan error)
+	failed := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends here
-		fd, err := os.Open("/run/netns/" + r.prefix + ns)
+		var err error
+		defer func() { failed <- err }() // a test that fails ends the goroutine
+		runtime.LockOSThread()           // never unlocked: the thread ends here
+		var fd *os.File
+		fd, err = os.Open("/run/netns/" + r.prefix + ns)
 		if err == nil {
 			defer fd.Close()
 			err = unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET)
@@ -420,7 +423,6 @@ func (r *rig) inNS(ns string, do func() error) error {
 		if err == nil {
 			err = do()
 		}
-		failed <- err
 	}()
 	return <-failed
 }

@@ -1,0 +1,153 @@
+package tunnel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/nftables"
+	"pgregory.net/rapid"
+)
+
+// peerNumber is a peer with a gateway and one exposure, all different from other peers'.
+func peerNumber(i int) Peer {
+	return Peer{
+		ClusterID: fmt.Sprintf("peer%d", i), Via: "gw", PresharedKey: PresharedKey{byte(i), byte(i >> 8), 1},
+		Gateways: []Gateway{{Node: "x", PublicKey: PublicKey{byte(i), byte(i >> 8), 9}, Endpoints: []string{"192.0.2.9:51820"}}},
+		Local:    []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i), 0, 0}), 16)}},
+		Remote:   []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{12, byte(i), 0, 0}), 16)}},
+		Inbound:  []Exposure{openTo(netip.AddrFrom4([4]byte{10, 200, 1, byte(i)}))},
+	}
+}
+
+func rulesFor(t interface{ Fatal(...any) }, peers ...Peer) ruleset {
+	d := home("gw")
+	d.Peers = peers
+	layout, err := Plan(d, Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("fd77:1::1")}})
+	if err != nil || len(layout.Problems) > 0 {
+		t.Fatal(err, layout.Problems)
+	}
+	return rules(layout, "entente0", 1420, 7445)
+}
+
+// handles are the kernel's numbers of the rules of each chain: a rule that was written again
+// has another one, and its counters begin at zero.
+func handles() (map[string][]uint64, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]uint64{}
+	for _, chain := range chains {
+		found, err := c.GetRules(table(), chain)
+		if err != nil {
+			return nil, err
+		}
+		out[chain.Name] = []uint64{}
+		for _, r := range found {
+			out[chain.Name] = append(out[chain.Name], r.Handle)
+		}
+	}
+	return out, nil
+}
+
+// change makes the table match by changing what differs, and nothing else helps.
+func change(want ruleset) error {
+	for pass := 0; ; pass++ {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		have, err := readTable(c)
+		if err != nil {
+			return err
+		}
+		d := compareTable(have, want)
+		switch {
+		case d.none():
+			return nil
+		case pass == 1 || d.replace:
+			return fmt.Errorf("the table differs after a change: %+v", d)
+		}
+		if err := changeTable(d); err != nil {
+			return err
+		}
+	}
+}
+
+func TestFirewallLeavesTheRulesOfOtherPeersAlone(t *testing.T) {
+	r := newRig(t)
+	r.addNS("fw")
+	err := r.inNS("fw", func() error {
+		var before map[string][]uint64
+		for step, peers := range [][]Peer{
+			{peerNumber(1)},
+			{peerNumber(1), peerNumber(2)},
+			{peerNumber(1), peerNumber(2), peerNumber(3)},
+			{peerNumber(1), peerNumber(3)},
+			{peerNumber(1)},
+		} {
+			if err := change(rulesFor(t, peers...)); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+			after, err := handles()
+			if err != nil {
+				return err
+			}
+			for chain, is := range after {
+				if was, existed := before[chain]; existed && !slices.Equal(was, is) {
+					t.Errorf("step %d: the rules of chain %s were written again: %v, were %v", step, chain, is, was)
+				}
+			}
+			before = after
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever was there, what is wanted is there afterwards: peers come, go, and change.
+func TestFirewallFollowsAnySequence(t *testing.T) {
+	r := newRig(t)
+	r.addNS("fw")
+	err := r.inNS("fw", func() error {
+		rapid.Check(t, func(t *rapid.T) {
+			for range rapid.IntRange(1, 5).Draw(t, "steps") {
+				var peers []Peer
+				for _, i := range rapid.SliceOfNDistinct(rapid.IntRange(0, 5), 0, 4, rapid.ID).Draw(t, "peers") {
+					p := peerNumber(i)
+					// Neighbours in the address space, and prefixes inside others' former ones.
+					bits := rapid.SampledFrom([]int{16, 17, 24}).Draw(t, "bits")
+					p.Remote[0] = Mapping{netip.PrefixFrom(p.Remote[0].Real.Addr(), bits), netip.PrefixFrom(p.Remote[0].Alias.Addr(), bits)}
+					p.Local[0].Alias = netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(rapid.IntRange(0, 3).Draw(t, "local")), 0, 0}), 16)
+					if rapid.Bool().Draw(t, "six") {
+						p.Local = append(p.Local, Mapping{pfx("fd77:1::/64"), pfx(fmt.Sprintf("fd88:%x::/64", 1+i))})
+						p.Remote = append(p.Remote, Mapping{pfx("fd77:1::/64"), pfx(fmt.Sprintf("fd99:0:0:%x::/64", 1+i))})
+					}
+					for e := range rapid.IntRange(0, 3).Draw(t, "exposures") {
+						a := netip.AddrFrom4([4]byte{10, 200, 1, byte(rapid.IntRange(0, 9).Draw(t, "pod"))})
+						p.Inbound = append(p.Inbound, Exposure{
+							Name: fmt.Sprint(e), Sources: []netip.Addr{p.Remote[0].Alias.Addr().Next()},
+							Destinations: []Destination{{Addr: a, Protocol: 6, Port: uint16(rapid.IntRange(1, 3).Draw(t, "port"))}},
+						})
+					}
+					peers = append(peers, p)
+				}
+				if err := change(rulesFor(t, peers...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
