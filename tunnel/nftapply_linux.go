@@ -282,7 +282,7 @@ func (s ruleSet) parts(es []nftables.SetElement) [][]nftables.SetElement {
 	return out
 }
 
-// replaceTable makes the table anew, in one transaction.
+// replaceTable deletes the table and makes it, in one transaction.
 func replaceTable(want ruleset) error {
 	return changeTable(tableChange{replace: true, write: want.chains, added: want.sets})
 }
