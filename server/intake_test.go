@@ -490,8 +490,8 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	p.served(t, "the same", p.caller)
 }
 
-// What is not UTF-8 is no text, and an error of its call alone.
-func TestTextThatIsNoneIsRefused(t *testing.T) {
+// Malformed UTF-8 is an error of its call alone.
+func TestMalformedUTF8IsRefused(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	bad := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "a\xff\xfe\x00\x1b[2J")

@@ -217,9 +217,9 @@ const maxCause = 512
 // before it.
 func streamCause(err error) string {
 	text := err.Error()
-	for _, before := range []string{"error executing command in container: ", "failed to exec in container: ", "OCI runtime exec failed: ", "exec failed: "} {
-		if _, cause, ok := strings.Cut(text, before); ok && cause != "" {
-			text = cause
+	for _, before := range []string{"in container: ", "OCI runtime exec failed: ", "exec failed: "} {
+		if i := strings.LastIndex(text, before); i >= 0 && len(text) > i+len(before) {
+			text = text[i+len(before):]
 		}
 	}
 	text = strings.TrimSuffix(text, ": unknown")

@@ -315,7 +315,7 @@ func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, in
 		if err == nil {
 			err = identity.Supersedes(held, info.Bundle)
 			if err != nil {
-				return &peering.Error{Reason: peering.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join anew with a token", Err: err}
+				return &peering.Error{Reason: peering.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join again with a token", Err: err}
 			}
 		}
 		before := fc.DeepCopy()

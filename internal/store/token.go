@@ -59,7 +59,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 	}
 	if live >= MaxTokens {
 		return peering.Token{}, peering.Errorf(peering.ReasonTokensOutstanding,
-			"%d tokens are outstanding, and that is the most; wait until some expire, or revoke some", live)
+			"%d tokens are outstanding, which is the limit; wait until some expire, or revoke some", live)
 	}
 	token, err := peering.NewToken(rand.Reader, issuer, endpoints, t.Now().Add(ttl))
 	if err != nil {
@@ -166,8 +166,8 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", peering.Text(id, peering.MaxTokenIDLen))
 }
 
-// Forget makes the tokens worthless that a cluster redeemed: it is trusted no
-// longer, and an old token must not change that.
+// Forget revokes the tokens that a cluster redeemed: it is trusted no longer, and an old
+// token must not change that.
 func (t *Tokens) Forget(ctx context.Context, by peering.ClusterID) error {
 	stored, err := t.stored(ctx)
 	if err != nil {

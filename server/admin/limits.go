@@ -27,8 +27,8 @@ const (
 	// LoopbackConnections is how many connections to the admin API there may be from loopback:
 	// from who forwards a port through the API server. MaxConnections is how many from
 	// other addresses, and ConnectionsPerAddress how many of them from one address.
-	// When all are taken, the oldest one of the address that has the most is closed for
-	// an address that has fewer.
+	// When all are taken, the oldest one of the address with most is closed for an
+	// address with fewer.
 	LoopbackConnections   = 256
 	MaxConnections        = 256
 	ConnectionsPerAddress = 32
@@ -71,8 +71,8 @@ const (
 	// While the API server cannot say, a watch goes on for WatchGrace.
 	WatchCheck = 30 * time.Second
 	WatchGrace = 5 * time.Minute
-	// WatchPause is how long changes are gathered before peers are looked at again,
-	// and WatchRefresh how often they are looked at for what changes by time alone.
+	// WatchPause is how long changes are gathered before peers are read again, and
+	// WatchRefresh how often they are read for what changes by time alone.
 	WatchPause   = 200 * time.Millisecond
 	WatchRefresh = 30 * time.Second
 	// WatchQueue is how many events wait for a reader before it is given up.

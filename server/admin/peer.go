@@ -153,7 +153,7 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	}
 	if fc.Status.Introduction.Code != code {
 		return peering.Errorf(peering.ReasonCodeMismatch,
-			"the code is not the one that this cluster has for %s: either one of you misread it, or somebody stands between the two clusters. Introduce them again and compare anew", fc.Name)
+			"the code is not the one that this cluster has for %s: either one of you misread it, or somebody stands between the two clusters. Introduce them again and compare the new code", fc.Name)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (s *service) DenyPeer(ctx context.Context, req *ententev1.DenyPeerRequest) 
 }
 
 // decide writes a decision about a peer. What check saw is what is decided about:
-// a peer that changed meanwhile is looked at again.
+// a peer that changed meanwhile is checked again.
 func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decision, check func(*v1alpha1.ForeignCluster) error) (*ententev1.Peer, error) {
 	fc, err := s.foreignCluster(ctx, resource)
 	if err != nil {

@@ -17,7 +17,7 @@ type Tokens interface {
 	Mint(ctx context.Context, ttl time.Duration) (peering.Token, error)
 	// List returns those that have not expired, in any order.
 	List(ctx context.Context) ([]TokenInfo, error)
-	// Revoke makes one worthless. The error is TOKEN_UNKNOWN where there is none.
+	// Revoke revokes one, so that nobody can redeem it. The error is TOKEN_UNKNOWN where there is none.
 	Revoke(ctx context.Context, id string) error
 }
 
