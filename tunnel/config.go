@@ -16,8 +16,9 @@ type Config struct {
 	// ProbePort is the UDP port, inside the tunnel only, where probes are
 	// answered. Default 7445. It must be the same for all who peer.
 	ProbePort int
-	// MTU of the device. Default: that of the network on the way to the peers,
-	// less 80 bytes, at least minMTU.
+	// MTU of the device, which no packet in a tunnel exceeds. Default: the most that any of the
+	// networks on the way to the peers allows, less 80 bytes, at least minMTU. What passes
+	// the way to each peer is found out.
 	MTU int
 	// Userspace keeps the fabric from using the kernel's WireGuard.
 	Userspace bool

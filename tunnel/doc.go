@@ -40,6 +40,13 @@
 // carrier such packets are not tracked at all. The node of the pod is the one
 // that decides about exposure, because it sees both directions.
 //
+// # Sizes
+//
+// The device has the MTU that the widest network around the node allows. What passes to each
+// other node is found by padded probes ([Search], RFC 8899), and is the MTU of the routes that
+// lead there: the kernel answers what is larger, fragments it if it may, and limits the
+// segments of TCP. A carrier does so for the nodes behind it.
+//
 // # Exposure
 //
 // What enters from the tunnel is dropped unless it answers a flow that the

@@ -21,7 +21,6 @@ type family struct {
 	addr         nftables.SetDatatype
 	quotedSum    uint32 // checksum to fix for a change in a quoted packet, from the ICMP header
 	suffix       string
-	overhead     int // IP and TCP headers
 	// Where protocol and port are loaded to, behind an address.
 	protocolRegister, portRegister uint32
 }
@@ -29,14 +28,14 @@ type family struct {
 func ipv4() family {
 	return family{
 		number: unix.NFPROTO_IPV4, source: 12, dest: 16, size: 4, checksum: 10, icmp: unix.IPPROTO_ICMP, redirect: 5, addr: nftables.TypeIPAddr,
-		quotedSum: icmpHeader + 10, suffix: "4", overhead: 40, protocolRegister: unix.NFT_REG32_01, portRegister: unix.NFT_REG32_02,
+		quotedSum: icmpHeader + 10, suffix: "4", protocolRegister: unix.NFT_REG32_01, portRegister: unix.NFT_REG32_02,
 	}
 }
 
 func ipv6() family {
 	return family{
 		number: unix.NFPROTO_IPV6, source: 8, dest: 24, size: 16, icmp: unix.IPPROTO_ICMPV6, redirect: 137, addr: nftables.TypeIP6Addr,
-		quotedSum: 2, suffix: "6", overhead: 60, protocolRegister: unix.NFT_REG32_04, portRegister: unix.NFT_REG32_05,
+		quotedSum: 2, suffix: "6", protocolRegister: unix.NFT_REG32_04, portRegister: unix.NFT_REG32_05,
 	}
 }
 

@@ -276,25 +276,38 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
-	mtu := p.status.MTU
-	if mtu == 0 {
-		mtu = minMTU
-	}
-	f.did(f.firewall.apply(p.now, rules(layout, f.cfg.Device, mtu, f.cfg.ProbePort)))(p, "nftables table")
+	f.did(f.firewall.apply(p.now, rules(layout, f.cfg.Device, f.cfg.ProbePort)))(p, "nftables table")
 	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")
 	if p.link != 0 {
 		f.tunnel(ctx, p)
 	}
-	f.did(ensureRoutes(wantRoutes(layout, p.link)))(p, "routes")
-	p.problems = append(p.problems, f.surroundings(layout)...)
+	have, err := ourRoutes()
+	p.fail(err)
+	standing := standingSizes(layout, have)
 	var targets []target
 	for _, w := range layout.Peers {
-		targets = append(targets, target{overlay: w.Overlay, carries: w.Carries})
+		targets = append(targets, target{overlay: w.Overlay, carries: w.Carries, bound: p.bound(w.PublicKey), standing: standing[w.Overlay]})
 	}
-	f.prober.set(layout.Overlay, p.link, mtu, targets)
+	f.prober.set(layout.Overlay, p.link, targets)
+	if err == nil {
+		f.did(ensureRoutes(wantRoutes(layout, p.link, f.prober.sizes()), have))(p, "routes")
+	}
+	p.problems = append(p.problems, f.surroundings(layout)...)
 	if text := f.prober.trouble(); text != "" && p.link != 0 {
 		p.problems = append(p.problems, Problem{Text: text})
 	}
+}
+
+// bound is what the network allows on the way to a peer's endpoint.
+func (p *pass) bound(key PublicKey) int {
+	if p.device != nil {
+		for _, h := range p.device.Peers {
+			if PublicKey(h.PublicKey) == key && h.Endpoint != nil {
+				return min(p.status.MTU, deviceMTU(underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})))
+			}
+		}
+	}
+	return min(p.status.MTU, deviceMTU(1500))
 }
 
 // heldKeys are the keys of the peers of a device.

@@ -143,7 +143,7 @@ func ownAddresses(device string, pods []netip.Prefix) ([]netip.Addr, error) {
 	return first, nil
 }
 
-// underlayMTU is the smallest MTU on the way to any of the endpoints, or to
+// underlayMTU is the largest MTU on the way to any of the endpoints, or to
 // the default gateway if there are none; 1500 if there is no way at all.
 func underlayMTU(endpoints []netip.Addr) int {
 	to := slices.Clone(endpoints)
@@ -151,7 +151,7 @@ func underlayMTU(endpoints []netip.Addr) int {
 		// Addresses for documentation: only their routes are looked up.
 		to = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	}
-	least := 0
+	most := 0
 	for _, a := range to {
 		routes, err := netlink.RouteGet(a.AsSlice())
 		if err != nil || len(routes) == 0 {
@@ -165,14 +165,12 @@ func underlayMTU(endpoints []netip.Addr) int {
 			}
 			mtu = link.Attrs().MTU
 		}
-		if least == 0 || mtu < least {
-			least = mtu
-		}
+		most = max(most, mtu)
 	}
-	if least == 0 {
+	if most == 0 {
 		return 1500
 	}
-	return least
+	return most
 }
 
 // deviceMTU is what fits into an underlay, IPv6 outside or not.
@@ -200,7 +198,10 @@ func Clean(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("clean: %w", err)
 	}
-	_, routes := ensureRoutes(nil)
+	have, routes := ourRoutes()
+	if routes == nil {
+		_, routes = ensureRoutes(nil, have)
+	}
 	_, policy := ensureRules(nil)
 	if err := errors.Join(routes, policy, removeLink(cfg.Device), removeTable()); err != nil {
 		return fmt.Errorf("clean: %w", err)

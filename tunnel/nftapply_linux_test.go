@@ -28,7 +28,7 @@ func rulesFor(t interface{ Fatal(...any) }, peers ...Peer) ruleset {
 	if err != nil || len(layout.Problems) > 0 {
 		t.Fatal(err, layout.Problems)
 	}
-	return rules(layout, "entente0", 1420, 7445)
+	return rules(layout, "entente0", 7445)
 }
 
 // handles are the kernel's numbers of the rules of each chain: a rule that was written again

@@ -68,8 +68,8 @@ const (
 )
 
 // rules builds the table for a layout: a pure function.
-func rules(l Layout, device string, mtu, probePort int) ruleset {
-	b := rulesBuilder{l: l, device: device, mtu: mtu, probePort: probePort}
+func rules(l Layout, device string, probePort int) ruleset {
+	b := rulesBuilder{l: l, device: device, probePort: probePort}
 	b.prefixSets()
 	b.inboundChains()
 	b.translationChains()
@@ -83,7 +83,6 @@ func rules(l Layout, device string, mtu, probePort int) ruleset {
 type rulesBuilder struct {
 	l         Layout
 	device    string
-	mtu       int
 	probePort int
 	out       ruleset
 }
@@ -234,7 +233,6 @@ func (b *rulesBuilder) translationChains() {
 func (b *rulesBuilder) entering() ruleChain {
 	c := ruleChain{name: "entering", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
 	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
-	b.clamp(&c)
 	for _, f := range families() {
 		if b.has(setEnter, f) {
 			c.add("to our real addresses", f.nfproto(), f.loadSource(), b.vmap(setEnter+f.suffix))
@@ -258,7 +256,6 @@ func (b *rulesBuilder) leaving() ruleChain {
 		}
 	}
 	c.add("not into the tunnel", b.oif(expr.CmpOpNeq), accept())
-	b.clamp(&c)
 	for _, f := range families() {
 		if b.has(setLeave, f) {
 			c.add("to our aliases", f.nfproto(), f.loadDest(), b.vmap(setLeave+f.suffix))
@@ -267,15 +264,16 @@ func (b *rulesBuilder) leaving() ruleChain {
 	return c
 }
 
-// clamp limits the segment size of TCP, in both directions: SYN and SYN-ACK.
+// clamp limits the segment size of TCP, in both directions, to what the routes of both ends
+// pass: SYN and SYN-ACK.
 func (b *rulesBuilder) clamp(c *ruleChain) {
-	for _, f := range families() {
-		mss := binary.BigEndian.AppendUint16(nil, uint16(b.mtu-f.overhead))
-		c.add(fmt.Sprintf("segments of at most %d", b.mtu-f.overhead), f.nfproto(), l4proto(unix.IPPROTO_TCP),
+	for _, device := range [][]expr.Any{b.iif(expr.CmpOpEq), b.oif(expr.CmpOpEq)} {
+		c.add("segments fit the way", device, l4proto(unix.IPPROTO_TCP),
 			load(expr.PayloadBaseTransportHeader, 13, 1, unix.NFT_REG_1), []expr.Any{
 				&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 1, Mask: []byte{0x06}, Xor: []byte{0}}, // SYN, RST
 				&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{0x02}},
-				&expr.Immediate{Register: unix.NFT_REG_1, Data: mss},
+				&expr.Rt{Register: unix.NFT_REG_1, Key: expr.RtTCPMSS},
+				&expr.Byteorder{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Op: expr.ByteorderHton, Len: 2, Size: 2},
 				&expr.Exthdr{SourceRegister: unix.NFT_REG_1, Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 			})
 	}
@@ -312,6 +310,7 @@ func (b *rulesBuilder) source() ruleChain {
 
 func (b *rulesBuilder) forward() ruleChain {
 	c := ruleChain{name: "forward", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: -5}
+	b.clamp(&c)
 	c.add("from the tunnel", b.iif(expr.CmpOpEq), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: "from-tunnel"}})
 	c.add("into the tunnel", b.oif(expr.CmpOpEq), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: "to-tunnel"}})
 	return c

@@ -94,9 +94,12 @@ func (p Path) RTT() time.Duration {
 // LastAnswer is when the path was last seen to work. Zero if never.
 func (p Path) LastAnswer() time.Time { return p.last }
 
+// patience is how long an answer may take before its probe counts as lost.
+func (p Path) patience() time.Duration { return max(probePatience, 2*p.rtt) }
+
 // State judges the path.
 func (p Path) State(now time.Time) PathState {
-	patience := max(probePatience, 2*p.rtt)
+	patience := p.patience()
 	lost := 0
 	for seq := p.answered; seq < p.next; seq++ {
 		if p.next-seq > probeMemory || now.Sub(p.sent[seq%probeMemory]) >= patience {

@@ -57,6 +57,9 @@ type Route struct {
 	Return bool
 	// Source is the address that the node itself sends from. May be zero.
 	Source netip.Addr
+	// Way is the overlay address of the node that packets are sent to; zero for a route to an
+	// overlay address itself.
+	Way netip.Addr
 }
 
 // Translation is the rewriting of our addresses for one peer.
@@ -197,7 +200,7 @@ func (p *planner) node(n Node) {
 	p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
 	for _, c := range n.PodCIDRs {
 		p.out.Others = append(p.out.Others, c)
-		p.out.Routes = append(p.out.Routes, Route{Prefix: c, Return: true})
+		p.out.Routes = append(p.out.Routes, Route{Prefix: c, Return: true, Way: overlay})
 	}
 }
 
@@ -223,7 +226,7 @@ func (p *planner) peer(q Peer) {
 		p.out.Home = append(p.out.Home, m.Real)
 	}
 	for _, a := range aliases {
-		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a)})
+		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: p.way(q)})
 		if !p.source(a).IsValid() {
 			p.problem(q.ClusterID, "node %s has no address of its own among its pods' (%v), so the node itself, and NodePorts on it, do not reach %v; pods do. It comes with the CNI's bridge or its first pod", p.d.Node, p.self.PodCIDRs, a)
 		}
@@ -241,6 +244,18 @@ func (p *planner) peer(q Peer) {
 		return
 	}
 	via.AllowedIPs = append(via.AllowedIPs, aliases...)
+}
+
+// way is the overlay address that what is for a peer is sent to: that of its carrier, or of the
+// gateway in use.
+func (p *planner) way(q Peer) netip.Addr {
+	if q.Via != p.d.Node {
+		return Overlay(p.d.ClusterID, q.Via)
+	}
+	if i := max(0, slices.IndexFunc(q.Gateways, func(g Gateway) bool { return g.Node == p.o.Active[q.ClusterID] })); i < len(q.Gateways) {
+		return gatewayOverlay(q, q.Gateways[i])
+	}
+	return netip.Addr{}
 }
 
 // carry makes the peer's gateways peers of this node's device.

@@ -52,13 +52,13 @@ func TestPlanOfTheCarrier(t *testing.T) {
 		t.Fatal(err)
 	}
 	self, worker, x, y := Overlay("home", "gw"), Overlay("home", "worker"), Overlay("away", "x"), Overlay("away", "y")
-	routes := []Route{{Prefix: pfx("10.242.0.0/16"), Source: source}}
+	routes := []Route{{Prefix: pfx("10.242.0.0/16"), Source: source, Way: y}}
 	overlays := []netip.Addr{worker, x, y}
 	slices.SortFunc(overlays, netip.Addr.Compare)
 	for _, o := range overlays {
 		routes = append(routes, Route{Prefix: host(o), Source: self})
 	}
-	routes = append(routes, Route{Prefix: pfx("10.200.2.0/24"), Return: true})
+	routes = append(routes, Route{Prefix: pfx("10.200.2.0/24"), Return: true, Way: worker})
 	open := classOf("away", "any", []string{"10.200.2.9"})
 	want := Layout{
 		Overlay: self, Sources: []netip.Addr{source},

@@ -10,9 +10,9 @@ import "encoding/binary"
 //	4  1  version, 1
 //	5  1  kind: 1 probe, 2 answer
 //	6  1  flags: bit 0 the sender carries traffic to the receiver's cluster,
-//	      bit 1 padded to the MTU
+//	      bit 1 padded, to find out what size passes
 //	7  1  zero
-//	8  8  sequence number
+//	8  8  sequence number; of a padded one its size is what counts
 //	16 …  zero bytes, so that a probe can be as large as the MTU allows
 type probe struct {
 	answer  bool

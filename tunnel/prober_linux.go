@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,12 +14,8 @@ import (
 )
 
 const (
-	// largeEvery is how many probes go by for one that fills the MTU.
-	largeEvery = 5
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
-	// largeSeq marks the numbers of large probes, which are counted separately.
-	largeSeq = 1 << 63
 )
 
 // target is a peer to probe.
@@ -26,12 +23,15 @@ type target struct {
 	overlay netip.Addr
 	// carries is announced to it: this node carries traffic to it.
 	carries bool
+	// bound is the most that can pass the way to it, in bytes; standing what was known to
+	// pass before this process began, zero if nothing was.
+	bound, standing int
 }
 
 // sight is the result of the probes of a target.
 type sight struct {
 	path    Path
-	large   Path
+	search  Search
 	carries bool
 	state   PathState
 	since   time.Time
@@ -47,7 +47,6 @@ type prober struct {
 	mu      sync.Mutex
 	overlay netip.Addr
 	index   int // of the device that the socket is bound to
-	mtu     int
 	sights  map[netip.Addr]*sight
 	carries map[netip.Addr]bool
 	conn    *net.UDPConn
@@ -59,20 +58,21 @@ func newProber(device string, port int, poke func()) *prober {
 }
 
 // set replaces the targets. Histories of those that stay are kept.
-func (p *prober) set(overlay netip.Addr, index, mtu int, targets []target) {
+func (p *prober) set(overlay netip.Addr, index int, targets []target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if overlay != p.overlay || index != p.index {
 		p.overlay, p.index = overlay, index
 		p.closeLocked()
 	}
-	p.mtu = mtu
 	keep := map[netip.Addr]bool{}
 	for _, t := range targets {
 		keep[t.overlay], p.carries[t.overlay] = true, t.carries
 		if p.sights[t.overlay] == nil {
 			p.sights[t.overlay] = &sight{}
 		}
+		s := p.sights[t.overlay]
+		s.search = s.search.Bounded(t.bound, t.standing)
 	}
 	for a := range p.sights {
 		if !keep[a] {
@@ -90,6 +90,17 @@ func (p *prober) look(a netip.Addr) sight {
 		return *s
 	}
 	return sight{}
+}
+
+// sizes is, by overlay address, the size of packets that pass.
+func (p *prober) sizes() map[netip.Addr]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make(map[netip.Addr]int, len(p.sights))
+	for a, s := range p.sights {
+		out[a] = s.search.MTU()
+	}
+	return out
 }
 
 // trouble is why no probes can be sent; empty if they can.
@@ -133,10 +144,12 @@ func (p *prober) open(ctx context.Context) *net.UDPConn {
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		if cerr := raw.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), p.device) }); cerr != nil {
-			return cerr
-		}
-		return err
+		cerr := raw.Control(func(fd uintptr) {
+			// A large probe that were sent in fragments would prove nothing.
+			err = errors.Join(unix.BindToDevice(int(fd), p.device),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE))
+		})
+		return errors.Join(cerr, err)
 	}}
 	conn, err := lc.ListenPacket(ctx, "udp6", netip.AddrPortFrom(p.overlay, uint16(p.port)).String())
 	if err != nil {
@@ -168,9 +181,9 @@ func (p *prober) round(now time.Time) {
 		// A probe that could not be sent counts as sent: it is lost as well.
 		p.send(a, probe{carries: p.carries[a], seq: seq}, probeLen)
 		s.path = s.path.Sent(now)
-		if seq%largeEvery == 0 && s.path.State(now) == PathUp {
-			p.send(a, probe{carries: p.carries[a], large: true, seq: s.large.Next() | largeSeq}, p.mtu-probeHeaders)
-			s.large = s.large.Sent(now)
+		if size := s.search.Next(now); size > 0 && s.path.State(now) == PathUp {
+			p.send(a, probe{carries: p.carries[a], large: true}, size-probeHeaders)
+			s.search = s.search.Sent(size, now)
 		}
 	}
 }
@@ -195,12 +208,13 @@ func (p *prober) judge(now time.Time) {
 }
 
 func (s *sight) judge(now time.Time) bool {
-	state := s.path.State(now)
-	if state == s.state {
-		return false
+	state, mtu, blocked := s.path.State(now), s.search.MTU(), s.search.Blocked()
+	s.search = s.search.Elapsed(now, s.path.patience(), state == PathUp)
+	changed := s.search.MTU() != mtu || s.search.Blocked() != blocked
+	if state != s.state {
+		s.state, s.since, changed = state, now, true
 	}
-	s.state, s.since = state, now
-	return true
+	return changed
 }
 
 // read handles what comes until the socket is closed.
@@ -238,7 +252,9 @@ func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 			p.send(from, probe{answer: true, carries: p.carries[from], large: m.large, seq: m.seq}, size)
 		}
 	case m.large:
-		s.large = s.large.Answered(m.seq&^largeSeq, now)
+		mtu := s.search.MTU()
+		s.search = s.search.Answered(size + probeHeaders)
+		changed = s.search.MTU() != mtu || changed
 	default:
 		s.path = s.path.Answered(m.seq, now)
 		changed = s.judge(now) || changed

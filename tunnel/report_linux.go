@@ -50,7 +50,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 		seen := f.prober.look(w.Overlay)
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, PublicKey: w.PublicKey, State: seen.state, Since: seen.since,
-			RTT:    seen.path.RTT(),
+			RTT: seen.path.RTT(), MTU: seen.search.MTU(),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
 		if p.device != nil {
@@ -85,8 +85,8 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	}
 	fresh := !q.LastHandshake.IsZero() && p.now.Sub(q.LastHandshake) < sessionLife
 	switch {
-	case q.State == PathUp && seen.large.State(p.now) == PathDown:
-		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: configure a smaller MTU on both sides", p.status.MTU, q.Node)
+	case q.State == PathUp && seen.search.Blocked():
+		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: the network between has to pass %d bytes of UDP, or fragments", minMTU, q.Node, minMTU+wireGuardOverhead)
 	case q.State != PathDown:
 		return ""
 	case !q.Endpoint.IsValid():
@@ -126,7 +126,7 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Problems, b.Problems) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
-				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && similar(x.RTT, y.RTT)
+				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && similar(x.RTT, y.RTT)
 		})
 }
 

@@ -37,12 +37,13 @@ type routeKey struct {
 	kind   int
 	metric int
 	link   int
+	mtu    int
 	source netip.Addr
 }
 
 // wantRoutes lists the routes of a layout. Without a device only the
-// unreachable ones can be.
-func wantRoutes(l Layout, link int) []routeKey {
+// unreachable ones can be. sizes is, by overlay address, the size of packets that pass.
+func wantRoutes(l Layout, link int, sizes map[netip.Addr]int) []routeKey {
 	var want []routeKey
 	for _, r := range l.Routes {
 		table := aliasTable
@@ -50,7 +51,7 @@ func wantRoutes(l Layout, link int) []routeKey {
 			table = returnTable
 		}
 		if link != 0 {
-			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, source: r.Source})
+			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, mtu: sizes[r.Way], source: r.Source})
 		}
 		if !r.Return {
 			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
@@ -59,13 +60,23 @@ func wantRoutes(l Layout, link int) []routeKey {
 	return want
 }
 
+// standingSizes is, by overlay address, the size of packets that routes were made for: what was
+// known when this process began.
+func standingSizes(l Layout, have []routeKey) map[netip.Addr]int {
+	out := map[netip.Addr]int{}
+	for _, r := range l.Routes {
+		for _, h := range have {
+			if h.prefix == r.Prefix && h.mtu > 0 && r.Way.IsValid() {
+				out[r.Way] = h.mtu
+			}
+		}
+	}
+	return out
+}
+
 // ensureRoutes makes the routes with our protocol number those that are wanted.
 // One that cannot be added does not keep the others from being added.
-func ensureRoutes(want []routeKey) (changed bool, err error) {
-	have, err := ourRoutes()
-	if err != nil {
-		return false, err
-	}
+func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 	var errs []error
 	for _, w := range want {
 		if slices.Contains(have, w) {
@@ -104,7 +115,7 @@ func ourRoutes() ([]routeKey, error) {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
-			k := routeKey{table: r.Table, kind: r.Type, metric: r.Priority, link: r.LinkIndex}
+			k := routeKey{table: r.Table, kind: r.Type, metric: r.Priority, link: r.LinkIndex, mtu: r.MTU}
 			if r.Dst != nil {
 				k.prefix = prefixOf(*r.Dst)
 			}
@@ -122,7 +133,7 @@ func ourRoutes() ([]routeKey, error) {
 
 func (k routeKey) route() *netlink.Route {
 	dst := ipNet(k.prefix)
-	r := &netlink.Route{Dst: &dst, Table: k.table, Type: k.kind, Priority: k.metric, LinkIndex: k.link, Protocol: protocolNumber}
+	r := &netlink.Route{Dst: &dst, Table: k.table, Type: k.kind, Priority: k.metric, LinkIndex: k.link, MTU: k.mtu, Protocol: protocolNumber}
 	if k.kind == unix.RTN_UNICAST && k.prefix.Addr().Is4() {
 		r.Scope = netlink.SCOPE_LINK
 	}

@@ -47,6 +47,8 @@ type PeerStatus struct {
 	State PathState
 	Since time.Time
 	RTT   time.Duration
+	// MTU is the size of packets that pass the way to it; zero while it is not known.
+	MTU int
 	// Active says that traffic to aliases of peers goes this way: to the
 	// gateway of the peer that is in use, or to the home node that carries it.
 	Active bool

@@ -97,6 +97,9 @@ type FabricPath struct {
 	// does not change all the time. It is unset until it was measured.
 	// +optional
 	RoundTripMicroseconds int64 `json:"roundTripMicroseconds,omitempty"`
+	// mtu is the size in bytes of the packets that pass the tunnel there and back.
+	// +optional
+	MTU int32 `json:"mtu,omitempty"`
 	// endpoint is the peer's endpoint in use.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`

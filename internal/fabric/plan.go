@@ -182,6 +182,7 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 	case tunnel.PathUp:
 		path.State = "Up"
 		path.RoundTripMicroseconds = rounded(p.RTT).Microseconds()
+		path.MTU = int32(min(p.MTU, math.MaxInt32))
 	case tunnel.PathDown:
 		path.State = "Down"
 		if path.Message == "" {

@@ -185,7 +185,7 @@ func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 	status := NodeStatus(tunnel.Status{
 		ListenPort: 51820, Backend: tunnel.BackendUserspace,
 		Peers: []tunnel.PeerStatus{
-			{Cluster: "up", State: tunnel.PathUp, RTT: 1100 * time.Microsecond, Active: true},
+			{Cluster: "up", State: tunnel.PathUp, RTT: 1100 * time.Microsecond, MTU: 1412, Active: true},
 			{Cluster: "down", Node: "g", State: tunnel.PathDown, Active: true, Endpoint: netip.MustParseAddrPort("172.30.2.11:51820")},
 			{Cluster: "spare", State: tunnel.PathUp},
 		},
@@ -197,7 +197,7 @@ func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 	if len(status.Paths) != 2 || status.Paths[0].PeerID != "down" || status.Paths[0].State != "Down" || status.Paths[0].Message == "" {
 		t.Errorf("paths are %+v", status.Paths)
 	}
-	if status.Paths[1].State != "Up" || status.Paths[1].RoundTripMicroseconds != 1100 {
+	if status.Paths[1].State != "Up" || status.Paths[1].RoundTripMicroseconds != 1100 || status.Paths[1].MTU != 1412 {
 		t.Errorf("the path that is up is %+v", status.Paths[1])
 	}
 	if len(status.Problems) != 1 || status.PublicKey != "" {

@@ -1,0 +1,132 @@
+package tunnel
+
+import "time"
+
+// Search is the search for the largest packet that passes a path and back, as a value:
+// packetization layer path MTU discovery (RFC 8899) with probes of our own. Sizes are those of
+// packets inside the tunnel, in bytes. The zero value knows nothing.
+//
+// It trusts the network at first: what the way to the endpoint allows is used until three probes
+// of that size in a row are lost while small ones are answered. Then the least size is used until
+// a larger one is answered.
+type Search struct {
+	// bound is the largest size that is tried.
+	bound int
+	// floor is the largest size that was answered, ceiling the smallest that was not; zero if
+	// there is none.
+	floor, ceiling int
+	// lost is how many probes of the size that is tried were lost in a row.
+	lost int
+	// awaited is the size of the probe whose answer is awaited, zero if there is none; sent is
+	// when the last one was sent.
+	awaited int
+	sent    time.Time
+	// failed is when a size was last found not to pass.
+	failed time.Time
+}
+
+const (
+	// searchLoss is how many probes of a size are lost in a row when it does not pass.
+	searchLoss = 3
+	// searchStep is what WireGuard pads packets to a multiple of: only these sizes differ.
+	searchStep = 16
+	// searchAgain is when what did not pass is tried again (PMTU_RAISE_TIMER of RFC 8899).
+	searchAgain = 10 * time.Minute
+	// confirmEvery is how often the size that is used is confirmed.
+	confirmEvery = 5 * time.Second
+)
+
+// Bounded is the search on a path of which the network says that no more than bound fits. It
+// begins again when that changes; the first time with standing, what was known to pass before.
+func (s Search) Bounded(bound, standing int) Search {
+	bound = max(bound, minMTU)
+	switch {
+	case bound == s.bound:
+		return s
+	case s.bound == 0 && standing >= minMTU && standing < bound:
+		return Search{bound: bound, floor: standing, ceiling: bound + 1}
+	}
+	return Search{bound: bound}
+}
+
+// MTU is the size to use; zero while nothing is known.
+func (s Search) MTU() int {
+	if s.ceiling == 0 {
+		return s.bound
+	}
+	return max(s.floor, minMTU)
+}
+
+// Blocked says that not even the least size passes.
+func (s Search) Blocked() bool { return s.ceiling > 0 && s.ceiling <= minMTU }
+
+// Next is the size of the probe that is due; zero if none is.
+func (s Search) Next(now time.Time) int {
+	if s.bound == 0 || s.awaited != 0 {
+		return 0
+	}
+	next := s.candidate()
+	if (next == s.floor && s.lost == 0 || s.Blocked()) && now.Sub(s.sent) < confirmEvery {
+		return 0
+	}
+	return next
+}
+
+// candidate is the size to try.
+func (s Search) candidate() int {
+	switch {
+	case s.ceiling == 0:
+		return s.bound
+	case s.floor == 0:
+		return minMTU
+	case s.floor < s.bound && s.ceiling > s.bound:
+		return s.bound
+	}
+	middle := s.floor + (s.ceiling-s.floor)/2
+	for _, next := range []int{middle - middle%searchStep, s.floor - s.floor%searchStep + searchStep} {
+		if next > s.floor && next < s.ceiling {
+			return next
+		}
+	}
+	return s.floor
+}
+
+// Sent notes that a probe of this size was sent.
+func (s Search) Sent(size int, now time.Time) Search {
+	s.awaited, s.sent = size, now
+	return s
+}
+
+// Answered notes the answer to a probe of this size. One that is not awaited changes nothing.
+func (s Search) Answered(size int) Search {
+	if size == 0 || size != s.awaited {
+		return s
+	}
+	s.awaited, s.lost, s.floor = 0, 0, max(s.floor, size)
+	if s.ceiling > 0 && s.ceiling <= s.floor { // it passes again
+		s.ceiling = s.bound + 1
+	}
+	return s
+}
+
+// Elapsed gives up the probe that was not answered within patience. up says that small ones are
+// answered; if not, nothing follows from it.
+func (s Search) Elapsed(now time.Time, patience time.Duration, up bool) Search {
+	if s.awaited != 0 && now.Sub(s.sent) >= patience {
+		size := s.awaited
+		s.awaited = 0
+		if s.lost++; !up {
+			s.lost = 0
+		}
+		if s.lost >= searchLoss {
+			s.lost, s.ceiling, s.failed = 0, size, now
+			if s.floor >= size { // it passed before
+				s.floor = 0
+			}
+		}
+	}
+	if s.floor > 0 && s.ceiling > 0 && s.ceiling <= s.bound && now.Sub(s.failed) >= searchAgain {
+		s.ceiling, s.failed = s.bound+1, now
+	}
+	return s
+}

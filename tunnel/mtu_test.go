@@ -1,0 +1,118 @@
+package tunnel
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// simulate runs a search for some seconds on a path that passes packets up to a limit.
+func simulate(s Search, now *time.Time, seconds, limit int, each func(Search)) Search {
+	for range seconds {
+		if size := s.Next(*now); size > 0 {
+			s = s.Sent(size, *now)
+			if size <= limit {
+				s = s.Answered(size)
+			}
+		}
+		*now = now.Add(time.Second)
+		s = s.Elapsed(*now, probePatience, true)
+		if each != nil {
+			each(s)
+		}
+	}
+	return s
+}
+
+func TestSearchFindsWhatPasses(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(0, 0)
+		bound := rapid.IntRange(minMTU, 9000).Draw(t, "bound")
+		limit := rapid.IntRange(minMTU, 9100).Draw(t, "limit")
+		s := simulate(Search{}.Bounded(bound, 0), &now, 120, limit, nil)
+		if want := min(bound, limit); s.MTU() > want || s.MTU() <= want-searchStep {
+			t.Fatalf("of %d bytes that pass, with a bound of %d, it uses %d", limit, bound, s.MTU())
+		}
+		// Less passes from now on: that is seen within the time of two confirmations.
+		limit = rapid.IntRange(minMTU, limit).Draw(t, "less")
+		s = simulate(s, &now, 10, limit, nil)
+		if s.MTU() > limit {
+			t.Fatalf("10 s after only %d bytes pass it uses %d", limit, s.MTU())
+		}
+		s = simulate(s, &now, 120, limit, func(s Search) {
+			if s.MTU() > limit {
+				t.Fatalf("%d bytes are used while %d pass", s.MTU(), limit)
+			}
+		})
+		if want := min(bound, limit); s.MTU() <= want-searchStep {
+			t.Fatalf("of %d bytes that pass, with a bound of %d, it uses %d", limit, bound, s.MTU())
+		}
+		// All passes again, which is tried after a while; what is used meanwhile passes.
+		before := s.MTU()
+		s = simulate(s, &now, int(searchAgain/time.Second)+120, bound, func(s Search) {
+			if s.MTU() < before {
+				t.Fatalf("it uses %d, which is less than the %d that passed", s.MTU(), before)
+			}
+		})
+		if s.MTU() != bound {
+			t.Fatalf("%d bytes pass again, and it uses %d", bound, s.MTU())
+		}
+	})
+}
+
+func TestSearchConcludesNothingFromADeadPath(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	s := simulate(Search{}.Bounded(1420, 0), &now, 10, 1420, nil)
+	for range 60 {
+		if size := s.Next(now); size > 0 {
+			s = s.Sent(size, now)
+		}
+		now = now.Add(time.Second)
+		s = s.Elapsed(now, probePatience, false)
+	}
+	if s.MTU() != 1420 {
+		t.Errorf("after a minute without any answer it uses %d, want 1420", s.MTU())
+	}
+}
+
+func TestSearchSaysThatNotEvenTheLeastPasses(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	sent := 0
+	s := simulate(Search{}.Bounded(1420, 0), &now, 20, 600, nil)
+	if !s.Blocked() || s.MTU() != minMTU {
+		t.Errorf("blocked %v, MTU %d, want blocked and %d", s.Blocked(), s.MTU(), minMTU)
+	}
+	s = simulate(s, &now, 60, 600, func(s Search) {
+		if s.sent.Equal(now.Add(-time.Second)) {
+			sent++
+		}
+	})
+	if sent > 12 {
+		t.Errorf("%d large probes within a minute on a path that passes none", sent)
+	}
+	if s = simulate(s, &now, 60, 1400, nil); s.Blocked() || s.MTU() > 1400 || s.MTU() <= 1400-searchStep {
+		t.Errorf("1400 bytes pass: blocked %v, MTU %d", s.Blocked(), s.MTU())
+	}
+}
+
+func TestSearchBeginsAgainWithAnotherBound(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	s := simulate(Search{}.Bounded(1420, 0), &now, 60, 1300, nil)
+	if s = s.Bounded(1420, 0); s.MTU() > 1300 {
+		t.Errorf("the same bound made it forget that 1300 bytes pass: %d", s.MTU())
+	}
+	if s = s.Bounded(1412, 0); s.MTU() != 1412 {
+		t.Errorf("with a bound of 1412 it begins with %d", s.MTU())
+	}
+	if got := (Search{}).Bounded(1420, 1333).MTU(); got != 1333 {
+		t.Errorf("where 1333 bytes passed before it begins with %d", got)
+	}
+	if got := (Search{}).MTU(); got != 0 {
+		t.Errorf("a search that knows nothing uses %d", got)
+	}
+}
