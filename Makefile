@@ -26,9 +26,9 @@ MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(she
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
-# Unit tests take what the processor has left: those on real clusters, which wait for
-# most of their time, run beside them.
-LOW := $(if $(shell command -v chrt),chrt -i 0,nice -n 19)
+# Unit tests take mostly what the processor has left: those on real clusters, which wait
+# for much of their time, run beside them.
+LOW := nice -n 10
 # Of the packages on real clusters, those that count packets lost while a part dies run
 # alone: another cluster that starts would lose some, too.
 ALONE := ./faults ./twonodes
@@ -100,7 +100,8 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 
 .PHONY: test
 test: ## All tests: unit with the race detector, controllers and end to end on real clusters
-	@$(MAKE) --jobs 2 e2e unit live
+	@$(MAKE) --jobs 2 together unit live
+	@$(MAKE) alone
 
 # The core starts no goroutine: there is nothing to race, and all interleavings of two
 # clusters take eight times as long where it is looked for.
@@ -110,13 +111,17 @@ unit: $(BIN)/helm $(BIN)/gotestsum ## Unit tests, with the race detector
 	@$(LOW) go test ./peering
 	@cd tools/dsse && $(LOW) go test ./...
 
-# Two packages at once; control in as many pairs of clusters as -parallel says.
 .PHONY: e2e
-e2e: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum ## End to end on real clusters (Linux, root)
-	@cd integration && code=0; \
-	$(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 2 -count 1 -timeout 80m || code=1; \
-	$(GOTEST) --packages '$(ALONE)' -- -p 1 -count 1 -timeout 80m || code=1; \
-	exit $$code
+e2e: together alone ## End to end on real clusters (Linux, root)
+
+# Two packages at once; control in as many pairs of clusters as -parallel says.
+.PHONY: together
+together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum
+	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 2 -count 1 -timeout 80m
+
+.PHONY: alone
+alone: build image lab $(BIN)/helm $(BIN)/gotestsum
+	@cd integration && $(GOTEST) --packages '$(ALONE)' -- -p 1 -count 1 -timeout 80m
 
 # On an API server of their own, which the lab's cache has: the chart's rights and
 # policies, and under these virtual nodes and the provider. charttest sees to it that
