@@ -368,6 +368,10 @@ func (m *Mirror) take(stream ententev1.OffloadService_SyncClient, steps []mirror
 	for _, st := range steps {
 		var msg *ententev1.SyncRequest
 		switch st.kind {
+		case stepHeld:
+			ack := peering.Ack{Ref: st.ref, Hash: st.held.Hash}
+			m.call(func(h MirrorHandler) { h.Ack(ack) })
+			continue
 		case stepGone:
 			gone := peering.PodStatus{Ref: st.ref, Gone: true}
 			m.call(func(h MirrorHandler) { h.PodStatus(gone) })

@@ -34,6 +34,8 @@ type mirrorRecord struct {
 	want   bool
 	object peering.Object
 	hash   peering.Hash
+	// told: it was reported that the provider has it in this form.
+	told   bool
 	unwant bool
 	grace  *int64
 
@@ -73,6 +75,9 @@ const (
 	stepWait mirrorStepKind = iota
 	// stepForget: neither side has it.
 	stepForget
+	// stepHeld: report that the provider has it as it is wanted, since before this
+	// Mirror asked for it, then as stepWait.
+	stepHeld
 	// stepGone: report that the pod is no more, then as stepWait.
 	stepGone
 	// stepAsk: ask whether an orphan may be deleted.
@@ -128,6 +133,8 @@ func decideUnwanted(r *mirrorRecord, ready bool, now time.Time) (mirrorStepKind,
 
 func decideWanted(r *mirrorRecord, namespaceOpen bool, now time.Time) (mirrorStepKind, time.Time) {
 	switch {
+	case r.held && r.heldHash == r.hash && !r.told:
+		return stepHeld, time.Time{}
 	case r.held && r.heldHash == r.hash:
 		return stepWait, time.Time{}
 	case r.ref.Kind == peering.KindPod && !r.held && r.ran && !r.lost:
@@ -281,7 +288,7 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 		return nil
 	}
 	s.bytes += len(o.JSON) - len(r.object.JSON)
-	r.want, r.object, r.hash = true, o, hash
+	r.want, r.object, r.hash, r.told = true, o, hash, false
 	s.touch(keyOf(o.Ref))
 	return nil
 }
@@ -292,7 +299,7 @@ func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
 		return
 	}
 	s.bytes -= len(r.object.JSON)
-	r.want, r.object, r.hash = false, peering.Object{}, peering.Hash{}
+	r.want, r.object, r.hash, r.told = false, peering.Object{}, peering.Hash{}, false
 	// A new grace period is a new delete.
 	r.unwant, r.grace, r.deleted = true, grace, false
 	r.attempts, r.notBefore = 0, time.Time{}
@@ -377,6 +384,7 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 		switch {
 		case sent == sentApply:
 			r.held, r.heldHash = true, r.sentHash
+			r.told = r.told || r.want && r.sentHash == r.hash // the answer says it
 			r.ran = a.Ref.Kind == peering.KindPod
 		case a.Ref.Kind == peering.KindPod && !r.lost:
 			r.deleted = true
@@ -522,6 +530,9 @@ func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
 		k := keyOf(st.ref)
 		r := s.records[k]
 		switch st.kind {
+		case stepHeld:
+			delete(s.dirty, k)
+			r.told = true
 		case stepGone:
 			// Stays dirty: an unwanted pod is forgotten in the next round.
 			r.lost = true

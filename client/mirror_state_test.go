@@ -32,7 +32,8 @@ func TestDecideTakesOneStepForEachSituation(t *testing.T) {
 	}{
 		"what is wanted and not held is applied":                       {r: mirrorRecord{ref: pod, want: true, hash: a}, want: stepApply},
 		"what is wanted is applied before all is said":                 {r: mirrorRecord{ref: pod, want: true, hash: a}, notReady: true, want: stepApply},
-		"what is held in that form is left alone":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a}, want: stepWait},
+		"what is held in that form is said to be":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a}, want: stepHeld},
+		"what is known to be held in that form is left alone":          {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a, told: true}, want: stepWait},
 		"what is held in another form is applied":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: b}, want: stepApply},
 		"what waits for its namespace waits":                           {r: mirrorRecord{ref: pod, want: true, hash: a}, nsOpen: true, want: stepWait},
 		"what is on its way is not sent twice":                         {r: mirrorRecord{ref: pod, want: true, hash: a, sent: sentApply, sentAt: t0}, want: stepWait},
@@ -86,7 +87,7 @@ func TestObjectsGoInTheOrderInWhichTheyDepend(t *testing.T) {
 	for _, st := range steps {
 		got = append(got, fmt.Sprintf("%d%s", st.kind, st.ref.Kind))
 	}
-	want := fmt.Sprint([]string{"4Pod", "4Secret", "5ConfigMap", "5Secret", "5Service", "5Pod"})
+	want := fmt.Sprint([]string{"5Pod", "5Secret", "6ConfigMap", "6Secret", "6Service", "6Pod"})
 	if fmt.Sprint(got) != want {
 		t.Fatalf("order %v, want %v", got, want)
 	}
@@ -118,6 +119,46 @@ func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
 		if steps, _ = s.plan(later); len(steps) != 1 || steps[0].ref != pod.Ref {
 			t.Fatalf("the pod follows its namespace at once: %v", steps)
 		}
+	}
+}
+
+// TestWhatTheProviderHasSinceBeforeIsReportedOnce is the start of an agent whose
+// provider kept all that was sent before: nothing is sent, so no answer comes.
+func TestWhatTheProviderHasSinceBeforeIsReportedOnce(t *testing.T) {
+	ns := peering.Object{Ref: testRef(peering.KindNamespace, "shop", "n"), JSON: []byte("{}")}
+	for name, order := range map[string]func(*mirrorState){
+		"wanted before the provider is asked": func(s *mirrorState) {
+			s.want(ns)
+			s.connect()
+			s.hold(peering.Held{Ref: ns.Ref, Hash: ns.Hash()})
+			s.sync()
+		},
+		"wanted after": func(s *mirrorState) {
+			s.connect()
+			s.hold(peering.Held{Ref: ns.Ref, Hash: ns.Hash()})
+			s.sync()
+			s.want(ns)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newMirrorState()
+			order(s)
+			steps, _ := s.plan(t0)
+			if len(steps) != 1 || steps[0].kind != stepHeld || steps[0].ref != ns.Ref || steps[0].held.Hash != ns.Hash() {
+				t.Fatalf("steps %+v, want that the namespace is held", steps)
+			}
+			again := func(when string) {
+				t.Helper()
+				if steps, _ := s.plan(t0); len(steps) != 0 {
+					t.Fatalf("%s: %+v", when, steps)
+				}
+			}
+			again("a second time")
+			s.connect()
+			s.hold(peering.Held{Ref: ns.Ref, Hash: ns.Hash()})
+			s.sync()
+			again("on another stream")
+		})
 	}
 }
 

@@ -200,6 +200,21 @@ func unharmed(t *testing.T, home, abroad *cluster, remote string) {
 			t.Errorf("%s's agent was restarted; pods abroad and their UIDs (-before +after):\n%s", c.name, diff)
 		}
 	}
+	err = eventually.Is(ctx, soon, "namespaces to be told as accepted", func(ctx context.Context) error {
+		all, err := list[v1alpha1.NamespaceOffloadingList](ctx, home)
+		if err != nil {
+			return err
+		}
+		for _, o := range all.Items {
+			if o.Status.State != "Ready" {
+				err = errors.Join(err, fmt.Errorf("namespace %s is %s: %s", o.Namespace, o.Status.State, o.Status.Message))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func TestARestartTouchesNoPod(t *testing.T) {
