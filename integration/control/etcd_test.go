@@ -29,7 +29,7 @@ import (
 const (
 	attackPods = 20
 	// honestPods fit the fake nodes.
-	honestPods = 150
+	honestPods = 60
 	statusText = 200 << 10
 	// readStatusText is as long as is read.
 	readStatusText = 60 << 10
