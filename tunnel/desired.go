@@ -31,8 +31,8 @@ type Node struct {
 	Endpoints []string
 	// PodCIDRs are the prefixes of the node's pods.
 	PodCIDRs []netip.Prefix
-	// Gateway says that the node may be the carrier of a peer. A carrier that is not a
-	// gateway is reported as a problem.
+	// Gateway says that the node holds tunnels to the gateways of peers, and may carry the
+	// traffic of others.
 	Gateway bool
 }
 
@@ -40,8 +40,6 @@ type Node struct {
 type Peer struct {
 	// ClusterID of the peer. Required, unique.
 	ClusterID string
-	// Via is the name of the home node that carries this peer's traffic.
-	Via string
 	// PresharedKey of this peering. Zero means none.
 	PresharedKey PresharedKey
 	// KeyMissing says that the preshared key cannot be read now. WireGuard peers
@@ -49,9 +47,7 @@ type Peer struct {
 	// tunnel without the key would be weaker than was agreed. All else of the
 	// peer is as usual.
 	KeyMissing bool
-	// Gateways are the peer's nodes that tunnels end on, in order of
-	// preference. One that says in its answers to probes that it carries our
-	// traffic is preferred; one that does not answer comes last.
+	// Gateways are the peer's nodes that tunnels end on.
 	Gateways []Gateway
 	// Local are our prefixes and the aliases under which the peer knows them.
 	Local []Mapping
@@ -83,13 +79,23 @@ type Observed struct {
 	// Sources are addresses that the node itself owns among those of its pods,
 	// at most one per family: what the node sends to peers comes from there.
 	Sources []netip.Addr
-	// Active is the gateway in use by the cluster ID of its peer. A peer that
-	// is missing uses its first gateway.
-	Active map[string]string
+	// Carriers is who carries the traffic of each peer, by its cluster ID. Of a peer that is
+	// missing it is the best gateway of each side.
+	Carriers map[string]Carrier
 	// Proven is, by WireGuard key, the ID of the cluster that completed a handshake with
 	// it and with that peering's preshared key.
 	Proven map[PublicKey]string
 	// Turn grows with time: of clusters that announce the same key, and none of which has
 	// proven it, another is tried in each.
 	Turn uint64
+}
+
+// Carrier is who carries the traffic of a peer.
+type Carrier struct {
+	// Home is the home gateway that the traffic is sent to; empty is the best.
+	Home string
+	// Peer is the gateway of the peer that it goes to from there; empty is the best.
+	Peer string
+	// Claims says that this node told all others that it carries the traffic.
+	Claims bool
 }

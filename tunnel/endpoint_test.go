@@ -74,29 +74,6 @@ func TestEndpointChoice(t *testing.T) {
 	}
 }
 
-func TestActiveGateway(t *testing.T) {
-	for name, tt := range map[string]struct {
-		gateways []gatewayState
-		current  string
-		want     string
-	}{
-		"none":                                   {nil, "", ""},
-		"the first when nothing is known":        {[]gatewayState{{node: "a"}, {node: "b"}}, "", "a"},
-		"one that answers before one that may":   {[]gatewayState{{node: "a"}, {node: "b", path: PathUp}}, "a", "b"},
-		"not one that is down":                   {[]gatewayState{{node: "a", path: PathDown}, {node: "b"}}, "a", "b"},
-		"the one in use among equals":            {[]gatewayState{{node: "a", path: PathUp}, {node: "b", path: PathUp}}, "b", "b"},
-		"the one that carries us":                {[]gatewayState{{node: "a", path: PathUp}, {node: "b", path: PathUp, carries: true}}, "a", "b"},
-		"not one that carried us before it died": {[]gatewayState{{node: "a", path: PathUp}, {node: "b", path: PathDown, carries: true}}, "b", "a"},
-		"the one in use when all are down":       {[]gatewayState{{node: "a", path: PathDown}, {node: "b", path: PathDown}}, "b", "b"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := activeGateway(tt.gateways, tt.current); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
-		})
-	}
-}
-
 func TestNamesAreResolvedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		poked, answer, fail := 0, []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.1")}, error(nil)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ type Fabric struct {
 	cfg     Config
 	log     *slog.Logger
 	wake    chan struct{}
+	urgent  atomic.Bool // not to wait for more changes
 	changed chan struct{}
 
 	mu      sync.Mutex
@@ -33,7 +35,8 @@ type Fabric struct {
 	resolver *resolver
 	firewall firewall
 	key      privateKey // for a device that was created again
-	active   map[string]string
+	carriers map[string]election
+	began    time.Time
 	dialers  map[PublicKey]*dialer
 	heard    map[PublicKey]heard
 	wrote    bool // the last pass changed WireGuard peers
@@ -45,11 +48,20 @@ type Fabric struct {
 	logged     map[Problem]bool
 }
 
-// heard is when the counter of received bytes last grew.
+// heard is when the counter of received bytes last grew, and how fast both grow, in bytes a
+// second.
 type heard struct {
 	bytes int64
 	at    time.Time
+
+	both int64
+	seen time.Time
+	rate float64
 }
+
+// busyRate is from how many bytes a second on a way is in use: probes and their answers are
+// a tenth of that at rest, and two thirds while they are sent often.
+const busyRate = 3000
 
 // New checks the configuration.
 func New(cfg Config) (*Fabric, error) {
@@ -60,11 +72,11 @@ func New(cfg Config) (*Fabric, error) {
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log,
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		control: newControl(cfg.Device),
-		active:  map[string]string{}, dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, logged: map[Problem]bool{},
+		control:  newControl(cfg.Device),
+		carriers: map[string]election{}, began: time.Now(), dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, logged: map[Problem]bool{},
 		handshakes: handshakes{}, proofs: keyProofs{},
 	}
-	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke)
+	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke, f.hurry)
 	f.resolver = newResolver(f.poke)
 	return f, nil
 }
@@ -98,6 +110,12 @@ func (f *Fabric) poke() {
 	}
 }
 
+// hurry is poke for what must not wait.
+func (f *Fabric) hurry() {
+	f.urgent.Store(true)
+	f.poke()
+}
+
 // askAgain schedules the next comparison after d at the latest.
 func (f *Fabric) askAgain(d time.Duration) {
 	if f.again != nil {
@@ -125,6 +143,9 @@ func (f *Fabric) Run(ctx context.Context) error {
 			case <-f.wake:
 			}
 			// One change seldom comes alone.
+			if f.urgent.Swap(false) {
+				continue
+			}
 			select {
 			case <-ctx.Done():
 				return nil
@@ -228,11 +249,11 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []net
 		return nil
 	}
 	var addrs []netip.Addr
+	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Name == d.Node && n.Gateway }) {
+		return nil
+	}
 	for _, q := range d.Peers {
 		for _, g := range q.Gateways {
-			if q.Via != d.Node {
-				continue
-			}
 			found, _ := f.resolver.candidates(ctx, now, g.Endpoints[:min(len(g.Endpoints), maxEndpoints)], resolveEvery, nil)
 			for _, e := range found {
 				addrs = append(addrs, e.Addr())
@@ -260,12 +281,10 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	}
 	sources, err := ownAddresses(f.cfg.Device, own)
 	p.fail(err)
-	for _, q := range d.Peers {
-		f.active[q.ClusterID] = f.chooseGateway(q)
-	}
+	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
 	layout, err := Plan(d, Observed{
-		Sources: sources, Active: f.active, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
+		Sources: sources, Carriers: carriers, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 	})
 	if err != nil {
 		p.fail(err)
@@ -286,9 +305,12 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	standing := standingSizes(layout, have)
 	var targets []target
 	for _, w := range layout.Peers {
-		targets = append(targets, target{overlay: w.Overlay, carries: w.Carries, bound: p.bound(w.PublicKey), standing: standing[w.Overlay]})
+		targets = append(targets, target{
+			overlay: w.Overlay, cluster: w.Cluster, home: !w.Remote, carries: w.Carries, busy: f.busy(w.PublicKey),
+			bound: p.bound(w.PublicKey), standing: standing[w.Overlay],
+		})
 	}
-	f.prober.set(layout.Overlay, p.link, targets)
+	f.prober.set(layout.Overlay, p.link, targets, f.claims(d))
 	if err == nil {
 		f.did(ensureRoutes(wantRoutes(layout, p.link, f.prober.sizes()), have))(p, "routes")
 	}
@@ -332,14 +354,84 @@ func (f *Fabric) did(changed bool, err error) func(*pass, string) {
 	}
 }
 
-func (f *Fabric) chooseGateway(q Peer) string {
-	var states []gatewayState
-	for _, g := range q.Gateways {
-		s := f.prober.look(gatewayOverlay(q, g))
-		states = append(states, gatewayState{node: g.Node, path: s.state, carries: s.carries})
+// elect decides who carries the traffic of each peer, by what is known now.
+func (f *Fabric) elect(p *pass, d Desired) map[string]Carrier {
+	out, carriers := make(map[string]Carrier, len(d.Peers)), make(map[string]election, len(d.Peers))
+	for _, q := range d.Peers {
+		before, known := f.carriers[q.ClusterID]
+		if !known {
+			before = carriedBefore(p.device, d, q)
+		}
+		s := situation{now: p.now, self: d.Node, leads: d.ClusterID < q.ClusterID, began: f.began}
+		gateway := false
+		for _, n := range d.Nodes {
+			if !n.Gateway || n.Name != d.Node && n.PublicKey.IsZero() {
+				continue
+			}
+			g := homeGateway{node: n.Name, rank: rank(d.ClusterID, q.ClusterID, n.Name), alive: n.Name == d.Node}
+			if !g.alive {
+				g.claim, g.alive = f.prober.claimOf(Overlay(d.ClusterID, n.Name), peerKeyOf(q.ClusterID))
+			}
+			gateway = gateway || n.Name == d.Node
+			s.home = append(s.home, g)
+		}
+		for _, g := range q.Gateways {
+			if !gateway {
+				break
+			}
+			seen := f.prober.look(gatewayOverlay(q, g))
+			s.peer = append(s.peer, peerGateway{node: g.Node, rank: rank(q.ClusterID, d.ClusterID, g.Node), path: seen.state, carries: seen.carries})
+		}
+		now := before.next(s)
+		if known && now.home != before.home {
+			f.log.Info("another node carries the traffic", "peer", q.ClusterID, "node", now.home, "before", before.home)
+		}
+		carriers[q.ClusterID] = now
+		out[q.ClusterID] = Carrier{Home: now.home, Peer: now.peer, Claims: now.carries}
+		if left := carrierSettles - p.now.Sub(now.since); now.reach != reachNone && !now.carries && left > 0 {
+			f.askAgain(min(left, carrierListens))
+		}
 	}
-	return activeGateway(states, f.active[q.ClusterID])
+	f.carriers = carriers
+	return out
 }
+
+// carriedBefore is who carried a peer when this process began, by the routes of the device.
+func carriedBefore(device *wgtypes.Device, d Desired, q Peer) election {
+	if device == nil {
+		return election{}
+	}
+	for _, h := range device.Peers {
+		if !slices.ContainsFunc(q.Remote, func(m Mapping) bool { return containsNet(h.AllowedIPs, m.Alias.Masked()) }) {
+			continue
+		}
+		for _, g := range q.Gateways {
+			if g.PublicKey == PublicKey(h.PublicKey) {
+				return election{home: d.Node, peer: g.Node, claim: claim{reach: reachCarrier, carries: true}}
+			}
+		}
+		for _, n := range d.Nodes {
+			if n.PublicKey == PublicKey(h.PublicKey) {
+				return election{home: n.Name}
+			}
+		}
+	}
+	return election{}
+}
+
+// claims is what this node tells the other nodes of its cluster.
+func (f *Fabric) claims(d Desired) map[peerKey]claim {
+	out := map[peerKey]claim{}
+	for _, q := range d.Peers {
+		if e := f.carriers[q.ClusterID]; !e.since.IsZero() {
+			out[peerKeyOf(q.ClusterID)] = e.claim
+		}
+	}
+	return out
+}
+
+// busy says whether there is traffic on the way to a peer of the device, beside probes.
+func (f *Fabric) busy(key PublicKey) bool { return f.heard[key].rate > busyRate }
 
 // tunnel configures the peers and addresses of the device.
 func (f *Fabric) tunnel(ctx context.Context, p *pass) {

@@ -28,7 +28,7 @@ func remap(t testing.TB, a netip.Addr, alias string) netip.Addr {
 }
 
 func (n *rigNode) node() Node {
-	return Node{Name: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}, PodCIDRs: []netip.Prefix{n.podCIDR}, Gateway: true}
+	return Node{Name: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}, PodCIDRs: []netip.Prefix{n.podCIDR}, Gateway: !n.worker}
 }
 
 func (n *rigNode) gateway() Gateway {
@@ -37,9 +37,9 @@ func (n *rigNode) gateway() Gateway {
 
 // peering is what a node wants from a peer whose pods it knows as remote and
 // that knows its own as local.
-func peering(to *rigNode, via *rigNode, local, remote string, open ...Exposure) Peer {
+func peering(to *rigNode, local, remote string, open ...Exposure) Peer {
 	return Peer{
-		ClusterID: clusterID(to.cluster), Via: via.name, PresharedKey: PresharedKey{1, 2, 3},
+		ClusterID: clusterID(to.cluster), PresharedKey: PresharedKey{1, 2, 3},
 		Gateways: []Gateway{to.gateway()},
 		Local:    []Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix(local)}},
 		Remote:   []Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix(remote)}},
@@ -72,10 +72,10 @@ func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
 	}
 	openA := openTo(a.podAddr)
 	openB := openTo(b.podAddr)
-	closedA := a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB))
-	closedB := b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA))
-	openedA := a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB, openA))
-	openedB := b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openB))
+	closedA := a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB))
+	closedB := b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA))
+	openedA := a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB, openA))
+	openedB := b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openB))
 	a.set(closedA)
 	b.set(closedB)
 	a.up()
@@ -101,8 +101,8 @@ func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
 	t.Run("pods reach each other over IPv6", func(t *testing.T) {
 		r.t = t
 		both := [2]Desired{
-			a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB, openA)),
-			b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openB)),
+			a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB, openA)),
+			b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openB)),
 		}
 		six(&both[0], "fd88:a::/64", "fd88:b::/64")
 		six(&both[1], "fd88:b::/64", "fd88:a::/64")

@@ -10,7 +10,7 @@ const (
 	// maxNodes is the number of nodes of the home cluster.
 	maxNodes = 5000
 	// maxGateways is the number of gateways that one peer announces.
-	maxGateways = 16
+	maxGateways = 64
 	// maxEndpoints is the number of endpoints of one WireGuard peer.
 	maxEndpoints = 8
 	// maxEndpointLen is the length of one endpoint, in bytes.

@@ -16,11 +16,11 @@ func TestPeersWithTheSameAliasesDoNotMixOrMeet(t *testing.T) {
 	// B and C know A by the same alias, which is also A's alias for B.
 	const same, aliasOfC = "10.250.0.0/16", "10.251.0.0/16"
 	hub := a.desired([]*rigNode{a},
-		peering(b, a, same, same, openTo(a.podAddr)),
-		peering(c, a, same, aliasOfC, openTo(a.podAddr)))
+		peering(b, same, same, openTo(a.podAddr)),
+		peering(c, same, aliasOfC, openTo(a.podAddr)))
 	a.set(hub)
-	b.set(b.desired([]*rigNode{b}, peering(a, b, same, same, openTo(b.podAddr))))
-	c.set(c.desired([]*rigNode{c}, peering(a, c, aliasOfC, same, openTo(c.podAddr))))
+	b.set(b.desired([]*rigNode{b}, peering(a, same, same, openTo(b.podAddr))))
+	c.set(c.desired([]*rigNode{c}, peering(a, aliasOfC, same, openTo(c.podAddr))))
 	for _, n := range []*rigNode{a, b, c} {
 		n.up()
 	}
@@ -93,13 +93,14 @@ nft add rule ip watch pre iifname %[1]s ip saddr 10.251.0.0/16 counter comment f
 func TestNodesReachPeersThroughTheirGateway(t *testing.T) {
 	r := newRig(t)
 	gateway, worker, b := r.node("a", 1, "11"), r.node("a", 2, "21"), r.node("b", 1, "12")
+	worker.worker = true
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	nodes := []*rigNode{gateway, worker}
 	open := openTo(worker.podAddr)
 	workerAsSeen, bAsSeen := remap(t, worker.podAddr, aliasOfA), remap(t, b.podAddr, aliasOfB)
-	gateway.set(gateway.desired(nodes, peering(b, gateway, aliasOfA, aliasOfB)))
-	worker.set(worker.desired(nodes, peering(b, gateway, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(gateway, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
+	gateway.set(gateway.desired(nodes, peering(b, aliasOfA, aliasOfB)))
+	worker.set(worker.desired(nodes, peering(b, aliasOfA, aliasOfB)))
+	b.set(b.desired([]*rigNode{b}, peering(gateway, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	for _, n := range []*rigNode{gateway, worker, b} {
 		n.up()
 	}
@@ -110,7 +111,7 @@ func TestNodesReachPeersThroughTheirGateway(t *testing.T) {
 	r.wantSeen("worker node to b", worker.ns, "tcp", bAsSeen, 8080, remap(t, worker.bridge, aliasOfA).String())
 	r.wantClosed("b to worker's pod, not exposed", b.pod, "tcp", workerAsSeen, 8080)
 	r.wantClosed("b to gateway's pod, not exposed", b.pod, "tcp", remap(t, gateway.podAddr, aliasOfA), 8080)
-	worker.set(worker.desired(nodes, peering(b, gateway, aliasOfA, aliasOfB, open)))
+	worker.set(worker.desired(nodes, peering(b, aliasOfA, aliasOfB, open)))
 	for _, network := range []string{"tcp", "udp"} {
 		r.wantSeen(network+" b to worker's pod", b.pod, network, workerAsSeen, 8080, bAsSeen.String())
 	}
@@ -191,9 +192,9 @@ func TestEndpointsAreTriedInTurn(t *testing.T) {
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
-	toB := peering(b, a, aliasOfA, aliasOfB)
+	toB := peering(b, aliasOfA, aliasOfB)
 	toB.Gateways[0].Endpoints = []string{"172.31.0.99:51820", netip.AddrPortFrom(b.underlay, 51820).String()}
-	toA := peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))
+	toA := peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))
 	toA.Gateways[0].Endpoints = nil
 	a.set(a.desired([]*rigNode{a}, toB))
 	b.set(b.desired([]*rigNode{b}, toA))
@@ -209,8 +210,8 @@ func TestNodesWithoutIPv6(t *testing.T) {
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	r.in(b.ns, "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")
-	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
+	a.set(a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB)))
+	b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	r.wantSeen("a to b", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())
 	r.eventually("the problem is told", func() error {
 		for _, p := range b.fabric.seen().Problems {
@@ -230,8 +231,8 @@ func TestNodesWithoutIPv6(t *testing.T) {
 func TestAnIdleFabricIsCheap(t *testing.T) {
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
-	a.set(a.desired([]*rigNode{a}, peering(b, a, "10.241.0.0/16", "10.242.0.0/16")))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, "10.242.0.0/16", "10.241.0.0/16")))
+	a.set(a.desired([]*rigNode{a}, peering(b, "10.241.0.0/16", "10.242.0.0/16")))
+	b.set(b.desired([]*rigNode{b}, peering(a, "10.242.0.0/16", "10.241.0.0/16")))
 	a.up()
 	b.up()
 	const over = 5 * time.Second

@@ -70,10 +70,10 @@ func TestSizeThatPassesIsFoundForEachPeer(t *testing.T) {
 		}
 	}
 	narrow(1400)
-	fromA := a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB, openTo(a.podAddr)), peering(c, a, aliasOfA, aliasOfC, openTo(a.podAddr)))
+	fromA := a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB, openTo(a.podAddr)), peering(c, aliasOfA, aliasOfC, openTo(a.podAddr)))
 	a.set(fromA)
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
-	c.set(c.desired([]*rigNode{c}, peering(a, c, aliasOfC, aliasOfA, openTo(c.podAddr))))
+	b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))))
+	c.set(c.desired([]*rigNode{c}, peering(a, aliasOfC, aliasOfA, openTo(c.podAddr))))
 	for _, n := range []*rigNode{a, b, c} {
 		n.up()
 	}

@@ -13,7 +13,7 @@ import (
 // peerNumber is a peer with a gateway and one exposure, all different from other peers'.
 func peerNumber(i int) Peer {
 	return Peer{
-		ClusterID: fmt.Sprintf("peer%d", i), Via: "gw", PresharedKey: PresharedKey{byte(i), byte(i >> 8), 1},
+		ClusterID: fmt.Sprintf("peer%d", i), PresharedKey: PresharedKey{byte(i), byte(i >> 8), 1},
 		Gateways: []Gateway{{Node: "x", PublicKey: PublicKey{byte(i), byte(i >> 8), 9}, Endpoints: []string{"192.0.2.9:51820"}}},
 		Local:    []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i), 0, 0}), 16)}},
 		Remote:   []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{12, byte(i), 0, 0}), 16)}},

@@ -1,9 +1,6 @@
 package tunnel
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // PathState is what probes say about the way to a gateway and back.
 type PathState int
@@ -31,16 +28,26 @@ func (s PathState) String() string {
 }
 
 const (
-	// probeEvery is the pace of probes, probeLoss how many must be lost in a
-	// row for a path to be down.
+	// probeEvery is the pace of probes at rest, probeBusy while there is traffic, and
+	// probeSoon at least after one was lost and until the first is answered.
 	probeEvery = time.Second
-	probeLoss  = 3
+	probeBusy  = 200 * time.Millisecond
+	probeSoon  = 100 * time.Millisecond
+	// probeLoss is how many must be lost in a row for a path to be down.
+	probeLoss = 3
 	// probePatience is how long an answer may take before its probe counts as
-	// lost, at least; on slow paths it is twice the usual time.
-	probePatience = 500 * time.Millisecond
+	// lost, at least; on slow paths it is twice the usual time. unheardPatience is that of a
+	// path of which nothing is known.
+	probePatience   = 200 * time.Millisecond
+	unheardPatience = time.Second
+	// probeBegins is for how many probes a new path is probed soon after each other.
+	probeBegins = 10
 	// probeMemory is how many probes are remembered, and so bounds the round
-	// trip that can be measured, to as many seconds.
+	// trip that can be measured: a path is not probed sooner than an eighth of that.
 	probeMemory = 16
+	// refusalHolds is for how long a path is up after the node at its end said that nobody
+	// listens there. Kernels say so once a second (net.ipv6.icmp.ratelimit).
+	refusalHolds = 2500 * time.Millisecond
 )
 
 // Path is the history of the probes of one path, as a value.
@@ -51,6 +58,7 @@ type Path struct {
 	rtt      time.Duration
 	again    bool // there was more than one answer
 	last     time.Time
+	refused  time.Time // when the other end said last that nobody listens
 }
 
 // Next is the sequence number of the next probe.
@@ -91,25 +99,63 @@ func (p Path) RTT() time.Duration {
 	return p.rtt
 }
 
+// Refused notes that the node at the other end says that nobody listens there: packets pass,
+// though its fabric does not run.
+func (p Path) Refused(now time.Time) Path {
+	p.refused = now
+	return p
+}
+
+// Answers says that the path is up and that the fabric at the other end answers.
+func (p Path) Answers(now time.Time) bool {
+	return p.State(now) == PathUp && p.lost(now) < probeLoss
+}
+
+// Pace is when to send the next probe after one that was sent now.
+func (p Path) Pace(now time.Time, busy bool) time.Duration {
+	soon := max(probeSoon, p.patience()/probeLoss)
+	switch state := p.State(now); {
+	case state == PathUnknown && p.next < probeBegins:
+		return probeSoon
+	case state == PathUp && p.lost(now) > 0:
+		return soon
+	case state == PathUp && busy:
+		return max(probeBusy, soon)
+	default:
+		return probeEvery
+	}
+}
+
 // LastAnswer is when the path was last seen to work. Zero if never.
 func (p Path) LastAnswer() time.Time { return p.last }
 
 // patience is how long an answer may take before its probe counts as lost.
-func (p Path) patience() time.Duration { return max(probePatience, 2*p.rtt) }
+func (p Path) patience() time.Duration {
+	if p.rtt == 0 {
+		return unheardPatience
+	}
+	return max(probePatience, 2*p.rtt)
+}
 
-// State judges the path.
-func (p Path) State(now time.Time) PathState {
-	patience := p.patience()
-	lost := 0
-	for seq := p.answered; seq < p.next; seq++ {
+// lost is how many probes were lost since the last answer, probeLoss at most.
+func (p Path) lost(now time.Time) int {
+	patience, lost := p.patience(), 0
+	for seq := p.answered; seq < p.next && lost < probeLoss; seq++ {
 		if p.next-seq > probeMemory || now.Sub(p.sent[seq%probeMemory]) >= patience {
 			lost++
 		}
-		if lost >= probeLoss {
-			return PathDown
-		}
 	}
-	if p.answered == 0 {
+	return lost
+}
+
+// State judges the path.
+func (p Path) State(now time.Time) PathState {
+	switch {
+	case now.Sub(p.refused) < refusalHolds:
+		return PathUp
+	case p.lost(now) >= probeLoss:
+		return PathDown
+	case p.answered == 0:
 		return PathUnknown
 	}
 	return PathUp
@@ -120,34 +166,4 @@ func (p Path) State(now time.Time) PathState {
 func similar(a, b time.Duration) bool {
 	a, b = min(a, b), max(a, b)
 	return a == b || a > 0 && (b-a < time.Millisecond || b < 2*a)
-}
-
-// gatewayState is what probes say about one gateway of a peer.
-type gatewayState struct {
-	node string
-	path PathState
-	// carries says that the gateway announced that it carries traffic to us.
-	carries bool
-}
-
-// activeGateway picks the gateway that gets the aliases of a peer: of those in
-// the best state, one that says that it carries us; else the one in use; else
-// the first. So both clusters agree on a pair of gateways without talking about
-// it, and nothing moves without need.
-func activeGateway(gateways []gatewayState, current string) string {
-	if len(gateways) == 0 {
-		return ""
-	}
-	score := func(g gatewayState) int {
-		s := map[PathState]int{PathUp: 8, PathUnknown: 4, PathDown: 0}[g.path]
-		if g.path == PathUp && g.carries {
-			s += 2
-		}
-		if g.node == current {
-			s++
-		}
-		return s
-	}
-	best := slices.MaxFunc(gateways, func(a, b gatewayState) int { return score(a) - score(b) })
-	return best.node
 }

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -119,12 +120,13 @@ func FuzzProbe(f *testing.F) {
 	f.Add(probe{carries: true, seq: 7}.encode(0))
 	f.Add(probe{answer: true, large: true, seq: 1 << 63}.encode(1372))
 	f.Add([]byte("entp"))
+	f.Add(encodeClaims(map[peerKey]claim{{1}: {reachCarrier, true}, {2}: {}})[0])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, ok := decodeProbe(b)
 		if !ok {
 			return
 		}
-		if back, ok := decodeProbe(m.encode(len(b))); !ok || back != m {
+		if back, ok := decodeProbe(m.encode(len(b))); !ok || !reflect.DeepEqual(back, m) {
 			t.Errorf("%+v came back as %+v", m, back)
 		}
 	})

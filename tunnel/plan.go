@@ -46,7 +46,9 @@ type WireGuardPeer struct {
 	// there, Overlay its address inside the tunnel, which is probed.
 	Cluster, Node string
 	Overlay       netip.Addr
-	// Carries is sent to it: this node carries the traffic to its cluster.
+	// Remote says that it is a gateway of another cluster.
+	Remote bool
+	// Carries is sent to it: this node claims the traffic to its cluster.
 	Carries bool
 }
 
@@ -170,11 +172,10 @@ func (p *planner) home() error {
 	return nil
 }
 
-// node makes another home node a peer of the device, when one of the two
-// carries a peer for the other.
+// node makes another home node a peer of the device, when one of the two may
+// carry a peer for the other.
 func (p *planner) node(n Node) {
-	needed := slices.ContainsFunc(p.d.Peers, func(q Peer) bool { return q.Via == p.d.Node || q.Via == n.Name })
-	if !needed {
+	if len(p.d.Peers) == 0 || !p.self.Gateway && !n.Gateway {
 		return
 	}
 	overlay := Overlay(p.d.ClusterID, n.Name)
@@ -231,36 +232,70 @@ func (p *planner) peer(q Peer) {
 			p.problem(q.ClusterID, "node %s has no address of its own among its pods' (%v), so the node itself, and NodePorts on it, do not reach %v; pods do. It comes with the CNI's bridge or its first pod", p.d.Node, p.self.PodCIDRs, a)
 		}
 	}
-	if slices.ContainsFunc(p.d.Nodes, func(n Node) bool { return n.Name == q.Via && !n.Gateway }) {
-		p.problem(q.ClusterID, "its carrier %q is not a gateway: make it one, or let a gateway carry the peer", q.Via)
+	carrier := p.carrier(q)
+	if p.self.Gateway {
+		p.gateways(q, carrier, aliases)
 	}
-	if q.Via == p.d.Node {
-		p.carry(q, aliases)
+	if carrier.Home == p.d.Node {
+		p.out.Translations = append(p.out.Translations, Translation{Cluster: q.ClusterID, Remote: aliases, Local: slices.Clone(q.Local)})
 		return
 	}
-	via, known := p.nodes[q.Via]
-	if !known {
-		p.problem(q.ClusterID, "its carrier %q has not announced a WireGuard key: check the fabric of that node", q.Via)
-		return
+	via, known := p.nodes[carrier.Home]
+	switch {
+	case carrier.Home == "":
+		p.problem(q.ClusterID, "no node of this cluster is a gateway that has announced a WireGuard key: check the fabric of the gateways")
+	case !known:
+		p.problem(q.ClusterID, "gateway %q, which carries its traffic, has not announced a WireGuard key: check the fabric of that node", carrier.Home)
+	default:
+		via.AllowedIPs = append(via.AllowedIPs, aliases...)
 	}
-	via.AllowedIPs = append(via.AllowedIPs, aliases...)
+}
+
+// carrier is who carries a peer, the best of each side where nothing else is known.
+func (p *planner) carrier(q Peer) Carrier {
+	t := p.o.Carriers[q.ClusterID]
+	if t.Home == "" {
+		t.Home = best(p.d.Nodes, func(n Node) (string, bool) {
+			_, known := p.nodes[n.Name]
+			return n.Name, n.Gateway && (known || n.Name == p.d.Node)
+		}, p.d.ClusterID, q.ClusterID)
+	}
+	if !slices.ContainsFunc(q.Gateways, func(g Gateway) bool { return g.Node == t.Peer }) {
+		t.Peer = best(q.Gateways, func(g Gateway) (string, bool) { return g.Node, true }, q.ClusterID, p.d.ClusterID)
+	}
+	return t
+}
+
+// best is the name of the gateway of a cluster with the highest rank; empty if there is none.
+func best[T any](nodes []T, name func(T) (string, bool), cluster, other string) string {
+	found := ""
+	for _, n := range nodes {
+		if node, can := name(n); can && (found == "" || rank(cluster, other, node) > rank(cluster, other, found)) {
+			found = node
+		}
+	}
+	return found
 }
 
 // way is the overlay address that what is for a peer is sent to: that of its carrier, or of the
 // gateway in use.
 func (p *planner) way(q Peer) netip.Addr {
-	if q.Via != p.d.Node {
-		return Overlay(p.d.ClusterID, q.Via)
+	t := p.carrier(q)
+	switch {
+	case t.Home == "":
+		return netip.Addr{}
+	case t.Home != p.d.Node:
+		return Overlay(p.d.ClusterID, t.Home)
 	}
-	if i := max(0, slices.IndexFunc(q.Gateways, func(g Gateway) bool { return g.Node == p.o.Active[q.ClusterID] })); i < len(q.Gateways) {
+	if i := slices.IndexFunc(q.Gateways, func(g Gateway) bool { return g.Node == t.Peer }); i >= 0 {
 		return gatewayOverlay(q, q.Gateways[i])
 	}
 	return netip.Addr{}
 }
 
-// carry makes the peer's gateways peers of this node's device.
-func (p *planner) carry(q Peer, aliases []netip.Prefix) {
-	p.out.Translations = append(p.out.Translations, Translation{Cluster: q.ClusterID, Remote: aliases, Local: slices.Clone(q.Local)})
+// gateways makes the peer's gateways peers of the device of this node, which is a gateway. They
+// are there whether or not this node carries the peer, so that it can at once.
+func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 	if len(q.Gateways) == 0 {
 		p.problem(q.ClusterID, "the peer has announced no gateway: check its fabric")
 	}
@@ -279,17 +314,20 @@ func (p *planner) carry(q Peer, aliases []netip.Prefix) {
 		}
 		return false
 	})
-	active := max(0, slices.IndexFunc(gateways, func(g Gateway) bool { return g.Node == p.o.Active[q.ClusterID] }))
-	for i, g := range gateways {
+	active := carrier.Peer
+	if len(gateways) > 0 && !slices.ContainsFunc(gateways, func(g Gateway) bool { return g.Node == active }) {
+		active = gateways[0].Node // the one in use was left out
+	}
+	for _, g := range gateways {
 		overlay := gatewayOverlay(q, g)
 		who := "gateway " + g.Node + " of " + q.ClusterID
 		p.keys[g.PublicKey], p.overlays[overlay] = who, who
 		w := &WireGuardPeer{
 			PublicKey: g.PublicKey, PresharedKey: q.PresharedKey, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
-			Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Carries: true,
+			Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Remote: true, Carries: carrier.Claims,
 			AllowedIPs: []netip.Prefix{host(overlay)},
 		}
-		if i == active {
+		if carrier.Home == p.d.Node && g.Node == active {
 			w.AllowedIPs = append(w.AllowedIPs, aliases...)
 		}
 		p.remote = append(p.remote, w)

@@ -24,7 +24,7 @@ func home(node string) Desired {
 			{Name: "worker", PublicKey: PublicKey{2}, Endpoints: []string{"192.0.2.2:51820"}, PodCIDRs: []netip.Prefix{pfx("10.200.2.0/24")}},
 		},
 		Peers: []Peer{{
-			ClusterID: "away", Via: "gw", PresharedKey: PresharedKey{7},
+			ClusterID: "away", PresharedKey: PresharedKey{7},
 			Gateways: []Gateway{{Node: "x", PublicKey: PublicKey{3}, Endpoints: []string{"away.example:51820"}}, {Node: "y", PublicKey: PublicKey{4}}},
 			Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
 			Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.242.0.0/16")}},
@@ -47,7 +47,7 @@ func compareAddrs() cmp.Option {
 
 func TestPlanOfTheCarrier(t *testing.T) {
 	source := netip.MustParseAddr("10.200.1.1")
-	got, err := Plan(home("gw"), Observed{Sources: []netip.Addr{source}, Active: map[string]string{"away": "y"}})
+	got, err := Plan(home("gw"), Observed{Sources: []netip.Addr{source}, Carriers: map[string]Carrier{"away": {Home: "gw", Peer: "y", Claims: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +64,8 @@ func TestPlanOfTheCarrier(t *testing.T) {
 		Overlay: self, Sources: []netip.Addr{source},
 		Peers: []WireGuardPeer{
 			{PublicKey: PublicKey{2}, Endpoints: []string{"192.0.2.2:51820"}, AllowedIPs: []netip.Prefix{pfx("10.200.2.0/24"), host(worker)}, Keepalive: keepalive, Cluster: "home", Node: "worker", Overlay: worker},
-			{PublicKey: PublicKey{3}, PresharedKey: PresharedKey{7}, Endpoints: []string{"away.example:51820"}, AllowedIPs: []netip.Prefix{host(x)}, Keepalive: keepalive, Cluster: "away", Node: "x", Overlay: x, Carries: true},
-			{PublicKey: PublicKey{4}, PresharedKey: PresharedKey{7}, AllowedIPs: []netip.Prefix{pfx("10.242.0.0/16"), host(y)}, Keepalive: keepalive, Cluster: "away", Node: "y", Overlay: y, Carries: true},
+			{PublicKey: PublicKey{3}, PresharedKey: PresharedKey{7}, Endpoints: []string{"away.example:51820"}, AllowedIPs: []netip.Prefix{host(x)}, Keepalive: keepalive, Cluster: "away", Node: "x", Overlay: x, Remote: true, Carries: true},
+			{PublicKey: PublicKey{4}, PresharedKey: PresharedKey{7}, AllowedIPs: []netip.Prefix{pfx("10.242.0.0/16"), host(y)}, Keepalive: keepalive, Cluster: "away", Node: "y", Overlay: y, Remote: true, Carries: true},
 		},
 		Routes:       routes,
 		Translations: []Translation{{Cluster: "away", Remote: []netip.Prefix{pfx("10.242.0.0/16")}, Local: []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}}}},
@@ -102,10 +102,10 @@ func TestPlanOfAWorkerLeadsToTheCarrier(t *testing.T) {
 func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 	evil := func(change func(*Peer)) Peer {
 		p := Peer{
-			ClusterID: "evil", Via: "gw",
-			Gateways: []Gateway{{Node: "e", PublicKey: PublicKey{66}, Endpoints: []string{"203.0.113.1:51820"}}},
-			Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
-			Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}},
+			ClusterID: "evil",
+			Gateways:  []Gateway{{Node: "e", PublicKey: PublicKey{66}, Endpoints: []string{"203.0.113.1:51820"}}},
+			Local:     []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
+			Remote:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}},
 		}
 		change(&p)
 		return p
@@ -165,10 +165,10 @@ func TestPlanNeverGivesAPrefixToTwoPeers(t *testing.T) {
 		d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))
 		for i := range rapid.IntRange(0, 6).Draw(t, "peers") {
 			d.Peers = append(d.Peers, Peer{
-				ClusterID: fmt.Sprintf("c%d", rapid.IntRange(0, 4).Draw(t, "id")), Via: rapid.SampledFrom([]string{"gw", "worker", "?"}).Draw(t, "via"),
-				Gateways: []Gateway{{Node: fmt.Sprint("g", i), PublicKey: PublicKey{byte(rapid.IntRange(0, 9).Draw(t, "key"))}}},
-				Local:    []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "local", 16, 16)}},
-				Remote:   []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "remote", 16, 16)}, {pfx("10.201.0.0/20"), drawPrefix(t, "second", 20, 20)}},
+				ClusterID: fmt.Sprintf("c%d", rapid.IntRange(0, 4).Draw(t, "id")),
+				Gateways:  []Gateway{{Node: fmt.Sprint("g", i), PublicKey: PublicKey{byte(rapid.IntRange(0, 9).Draw(t, "key"))}}},
+				Local:     []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "local", 16, 16)}},
+				Remote:    []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "remote", 16, 16)}, {pfx("10.201.0.0/20"), drawPrefix(t, "second", 20, 20)}},
 			})
 		}
 		got, err := Plan(d, Observed{})
@@ -207,7 +207,7 @@ func FuzzPlan(f *testing.F) {
 		parse := func(s string) netip.Prefix { p, _ := netip.ParsePrefix(s); return p }
 		d := home("gw")
 		d.Peers = append(d.Peers, Peer{
-			ClusterID: id, Via: via, Gateways: []Gateway{{Node: id, PublicKey: PublicKey{9}, Endpoints: []string{endpoint}}},
+			ClusterID: id, Gateways: []Gateway{{Node: id, PublicKey: PublicKey{9}, Endpoints: []string{endpoint}}},
 			Local: []Mapping{{pfx("10.200.0.0/16"), parse(alias)}}, Remote: []Mapping{{parse(real), parse(alias)}},
 			Inbound: []Exposure{{
 				Name: via, Sources: []netip.Addr{parse(source).Addr()}, Destinations: []Destination{{Addr: netip.MustParseAddr("10.200.1.1"), Protocol: TCP, Port: 80}},

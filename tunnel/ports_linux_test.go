@@ -34,7 +34,7 @@ func TestExposureIsByPortAndSource(t *testing.T) {
 	}
 	from, to := ends(aliasOfA, "fd88:a::"), ends(aliasOfB, "fd88:b::")
 	desired := func(n, peer *rigNode, local4, local6, remote4, remote6 string, open ...Exposure) Desired {
-		d := n.desired([]*rigNode{n}, peering(peer, n, local4, remote4, open...))
+		d := n.desired([]*rigNode{n}, peering(peer, local4, remote4, open...))
 		d.Nodes[0].PodCIDRs = append(d.Nodes[0].PodCIDRs, prefix("fd77:1::/64"))
 		d.Peers[0].Local = append(d.Peers[0].Local, Mapping{prefix("fd77:1::/64"), prefix(local6)})
 		d.Peers[0].Remote = append(d.Peers[0].Remote, Mapping{prefix("fd77:1::/64"), prefix(remote6)})

@@ -1,6 +1,12 @@
 package tunnel
 
-import "encoding/binary"
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"slices"
+)
 
 // A probe is one UDP datagram inside the tunnel, from overlay address to
 // overlay address, so WireGuard vouches for who sent it. The answer has the
@@ -8,17 +14,37 @@ import "encoding/binary"
 //
 //	0  4  "entp"
 //	4  1  version, 1
-//	5  1  kind: 1 probe, 2 answer
+//	5  1  kind: 1 probe, 2 answer, 3 claims
 //	6  1  flags: bit 0 the sender carries traffic to the receiver's cluster,
-//	      bit 1 padded, to find out what size passes
+//	      bit 1 padded, to find out what size passes, bit 2 the sender, a node of
+//	      the same cluster, suspects that a gateway of it died
 //	7  1  zero
 //	8  8  sequence number; of a padded one its size is what counts
-//	16 …  zero bytes, so that a probe can be as large as the MTU allows
+//	16 …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
+//	      entry after the other
+//
+// Claims are what a gateway tells the other nodes of its cluster of the peers, unasked and
+// unanswered. An entry is
+//
+//	0  8  which peer, see [peerKey]
+//	8  1  how well the gateway reaches it: 0, 1 or 2
+//	9  1  flags: bit 0 the gateway carries its traffic
 type probe struct {
 	answer  bool
 	carries bool
 	large   bool
+	suspect bool
 	seq     uint64
+	// claims, where it is not nil, is all that the datagram says.
+	claims map[peerKey]claim
+}
+
+// peerKey tells peers apart in claims: the first bytes of SHA-256 of the cluster ID.
+type peerKey [8]byte
+
+func peerKeyOf(cluster string) peerKey {
+	sum := sha256.Sum256([]byte("entente claim\x00" + cluster))
+	return peerKey(sum[:8])
 }
 
 const (
@@ -27,18 +53,31 @@ const (
 	probeMagic   = "entp"
 	flagCarries  = 1 << 0
 	flagLarge    = 1 << 1
+	flagSuspect  = 1 << 2
 	// probeHeaders is what IPv6 and UDP add to a probe.
 	probeHeaders = 48
+
+	kindProbe, kindAnswer, kindClaims = 1, 2, 3
+
+	claimLen = 10
+	// maxClaims is how many claims a datagram has that passes every tunnel.
+	maxClaims = (minMTU - probeHeaders - probeLen) / claimLen
 )
 
-// encode appends nothing and returns a datagram of the given size, at least
+// encode returns a datagram of the given size, or of that of the claims, at least
 // that of the header.
 func (p probe) encode(size int) []byte {
 	b := make([]byte, max(size, probeLen))
+	if p.claims != nil {
+		b = make([]byte, probeLen, probeLen+len(p.claims)*claimLen)
+	}
 	copy(b, probeMagic)
-	b[4], b[5] = probeVersion, 1
-	if p.answer {
-		b[5] = 2
+	b[4], b[5] = probeVersion, kindProbe
+	switch {
+	case p.claims != nil:
+		b[5] = kindClaims
+	case p.answer:
+		b[5] = kindAnswer
 	}
 	if p.carries {
 		b[6] |= flagCarries
@@ -46,17 +85,57 @@ func (p probe) encode(size int) []byte {
 	if p.large {
 		b[6] |= flagLarge
 	}
+	if p.suspect {
+		b[6] |= flagSuspect
+	}
 	binary.BigEndian.PutUint64(b[8:], p.seq)
+	for _, key := range slices.SortedFunc(maps.Keys(p.claims), comparePeerKeys) {
+		c, flags := p.claims[key], byte(0)
+		if c.carries {
+			flags |= flagCarries
+		}
+		b = append(append(b, key[:]...), byte(c.reach), flags)
+	}
 	return b
+}
+
+func comparePeerKeys(a, b peerKey) int { return bytes.Compare(a[:], b[:]) }
+
+// encodeClaims returns the datagrams that say some claims.
+func encodeClaims(claims map[peerKey]claim) [][]byte {
+	var out [][]byte
+	for keys := range slices.Chunk(slices.SortedFunc(maps.Keys(claims), comparePeerKeys), maxClaims) {
+		part := make(map[peerKey]claim, len(keys))
+		for _, key := range keys {
+			part[key] = claims[key]
+		}
+		out = append(out, probe{claims: part}.encode(probeLen))
+	}
+	return out
 }
 
 // decodeProbe reads a datagram. False if it is no probe of this version.
 func decodeProbe(b []byte) (probe, bool) {
-	if len(b) < probeLen || string(b[:4]) != probeMagic || b[4] != probeVersion || b[5] < 1 || b[5] > 2 {
+	if len(b) < probeLen || string(b[:4]) != probeMagic || b[4] != probeVersion || b[5] < kindProbe || b[5] > kindClaims {
 		return probe{}, false
 	}
-	return probe{
-		answer: b[5] == 2, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0,
+	p := probe{
+		answer: b[5] == kindAnswer, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0, suspect: b[6]&flagSuspect != 0,
 		seq: binary.BigEndian.Uint64(b[8:]),
-	}, true
+	}
+	if b[5] != kindClaims {
+		return p, true
+	}
+	entries := b[probeLen:]
+	if len(entries)%claimLen != 0 || len(entries)/claimLen > maxClaims {
+		return probe{}, false
+	}
+	p.claims = make(map[peerKey]claim, len(entries)/claimLen)
+	for e := range slices.Chunk(entries, claimLen) {
+		if reach(e[8]) > reachCarrier {
+			return probe{}, false
+		}
+		p.claims[peerKey(e)] = claim{reach: reach(e[8]), carries: e[9]&flagCarries != 0}
+	}
+	return p, true
 }

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -16,13 +17,20 @@ import (
 const (
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
+	// claimsMost bounds what a node of this cluster can make us keep.
+	claimsMost = maxPeers
 )
 
 // target is a peer to probe.
 type target struct {
 	overlay netip.Addr
+	cluster string
+	// home says that it is a node of this cluster, which is told the claims.
+	home bool
 	// carries is announced to it: this node carries traffic to it.
 	carries bool
+	// busy says that traffic goes there now.
+	busy bool
 	// bound is the most that can pass the way to it, in bytes; standing what was known to
 	// pass before this process began, zero if nothing was.
 	bound, standing int
@@ -30,12 +38,19 @@ type target struct {
 
 // sight is the result of the probes of a target.
 type sight struct {
+	target
+
 	path    Path
 	search  Search
-	carries bool
+	carries bool              // as it says
+	claims  map[peerKey]claim // of a node of this cluster
 	state   PathState
 	since   time.Time
-	answers int // in this second
+	due     time.Time // of the next probe
+	burst   int       // how many are sent soon after each other
+	doubted time.Time // when a probe was lost last, or the node told so of others
+	answers int       // in the second from counted
+	counted time.Time
 }
 
 // prober sends and answers probes.
@@ -43,43 +58,73 @@ type prober struct {
 	device string
 	port   int
 	poke   func()
+	// hurry is poke for what other nodes wait for.
+	hurry func()
+	wake  chan struct{}
 
 	mu      sync.Mutex
 	overlay netip.Addr
 	index   int // of the device that the socket is bound to
 	sights  map[netip.Addr]*sight
-	carries map[netip.Addr]bool
+	claims  [][]byte // datagrams, for nodes of this cluster
+	claimed time.Time
 	conn    *net.UDPConn
 	problem string
 }
 
-func newProber(device string, port int, poke func()) *prober {
-	return &prober{device: device, port: port, poke: poke, sights: map[netip.Addr]*sight{}, carries: map[netip.Addr]bool{}}
+func newProber(device string, port int, poke, hurry func()) *prober {
+	return &prober{device: device, port: port, poke: poke, hurry: hurry, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{}}
 }
 
-// set replaces the targets. Histories of those that stay are kept.
-func (p *prober) set(overlay netip.Addr, index int, targets []target) {
+// set replaces the targets and what is claimed. Histories of those that stay are kept. Who is
+// to hear of a change hears of it at once.
+func (p *prober) set(overlay netip.Addr, index int, targets []target, claims map[peerKey]claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if overlay != p.overlay || index != p.index {
 		p.overlay, p.index = overlay, index
 		p.closeLocked()
 	}
-	keep := map[netip.Addr]bool{}
+	now := time.Now()
+	keep, soon := map[netip.Addr]bool{}, false
 	for _, t := range targets {
-		keep[t.overlay], p.carries[t.overlay] = true, t.carries
-		if p.sights[t.overlay] == nil {
-			p.sights[t.overlay] = &sight{}
-		}
+		keep[t.overlay] = true
 		s := p.sights[t.overlay]
+		if s == nil {
+			s = &sight{target: t}
+			p.sights[t.overlay] = s
+			soon = true
+		}
+		if s.target.carries != t.carries || t.busy && !s.busy {
+			s.due, soon = now, true
+		}
+		s.target = t
 		s.search = s.search.Bounded(t.bound, t.standing)
 	}
 	for a := range p.sights {
 		if !keep[a] {
 			delete(p.sights, a)
-			delete(p.carries, a)
 		}
 	}
+	said := encodeClaims(claims)
+	if !equalDatagrams(said, p.claims) {
+		p.claims, p.claimed, soon = said, time.Time{}, true
+	}
+	if soon {
+		p.wakeUp()
+	}
+}
+
+func equalDatagrams(a, b [][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if string(a[i]) != string(b[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // look returns the state of a target.
@@ -90,6 +135,17 @@ func (p *prober) look(a netip.Addr) sight {
 		return *s
 	}
 	return sight{}
+}
+
+// claimOf is what a node of this cluster claims of a peer. One that did not say so since it was
+// last lost is not alive.
+func (p *prober) claimOf(node netip.Addr, peer peerKey) (c claim, alive bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.sights[node]; s != nil {
+		return s.claims[peer], s.state == PathUp && s.claims != nil
+	}
+	return claim{}, false
 }
 
 // sizes is, by overlay address, the size of packets that pass.
@@ -113,25 +169,27 @@ func (p *prober) trouble() string {
 // run probes until ctx ends.
 func (p *prober) run(ctx context.Context) error {
 	var readers sync.WaitGroup
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
 	defer readers.Wait()
 	defer func() {
 		p.mu.Lock()
 		p.closeLocked()
 		p.mu.Unlock()
 	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		if conn := p.open(ctx); conn != nil {
-			readers.Go(func() { p.read(conn) })
-		}
-		p.round(time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-p.wake:
+		case <-timer.C:
 		}
-		p.judge(time.Now())
+		if conn := p.open(ctx); conn != nil {
+			readers.Go(func() { p.read(conn) })
+		}
+		now := time.Now()
+		p.judge(now)
+		timer.Reset(p.round(now).Sub(now))
 	}
 }
 
@@ -147,7 +205,8 @@ func (p *prober) open(ctx context.Context) *net.UDPConn {
 		cerr := raw.Control(func(fd uintptr) {
 			// A large probe that were sent in fragments would prove nothing.
 			err = errors.Join(unix.BindToDevice(int(fd), p.device),
-				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE))
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
 		})
 		return errors.Join(cerr, err)
 	}}
@@ -168,53 +227,127 @@ func (p *prober) closeLocked() {
 	}
 }
 
-// round sends one probe to each target.
-func (p *prober) round(now time.Time) {
+// round sends what is due, and returns when the next is.
+func (p *prober) round(now time.Time) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.conn == nil {
-		return
-	}
+	next = now.Add(probeEvery)
+	tell := len(p.claims) > 0 && now.Sub(p.claimed) >= probeEvery
 	for a, s := range p.sights {
-		s.answers = 0
-		seq := s.path.Next()
+		if tell && s.home {
+			for _, b := range p.claims {
+				p.write(a, b)
+			}
+		}
+		if now.Before(s.due) {
+			next = earlier(next, s.due)
+			continue
+		}
 		// A probe that could not be sent counts as sent: it is lost as well.
-		p.send(a, probe{carries: p.carries[a], seq: seq}, probeLen)
+		p.send(a, probe{carries: s.target.carries, seq: s.path.Next()}, probeLen)
 		s.path = s.path.Sent(now)
-		if size := s.search.Next(now); size > 0 && s.path.State(now) == PathUp {
-			p.send(a, probe{carries: p.carries[a], large: true}, size-probeHeaders)
+		s.due = now.Add(s.path.Pace(now, s.busy))
+		if s.burst > 0 {
+			s.burst--
+			s.due = now.Add(probeSoon / 2)
+		}
+		next = earlier(next, s.due)
+		if size := s.search.Next(now); size > 0 && s.path.Answers(now) {
+			p.send(a, probe{carries: s.target.carries, large: true}, size-probeHeaders)
 			s.search = s.search.Sent(size, now)
 		}
 	}
+	if tell {
+		p.claimed = now
+	}
+	return next
 }
 
-func (p *prober) send(to netip.Addr, m probe, size int) {
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (p *prober) send(to netip.Addr, m probe, size int) { p.write(to, m.encode(size)) }
+
+func (p *prober) write(to netip.Addr, b []byte) {
 	if p.conn != nil {
-		_, _ = p.conn.WriteToUDPAddrPort(m.encode(size), netip.AddrPortFrom(to, uint16(p.port)))
+		_, _ = p.conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, uint16(p.port)))
 	}
 }
 
-// judge pokes when the state of a path changed.
+// judge pokes when the state of a path changed, and has a path that lost a probe probed again
+// soon.
 func (p *prober) judge(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	changed := false
-	for _, s := range p.sights {
-		changed = s.judge(now) || changed
+	for a, s := range p.sights {
+		p.tell(p.judgeOne(a, s, now))
 	}
-	if changed {
+}
+
+// judgeOne judges one path. A node of this cluster that is found is told the claims at once.
+func (p *prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed bool) {
+	moved, changed = s.judge(now)
+	if s.state == PathUp && s.path.lost(now) > 0 && now.Sub(s.doubted) >= probeEvery {
+		s.doubted = now
+		p.suspect(s, now)
+	}
+	if moved && s.home && s.state == PathUp {
+		for _, b := range p.claims {
+			p.write(a, b)
+		}
+	}
+	return moved, changed
+}
+
+// suspect has all ways that could replace one on which a probe was lost be probed at once, so
+// that it is known soon who is alive: to the other gateways of a peer; or by the other
+// gateways of this cluster, to the one that is suspected.
+func (p *prober) suspect(lost *sight, now time.Time) {
+	for a, s := range p.sights {
+		switch {
+		case s.cluster != lost.cluster:
+		case lost.home && s != lost:
+			p.send(a, probe{suspect: true, carries: s.target.carries, seq: s.path.Next()}, probeLen)
+			s.path = s.path.Sent(now)
+		default:
+			s.burst, s.due = probeLoss, now
+		}
+	}
+	p.wakeUp()
+}
+
+func (p *prober) wakeUp() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell pokes as it is due: in a hurry where the state of a path changed.
+func (p *prober) tell(moved, changed bool) {
+	switch {
+	case moved:
+		p.hurry()
+	case changed:
 		p.poke()
 	}
 }
 
-func (s *sight) judge(now time.Time) bool {
+func (s *sight) judge(now time.Time) (moved, changed bool) {
 	state, mtu, blocked := s.path.State(now), s.search.MTU(), s.search.Blocked()
-	s.search = s.search.Elapsed(now, s.path.patience(), state == PathUp)
-	changed := s.search.MTU() != mtu || s.search.Blocked() != blocked
+	s.search = s.search.Elapsed(now, s.path.patience(), s.path.Answers(now))
+	changed = s.search.MTU() != mtu || s.search.Blocked() != blocked
 	if state != s.state {
-		s.state, s.since, changed = state, now, true
+		s.state, s.since, moved = state, now, true
+		if state == PathDown {
+			s.claims = nil
+		}
 	}
-	return changed
+	return moved, changed
 }
 
 // read handles what comes until the socket is closed.
@@ -222,6 +355,10 @@ func (p *prober) read(conn *net.UDPConn) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if errno, ok := errors.AsType[syscall.Errno](err); ok && errno != unix.EBADF {
+			p.errors(conn)
+			continue
+		}
 		if err != nil {
 			p.mu.Lock()
 			if p.conn == conn {
@@ -236,6 +373,63 @@ func (p *prober) read(conn *net.UDPConn) {
 	}
 }
 
+// errors reads the errors that the kernels of others sent in answer to probes. One that says
+// that nobody listens on the port comes from the node itself: its tunnel passes packets while
+// its fabric is being restarted.
+func (p *prober) errors(conn *net.UDPConn) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		var data [probeLen]byte
+		var control [256]byte
+		for {
+			_, n, _, to, err := unix.Recvmsg(int(fd), data[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+			if err != nil {
+				return
+			}
+			if at, ok := to.(*unix.SockaddrInet6); ok && isPortUnreachable(control[:n], at.Addr) {
+				p.refused(netip.AddrFrom16(at.Addr), time.Now())
+			}
+		}
+	})
+}
+
+// isPortUnreachable reads a struct sock_extended_err and the address of who sent the ICMP
+// message (ip(7), ipv6(7)).
+func isPortUnreachable(control []byte, from [16]byte) bool {
+	const (
+		originICMP6        = 3
+		unreachable, port  = 1, 4
+		extended, sockaddr = 16, 8 // bytes of the struct, and before the address in a sockaddr_in6
+	)
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return false
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.IPPROTO_IPV6 || m.Header.Type != unix.IPV6_RECVERR || len(m.Data) < extended+sockaddr+len(from) {
+			continue
+		}
+		offender := m.Data[extended:]
+		if m.Data[4] == originICMP6 && m.Data[5] == unreachable && m.Data[6] == port &&
+			binary.NativeEndian.Uint16(offender) == unix.AF_INET6 && [16]byte(offender[sockaddr:]) == from {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *prober) refused(from netip.Addr, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.sights[from]; s != nil {
+		s.path = s.path.Refused(now)
+		p.tell(p.judgeOne(from, s, now))
+	}
+}
+
 func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,23 +437,55 @@ func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 	if s == nil {
 		return
 	}
-	changed := s.carries != m.carries
+	if m.claims != nil {
+		if s.home && s.takeClaims(m.claims) {
+			p.hurry()
+		}
+		return
+	}
+	moved, changed := s.carries != m.carries, false
 	s.carries = m.carries
 	switch {
 	case !m.answer:
+		if m.suspect && s.home && now.Sub(s.doubted) >= probeEvery {
+			s.doubted = now
+			for _, other := range p.sights {
+				if other.home && other != s {
+					other.burst, other.due = probeLoss, now
+				}
+			}
+			p.wakeUp()
+		}
+		if now.Sub(s.counted) >= time.Second {
+			s.answers, s.counted = 0, now
+		}
 		if s.answers < answersPerSecond {
 			s.answers++
-			p.send(from, probe{answer: true, carries: p.carries[from], large: m.large, seq: m.seq}, size)
+			p.send(from, probe{answer: true, carries: s.target.carries, large: m.large, seq: m.seq}, size)
 		}
 	case m.large:
 		mtu := s.search.MTU()
 		s.search = s.search.Answered(size + probeHeaders)
-		changed = s.search.MTU() != mtu || changed
+		changed = s.search.MTU() != mtu
 	default:
 		s.path = s.path.Answered(m.seq, now)
-		changed = s.judge(now) || changed
+		m, c := p.judgeOne(from, s, now)
+		moved, changed = moved || m, c
 	}
-	if changed {
-		p.poke()
+	p.tell(moved, changed)
+}
+
+// takeClaims keeps what a gateway of this cluster says, and reports whether that is news.
+func (s *sight) takeClaims(claims map[peerKey]claim) bool {
+	news := false
+	for key, c := range claims {
+		if old, known := s.claims[key]; known && old == c || !known && len(s.claims) >= claimsMost {
+			continue
+		}
+		if s.claims == nil {
+			s.claims = map[peerKey]claim{}
+		}
+		s.claims[key], news = c, true
 	}
+	return news
 }

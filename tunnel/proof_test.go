@@ -11,7 +11,7 @@ import (
 // thief is a peer that announces a key of its own, and one that is another's.
 func thief(key PublicKey) Peer {
 	return Peer{
-		ClusterID: "thief", Via: "gw", PresharedKey: PresharedKey{9},
+		ClusterID: "thief", PresharedKey: PresharedKey{9},
 		Gateways: []Gateway{{Node: "own", PublicKey: PublicKey{66}}, {Node: "stolen", PublicKey: key}},
 		Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
 		Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}},

@@ -49,7 +49,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	for _, w := range p.layout.Peers {
 		seen := f.prober.look(w.Overlay)
 		q := PeerStatus{
-			Cluster: w.Cluster, Node: w.Node, PublicKey: w.PublicKey, State: seen.state, Since: seen.since,
+			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, PublicKey: w.PublicKey, State: seen.state, Since: seen.since,
 			RTT: seen.path.RTT(), MTU: seen.search.MTU(),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
@@ -75,6 +75,9 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	return out
 }
 
+// fabricReturns is how long a fabric may be away while its tunnel works: for a restart.
+const fabricReturns = 30 * time.Second
+
 // judge returns why a peer cannot be reached, and what to do; empty if it can.
 func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	var seen sight
@@ -85,6 +88,8 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	}
 	fresh := !q.LastHandshake.IsZero() && p.now.Sub(q.LastHandshake) < sessionLife
 	switch {
+	case q.State == PathUp && !seen.path.Answers(p.now) && p.now.Sub(seen.path.LastAnswer()) > fabricReturns:
+		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.path.LastAnswer().UTC().Format(time.RFC3339))
 	case q.State == PathUp && seen.search.Blocked():
 		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: the network between has to pass %d bytes of UDP, or fragments", minMTU, q.Node, minMTU+wireGuardOverhead)
 	case q.State != PathDown:
@@ -103,19 +108,14 @@ func (f *Fabric) forget(p *pass) {
 	if p.layout.Overlay == (netip.Addr{}) {
 		return
 	}
-	keep, clusters := map[PublicKey]bool{}, map[string]bool{}
+	keep := map[PublicKey]bool{}
 	for _, w := range p.layout.Peers {
-		keep[w.PublicKey], clusters[w.Cluster] = true, true
+		keep[w.PublicKey] = true
 	}
 	for k := range f.dialers {
 		if !keep[k] {
 			delete(f.dialers, k)
 			delete(f.heard, k)
-		}
-	}
-	for c := range f.active {
-		if !clusters[c] {
-			delete(f.active, c)
 		}
 	}
 }
@@ -139,6 +139,8 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (
 		}
 	}
 	last, known := f.heard[w.PublicKey]
+	last = last.counted(p.now, have.ReceiveBytes+have.TransmitBytes)
+	f.heard[w.PublicKey] = last
 	if have.ReceiveBytes != last.bytes || !known {
 		// The first time, a session that can still be used counts. A lower counter means
 		// that the device is another one.
@@ -171,4 +173,18 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (
 
 func unmapPort(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// counted notes the count of bytes, at most twice a second: shorter spans tell nothing.
+func (h heard) counted(now time.Time, both int64) heard {
+	took := now.Sub(h.seen)
+	if !h.seen.IsZero() && took < 500*time.Millisecond {
+		return h
+	}
+	h.rate = 0
+	if !h.seen.IsZero() && both > h.both {
+		h.rate = float64(both-h.both) / took.Seconds()
+	}
+	h.both, h.seen = both, now
+	return h
 }

@@ -145,6 +145,7 @@ type rigNode struct {
 	underlay          netip.Addr
 	podCIDR           netip.Prefix
 	podAddr, bridge   netip.Addr
+	worker            bool // no gateway
 	wireguard, fabric *process
 }
 

@@ -49,6 +49,8 @@ type PeerStatus struct {
 	RTT   time.Duration
 	// MTU is the size of packets that pass the way to it; zero while it is not known.
 	MTU int
+	// Remote says that it is a gateway of another cluster.
+	Remote bool
 	// Active says that traffic to aliases of peers goes this way: to the
 	// gateway of the peer that is in use, or to the home node that carries it.
 	Active bool

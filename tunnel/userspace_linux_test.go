@@ -83,11 +83,11 @@ func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB, aliasOfDead = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"
-	dead := peering(b, a, aliasOfA, aliasOfDead)
+	dead := peering(b, aliasOfA, aliasOfDead)
 	dead.ClusterID = clusterID("z")
 	dead.Gateways = []Gateway{{Node: "gone", PublicKey: PublicKey{77}, Endpoints: []string{"172.31.0.77:51820"}}}
-	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB), dead))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
+	a.set(a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB), dead))
+	b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	b.up()
 
 	// 20,000 packets per second: a flood, but not one of the processor.

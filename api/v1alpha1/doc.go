@@ -57,6 +57,10 @@ const (
 	AnnotationClusterDomain = "entente.dev/cluster-domain"
 	// LabelVirtualNode marks nodes that stand for contracts: "true".
 	LabelVirtualNode = "entente.dev/virtual-node"
+	// LabelGateway says of a Node whether it is a gateway: "true" or "false". Where some have
+	// "true", these are the gateways and no others; else the agent chooses some of those
+	// that do not have "false".
+	LabelGateway = "entente.dev/gateway"
 	// PrefixPeerLabel begins the labels that a virtual node has of its ForeignCluster,
 	// so that a selector of ForeignClusters can be one of nodes. Providers cannot set
 	// such labels.

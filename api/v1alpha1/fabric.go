@@ -40,7 +40,8 @@ type FabricNodeSpec struct {
 	// derived.
 	// +optional
 	ClusterID string `json:"clusterID,omitempty"`
-	// gateway says whether the node speaks to other clusters for all nodes.
+	// gateway says whether the node holds tunnels to other clusters, and may carry the
+	// traffic of other nodes. Which gateway carries a peer's the nodes agree upon.
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
 }
@@ -68,7 +69,8 @@ type FabricNodeStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=peerID
-	// +kubebuilder:validation:MaxItems=512
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=600
 	Paths []FabricPath `json:"paths,omitempty"`
 	// problems is what is wrong on this node, where, and what to do next.
 	// +optional
@@ -83,11 +85,15 @@ type FabricNodeStatus struct {
 // FabricPath is a node's tunnel to one peer.
 type FabricPath struct {
 	// peerID is the peer's cluster ID. It is this cluster's own where the node
-	// reaches all peers through another node, the gateway.
+	// reaches peers through another node, a gateway.
 	PeerID string `json:"peerID"`
 	// node is the name of the node at the other end.
+	// +kubebuilder:default=""
+	Node string `json:"node"`
+	// standby says that this node does not carry the peer's traffic now, and would if
+	// the gateway that does were gone.
 	// +optional
-	Node string `json:"node,omitempty"`
+	Standby bool `json:"standby,omitempty"`
 	// state is Up, Down or Unknown, by probes answered inside the tunnel.
 	State string `json:"state"`
 	// message is why, and what to do next.

@@ -147,6 +147,9 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	if cfg.AliasPool, err = prefixFlag("alias-pool", o.aliasPool); err != nil {
 		return cfg, err
 	}
+	if cfg.Gateways < 1 || cfg.Gateways > 16 {
+		return cfg, fmt.Errorf("--gateways %d must be from 1 to 16", cfg.Gateways)
+	}
 	cfg.Namespace, cfg.Pod, cfg.PodUID = getenv("POD_NAMESPACE"), getenv("POD_NAME"), getenv("POD_UID")
 	if cfg.PodIP, err = netip.ParseAddr(getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
 		return cfg, errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
@@ -203,6 +206,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
 	flags.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
 	flags.StringArrayVar(&o.aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
 	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
 	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")

@@ -36,6 +36,8 @@ type Config struct {
 	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is prefixes of Services beside
 	// those that the API server has, AliasPool where aliases come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// Gateways is how many nodes are gateways where none is labelled as one.
+	Gateways int
 	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and looks for others
 	// there, on the interfaces DiscoveryInterfaces; default: see [mdns.DefaultInterface].
 	DiscoveryLAN        bool

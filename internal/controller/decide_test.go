@@ -18,105 +18,48 @@ import (
 
 var now = peertest.Now
 
-func TestElectGateway(t *testing.T) {
+func TestGatewaysAreChosen(t *testing.T) {
 	t.Parallel()
-	node := func(name string, gateway bool, age time.Duration) v1alpha1.FabricNode {
-		n := v1alpha1.FabricNode{}
-		n.Name, n.Spec.ClusterID, n.Spec.Gateway = name, "self", gateway
-		n.Status.PublicKey, n.Status.ObservedAt = "key", metav1.NewTime(now.Add(-age))
+	type candidate = gatewayCandidate
+	node := func(name string, edit ...func(*candidate)) candidate {
+		n := candidate{name: name, able: true, works: true, free: true}
+		for _, e := range edit {
+			e(&n)
+		}
 		return n
 	}
-	says := func(n v1alpha1.FabricNode, state, gateway string) v1alpha1.FabricNode {
-		n.Status.Paths = []v1alpha1.FabricPath{{PeerID: "self", Node: gateway, State: state}}
-		return n
-	}
-	type nodes = []v1alpha1.FabricNode
-	long := now.Add(-time.Hour)
-	settled := Election{Began: long, Chosen: long, Gateway: "a"}
-	doubted := settled
-	doubted.Failing = now.Add(-gatewayPatience)
+	labelled := func(as string) func(*candidate) { return func(n *candidate) { n.label = as } }
+	gateway := func(n *candidate) { n.gateway = true }
+	dead := func(n *candidate) { n.works = false }
+	external := func(n *candidate) { n.external = true }
+	tainted := func(n *candidate) { n.free = false }
+	keyless := func(n *candidate) { n.able = false }
 	for name, tc := range map[string]struct {
-		nodes    nodes
-		before   Election
-		notReady []string
-		want     string
-		fails    bool // there is evidence against it, which does not last yet
+		nodes   []candidate
+		failing failures
+		want    string
 	}{
-		"no node is no gateway":                  {},
-		"the first by name is chosen":            {nodes: nodes{node("b", false, 0), node("a", false, 0)}, want: "a"},
-		"a node that is Ready is preferred":      {nodes: nodes{node("a", false, 0), node("b", false, 0)}, notReady: []string{"a"}, want: "b"},
-		"at first one that is not Ready will do": {nodes: nodes{node("a", false, 0)}, notReady: []string{"a"}, want: "a"},
-		"a node without a key is not chosen": {nodes: func() nodes {
-			n := node("a", false, 0)
-			n.Status.PublicKey = ""
-			return nodes{n}
-		}()},
-		"the gateway stays":                     {nodes: nodes{node("a", false, 0), node("b", true, 0)}, want: "b"},
-		"a silent gateway gives way":            {nodes: nodes{node("a", true, time.Hour), node("b", false, 0)}, before: doubted, want: "b"},
-		"when all are silent the gateway stays": {nodes: nodes{node("a", false, time.Hour), node("b", true, time.Hour)}, before: Election{Began: long}, want: "b", fails: true},
-		"silence from before this process listened says nothing": {
-			nodes: nodes{node("a", true, time.Hour), node("b", false, 0)}, want: "a",
-		},
-		"of two gateways the one that lives stays": {nodes: nodes{node("a", true, time.Hour), node("b", true, 0)}, want: "b"},
-		"of two gateways the chosen one stays":     {nodes: nodes{node("a", true, 0), node("b", true, 0)}, before: Election{Began: long, Gateway: "b"}, want: "b"},
-		"lost probes are evidence": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, before: settled, want: "a", fails: true,
-		},
-		"evidence that lasts replaces the gateway": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, before: doubted, want: "b",
-		},
-		"evidence that is refuted is forgotten": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Up", "a")}, before: doubted, want: "a",
-		},
-		"what most nodes reach stays": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a"), says(node("c", false, 0), "Up", "a")}, before: doubted, want: "a",
-		},
-		"a node that is dead itself has no say": {
-			nodes:  nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a"), says(node("c", false, 0), "Up", "a")},
-			before: doubted, notReady: []string{"c"}, want: "b",
-		},
-		"probes to another node are none to the gateway": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "x")}, before: doubted, want: "a",
-		},
-		"who is reached stays though its Node is not Ready and its fabric is silent": {
-			nodes:  nodes{node("a", true, time.Hour), says(node("b", false, 0), "Up", "a")},
-			before: doubted, notReady: []string{"a"}, want: "a",
-		},
-		"a Node that is not Ready gives way when no probe speaks for it": {
-			nodes: nodes{node("a", true, 0), node("b", false, 0)}, before: doubted, notReady: []string{"a"}, want: "b",
-		},
-		"when no Node is Ready the gateway stays": {
-			nodes: nodes{node("a", true, 0), node("b", false, 0)}, before: doubted, notReady: []string{"a", "b"}, want: "a", fails: true,
-		},
-		"a new gateway has time to settle": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, want: "a", fails: true,
-			before: Election{Began: long, Gateway: "a", Chosen: now.Add(-gatewayPatience), Failing: now.Add(-gatewayPatience), Moves: 1},
-		},
-		"where nothing helps the gateway moves ever less": {
-			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, want: "a", fails: true,
-			before: Election{Began: long, Gateway: "a", Chosen: now.Add(-gatewaySettles), Failing: now.Add(-gatewayPatience), Moves: 2},
-		},
-		"one that was replaced is not chosen until it reports again": {
-			nodes:  nodes{node("a", false, time.Second), node("b", true, 0), says(node("c", false, 0), "Down", "b")},
-			before: Election{Began: long, Gateway: "b", Failing: now.Add(-gatewayPatience), Replaced: map[string]time.Time{"a": now.Add(-time.Second)}}, want: "c",
-		},
-		"one that was replaced and reports again can be chosen": {
-			nodes:  nodes{node("a", false, 0), node("b", true, 0), says(node("c", false, 0), "Down", "b")},
-			before: Election{Began: long, Gateway: "b", Failing: now.Add(-gatewayPatience), Replaced: map[string]time.Time{"a": now.Add(-time.Second)}}, want: "a",
-		},
+		"no node is no gateway":                                {},
+		"the first by name":                                    {nodes: []candidate{node("c"), node("b"), node("a")}, want: "a b"},
+		"no more than there are":                               {nodes: []candidate{node("a")}, want: "a"},
+		"those that work first":                                {nodes: []candidate{node("a", dead), node("b"), node("c")}, want: "b c"},
+		"one that does not work where there is no other":       {nodes: []candidate{node("a", dead)}, want: "a"},
+		"none without a key":                                   {nodes: []candidate{node("a", keyless), node("b")}, want: "b"},
+		"those that are labelled, and no others":               {nodes: []candidate{node("a"), node("b", labelled("true")), node("c", gateway)}, want: "b"},
+		"all that are labelled, however many":                  {nodes: []candidate{node("a", labelled("true")), node("b", labelled("true")), node("c", labelled("true"), dead, keyless)}, want: "a b c"},
+		"none that is labelled otherwise":                      {nodes: []candidate{node("a", labelled("false"), gateway), node("b"), node("c", labelled("sometimes"))}, want: "b"},
+		"those with an external address first":                 {nodes: []candidate{node("a", gateway), node("b", gateway), node("c", external)}, want: "a c"},
+		"those that are free of taints before others":          {nodes: []candidate{node("a", tainted), node("b"), node("c")}, want: "b c"},
+		"those that are gateways stay":                         {nodes: []candidate{node("a"), node("b", gateway), node("c", gateway)}, want: "b c"},
+		"one that died a moment ago stays":                     {nodes: []candidate{node("a"), node("b", gateway), node("c", gateway, dead)}, failing: failures{"c": now.Add(-time.Minute)}, want: "b c"},
+		"one that died long ago gives way":                     {nodes: []candidate{node("a"), node("b", gateway), node("c", gateway, dead)}, failing: failures{"c": now.Add(-gatewayPatience)}, want: "a b"},
+		"one that died long ago stays where there is no other": {nodes: []candidate{node("b", gateway), node("c", gateway, dead)}, failing: failures{"c": now.Add(-gatewayPatience)}, want: "b c"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ready := map[string]bool{}
-			for _, n := range tc.nodes {
-				ready[n.Name] = !slices.Contains(tc.notReady, n.Name)
-			}
-			got := tc.before.Next(tc.nodes, ready, now)
-			if got.Gateway != tc.want {
-				t.Errorf("gateway is %q, want %q", got.Gateway, tc.want)
-			}
-			if fails := !got.Failing.IsZero(); fails != tc.fails {
-				t.Errorf("evidence against the gateway: %t, want %t", fails, tc.fails)
+			got := strings.Join(slices.Sorted(maps.Keys(chooseGateways(tc.nodes, tc.failing, 2, now))), " ")
+			if got != tc.want {
+				t.Errorf("gateways are %q, want %q", got, tc.want)
 			}
 		})
 	}

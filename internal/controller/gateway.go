@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -19,20 +18,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Gateways chooses which node speaks to other clusters, and forgets the
-// FabricNodes of nodes that are gone.
+// Gateways chooses which nodes hold tunnels to other clusters, and forgets the
+// FabricNodes of nodes that are gone. Which of them carries a peer's traffic the nodes
+// agree upon without an API server, within a second of the death of one: see package tunnel.
 type Gateways struct {
 	Client client.Client
 	// Self is this cluster's ID, which the fabric learns from its FabricNode.
 	Self peering.ClusterID
+	// Most is how many gateways are chosen where no Node is labelled as one.
+	Most int
 	// Silent is called when the fabric of a gateway fell silent, or is heard of again:
 	// when that is so changes no object.
 	Silent func()
 	Now    func() time.Time
 
 	// silent is the gateways whose fabrics are.
-	silent   []string
-	election Election
+	silent  []string
+	failing failures
 }
 
 // SetupWithManager registers the reconciler.
@@ -40,7 +42,7 @@ func (r *Gateways) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("gateways").
 		Watches(&v1alpha1.FabricNode{}, allAsOne("gateways")).
-		Watches(&corev1.Node{}, allAsOne("gateways"), onlyReadiness()).
+		Watches(&corev1.Node{}, allAsOne("gateways"), gatewayMatters()).
 		Complete(r)
 }
 
@@ -51,7 +53,7 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
 	var alive []v1alpha1.FabricNode
-	ready := map[string]bool{}
+	var candidates []gatewayCandidate
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		var node corev1.Node
@@ -65,23 +67,22 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 			return reconcile.Result{}, fmt.Errorf("read node %s: %w", n.Name, err)
 		default:
 			alive = append(alive, *n)
-			ready[n.Name] = isReady(&node)
+			candidates = append(candidates, candidateOf(n, &node, r.Now()))
 		}
 	}
-	before := r.election.Gateway
-	r.election = r.election.Next(alive, ready, r.Now())
-	chosen := r.election.Gateway
-	if before != "" && chosen != before {
-		ctrl.LoggerFrom(ctx).Info("another node is the gateway", "node", chosen, "before", before)
-	}
-	// The new gateway is named before the old one is not one any more: there is never none.
-	if i := slices.IndexFunc(alive, func(n v1alpha1.FabricNode) bool { return n.Name == chosen }); i > 0 {
-		alive[0], alive[i] = alive[i], alive[0]
-	}
+	r.failing = r.failing.next(candidates, r.Now())
+	chosen := chooseGateways(candidates, r.failing, r.Most, r.Now())
+	// New gateways are named before the old ones are not any more: there is never none.
+	slices.SortStableFunc(alive, func(a, b v1alpha1.FabricNode) int {
+		return compareBool(chosen[b.Name], chosen[a.Name])
+	})
 	for i := range alive {
 		n := &alive[i]
+		if n.Spec.Gateway != chosen[n.Name] {
+			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", chosen[n.Name])
+		}
 		before := n.DeepCopy()
-		n.Spec = v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), Gateway: n.Name == chosen}
+		n.Spec.ClusterID, n.Spec.Gateway = string(r.Self), chosen[n.Name]
 		if err := store.Patch(ctx, r.Client, before, n); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -90,7 +91,102 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		r.silent = now
 		r.Silent()
 	}
-	return reconcile.Result{RequeueAfter: r.election.again(r.Now())}, nil
+	return reconcile.Result{RequeueAfter: fabricFresh / 3}, nil
+}
+
+// gatewayCandidate is what of a node says whether it should be a gateway.
+type gatewayCandidate struct {
+	name string
+	// label is the value of its label v1alpha1.LabelGateway; empty if it has none.
+	label string
+	// gateway says that it is one.
+	gateway bool
+	// able says that its fabric has announced a key, works that its Node is Ready and that its
+	// fabric was heard of lately.
+	able, works bool
+	// external says that it has an address that others can dial, free that no taint or
+	// cordon keeps ordinary pods off it.
+	external, free bool
+}
+
+func candidateOf(n *v1alpha1.FabricNode, node *corev1.Node, now time.Time) gatewayCandidate {
+	return gatewayCandidate{
+		name: n.Name, label: node.Labels[v1alpha1.LabelGateway], gateway: n.Spec.Gateway,
+		able: n.Status.PublicKey != "", works: isReady(node) && !isSilent(n, now),
+		external: slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeExternalIP }),
+		free:     isFree(node),
+	}
+}
+
+// isFree says that no taint keeps pods off a node. Those that say that it is not ready count
+// elsewhere, and in time.
+func isFree(n *corev1.Node) bool {
+	return !n.Spec.Unschedulable && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeNotReady && t.Key != corev1.TaintNodeUnreachable
+	})
+}
+
+// failures is since when nodes do not work, by name.
+type failures map[string]time.Time
+
+func (f failures) next(nodes []gatewayCandidate, now time.Time) failures {
+	out := failures{}
+	for _, n := range nodes {
+		if n.works {
+			continue
+		}
+		out[n.name] = now
+		if since, known := f[n.name]; known {
+			out[n.name] = since
+		}
+	}
+	return out
+}
+
+// lasts says that a node has not worked for so long that another should be a gateway in its
+// place.
+func (f failures) lasts(name string, now time.Time) bool {
+	since, failing := f[name]
+	return failing && now.Sub(since) >= gatewayPatience
+}
+
+// chooseGateways returns which nodes are gateways: those that are labelled so, if any are; else
+// so many, of those that are not labelled otherwise: with an external address before others, on
+// which pods may run, that work, and that are gateways already.
+func chooseGateways(nodes []gatewayCandidate, failing failures, most int, now time.Time) map[string]bool {
+	var wanted, able []gatewayCandidate
+	for _, n := range nodes {
+		if n.label == "true" {
+			wanted = append(wanted, n)
+		}
+		if n.label == "" && (n.able || n.gateway) {
+			able = append(able, n)
+		}
+	}
+	if len(wanted) == 0 {
+		slices.SortFunc(able, func(a, b gatewayCandidate) int {
+			worksA, worksB := a.works || a.gateway && !failing.lasts(a.name, now), b.works || b.gateway && !failing.lasts(b.name, now)
+			return cmp.Or(
+				compareBool(worksB, worksA), compareBool(b.external, a.external), compareBool(b.free, a.free),
+				compareBool(b.gateway, a.gateway), cmp.Compare(a.name, b.name))
+		})
+		wanted = able[:min(len(able), most)]
+	}
+	chosen := map[string]bool{}
+	for _, n := range wanted {
+		chosen[n.name] = true
+	}
+	return chosen
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 // silentGateways returns the gateways whose fabrics were not heard of lately, sorted.
@@ -107,115 +203,6 @@ func silentGateways(nodes []v1alpha1.FabricNode, now time.Time) []string {
 
 func isSilent(n *v1alpha1.FabricNode, now time.Time) bool {
 	return now.Sub(n.Status.ObservedAt.Time) > fabricFresh
-}
-
-// Election is which node is the gateway, and what the choice depends on besides the
-// nodes: a gateway is replaced by evidence that lasts, and silence counts only as far
-// as this process has listened. The zero value knows nothing.
-type Election struct {
-	// Gateway is the name of the chosen node; empty if there is none to choose.
-	Gateway string
-	// Began is when this process began to listen, Chosen when it chose the gateway;
-	// zero if it found it.
-	Began, Chosen time.Time
-	// Failing is since when there is evidence against the gateway; zero if there is none.
-	Failing time.Time
-	// Moves is how often the gateway was replaced lately. Each time the next one has
-	// longer to settle, so that where nothing helps the gateway does not move all the time.
-	Moves int
-	// Replaced is the gateways that were replaced, with the time of their last report.
-	// They are not chosen until they report again.
-	Replaced map[string]time.Time
-}
-
-// Next returns the election after another look. ready says of each node whether its
-// Node is Ready.
-//
-// What counts is what the other nodes' probes say of the gateway, for that is the way
-// of their pods' traffic: as long as at least half of those that say anything reach it,
-// it stays, whatever else is said of it. If none says anything, a Node that is not
-// Ready and a fabric that does not report count against it.
-func (e Election) Next(nodes []v1alpha1.FabricNode, ready map[string]bool, now time.Time) Election {
-	if e.Began.IsZero() {
-		e.Began = now
-	}
-	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
-	e.Replaced = maps.Clone(e.Replaced)
-	maps.DeleteFunc(e.Replaced, func(name string, report time.Time) bool {
-		i := slices.IndexFunc(nodes, func(n v1alpha1.FabricNode) bool { return n.Name == name })
-		return i < 0 || !nodes[i].Status.ObservedAt.Time.Equal(report)
-	})
-	current := e.current(nodes, now)
-	if current == nil {
-		return e.choose(able(nodes, ready, e.Replaced, "", now), now)
-	}
-	if current.Name != e.Gateway {
-		e.Gateway, e.Failing = current.Name, time.Time{}
-	}
-	reached, lost := reach(nodes, current.Name, ready, now)
-	failing := len(lost) > len(reached)
-	if len(lost)+len(reached) == 0 {
-		failing = !ready[current.Name] || current.Status.PublicKey == "" || (isSilent(current, now) && now.Sub(e.Began) > fabricFresh)
-	}
-	switch {
-	case !failing:
-		e.Failing = time.Time{}
-		if now.Sub(e.Chosen) > gatewaySettles<<(maxGatewayMoves+1) {
-			e.Moves = 0
-		}
-		return e
-	case e.Failing.IsZero():
-		e.Failing = now
-	}
-	next := able(nodes, ready, e.Replaced, current.Name, now)
-	if now.Sub(e.Failing) < gatewayPatience || now.Sub(e.Chosen) < e.settles() || next == nil || !ready[next.Name] {
-		return e
-	}
-	if e.Replaced == nil {
-		e.Replaced = map[string]time.Time{}
-	}
-	e.Replaced[current.Name] = current.Status.ObservedAt.Time
-	e.Moves++
-	return e.choose(next, now)
-}
-
-// current returns the node that is the gateway; nil if none is.
-func (e Election) current(nodes []v1alpha1.FabricNode, now time.Time) *v1alpha1.FabricNode {
-	var current *v1alpha1.FabricNode
-	for i := range nodes {
-		n := &nodes[i]
-		if n.Spec.Gateway && (current == nil || n.Name == e.Gateway || (current.Name != e.Gateway && isSilent(current, now) && !isSilent(n, now))) {
-			current = n
-		}
-	}
-	return current
-}
-
-func (e Election) choose(n *v1alpha1.FabricNode, now time.Time) Election {
-	e.Gateway, e.Failing = "", time.Time{}
-	if n != nil {
-		e.Gateway, e.Chosen = n.Name, now
-	}
-	return e
-}
-
-// able returns the first node by name that can be the gateway, one that is Ready if
-// there is any; nil if none can.
-func able(nodes []v1alpha1.FabricNode, ready map[string]bool, replaced map[string]time.Time, not string, now time.Time) *v1alpha1.FabricNode {
-	var first *v1alpha1.FabricNode
-	for i := range nodes {
-		n := &nodes[i]
-		if _, failed := replaced[n.Name]; failed || n.Name == not || n.Status.PublicKey == "" || isSilent(n, now) {
-			continue
-		}
-		if ready[n.Name] {
-			return n
-		}
-		if first == nil {
-			first = n
-		}
-	}
-	return first
 }
 
 // reach returns the other nodes that reach a gateway by their probes, and those that
@@ -240,21 +227,4 @@ func reach(nodes []v1alpha1.FabricNode, gateway string, ready map[string]bool, n
 		}
 	}
 	return reached, lost
-}
-
-// settles is how long the gateway has for its tunnels to come up.
-func (e Election) settles() time.Duration {
-	return gatewaySettles << min(max(e.Moves-1, 0), maxGatewayMoves)
-}
-
-// again returns when to look again.
-func (e Election) again(now time.Time) time.Duration {
-	if e.Failing.IsZero() {
-		return fabricFresh / 3
-	}
-	left := max(gatewayPatience-now.Sub(e.Failing), e.settles()-now.Sub(e.Chosen))
-	if left <= 0 {
-		return gatewayPatience // there is no other node to choose
-	}
-	return left
 }

@@ -4,18 +4,10 @@ import (
 	"time"
 )
 
-// Times of the choice of a gateway. A gateway that dies is noticed by the other nodes'
-// probes within 4 s and replaced gatewayPatience later.
-const (
-	// gatewayPatience is how long there must be evidence against a gateway until it is
-	// replaced: a fabric that restarts, or a network that stops for a moment, moves
-	// nothing.
-	gatewayPatience = 5 * time.Second
-	// gatewaySettles is how long a new gateway has for its tunnels to come up, twice as
-	// long each time that it was of no use, maxGatewayMoves times.
-	gatewaySettles  = 20 * time.Second
-	maxGatewayMoves = 4
-)
+// gatewayPatience is how long a gateway's Node has not to be Ready, or its fabric to be silent,
+// until another node is made a gateway in its place. Nothing waits for that: another gateway
+// carries its traffic meanwhile.
+const gatewayPatience = 5 * time.Minute
 
 // peerWorkers is how many peers are looked at at once: what takes time is the API
 // server's answers, one after the other.

@@ -189,21 +189,24 @@ func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, e
 	if before.Spec != after.Spec || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
-	type path struct{ node, state, message string }
-	paths := func(n *v1alpha1.FabricNode) map[string]path {
-		out := make(map[string]path, len(n.Status.Paths))
+	type path struct{ peer, node, state, message string }
+	paths := func(n *v1alpha1.FabricNode) map[path]bool {
+		out := make(map[path]bool, len(n.Status.Paths))
 		for _, p := range n.Status.Paths {
-			out[p.PeerID] = path{p.Node, p.State, p.Message}
+			state := p.State
+			if p.Standby {
+				state += " on standby"
+			}
+			out[path{p.PeerID, p.Node, state, p.Message}] = true
 		}
 		return out
 	}
 	was, is := paths(before), paths(after)
 	peers = map[string]bool{}
-	for _, side := range []map[string]path{was, is} {
-		for id := range side {
-			old, had := was[id]
-			if now, has := is[id]; had != has || old != now {
-				peers[id] = true
+	for _, side := range []map[path]bool{was, is} {
+		for p := range side {
+			if was[p] != is[p] {
+				peers[p.peer] = true
 			}
 		}
 	}

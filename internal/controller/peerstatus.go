@@ -367,6 +367,7 @@ func network(v PeerSnapshot) metav1.Condition {
 		return store.Condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
 	}
 	gateways, stale, cut := 0, "", ""
+	var worst *metav1.Condition
 	for _, n := range v.FabricNodes {
 		if !n.Spec.Gateway {
 			continue
@@ -382,9 +383,10 @@ func network(v PeerSnapshot) metav1.Condition {
 			continue
 		}
 		for _, p := range n.Status.Paths {
-			if p.PeerID != v.Peer.Spec.ClusterID {
+			if p.PeerID != v.Peer.Spec.ClusterID || p.Standby {
 				continue
 			}
+			reason := "Probing"
 			switch p.State {
 			case "Up":
 				text := fmt.Sprintf("probes through the tunnel of node %s are answered", n.Name)
@@ -393,12 +395,14 @@ func network(v PeerSnapshot) metav1.Condition {
 				}
 				return store.Condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{text, v.TunnelLacks}))
 			case "Down":
-				return store.Condition(kind, metav1.ConditionFalse, "ProbesLost", joinTexts([]string{p.Message, v.TunnelLacks}))
+				reason = "ProbesLost"
 			}
-			return store.Condition(kind, metav1.ConditionFalse, "Probing", joinTexts([]string{p.Message, v.TunnelLacks}))
+			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{p.Message, v.TunnelLacks})))
 		}
 	}
 	switch {
+	case worst != nil:
+		return *worst
 	case gateways == 0:
 		return store.Condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
 	case cut != "":

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -185,6 +186,7 @@ func TestFabricChangesNamesThePeers(t *testing.T) {
 		"round trips":        {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[0].RoundTripMicroseconds = 7 }},
 		"the order of paths": {change: func(n *v1alpha1.FabricNode) { slices.Reverse(n.Status.Paths) }},
 		"one path":           {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[0].State = "Down" }, peers: []string{"a"}},
+		"that it stands by":  {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[0].Standby = true }, peers: []string{"a"}},
 		"why it is down":     {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[1].Message = "no endpoint" }, peers: []string{"b"}},
 		"another path": {change: func(n *v1alpha1.FabricNode) {
 			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "c"})
@@ -217,7 +219,7 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 		Status: v1alpha1.FabricNodeStatus{PublicKey: "key", ObservedAt: metav1.NewTime(now)},
 	}
 	c := peertest.Client(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-	r := &Gateways{Client: c, Self: "self", Silent: func() { told++ }, Now: func() time.Time { return clock }}
+	r := &Gateways{Client: c, Self: "self", Most: 1, Silent: func() { told++ }, Now: func() time.Time { return clock }}
 	look := func(after time.Duration, want int, what string) {
 		t.Helper()
 		clock = clock.Add(after)
@@ -243,61 +245,51 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 	look(time.Second, 2, "it is heard of again")
 }
 
-// A gateway that dies is replaced within 15 s: its neighbours report lost probes 5 s
-// after its death at the latest.
-func TestGatewayThatDiesIsReplaced(t *testing.T) {
+// A gateway that is dead for long gives its place to another node, and one that is dead for a
+// moment does not: others carry its traffic.
+func TestGatewayThatStaysDeadIsReplaced(t *testing.T) {
 	t.Parallel()
 	clock := now
 	fabric := func(name string, gateway bool) *v1alpha1.FabricNode {
 		n := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: gateway}}
-		n.Status = v1alpha1.FabricNodeStatus{PublicKey: "key-" + name, ObservedAt: metav1.NewTime(now)}
-		if !gateway {
-			n.Status.Paths = []v1alpha1.FabricPath{{PeerID: "self", Node: "n1", State: "Up"}}
-		}
+		n.Status = v1alpha1.FabricNodeStatus{PublicKey: "key-" + name, ObservedAt: metav1.NewTime(now.Add(time.Hour))}
 		return n
 	}
-	node := func(name string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
 	}
-	c := peertest.Client(t, fabric("n1", true), fabric("n2", false), fabric("n3", false), node("n1"), node("n2"), node("n3"))
-	r := &Gateways{Client: c, Self: "self", Silent: func() {}, Now: func() time.Time { return clock }}
-	gateway := func() (names []string, again time.Duration) {
+	c := peertest.Client(t, fabric("n1", true), fabric("n2", true), fabric("n3", false),
+		node("n1", corev1.ConditionFalse), node("n2", corev1.ConditionTrue), node("n3", corev1.ConditionTrue))
+	r := &Gateways{Client: c, Self: "self", Most: 2, Silent: func() {}, Now: func() time.Time { return clock }}
+	gateways := func() string {
 		t.Helper()
 		result, err := r.Reconcile(t.Context(), reconcile.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		if result.RequeueAfter == 0 || result.RequeueAfter > gatewayPatience {
+			t.Errorf("looks again after %s", result.RequeueAfter)
+		}
 		var list v1alpha1.FabricNodeList
 		if err := c.List(t.Context(), &list); err != nil {
 			t.Fatal(err)
 		}
+		var names []string
 		for _, n := range list.Items {
 			if n.Spec.Gateway {
 				names = append(names, n.Name)
 			}
 		}
-		return names, result.RequeueAfter
+		return strings.Join(names, " ")
 	}
-	gateway()
-	clock = clock.Add(time.Minute)
-	died := clock
-	clock = clock.Add(5 * time.Second)
-	for _, name := range []string{"n2", "n3"} {
-		var n v1alpha1.FabricNode
-		if err := c.Get(t.Context(), client.ObjectKey{Name: name}, &n); err != nil {
-			t.Fatal(err)
-		}
-		n.Status.Paths[0].State, n.Status.ObservedAt = "Down", metav1.NewTime(clock)
-		if err := c.Update(t.Context(), &n); err != nil {
-			t.Fatal(err)
+	for after, want := range map[time.Duration]string{0: "n1 n2", gatewayPatience - time.Second: "n1 n2"} {
+		clock = now.Add(after)
+		if got := gateways(); got != want {
+			t.Errorf("after %s the gateways are %s, want %s", after, got, want)
 		}
 	}
-	names, again := gateway()
-	for slices.Equal(names, []string{"n1"}) && clock.Sub(died) < time.Minute {
-		clock = clock.Add(again)
-		names, again = gateway()
-	}
-	if !slices.Equal(names, []string{"n2"}) || clock.Sub(died) > 15*time.Second {
-		t.Errorf("after %s the gateway is %v, want n2 within 15 s", clock.Sub(died), names)
+	clock = now.Add(2 * gatewayPatience)
+	if got := gateways(); got != "n2 n3" {
+		t.Errorf("in the end the gateways are %s, want n2 n3", got)
 	}
 }

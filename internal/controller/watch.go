@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
 // allAsOne maps every object to one request: for reconcilers that look at all.
@@ -26,6 +28,15 @@ func allAsOne(name string) handler.EventHandler {
 func onlyReadiness() builder.Predicates {
 	return updates(func(before, after client.Object) bool {
 		return isReady(before.(*corev1.Node)) != isReady(after.(*corev1.Node))
+	})
+}
+
+// gatewayMatters lets updates of Nodes pass that can change whether one is a gateway.
+func gatewayMatters() builder.Predicates {
+	return updates(func(before, after client.Object) bool {
+		was, is := before.(*corev1.Node), after.(*corev1.Node)
+		return isReady(was) != isReady(is) || isFree(was) != isFree(is) ||
+			was.Labels[v1alpha1.LabelGateway] != is.Labels[v1alpha1.LabelGateway] || !slices.Equal(was.Status.Addresses, is.Status.Addresses)
 	})
 }
 

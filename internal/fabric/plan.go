@@ -3,6 +3,7 @@ package fabric
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -24,8 +25,8 @@ import (
 type Known struct {
 	// Keys is the preshared key of each Tunnel.
 	Keys map[types.UID]tunnel.PresharedKey
-	// Carrier is the node that carries the traffic to all peers.
-	Carrier string
+	// Gateways are the nodes that were gateways when there last were any.
+	Gateways []string
 }
 
 // Update returns what is known after another look. secret is the data of the fabric's
@@ -41,17 +42,19 @@ func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, se
 		}
 	}
 	for i := range nodes {
-		if nodes[i].Spec.Gateway && (out.Carrier == "" || nodes[i].Name < out.Carrier) {
-			out.Carrier = nodes[i].Name
+		if nodes[i].Spec.Gateway {
+			out.Gateways = append(out.Gateways, nodes[i].Name)
 		}
 	}
-	out.Carrier = cmp.Or(out.Carrier, k.Carrier)
+	if len(out.Gateways) == 0 {
+		out.Gateways = k.Gateways
+	}
 	return out
 }
 
 // Desired returns what a node's fabric should do. It is nil, and the fabric goes on
 // as it is, as long as the agent has not written to the FabricNodes which cluster this
-// is and which node is the gateway.
+// is and which nodes are gateways.
 func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
 	desired := &tunnel.Desired{Node: name}
 	for i := range nodes {
@@ -59,12 +62,12 @@ func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunne
 			desired.ClusterID = nodes[i].Spec.ClusterID
 		}
 	}
-	if desired.ClusterID == "" || (known.Carrier == "" && len(tunnels) > 0) {
+	if desired.ClusterID == "" || (len(known.Gateways) == 0 && len(tunnels) > 0) {
 		return nil
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		node := tunnel.Node{Name: n.Name, Endpoints: n.Status.Endpoints, Gateway: n.Spec.Gateway}
+		node := tunnel.Node{Name: n.Name, Endpoints: n.Status.Endpoints, Gateway: slices.Contains(known.Gateways, n.Name)}
 		if key, err := tunnel.ParsePublicKey(n.Status.PublicKey); err == nil {
 			node.PublicKey = key
 		}
@@ -80,7 +83,7 @@ func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunne
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for i := range ordered {
-		peer := peerOf(&ordered[i].Spec, known.Carrier)
+		peer := peerOf(&ordered[i].Spec)
 		key, ok := known.Keys[ordered[i].UID]
 		peer.PresharedKey, peer.KeyMissing = key, !ok
 		desired.Peers = append(desired.Peers, peer)
@@ -88,8 +91,8 @@ func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunne
 	return desired
 }
 
-func peerOf(spec *v1alpha1.TunnelSpec, via string) tunnel.Peer {
-	peer := tunnel.Peer{ClusterID: spec.PeerID, Via: via}
+func peerOf(spec *v1alpha1.TunnelSpec) tunnel.Peer {
+	peer := tunnel.Peer{ClusterID: spec.PeerID}
 	for _, g := range spec.Gateways {
 		key, err := tunnel.ParsePublicKey(g.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(g.Overlay)
@@ -159,14 +162,34 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		}
 	}
 	for _, p := range s.Peers {
-		if !p.Active {
+		if p.Active {
+			status.Paths = append(status.Paths, pathOf(p, told[p.Cluster]))
+		}
+	}
+	for _, p := range standby(s.Peers) {
+		path := pathOf(p, told[p.Cluster])
+		path.Standby = true
+		status.Paths = append(status.Paths, path)
+	}
+	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
+		return cmp.Or(cmp.Compare(a.PeerID, b.PeerID), cmp.Compare(a.Node, b.Node))
+	})
+	return status
+}
+
+// standby returns, of each peer to whose gateways a node has tunnels and whose traffic it does
+// not carry, the one that is best reached.
+func standby(peers []tunnel.PeerStatus) []tunnel.PeerStatus {
+	best := map[string]tunnel.PeerStatus{}
+	for _, p := range peers {
+		if !p.Remote || slices.ContainsFunc(peers, func(q tunnel.PeerStatus) bool { return q.Cluster == p.Cluster && q.Active }) {
 			continue
 		}
-		status.Paths = append(status.Paths, pathOf(p, told[p.Cluster]))
+		if q, ok := best[p.Cluster]; !ok || q.State != tunnel.PathUp && p.State == tunnel.PathUp {
+			best[p.Cluster] = p
+		}
 	}
-	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int { return cmp.Compare(a.PeerID, b.PeerID) })
-	status.Paths = slices.CompactFunc(status.Paths, func(a, b v1alpha1.FabricPath) bool { return a.PeerID == b.PeerID })
-	return status
+	return slices.Collect(maps.Values(best))
 }
 
 func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {

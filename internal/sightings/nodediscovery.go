@@ -29,6 +29,8 @@ const (
 	// lanHandover is for how long at most the node that was the gateway before goes on
 	// with discovery while the one that is has not settled.
 	lanHandover = time.Minute
+	// lanFresh is how old a fabric's word may be: it writes each minute.
+	lanFresh = 3 * time.Minute
 	// lanLook is how often it is looked whether what is published changed.
 	lanLook = 5 * time.Second
 )
@@ -105,8 +107,43 @@ type nodeDiscoveryPlan struct {
 	change, remove []*v1alpha1.NodeDiscovery
 }
 
+// listener is the gateway that listens on LANs: one that is reached and heard of, that does so
+// already, the first by name; empty if no node is a gateway.
+func listener(nodes []v1alpha1.FabricNode, have map[string]*v1alpha1.NodeDiscovery, now time.Time) string {
+	var gateways []*v1alpha1.FabricNode
+	dead := map[string]bool{}
+	for i := range nodes {
+		n := &nodes[i]
+		fresh := now.Sub(n.Status.ObservedAt.Time) < lanFresh
+		if n.Spec.Gateway && n.DeletionTimestamp.IsZero() {
+			gateways = append(gateways, n)
+			dead[n.Name] = dead[n.Name] || !fresh
+		}
+		for _, p := range n.Status.Paths {
+			if fresh && p.PeerID == n.Spec.ClusterID && p.State == "Down" {
+				dead[p.Node] = true
+			}
+		}
+	}
+	if len(gateways) == 0 {
+		return ""
+	}
+	order := func(n *v1alpha1.FabricNode) int {
+		switch {
+		case dead[n.Name]:
+			return 2
+		case have[n.Name] == nil:
+			return 1
+		}
+		return 0
+	}
+	return slices.MinFunc(gateways, func(a, b *v1alpha1.FabricNode) int {
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.Name, b.Name))
+	}).Name
+}
+
 // planNodeDiscoveries decides which NodeDiscoveries there are. The node that was the
-// gateway before goes on until the one that is has listened for a while, so that what is
+// listener before goes on until the one that is has listened for a while, so that what is
 // found does not go and come again.
 func planNodeDiscoveries(want *v1alpha1.NodeDiscoverySpec, nodes []v1alpha1.FabricNode, have []v1alpha1.NodeDiscovery, now time.Time) nodeDiscoveryPlan {
 	var plan nodeDiscoveryPlan
@@ -114,31 +151,22 @@ func planNodeDiscoveries(want *v1alpha1.NodeDiscoverySpec, nodes []v1alpha1.Fabr
 	for i := range have {
 		at[have[i].Name] = &have[i]
 	}
-	gateways, settled := map[string]bool{}, false
-	for i := range nodes {
-		name := nodes[i].Name
-		if want == nil || !nodes[i].Spec.Gateway || !nodes[i].DeletionTimestamp.IsZero() {
-			continue
-		}
-		gateways[name] = true
-		nd := at[name]
-		if nd == nil {
-			plan.create = append(plan.create, name)
-			continue
-		}
-		settled = settled || LANSettled(&nd.Status) || now.Sub(nd.CreationTimestamp.Time) >= lanHandover
+	name, settled := listener(nodes, at, now), false
+	if nd := at[name]; nd != nil {
+		settled = LANSettled(&nd.Status) || now.Sub(nd.CreationTimestamp.Time) >= lanHandover
+	} else if want != nil && name != "" {
+		plan.create = append(plan.create, name)
 	}
 	for i := range have {
 		nd := &have[i]
 		switch {
 		case !nd.DeletionTimestamp.IsZero():
-		case want == nil, !gateways[nd.Name] && settled:
+		case want == nil, nd.Name != name && settled:
 			plan.remove = append(plan.remove, nd)
 		case !equality.Semantic.DeepEqual(nd.Spec, *want):
 			plan.change = append(plan.change, nd)
 		}
 	}
-	slices.Sort(plan.create)
 	byName := func(a, b *v1alpha1.NodeDiscovery) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(plan.change, byName)
 	slices.SortFunc(plan.remove, byName)

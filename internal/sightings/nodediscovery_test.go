@@ -81,6 +81,40 @@ func TestWhichNodesDiscover(t *testing.T) {
 	}
 }
 
+func TestOneGatewayListens(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	node := func(name string, age time.Duration, loses ...string) v1alpha1.FabricNode {
+		n := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true}}
+		n.Status.ObservedAt = metav1.NewTime(now.Add(-age))
+		for _, other := range loses {
+			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "self", Node: other, State: "Down"})
+		}
+		return n
+	}
+	type nodes = []v1alpha1.FabricNode
+	for name, tt := range map[string]struct {
+		nodes nodes
+		have  string
+		want  string
+	}{
+		"none":                           {},
+		"the first by name":              {nodes: nodes{node("b", 0), node("a", 0)}, want: "a"},
+		"the one that listens":           {nodes: nodes{node("a", 0), node("b", 0)}, have: "b", want: "b"},
+		"not one that fell silent":       {nodes: nodes{node("a", 0), node("b", lanFresh)}, have: "b", want: "a"},
+		"not one that others lose":       {nodes: nodes{node("a", 0, "b"), node("b", 0)}, have: "b", want: "a"},
+		"what the silent say is no news": {nodes: nodes{node("a", time.Hour, "b"), node("b", 0)}, have: "b", want: "b"},
+		"one that is dead, if all are":   {nodes: nodes{node("a", time.Hour)}, want: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := listener(tt.nodes, map[string]*v1alpha1.NodeDiscovery{tt.have: {}}, now); got != tt.want {
+				t.Errorf("%q listens, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // Objects are written when something changed only, and not at all while it is not known
 // what to publish.
 func TestNodeDiscoveriesAreKept(t *testing.T) {

@@ -1,0 +1,215 @@
+package tunnel
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"time"
+)
+
+// Which home gateway carries a peer's traffic, and which gateway of the peer it goes to, is
+// agreed upon by probes alone: no API server takes part. A gateway that reaches the peer and
+// is the best of those that do claims the peer, and says so in its probes; all other nodes of
+// the cluster, and the peer's gateways, follow. Both clusters do the same, so the pair of
+// gateways that results is one that reach each other.
+//
+// The best is by rendezvous hashing (Thaler and Ravishankar, 1998), so that each peer has an
+// order of its own and the load is shared.
+const (
+	// carrierSettles is how long a gateway reaches a peer before it takes the peer's traffic
+	// from another that carries it well.
+	carrierSettles = 10 * time.Second
+	// carrierTakes is how long before it takes it from one that does not.
+	carrierTakes = time.Second
+	// carrierListens is for how long a gateway that just came to reach a peer waits to hear
+	// from all others before it claims the peer.
+	carrierListens = 5 * time.Second
+)
+
+// rank orders the gateways of a cluster for what goes to and comes from another: the highest
+// is the best. All compute the same.
+func rank(cluster, other, node string) uint64 {
+	sum := sha256.Sum256([]byte("entente gateway rank\x00" + cluster + "\x00" + other + "\x00" + node))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// reach is how well a gateway reaches a peer.
+type reach uint8
+
+const (
+	// reachNone: no probe to a gateway of the peer is answered.
+	reachNone reach = iota
+	// reachSome: to some gateway, none that carries this cluster's traffic there.
+	reachSome
+	// reachCarrier: to the one that carries this cluster's traffic there. Of two clusters the
+	// one with the lower ID leads: for it, any gateway that answers will do, and the other
+	// cluster chooses one that fits.
+	reachCarrier
+)
+
+// claim is what a gateway tells the other nodes of its cluster about a peer.
+type claim struct {
+	reach   reach
+	carries bool
+}
+
+// homeGateway is a gateway of the home cluster as this node sees it.
+type homeGateway struct {
+	node string
+	rank uint64
+	// alive says that its probes are answered and that it said what it claims. It is true of
+	// this node itself.
+	alive bool
+	claim
+}
+
+// better says that of two gateways that are alive the first should carry the peer.
+func (g homeGateway) better(h homeGateway) bool {
+	return cmp.Or(cmp.Compare(g.reach, h.reach), cmp.Compare(g.rank, h.rank)) > 0
+}
+
+// peerGateway is a gateway of the peer as this node sees it.
+type peerGateway struct {
+	node string
+	rank uint64
+	path PathState
+	// carries says that the gateway announced that it carries traffic to us.
+	carries bool
+}
+
+// situation is what a node knows about the ways to a peer at a time.
+type situation struct {
+	now time.Time
+	// self is the name of this node.
+	self string
+	// leads says that the home cluster has the lower ID.
+	leads bool
+	// began is when this process began to listen.
+	began time.Time
+	home  []homeGateway
+	peer  []peerGateway
+}
+
+// election is who carries a peer's traffic, as one node has it. The zero value knows nothing.
+type election struct {
+	// home is the home gateway in use, peer the gateway of the peer that is used where this
+	// node carries.
+	home, peer string
+	// claim is that of this node, which has reached the peer so well since a time. Zero on a
+	// node that is no gateway.
+	claim
+	since time.Time
+}
+
+// next returns the election in a situation.
+func (e election) next(s situation) election {
+	e.peer = choosePeerGateway(s.peer, e.peer)
+	i := slices.IndexFunc(s.home, func(g homeGateway) bool { return g.node == s.self })
+	if i < 0 {
+		e.claim, e.since = claim{}, time.Time{}
+	} else {
+		now := reachOf(s)
+		if now == reachNone && e.carries && !slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.path == PathDown }) {
+			now = e.reach // after a restart nothing is known yet
+		}
+		if now != e.reach || e.since.IsZero() {
+			e.reach, e.since = now, s.now
+		}
+		e.carries = e.claims(s, i)
+		s.home = slices.Clone(s.home)
+		s.home[i].alive, s.home[i].claim = true, e.claim
+	}
+	e.home = chooseHomeGateway(s.home, e.home)
+	return e
+}
+
+// reachOf is how well this node reaches the peer.
+func reachOf(s situation) reach {
+	best := reachNone
+	for _, g := range s.peer {
+		switch {
+		case g.path != PathUp:
+		case s.leads, g.carries:
+			best = reachCarrier
+		default:
+			best = max(best, reachSome)
+		}
+	}
+	return best
+}
+
+// claims says whether this node, gateway i of its cluster, carries the peer.
+func (e election) claims(s situation, i int) bool {
+	if e.reach == reachNone {
+		return false
+	}
+	self := s.home[i]
+	self.claim = e.claim
+	reaches, unheard := s.now.Sub(e.since), false
+	for j, other := range s.home {
+		switch {
+		case j == i:
+		case !other.alive:
+			unheard = true
+		case other.carries && e.carries:
+			if other.better(self) {
+				return false
+			}
+		case other.carries:
+			patience := carrierSettles
+			if other.reach < e.reach {
+				patience = carrierTakes
+			}
+			if other.better(self) || reaches < patience {
+				return false
+			}
+		case !e.carries && other.better(self):
+			return false // it is about to claim
+		}
+	}
+	return e.carries || !unheard || min(reaches, s.now.Sub(s.began)) >= carrierListens
+}
+
+// chooseHomeGateway picks the gateway that a peer's traffic is sent to: the best of those that
+// claim the peer; else that in use; else the best.
+func chooseHomeGateway(gateways []homeGateway, current string) string {
+	if len(gateways) == 0 {
+		return ""
+	}
+	best := slices.MaxFunc(gateways, func(a, b homeGateway) int {
+		return cmp.Or(
+			compareBool(a.alive && a.carries, b.alive && b.carries), compareBool(a.alive, b.alive),
+			cmp.Compare(a.reach, b.reach), cmp.Compare(a.rank, b.rank))
+	})
+	if best.alive && best.carries || !slices.ContainsFunc(gateways, func(g homeGateway) bool { return g.node == current }) {
+		return best.node
+	}
+	return current
+}
+
+// choosePeerGateway picks the gateway of a peer that its traffic is sent to: of those in the
+// best state, one that says that it carries us, the best of several; else the one in use; else
+// the best.
+func choosePeerGateway(gateways []peerGateway, current string) string {
+	if len(gateways) == 0 {
+		return ""
+	}
+	state := map[PathState]int{PathUp: 2, PathUnknown: 1, PathDown: 0}
+	carries := func(g peerGateway) bool { return g.path == PathUp && g.carries }
+	return slices.MaxFunc(gateways, func(a, b peerGateway) int {
+		return cmp.Or(
+			cmp.Compare(state[a.path], state[b.path]), compareBool(carries(a), carries(b)),
+			compareBool(!carries(a) && a.node == current, !carries(b) && b.node == current), cmp.Compare(a.rank, b.rank))
+	}).node
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}

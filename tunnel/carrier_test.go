@@ -1,0 +1,249 @@
+package tunnel
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestGatewayOfThePeerIsChosen(t *testing.T) {
+	for name, tt := range map[string]struct {
+		gateways []peerGateway
+		current  string
+		want     string
+	}{
+		"none":                                   {nil, "", ""},
+		"the best when nothing is known":         {[]peerGateway{{node: "a"}, {node: "b", rank: 1}}, "", "b"},
+		"one that answers before one that may":   {[]peerGateway{{node: "a", rank: 1}, {node: "b", path: PathUp}}, "a", "b"},
+		"not one that is down":                   {[]peerGateway{{node: "a", path: PathDown, rank: 1}, {node: "b"}}, "a", "b"},
+		"the one in use among equals":            {[]peerGateway{{node: "a", path: PathUp, rank: 1}, {node: "b", path: PathUp}}, "b", "b"},
+		"the one that carries us":                {[]peerGateway{{node: "a", path: PathUp, rank: 1}, {node: "b", path: PathUp, carries: true}}, "a", "b"},
+		"the best of two that carry us":          {[]peerGateway{{node: "a", path: PathUp, carries: true, rank: 1}, {node: "b", path: PathUp, carries: true}}, "b", "a"},
+		"not one that carried us before it died": {[]peerGateway{{node: "a", path: PathUp}, {node: "b", path: PathDown, carries: true}}, "b", "a"},
+		"the one in use when all are down":       {[]peerGateway{{node: "a", path: PathDown, rank: 1}, {node: "b", path: PathDown}}, "b", "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := choosePeerGateway(tt.gateways, tt.current); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestGatewayClaimsAPeer(t *testing.T) {
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	up := []peerGateway{{node: "x", path: PathUp}}
+	long := election{claim: claim{reach: reachCarrier}, since: start.Add(-time.Hour)}
+	carrying := election{claim: claim{reach: reachCarrier, carries: true}, since: start.Add(-time.Hour)}
+	self := homeGateway{node: "self", rank: 5}
+	other := func(rank uint64, alive bool, r reach, carries bool) homeGateway {
+		return homeGateway{node: "other", rank: rank, alive: alive, claim: claim{reach: r, carries: carries}}
+	}
+	for name, tt := range map[string]struct {
+		election election
+		peer     []peerGateway
+		other    []homeGateway
+		// listened is for how long the process has run.
+		listened time.Duration
+		carries  bool
+		home     string
+	}{
+		"the only one, at once":                            {peer: up, carries: true, home: "self"},
+		"not one that does not reach the peer":             {peer: []peerGateway{{node: "x", path: PathDown}}, home: "self"},
+		"one that is alone, when it has listened":          {election: long, peer: up, other: []homeGateway{other(9, false, reachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not before it has listened":                       {peer: up, other: []homeGateway{other(9, false, reachNone, false)}, listened: time.Second, home: "self"},
+		"what it carried before it was restarted, it does": {election: carrying, peer: up, other: []homeGateway{other(9, false, reachNone, false)}, carries: true, home: "self"},
+		"what it carried before, while nothing is known":   {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, reachCarrier, false)}, carries: true, home: "self"},
+		"the best of two":                                  {election: long, peer: up, other: []homeGateway{other(1, true, reachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not the second of two":                            {election: long, peer: up, other: []homeGateway{other(9, true, reachCarrier, false)}, listened: time.Minute, home: "other"},
+		"the second of two when the best reaches nobody":   {election: long, peer: up, other: []homeGateway{other(9, true, reachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the second of two when the best is dead":          {election: long, peer: up, other: []homeGateway{other(9, false, reachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"the best, back for a moment, waits":               {peer: up, other: []homeGateway{other(1, true, reachCarrier, true)}, listened: time.Minute, home: "other"},
+		"the best, back for long, takes it":                {election: long, peer: up, other: []homeGateway{other(1, true, reachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"who carries keeps it from a worse one":            {election: carrying, peer: up, other: []homeGateway{other(1, true, reachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"who carries yields to a better one":               {election: carrying, peer: up, other: []homeGateway{other(9, true, reachCarrier, true)}, listened: time.Minute, home: "other"},
+		"who carries waits until another claims":           {election: carrying, peer: up, other: []homeGateway{other(9, true, reachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tt.election.next(situation{
+				now: start, self: "self", leads: true, began: start.Add(-tt.listened), home: append([]homeGateway{self}, tt.other...), peer: tt.peer,
+			})
+			if got.carries != tt.carries || got.home != tt.home {
+				t.Errorf("it carries: %v, and %q is used; want %v, %q", got.carries, got.home, tt.carries, tt.home)
+			}
+		})
+	}
+}
+
+// carrierWorld is two clusters of gateways and a worker each, with every link between nodes up
+// or down.
+type carrierWorld struct {
+	now   time.Time
+	nodes [2][]*carrierNode
+	// cut has the links that are down, by the names of both nodes in order.
+	cut map[[2]string]bool
+}
+
+type carrierNode struct {
+	name     string
+	cluster  int
+	gateway  bool
+	dead     bool
+	began    time.Time
+	election election
+	// said is the claim that others have heard.
+	said claim
+}
+
+func (w *carrierWorld) cutLink(a, b string, down bool) {
+	w.cut[[2]string{min(a, b), max(a, b)}] = down
+}
+
+func (w *carrierWorld) up(a, b *carrierNode) bool {
+	return !a.dead && !b.dead && !w.cut[[2]string{min(a.name, b.name), max(a.name, b.name)}]
+}
+
+func (w *carrierWorld) situation(n *carrierNode) situation {
+	ids := [2]string{"aaa", "bbb"}
+	own, other := ids[n.cluster], ids[1-n.cluster]
+	s := situation{now: w.now, self: n.name, leads: own < other, began: n.began}
+	for _, m := range w.nodes[n.cluster] {
+		if m.gateway {
+			s.home = append(s.home, homeGateway{node: m.name, rank: rank(own, other, m.name), alive: m == n || w.up(n, m), claim: m.said})
+		}
+	}
+	if n.gateway {
+		for _, m := range w.nodes[1-n.cluster] {
+			if m.gateway {
+				state := PathDown
+				if w.up(n, m) {
+					state = PathUp
+				}
+				s.peer = append(s.peer, peerGateway{node: m.name, rank: rank(other, own, m.name), path: state, carries: m.said.carries})
+			}
+		}
+	}
+	return s
+}
+
+// step lets every node look once, in any order, and then all hear of it.
+func (w *carrierWorld) step() (changed bool) {
+	w.now = w.now.Add(250 * time.Millisecond)
+	for _, side := range w.nodes {
+		for _, n := range side {
+			if n.dead {
+				continue
+			}
+			before := n.election
+			n.election = n.election.next(w.situation(n))
+			changed = changed || before.home != n.election.home || before.claim != n.election.claim || n.election.carries && before.peer != n.election.peer
+		}
+	}
+	for _, side := range w.nodes {
+		for _, n := range side {
+			n.said = n.election.claim
+		}
+	}
+	return changed
+}
+
+// TestCarriersOfTwoClustersAgree has links and gateways of two clusters fail and come back, and
+// wants that when they rest all nodes agree on one pair of gateways that reach each other.
+func TestCarriersOfTwoClustersAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &carrierWorld{now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), cut: map[[2]string]bool{}}
+		var gateways [2][]*carrierNode
+		for side := range 2 {
+			for i := range rapid.IntRange(1, 4).Draw(t, "gateways") {
+				n := &carrierNode{name: fmt.Sprintf("%c%d", 'a'+side, i), cluster: side, gateway: true, began: w.now}
+				gateways[side], w.nodes[side] = append(gateways[side], n), append(w.nodes[side], n)
+			}
+			w.nodes[side] = append(w.nodes[side], &carrierNode{name: fmt.Sprintf("%cw", 'a'+side), cluster: side, began: w.now})
+		}
+		all := slices.Concat(gateways[0], gateways[1])
+		for range rapid.IntRange(0, 30).Draw(t, "events") {
+			switch rapid.IntRange(0, 2).Draw(t, "event") {
+			case 0:
+				a, b := rapid.SampledFrom(gateways[0]).Draw(t, "one end"), rapid.SampledFrom(gateways[1]).Draw(t, "other end")
+				w.cutLink(a.name, b.name, rapid.Bool().Draw(t, "down"))
+			case 1:
+				n := rapid.SampledFrom(all).Draw(t, "node")
+				if dead := rapid.Bool().Draw(t, "dead"); n.dead && !dead {
+					n.dead, n.began, n.election, n.said = false, w.now, election{}, claim{}
+				} else {
+					n.dead = dead
+				}
+			}
+			for range rapid.IntRange(0, 80).Draw(t, "steps") {
+				w.step()
+			}
+		}
+		for range 200 { // fifty seconds
+			w.step()
+		}
+		for range 100 {
+			if w.step() {
+				t.Fatal("it does not come to rest")
+			}
+		}
+		connected := false
+		for _, a := range gateways[0] {
+			connected = connected || slices.ContainsFunc(gateways[1], func(b *carrierNode) bool { return w.up(a, b) })
+		}
+		if !connected {
+			return
+		}
+		var used [2]*carrierNode
+		for side, nodes := range w.nodes {
+			for _, n := range nodes {
+				if n.dead {
+					continue
+				}
+				i := slices.IndexFunc(nodes, func(m *carrierNode) bool { return m.name == n.election.home })
+				if used[side] == nil {
+					used[side] = nodes[i]
+				}
+				if nodes[i] != used[side] || nodes[i].dead || !nodes[i].election.carries {
+					t.Fatalf("%s uses %s, others use %s", n.name, n.election.home, used[side].name)
+				}
+			}
+		}
+		if !w.up(used[0], used[1]) || used[0].election.peer != used[1].name || used[1].election.peer != used[0].name {
+			t.Fatalf("%s sends to %s, %s sends to %s", used[0].name, used[0].election.peer, used[1].name, used[1].election.peer)
+		}
+	})
+}
+
+// TestCarrierFailsOverAtOnce counts how long two clusters of three gateways each do not agree
+// after the death of one that carries.
+func TestCarrierFailsOverAtOnce(t *testing.T) {
+	w := &carrierWorld{now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), cut: map[[2]string]bool{}}
+	for side := range 2 {
+		for i := range 3 {
+			w.nodes[side] = append(w.nodes[side], &carrierNode{name: fmt.Sprintf("%c%d", 'a'+side, i), cluster: side, gateway: true, began: w.now})
+		}
+	}
+	for range 100 {
+		w.step()
+	}
+	for _, n := range slices.Clone(w.nodes[0]) {
+		if n.election.home == n.name {
+			n.dead = true
+		}
+	}
+	for range 3 { // one looks and claims; others hear of it; their answers are heard
+		w.step()
+	}
+	for _, n := range slices.Concat(w.nodes[0], w.nodes[1]) {
+		if n.dead {
+			continue
+		}
+		i := slices.IndexFunc(w.nodes[n.cluster], func(m *carrierNode) bool { return m.name == n.election.home })
+		if carrier := w.nodes[n.cluster][i]; carrier.dead || !carrier.election.carries {
+			t.Errorf("%s still uses %s", n.name, n.election.home)
+		}
+	}
+}
