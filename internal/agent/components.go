@@ -51,7 +51,7 @@ func components(cfg *Config) []component {
 		part("Contracts", (*agent).reconcileContracts),
 		part("NamespaceOffloadings", (*agent).reconcileNamespaces),
 	}
-	if len(cfg.DiscoveryDomains) > 0 {
+	if len(cfg.DiscoveryDomains)+len(cfg.DiscoveryResolvers) > 0 {
 		list = append(list, configured("domains", domainsConfig{cfg.DiscoveryDomains, cfg.DiscoveryResolvers}, (*agent).browseDomains))
 	}
 	if cfg.DiscoveryLAN {

@@ -133,15 +133,16 @@ func TestMalformedDomainsAndResolversAreProblems(t *testing.T) {
 		asked              []string
 		problems           []string
 	}{
-		"all is well":              {domains: []string{"example.com", "lan"}, resolvers: []string{"192.0.2.1", "[2001:db8::1]:53"}, asked: []string{"example.com", "lan"}},
-		"one domain":               {domains: []string{"bad domain!", "example.com"}, asked: []string{"example.com"}, problems: []string{`discovery.domains: domain "bad domain!" is not a DNS name`}},
-		"an address as a domain":   {domains: []string{"192.0.2.1", "example.com"}, asked: []string{"example.com"}, problems: []string{`discovery.domains: domain "192.0.2.1" is not`}},
-		"all domains":              {domains: []string{"a b"}, problems: []string{`discovery.domains: domain "a b"`, off}},
-		"one resolver":             {domains: []string{"example.com"}, resolvers: []string{"foo", "192.0.2.1"}, asked: []string{"example.com"}, problems: []string{`discovery.resolvers: "foo" is neither an address nor ADDRESS:PORT`}},
-		"the port of a resolver":   {domains: []string{"example.com"}, resolvers: []string{"192.0.2.1:0", "192.0.2.1:99999", "2001:db8::1"}, asked: []string{"example.com"}, problems: []string{"192.0.2.1:0", "192.0.2.1:99999"}},
-		"no other is asked for it": {domains: []string{"example.com"}, resolvers: []string{"foo"}, problems: []string{"discovery.resolvers", off}},
-		"too many resolvers":       {domains: []string{"example.com"}, resolvers: many, problems: []string{off + ": discovery.resolvers: 9 resolvers"}},
-		"too many domains":         {domains: slices.Repeat([]string{"example.com"}, dnssd.MaxDomains+1), problems: []string{off + ": discovery.domains: 1025 domains"}},
+		"all is well":                {domains: []string{"example.com", "lan"}, resolvers: []string{"192.0.2.1", "[2001:db8::1]:53"}, asked: []string{"example.com", "lan"}},
+		"one domain":                 {domains: []string{"bad domain!", "example.com"}, asked: []string{"example.com"}, problems: []string{`discovery.domains: domain "bad domain!" is not a DNS name`}},
+		"an address as a domain":     {domains: []string{"192.0.2.1", "example.com"}, asked: []string{"example.com"}, problems: []string{`discovery.domains: domain "192.0.2.1" is not`}},
+		"all domains":                {domains: []string{"a b"}, problems: []string{`discovery.domains: domain "a b"`, off}},
+		"one resolver":               {domains: []string{"example.com"}, resolvers: []string{"foo", "192.0.2.1"}, asked: []string{"example.com"}, problems: []string{`discovery.resolvers: "foo" is neither an address nor ADDRESS:PORT`}},
+		"the port of a resolver":     {domains: []string{"example.com"}, resolvers: []string{"192.0.2.1:0", "192.0.2.1:99999", "2001:db8::1"}, asked: []string{"example.com"}, problems: []string{`"192.0.2.1:0": its port is not from 1 to 65535`, `"192.0.2.1:99999": its port`}},
+		"no other is asked for it":   {domains: []string{"example.com"}, resolvers: []string{"foo"}, problems: []string{"discovery.resolvers", off}},
+		"a resolver without domains": {resolvers: []string{"192.0.2.1:99999"}, problems: []string{`discovery.resolvers: "192.0.2.1:99999": its port`}},
+		"too many resolvers":         {domains: []string{"example.com"}, resolvers: many, problems: []string{off + ": discovery.resolvers: 9 resolvers"}},
+		"too many domains":           {domains: slices.Repeat([]string{"example.com"}, dnssd.MaxDomains+1), problems: []string{off + ": discovery.domains: 1025 domains"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

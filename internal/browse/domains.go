@@ -2,9 +2,12 @@ package browse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +21,8 @@ import (
 )
 
 // NewBrowser returns a browser of those domains, by those resolvers, that are well-formed, nil
-// if that is not enough, and what is not, a line each in words of the chart.
+// if that is not enough, and what is not, a line each in words of the chart. Without domains
+// there is no browser, and what is wrong with resolvers is said all the same.
 func NewBrowser(inDomains, byResolvers []string, changed func(dnssd.Domain)) (browser *dnssd.Browser, problems []string) {
 	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	var domains []string
@@ -40,6 +44,8 @@ func NewBrowser(inDomains, byResolvers []string, changed func(dnssd.Domain)) (br
 	}
 	const off = "discovery by DNS is off"
 	switch {
+	case len(inDomains) == 0:
+		return nil, problems // nothing is off that nobody asked for
 	case len(domains) == 0:
 		say("%s: discovery.domains has no other domain", off)
 		return nil, problems
@@ -66,10 +72,17 @@ func resolverAddress(text string) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(addr, 53), nil
 	}
 	addr, err := netip.ParseAddrPort(text)
-	if err != nil || addr.Port() == 0 {
-		return addr, fmt.Errorf("%q is neither an address nor ADDRESS:PORT", peering.Text(text, MaxText))
+	if err == nil && addr.Port() != 0 {
+		return addr, nil
 	}
-	return addr, nil
+	said := peering.Text(text, MaxText)
+	host, port, _ := net.SplitHostPort(text)
+	_, hostErr := netip.ParseAddr(host)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	if hostErr == nil && (errors.Is(portErr, strconv.ErrRange) || portErr == nil && number == 0) {
+		return netip.AddrPort{}, fmt.Errorf("%q: its port is not from 1 to 65535", said)
+	}
+	return netip.AddrPort{}, fmt.Errorf("%q is neither an address nor ADDRESS:PORT", said)
 }
 
 // Domains is what is found in domains.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,5 +54,37 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	}
 	if got := (&Domains{}).Look(); len(got.Found)+len(got.Places) != 0 {
 		t.Errorf("with discovery off there is %+v", got)
+	}
+}
+
+// What is wrong with a resolver is said whether or not a domain is asked by it.
+func TestProblemsOfResolversNameWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	const port = "its port is not from 1 to 65535"
+	for name, tc := range map[string]struct {
+		resolver string
+		want     string
+	}{
+		"an address":                   {resolver: "192.0.2.53"},
+		"an IPv6 address":              {resolver: "2001:db8::53"},
+		"with a port":                  {resolver: "[2001:db8::53]:65535"},
+		"a port above the limit":       {"192.0.2.53:65536", `"192.0.2.53:65536": ` + port},
+		"a port far above the limit":   {"[2001:db8::53]:99999999999999999999", port},
+		"port 0":                       {"192.0.2.53:0", `"192.0.2.53:0": ` + port},
+		"a name":                       {"ns.example.com:53", `"ns.example.com:53" is neither an address nor ADDRESS:PORT`},
+		"a port that is not a number":  {"192.0.2.53:dns", "neither an address nor ADDRESS:PORT"},
+		"brackets around IPv4":         {"[192.0.2.53]:53", "neither an address nor ADDRESS:PORT"},
+		"characters of a terminal":     {"\x1b[2J", "neither an address nor ADDRESS:PORT"},
+		"an IPv6 address, no brackets": {"2001:db8::53:99999", "neither an address nor ADDRESS:PORT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// Without a domain there is nothing that could be off.
+			browser, problems := NewBrowser(nil, []string{tc.resolver}, func(dnssd.Domain) {})
+			said := strings.Join(problems, "\n")
+			if browser != nil || len(problems) > 1 || (said == "") != (tc.want == "") || !strings.Contains(said, tc.want) || strings.Contains(said, "\x1b") {
+				t.Errorf("it says %q, want %q", said, tc.want)
+			}
+		})
 	}
 }
