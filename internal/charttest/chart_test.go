@@ -487,7 +487,7 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		"discovery.update.server=ns.example.com", "discovery.update.algorithm=hmac-md5", "discovery.update.ttl=5", "discovery.update.secret=abc",
 		"discovery.lan.enabled=maybe", "discovery.lan.interfaces={a/b}", "discovery.lan.interfaces={a*b}", "discovery.lan.interfaces={a-name-that-is-too-long}",
 		"discovery.domains={bad domain!}", "discovery.domains={example.com,_entente._tcp.example.com}", `discovery.domains={""}`,
-		"discovery.resolvers={foo}", "discovery.resolvers={192.0.2.300}", "discovery.resolvers={ns.example.com:53}", "discovery.resolvers={2001:db8::1:x}",
+		"discovery.resolvers={192.0.2.300}", "discovery.resolvers={2001:db8::1:x}",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()
@@ -495,5 +495,37 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 				t.Errorf("got %v, want the schema to refuse it", err)
 			}
 		})
+	}
+}
+
+// A person reads what the chart says: which value, what is wrong with it and what is right.
+func TestAddressesAreRefusedInWords(t *testing.T) {
+	t.Parallel()
+	const form, port = "neither an IP address nor ADDRESS:PORT", "its port is not from 1 to 65535"
+	for set, want := range map[string]string{
+		"discovery.resolvers={192.0.2.1,foo}":           `discovery.resolvers: "foo" is ` + form,
+		"discovery.resolvers[0]=":                       `discovery.resolvers: "" is ` + form,
+		"discovery.resolvers={ns.example.com:53}":       `"ns.example.com:53" is ` + form,
+		"discovery.resolvers={192.0.2.300:53}":          form,
+		"discovery.resolvers={[192.0.2.1]:53}":          form,
+		"discovery.resolvers={[2001:db8::1]}":           form,
+		"discovery.resolvers={192.0.2.1:65536}":         `discovery.resolvers: "192.0.2.1:65536": ` + port,
+		"discovery.resolvers={[2001:db8::1]:999999999}": port,
+		"discovery.resolvers={192.0.2.1:0}":             port,
+		"discovery.resolvers={192.0.2.300}":             "not valid ipv4",
+		"discovery.resolvers={2001:db8:::1}":            "not valid ipv6",
+		"peer.endpoints={a.example:65536}":              `peer.endpoints: "a.example:65536": ` + port,
+		"discovery.update.server=ns.example.com:65536,discovery.update.zone=a.test,discovery.update.keySecret.name=k": `discovery.update.server: "ns.example.com:65536": ` + port,
+	} {
+		t.Run(set, func(t *testing.T) {
+			t.Parallel()
+			if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pattern") {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		})
+	}
+	render(t, "--set", "discovery.resolvers={192.0.2.1,192.0.2.1:65535,2001:db8::1,2001:db8::0,[2001:db8::1]:1,::ffff:192.0.2.1}", "--set", "peer.endpoints={a.example:65535,[2001:db8::1]:443}")
+	for _, server := range []string{"ns.example.com", "192.0.2.1:53", "2001:db8::0", "[2001:db8::1]:53", "[2001:db8::1]"} {
+		render(t, "--set", "discovery.update.server="+server+",discovery.update.zone=a.test,discovery.update.keySecret.name=k")
 	}
 }

@@ -224,3 +224,27 @@ spec:
   accept: Never
 {{- end }}
 {{- end }}
+
+{{/* Refuses a HOST:PORT whose port no socket can have. */}}
+{{- define "entente.checkPort" -}}
+{{- if regexMatch `^([^:]*|\[.*\]):[0-9]+$` .value }}
+{{- $port := regexFind "[0-9]+$" .value }}
+{{- if or (gt (len $port) 5) (lt (atoi $port) 1) (gt (atoi $port) 65535) }}
+{{- fail (printf "%s: %q: its port is not from 1 to 65535" .key .value) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+Refuses what cannot be the address of a resolver, in words that the schema does not have: it
+checks the form of bare addresses only.
+*/}}
+{{- define "entente.checkResolver" -}}
+{{- $byte := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" }}
+{{- $bare := `^[0-9.]+$|^[^][]*:[^][]*:` }}
+{{- $withPort := printf `^(%s([.]%s){3}|\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\]):[0-9]+$` $byte $byte }}
+{{- if not (or (regexMatch $bare .) (regexMatch $withPort .)) }}
+{{- fail (printf "discovery.resolvers: %q is neither an IP address nor ADDRESS:PORT: write it as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353" .) }}
+{{- end }}
+{{- include "entente.checkPort" (dict "key" "discovery.resolvers" "value" .) }}
+{{- end }}
