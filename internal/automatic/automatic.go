@@ -308,13 +308,13 @@ func (r *Automatic) dial(ctx context.Context, d peerDial) {
 		return
 	}
 	r.mu.Lock()
-	outcome, changed := r.state.done(d.key, err, r.Now(), r.Random)
+	outcome, news := r.state.done(d.key, err, r.Now(), r.Random)
 	r.mu.Unlock()
 	r.Wake.Notify()
 	if err != nil {
 		r.Log.Info("a cluster that a policy would peer with", "peer", d.fc, "policy", d.key.policy, "err", err)
 	}
-	if !changed {
+	if !news {
 		return
 	}
 	switch outcome.Reason {

@@ -469,6 +469,49 @@ func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
 	says("", 2)
 }
 
+// A cluster that starts may not have its policy yet, or not have read it.
+func TestGroupThatIsUnknownOnceIsNoWarning(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answers []peering.Reason
+		want    int
+	}{
+		"it knows the group at the next try":       {[]peering.Reason{peering.ReasonGroupUnknown, ""}, 0},
+		"it does not":                              {[]peering.Reason{peering.ReasonGroupUnknown, peering.ReasonGroupUnknown}, 1},
+		"it never does":                            {[]peering.Reason{peering.ReasonGroupUnknown, peering.ReasonGroupUnknown, peering.ReasonGroupUnknown}, 1},
+		"it was away in between, and is new again": {[]peering.Reason{peering.ReasonGroupUnknown, peering.ReasonPeerUnreachable, peering.ReasonGroupUnknown}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := newAutomaticTest(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
+			at.make(t, policyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+				a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
+			}))
+			at.found(t)
+			for i, reason := range tc.answers {
+				at.err = nil
+				if reason != "" {
+					at.err = peering.Errorf(reason, "no")
+				}
+				at.clock.Pass(retryMax)
+				at.looks(t)
+				if len(at.calls) != i+1 {
+					t.Fatalf("calls %q", at.calls)
+				}
+			}
+			warnings := 0
+			for _, e := range at.events.Events {
+				if e == "Warning GroupUnknown" {
+					warnings++
+				}
+			}
+			if warnings != 2*tc.want { // of the policy and of the cluster
+				t.Errorf("events %q", at.events.Events)
+			}
+		})
+	}
+}
+
 // A Secret that has other keys is likely the right one with a misnamed key.
 func TestMissingKeyOfAGroupSecretNamesTheKeysThatThereAre(t *testing.T) {
 	t.Parallel()
@@ -481,11 +524,12 @@ func TestMissingKeyOfAGroupSecretNamesTheKeysThatThereAre(t *testing.T) {
 		data map[string][]byte
 		want string
 	}{
-		"the default is secret": {data: map[string][]byte{"secret": []byte("0123456789abcdef")}},
-		"another key":           {key: "psk", data: map[string][]byte{"psk": []byte("0123456789abcdef")}},
-		"a misnamed one":        {data: map[string][]byte{"token": []byte("hush-hush-hush-hush"), "b": []byte("x")}, want: "under key secret: it has b, token"},
-		"none":                  {data: map[string][]byte{"secret": nil}, want: "under key secret: it is empty"},
-		"many":                  {data: many, want: "k03" + strings.Repeat("x", 240) + " and 16 more"},
+		"the default is secret":   {data: map[string][]byte{"secret": []byte("0123456789abcdef")}},
+		"another key":             {key: "psk", data: map[string][]byte{"psk": []byte("0123456789abcdef")}},
+		"a misnamed one":          {data: map[string][]byte{"token": []byte("hush-hush-hush-hush"), "b": []byte("x")}, want: `under key secret: its keys are "b", "token"`},
+		"one that reads as words": {data: map[string][]byte{"other": []byte("hush-hush-hush-hush")}, want: `under key secret: its only key is "other"`},
+		"none":                    {data: map[string][]byte{"secret": nil}, want: "under key secret: it is empty"},
+		"many":                    {data: many, want: `"k03` + strings.Repeat("x", 240) + `" and 16 more`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -26,6 +26,9 @@ const (
 	// that a person has to do something about.
 	retryMax  = 10 * time.Minute
 	longPause = 30 * time.Minute
+	// unknownPause is how soon one is tried again that does not know the group, at first:
+	// it may only just start.
+	unknownPause = time.Minute
 	// maxFirstUse is how many clusters a policy trusts on first use: whoever is on the
 	// network makes any number, and each gets what the policy lends to one.
 	maxFirstUse = 64

@@ -169,9 +169,10 @@ type peerTry struct {
 	// again is not before when to try, pause how long was waited before.
 	again time.Time
 	pause time.Duration
-	// tries is how many ended.
-	tries   int
-	outcome trust.Attempt
+	// tries is how many ended, unknown how many of the last did as no policy there has the
+	// group.
+	tries, unknown int
+	outcome        trust.Attempt
 }
 
 // peerState is what is remembered from one look to the next.
@@ -531,8 +532,9 @@ func (s *peerState) heard(id peering.ClusterID, by basis, now time.Time, random 
 	return sooner
 }
 
-// done records how a try went, and returns what is new to say of it.
-func (s *peerState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome trust.Attempt, changed bool) {
+// done records how a try went, and says whether that is news. That a group is unknown there
+// is news the second time: a cluster that starts may not have read its policies yet.
+func (s *peerState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome trust.Attempt, news bool) {
 	s.running--
 	t := s.tries[key]
 	if t == nil {
@@ -541,20 +543,26 @@ func (s *peerState) done(key tryKey, err error, now time.Time, random func(time.
 	t.running = false
 	t.tries++
 	if err == nil {
-		changed = t.outcome != outcome
+		news = t.outcome != outcome
 		// Its ForeignCluster shows it in a moment.
-		t.outcome, t.pause, t.again = trust.Attempt{}, 0, now.Add(trust.RetryMax)
-		return outcome, changed
+		t.outcome, t.unknown, t.pause, t.again = trust.Attempt{}, 0, 0, now.Add(trust.RetryMax)
+		return outcome, news
 	}
 	outcome, pause := outcomeOf(key, err)
+	news = t.outcome != outcome
+	if outcome.Reason != trust.ReasonGroupUnknown {
+		t.unknown = 0
+	} else if t.unknown++; t.unknown <= 2 {
+		news = t.unknown == 2
+		pause = min(pause, unknownPause)
+	}
 	if pause == 0 {
 		t.pause = min(max(2*t.pause, trust.RetryMin), retryMax)
 		pause = t.pause
 	}
 	t.again = now.Add(pause + random(pause/2))
-	changed = t.outcome != outcome
 	t.outcome = outcome
-	return outcome, changed
+	return outcome, news
 }
 
 // attempt is what there is to say of a cluster that is not trusted yet; empty if it was

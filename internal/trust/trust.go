@@ -606,14 +606,21 @@ func ReadSecret(ctx context.Context, c client.Reader, namespace string, ref v1al
 
 // keysOf says under which keys a Secret has something.
 func keysOf(s *corev1.Secret) string {
-	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(s.Data)), func(key string) bool { return len(s.Data[key]) == 0 })
-	switch n := len(keys) - maxKeysNamed; {
-	case len(keys) == 0:
-		return "it is empty"
-	case n > 0:
-		return fmt.Sprintf("it has %s and %d more", strings.Join(keys[:maxKeysNamed], ", "), n)
+	var quoted []string
+	for _, key := range slices.Sorted(maps.Keys(s.Data)) {
+		if len(s.Data[key]) > 0 {
+			quoted = append(quoted, fmt.Sprintf("%q", key))
+		}
 	}
-	return "it has " + strings.Join(keys, ", ")
+	switch n := len(quoted) - maxKeysNamed; {
+	case len(quoted) == 0:
+		return "it is empty"
+	case len(quoted) == 1:
+		return "its only key is " + quoted[0]
+	case n > 0:
+		return fmt.Sprintf("its keys are %s and %d more", strings.Join(quoted[:maxKeysNamed], ", "), n)
+	}
+	return "its keys are " + strings.Join(quoted, ", ")
 }
 
 // DialInTurn calls endpoints until one is the cluster that is meant. It returns why the
