@@ -577,6 +577,35 @@ func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	}
 }
 
+// What comes next is not to ask, where nobody would answer.
+func TestNoContractSaysWhatComesNext(t *testing.T) {
+	t.Parallel()
+	const ask = "entente peer"
+	milan := peertest.NewOther(t, "milan")
+	for name, tc := range map[string]struct {
+		edit func(*PeerSnapshot)
+		asks bool
+	}{
+		"joined":     {func(*PeerSnapshot) {}, true},
+		"only found": {func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = "" }, false},
+		"waits for approval": {func(v *PeerSnapshot) {
+			v.Peer.Spec.TrustBundle, v.Peer.Status.Introduction = "", &v1alpha1.Introduction{Code: "042917"}
+		}, false},
+		"denied":            {func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, false},
+		"not trusted there": {func(v *PeerSnapshot) { v.Session = trust.Session{Untrusted: true, At: now} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := PeerSnapshot{Peer: peertest.TrustedAs("milan", milan), Now: now}
+			tc.edit(&v)
+			got := meta.FindStatusCondition(PeerConditions(v), v1alpha1.ConditionOffloading)
+			if got == nil || got.Reason != "NoContract" || strings.Contains(got.Message, ask) != tc.asks || strings.Contains(got.Message, "condition Trusted") == tc.asks {
+				t.Errorf("it says %+v", got)
+			}
+		})
+	}
+}
+
 func trustedCondition(v PeerSnapshot) metav1.Condition { return trusted(v) }
 
 func TestClocksThatDifferAreNamed(t *testing.T) {

@@ -455,7 +455,11 @@ func offloading(v PeerSnapshot) metav1.Condition {
 			return store.Condition(kind, metav1.ConditionTrue, "Lending", fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
 		}
 	}
-	return store.Condition(kind, metav1.ConditionFalse, "NoContract", "no contract is in force: ask for one with `entente peer`")
+	next := "ask for one with `entente peer`"
+	if trusted(v).Status != metav1.ConditionTrue {
+		next = "trust comes first, and the condition Trusted says what it waits for"
+	}
+	return store.Condition(kind, metav1.ConditionFalse, "NoContract", "no contract is in force: "+next)
 }
 
 // ConditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
