@@ -30,7 +30,7 @@ func (a *app) command(cmd *cobra.Command, do func(ctx context.Context, r *run) e
 			return err
 		}
 		defer r.hangUp()
-		return do(ctx, r)
+		return r.suggest(ctx, do(ctx, r))
 	}, forms...)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -18,12 +19,18 @@ type callError struct {
 	// cluster is local or remote, and doing what was tried.
 	cluster, doing string
 	err            error
+	// near is the peers that may be meant by one that is not known.
+	near []string
 }
 
 func (e *callError) Error() string {
 	reason := client.ReasonOf(e.err)
 	msg := fmt.Sprintf("(%s) %s: %s [%s]", e.cluster, e.doing, printer.Clean(client.Explain(e.err)), reason)
-	if hint := hintFor(reason); hint != "" {
+	hint := hintFor(reason)
+	if len(e.near) > 0 {
+		hint = "did you mean " + strings.Join(e.near, " or ") + "? If not, " + hint
+	}
+	if hint != "" {
 		msg += "\n  next: " + hint
 	}
 	return msg

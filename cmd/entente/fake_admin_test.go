@@ -95,7 +95,7 @@ func (c *fakeCluster) ApprovePeer(_ context.Context, r *ententev1.ApprovePeerReq
 	case err != nil:
 		return nil, err
 	case !c.knows(r.GetName()):
-		return nil, failure(peering.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+		return nil, unknownPeer(r.GetName())
 	case code != "" && code != "042917":
 		return nil, failure(peering.ReasonCodeMismatch, "the code here is another one")
 	}
@@ -107,7 +107,7 @@ func (c *fakeCluster) DenyPeer(_ context.Context, r *ententev1.DenyPeerRequest) 
 	leave, err := c.enter("DenyPeer %s", r.GetName())
 	defer leave()
 	if err == nil && !c.knows(r.GetName()) {
-		err = failure(peering.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+		err = unknownPeer(r.GetName())
 	}
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 	case err != nil:
 		return nil, err
 	case !c.w.joined && !c.w.introduced:
-		return nil, failure(peering.ReasonPeerUnknown, `no peer "office" is known here`)
+		return nil, unknownPeer(r.GetPeer())
 	case c.w.goingDown > 0:
 		c.w.goingDown--
 		e := &peering.Error{Reason: peering.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider", "ending": "true"}}

@@ -76,6 +76,8 @@ type world struct {
 	interruptNow  func()
 	// trustedAt is the poll by which the agent says that they trust each other.
 	trustedAt int
+	// noList says that the caller may not list peers.
+	noList bool
 	// hints is clusters that discovery found.
 	hints []*ententev1.Peer
 	// policy is the policy that peers with the provider, which discovery finds on a LAN.
@@ -135,6 +137,13 @@ func (c *fakeCluster) enter(format string, args ...any) (leave func(), err error
 	return c.w.mu.Unlock, err
 }
 
+// unknownPeer is what an agent says of a peer that it does not know.
+func unknownPeer(resource string) error {
+	name := strings.TrimPrefix(resource, "peers/")
+	e := &peering.Error{Reason: peering.ReasonPeerUnknown, Message: fmt.Sprintf("no peer %q is known here", name), Metadata: map[string]string{"peer": name}}
+	return wire.Status(e).Err()
+}
+
 func failure(r peering.Reason, format string, args ...any) error {
 	return wire.Status(peering.Errorf(r, format, args...)).Err()
 }
@@ -167,6 +176,9 @@ func (c *fakeCluster) EndPeering(_ context.Context, r *ententev1.EndPeeringReque
 func (c *fakeCluster) ListPeers(context.Context, *ententev1.ListPeersRequest) (*ententev1.ListPeersResponse, error) {
 	leave, err := c.enter("ListPeers")
 	defer leave()
+	if c.w.noList {
+		return nil, failure(peering.ReasonCallerNotAllowed, "may not list foreignclusters")
+	}
 	if err != nil || !c.w.joined && !c.w.introduced {
 		return &ententev1.ListPeersResponse{Peers: c.w.hints}, err
 	}
@@ -186,7 +198,7 @@ func (c *fakeCluster) GetPeer(_ context.Context, r *ententev1.GetPeerRequest) (*
 	}
 	gone := c.w.forgotten && c.w.ending > 3
 	if !c.knows(r.GetName()) || gone {
-		return nil, failure(peering.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+		return nil, unknownPeer(r.GetName())
 	}
 	if err := c.poll(); err != nil {
 		return nil, err

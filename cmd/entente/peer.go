@@ -79,7 +79,7 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 			return err
 		}
 		defer p.sides.hangUp()
-		return p.do(ctx, req)
+		return r.suggest(ctx, p.do(ctx, req))
 	})
 	f.remote.add(cmd)
 	f.whom.add(cmd)
