@@ -52,15 +52,10 @@ func keepWatching[M any](ctx context.Context, f *follower, sleep func(context.Co
 			if err != nil {
 				return nil, err
 			}
-			header, err := stream.Header()
-			if err != nil {
-				return nil, err
-			}
-			// One without headers was refused, and says so when it is read.
-			if begun = header != nil; begun {
+			if begun, err = begins(stream); begun {
 				f.streams.Add(1)
 			}
-			return stream, nil
+			return stream, err
 		}, func(*M) error {
 			f.touch()
 			return nil

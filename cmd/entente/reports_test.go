@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -128,6 +129,59 @@ func TestWatchIsTriedAgainMoreAndMoreSeldom(t *testing.T) {
 	const s = time.Second
 	if want := []time.Duration{2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, 2 * s, 4 * s, 8 * s}; !slices.Equal(pauses, want) {
 		t.Errorf("got %v, want %v", pauses, want)
+	}
+}
+
+// quiet is a watch that brings nothing: it was let through if it has a header.
+type quiet struct {
+	grpc.ServerStreamingClient[ententev1.WatchEventsResponse]
+	header metadata.MD
+}
+
+func (q quiet) Header() (metadata.MD, error) { return q.header, nil }
+func (q quiet) Recv() (*ententev1.WatchEventsResponse, error) {
+	return nil, failure(peering.ReasonStopping, "the agent is about to stop")
+}
+
+// One who only reads that a watch was lost does not know whether anything would be shown.
+func TestWatchSaysThatItIsBack(t *testing.T) {
+	const broke, back = "the watch broke off", "the watch goes on"
+	for name, tc := range map[string]struct {
+		headers []metadata.MD
+		want    []string
+	}{
+		"it never broke off":             {[]metadata.MD{{}}, []string{broke}},
+		"it is back":                     {[]metadata.MD{{}, {}}, []string{broke, back, broke}},
+		"it is refused at first":         {[]metadata.MD{{}, nil, nil, {}}, []string{broke, broke, broke, back, broke}},
+		"it was away from the beginning": {[]metadata.MD{nil, {}}, []string{broke, back, broke}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var errOut strings.Builder
+			a := &app{out: t.Output(), errOut: &errOut, now: func() time.Time { return epoch }}
+			opened := 0
+			a.sleep = func(context.Context, time.Duration) error {
+				if opened == len(tc.headers) {
+					cancel()
+				}
+				return ctx.Err()
+			}
+			open := func(context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
+				opened++
+				return quiet{header: tc.headers[opened-1]}, nil
+			}
+			if err := watch(ctx, &run{app: a, cluster: &cluster{label: "local"}}, "watch events", open, nil); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(errOut.String()), "\n")
+			ok := len(lines) == len(tc.want)
+			for i := range lines {
+				ok = ok && strings.Contains(lines[i], "NOTE   (local) "+tc.want[i])
+			}
+			if !ok {
+				t.Errorf("it says %q, want %q", lines, tc.want)
+			}
+		})
 	}
 }
 

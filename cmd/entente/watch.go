@@ -94,10 +94,24 @@ forgotten.`,
 // watch passes on what a stream brings until ctx ends, and opens it again where
 // it broke off.
 func watch[M any](ctx context.Context, r *run, doing string, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
-	pause := watchAgain
+	pause, lost := watchAgain, false
+	note := func(format string, args ...any) {
+		_, _ = fmt.Fprintf(r.errOut, " NOTE   (%s) %s\n", r.label, fmt.Sprintf(format, args...))
+	}
 	for {
 		began := r.now()
-		err := drainStream(ctx, open, tell)
+		err := drainStream(ctx, func(ctx context.Context) (grpc.ServerStreamingClient[M], error) {
+			stream, err := open(ctx)
+			if err != nil || !lost {
+				return stream, err
+			}
+			begun, err := begins(stream)
+			if begun {
+				lost = false
+				note("the watch goes on")
+			}
+			return stream, err
+		}, tell)
 		if r.now().Sub(began) > watchAgainLast {
 			pause = watchAgain
 		}
@@ -107,13 +121,21 @@ func watch[M any](ctx context.Context, r *run, doing string, open func(context.C
 		case err != nil && !passes(err) && client.ReasonOf(err) != "READER_TOO_SLOW":
 			return r.call(doing, err)
 		case err != nil:
-			_, _ = fmt.Fprintf(r.errOut, " NOTE   (%s) the watch broke off (%s); trying again\n", r.label, printer.Clean(client.Explain(err)))
+			lost = true
+			note("the watch broke off (%s); trying again", printer.Clean(client.Explain(err)))
 		}
 		if r.sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // as above
 		}
 		pause = min(2*pause, watchAgainLast)
 	}
+}
+
+// begins waits until a stream was let through, or says that it was refused: then it has no
+// headers, and reading it says why.
+func begins[M any](stream grpc.ServerStreamingClient[M]) (bool, error) {
+	header, err := stream.Header()
+	return header != nil, err
 }
 
 func drainStream[M any](ctx context.Context, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
