@@ -291,3 +291,24 @@ func ParseSecret(b []byte) (Secret, error) {
 	copy(s[:], b)
 	return s, nil
 }
+
+// WithoutTokens takes the secret out of what may have a token in it: people paste tokens
+// where names and other values belong, and those are logged and shown.
+func WithoutTokens(s string) string {
+	for from := 0; ; {
+		i := strings.Index(s[from:], tokenScheme)
+		if i < 0 {
+			return s
+		}
+		from += i + len(tokenScheme)
+		digits := from + len(s[from:]) - len(strings.TrimLeft(s[from:], "0123456789"))
+		if digits == from || !strings.HasPrefix(s[digits:], ".") {
+			continue
+		}
+		body := s[digits+1:]
+		end := len(body) - len(strings.TrimLeft(body, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."))
+		if end > 8 {
+			s = s[:digits+1] + "[redacted]" + body[end:]
+		}
+	}
+}

@@ -98,7 +98,7 @@ func (s *service) peerNamed(ctx context.Context, name string) (*ententev1.Peer, 
 // IntroducePeer implements AdminService.
 func (s *service) IntroducePeer(ctx context.Context, req *ententev1.IntroducePeerRequest) (*ententev1.IntroducePeerResponse, error) {
 	if err := peering.CheckEndpoint(req.GetEndpoint()); err != nil {
-		return nil, middleware.BadField("endpoint", "%s", middleware.WithoutTokens(err.Error()))
+		return nil, middleware.BadField("endpoint", "%s", peering.WithoutTokens(err.Error()))
 	}
 	id := peering.ClusterID(req.GetClusterId())
 	if req.GetApprove() && id == "" {

@@ -150,7 +150,7 @@ func auditAttrs(ctx context.Context, c *Call, st *status.Status, err error, took
 	}
 	if err != nil {
 		// The caller's reason, and the whole truth behind it.
-		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(WithoutTokens(err.Error()), peering.MaxMessageLen)))
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(peering.WithoutTokens(err.Error()), peering.MaxMessageLen)))
 	}
 	return attrs
 }
@@ -161,7 +161,7 @@ func subjects(message any) map[string]string {
 	out := make(map[string]string)
 	text := func(key string, get func() string) {
 		if value := get(); value != "" {
-			out[key] = peering.Text(WithoutTokens(value), 260)
+			out[key] = peering.Text(peering.WithoutTokens(value), 260)
 		}
 	}
 	flag := func(key string, get func() bool) {
@@ -216,28 +216,6 @@ func subjects(message any) map[string]string {
 		flag("validateOnly", m.GetValidateOnly)
 	}
 	return out
-}
-
-// WithoutTokens takes the secret out of what may have a token in it: people paste tokens
-// where names belong, and names are logged.
-func WithoutTokens(s string) string {
-	const scheme = "ent"
-	for from := 0; ; {
-		i := strings.Index(s[from:], scheme)
-		if i < 0 {
-			return s
-		}
-		from += i + len(scheme)
-		digits := from + len(s[from:]) - len(strings.TrimLeft(s[from:], "0123456789"))
-		if digits == from || !strings.HasPrefix(s[digits:], ".") {
-			continue
-		}
-		body := s[digits+1:]
-		end := len(body) - len(strings.TrimLeft(body, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."))
-		if end > 8 {
-			s = s[:digits+1] + "[redacted]" + body[end:]
-		}
-	}
 }
 
 // CallIDHeader is the metadata that has a call's ID.
