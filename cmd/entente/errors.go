@@ -6,13 +6,19 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/peering"
 )
 
 // problem is an error as people see it: what the agent said of it, and the reason
-// in brackets, for searching.
+// in brackets, for searching. Errors repeat what was given, so a token in a wrong place is
+// taken out here.
 func (a *app) problem(err error) string {
-	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + err.Error()
+	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + peering.WithoutTokens(err.Error())
 }
+
+// safe is a line about what a command does: it drives no terminal, and has no token that
+// somebody gave for a name.
+func safe(s string) string { return peering.WithoutTokens(printer.Clean(s)) }
 
 // callError is a call to an agent that failed.
 type callError struct {

@@ -44,14 +44,14 @@ func (p *progress) begin() { p.start = p.app.now() }
 func (p *progress) done(cluster, format string, args ...any) {
 	p.clear()
 	took := p.app.now().Sub(p.start)
-	_, _ = fmt.Fprintf(p.steps, " INFO   (%s) %s (%s)\n", cluster, printer.Clean(fmt.Sprintf(format, args...)), elapsed(took))
+	_, _ = fmt.Fprintf(p.steps, " INFO   (%s) %s (%s)\n", cluster, safe(fmt.Sprintf(format, args...)), elapsed(took))
 	p.begin()
 }
 
 // note prints what is worth knowing but no step.
 func (p *progress) note(cluster, format string, args ...any) {
 	p.clear()
-	_, _ = fmt.Fprintf(p.steps, " NOTE   (%s) %s\n", cluster, printer.Clean(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintf(p.steps, " NOTE   (%s) %s\n", cluster, safe(fmt.Sprintf(format, args...)))
 }
 
 // next says what can be done next, where somebody reads it.
@@ -74,7 +74,7 @@ const frames = `|/-\`
 func (p *progress) wait(cluster, what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	what = printer.Clean(what)
+	what = safe(what)
 	if p.app.redraw {
 		frame := frames[int(p.app.now().Sub(p.start)/pollEvery)%len(frames)]
 		text := fmt.Sprintf(" %c      (%s) waiting for %s (%s)", frame, cluster, what, elapsed(p.app.now().Sub(p.start)))
@@ -128,7 +128,7 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 		}
 		p.clear()
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, printer.Clean(last))
+			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, safe(last))
 			if hint != "" {
 				msg += "\n  next: " + hint
 			}
