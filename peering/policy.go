@@ -132,7 +132,7 @@ type Grant struct {
 // other than cpu come in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if p.Accept != Automatic && p.Accept != AfterApproval {
-		return Grant{}, Refuse(ReasonPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
+		return Grant{}, Refuse(ReasonPolicyRefused, "", "the provider's policy %q lends nothing to this peer", p.Name)
 	}
 	if err := checkAsk(ask); err != nil {
 		return Grant{}, err
@@ -168,7 +168,7 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 		return Grant{}, err
 	}
 	if p.Accept == AfterApproval && !p.Approved {
-		return Grant{}, Refuse(ReasonPolicyPending, "", "policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
+		return Grant{}, Refuse(ReasonPolicyPending, "", "the provider's policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
 	}
 	return g, nil
 }
@@ -193,7 +193,7 @@ func Refuse(why Reason, resource, format string, args ...any) *Error {
 // checkFeatures checks what is had or not, whatever is free.
 func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	if ask.Network && !p.Network {
-		return Refuse(ReasonPolicyRefused, "", "policy %q allows no tunnel", p.Name)
+		return Refuse(ReasonPolicyRefused, "", "the provider's policy %q allows no tunnel", p.Name)
 	}
 	if err := p.CheckNodes(ask.NodeSelector); err != nil {
 		return err
@@ -207,7 +207,7 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	} {
 		for _, class := range kind.want {
 			if !slices.Contains(kind.may, class) {
-				return Refuse(ReasonPolicyRefused, "", "policy %q gives this peer no %s %s", p.Name, kind.name, class)
+				return Refuse(ReasonPolicyRefused, "", "the provider's policy %q gives this peer no %s %s", p.Name, kind.name, class)
 			}
 			if !slices.Contains(kind.exists, class) {
 				return Refuse(ReasonPolicyRefused, "", "the provider has no %s %s", kind.name, class)
@@ -222,7 +222,7 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 func (p Policy) CheckNodes(selector map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if !slices.Contains(p.NodeSelectorKeys, key) {
-			return Refuse(ReasonPolicyRefused, "", "policy %q lets this peer choose no nodes by the label %s", p.Name, key)
+			return Refuse(ReasonPolicyRefused, "", "the provider's policy %q lets this peer choose no nodes by the label %s", p.Name, key)
 		}
 	}
 	return nil
@@ -234,7 +234,7 @@ func grantDuration(ask Ask, p Policy) (time.Duration, error) {
 		d = ask.Duration
 	}
 	if d = min(d, MaxContractLife).Truncate(time.Second); d < time.Second {
-		return 0, Refuse(ReasonRequestInvalid, "", "neither the request nor the policy says for how long")
+		return 0, Refuse(ReasonRequestInvalid, "", "neither the request nor the provider's policy says for how long")
 	}
 	return d, nil
 }
@@ -425,14 +425,14 @@ func (b bound) refuse(name string, want Quantity, p Policy) error {
 	left := lendable(name, b.left())
 	switch b.by {
 	case BoundCeiling:
-		return say(ReasonPolicyRefused, "policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.held))
+		return say(ReasonPolicyRefused, "the provider's policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.held))
 	case BoundTotal:
 		if b.fixed && want.Cmp(b.limit) > 0 {
-			return say(ReasonPolicyRefused, "policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
+			return say(ReasonPolicyRefused, "the provider's policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
 		}
-		return say(ReasonCapacityExhausted, "policy %q gives all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
+		return say(ReasonCapacityExhausted, "the provider's policy %q gives all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
 	case BoundPercent:
-		return say(ReasonCapacityExhausted, "policy %q gives this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
+		return say(ReasonCapacityExhausted, "the provider's policy %q gives this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
 	}
 	return say(ReasonCapacityExhausted, "only %s is free", amount(name, left))
 }
@@ -458,11 +458,11 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 	// Without one of these no pod can run, so there is nothing to offer.
 	for _, name := range []string{"cpu", "memory", Pods} {
 		if _, offered := have.Free[name]; (offered || name == Pods) && got[name].IsZero() {
-			return nil, Refuse(ReasonCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
+			return nil, Refuse(ReasonCapacityExhausted, name, "%s: nothing is left to lend under the provider's policy %q", name, p.Name)
 		}
 	}
 	if len(got) == 0 {
-		return nil, Refuse(ReasonCapacityExhausted, "", "nothing is left to lend under policy %q", p.Name)
+		return nil, Refuse(ReasonCapacityExhausted, "", "nothing is left to lend under the provider's policy %q", p.Name)
 	}
 	return got, nil
 }

@@ -144,6 +144,10 @@ func TestDecide(t *testing.T) {
 				if passes := tt.reason == peering.ReasonPolicyPending || tt.reason == peering.ReasonCapacityExhausted; passes != (refused.RetryAfter > 0) {
 					t.Errorf("%s says to ask again after %s", tt.reason, refused.RetryAfter)
 				}
+				// Both sides read it, and both may have a policy of that name.
+				if strings.Count(refused.Message, "policy") != strings.Count(refused.Message, "the provider's policy") {
+					t.Errorf("%q does not say whose policy", refused.Message)
+				}
 				if g.Resources != nil {
 					t.Errorf("a refusal came with %s", g.Resources)
 				}
@@ -305,12 +309,12 @@ func TestRefusalsNameAmountsOnce(t *testing.T) {
 		change func(*peering.Policy, *peering.Capacity)
 		want   string
 	}{
-		{"cpu", "4", nil, `asked for cpu 4, and policy "gold" gives this peer 50% of what is free, of which cpu 960m is left now`},
-		{"memory", "8Gi", nil, `asked for memory 8Gi, and policy "gold" gives this peer 50% of what is free, of which memory 7855Mi is left now`},
-		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.LentToPeer = resources(t, "pods", "5") }, `asked for pods 30, and policy "gold" gives this peer at most pods 20, of which it holds pods 5`},
-		{"nvidia.com/gpu", "5", nil, `asked for nvidia.com/gpu 5, and policy "gold" gives all peers together at most nvidia.com/gpu 4`},
-		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.LentByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and policy "gold" gives all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
-		{"cpu", "1", func(p *peering.Policy, _ *peering.Capacity) { p.PercentOfFree, p.TotalPercent = 100, 50 }, `asked for cpu 1, and policy "gold" gives all peers together at most cpu 960m, of which cpu 960m is left now`},
+		{"cpu", "4", nil, `asked for cpu 4, and the provider's policy "gold" gives this peer 50% of what is free, of which cpu 960m is left now`},
+		{"memory", "8Gi", nil, `asked for memory 8Gi, and the provider's policy "gold" gives this peer 50% of what is free, of which memory 7855Mi is left now`},
+		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.LentToPeer = resources(t, "pods", "5") }, `asked for pods 30, and the provider's policy "gold" gives this peer at most pods 20, of which it holds pods 5`},
+		{"nvidia.com/gpu", "5", nil, `asked for nvidia.com/gpu 5, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4`},
+		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.LentByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
+		{"cpu", "1", func(p *peering.Policy, _ *peering.Capacity) { p.PercentOfFree, p.TotalPercent = 100, 50 }, `asked for cpu 1, and the provider's policy "gold" gives all peers together at most cpu 960m, of which cpu 960m is left now`},
 		{"memory", "8Gi", func(p *peering.Policy, c *peering.Capacity) {
 			p.PercentOfFree, c.Lent = 100, resources(t, "memory", "12Gi")
 		}, `asked for memory 8Gi, and only memory 3422Mi is free`},

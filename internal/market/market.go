@@ -202,7 +202,7 @@ func (m *Market) Amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 	case same && err != nil:
 		return peering.Grant{}, time.Time{}, err
 	case same && !policy.Renewable && policy.Accept != peering.Never:
-		return peering.Grant{}, time.Time{}, peering.Refuse(peering.ReasonPolicyRefused, "", "policy %q does not renew contracts", policy.Name)
+		return peering.Grant{}, time.Time{}, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q does not renew contracts", policy.Name)
 	}
 	more := peering.Resources{}
 	for name, q := range ask.Resources {

@@ -157,7 +157,7 @@ func (l *Policy) Checked() (peering.Policy, error) {
 	if l.err != nil {
 		return peering.Policy{}, &peering.Error{
 			Reason:  peering.ReasonPolicyRefused,
-			Message: fmt.Sprintf("policy %q of the provider makes no sense; its administrator has to look at it", l.Value.Name),
+			Message: fmt.Sprintf("the provider's policy %q makes no sense; its administrator has to look at it", l.Value.Name),
 			Err:     l.err,
 		}
 	}
