@@ -1262,8 +1262,17 @@ func (c cluster) testPolicies(t *testing.T) {
 		c.create(t, own[name])
 	}
 	are("automatic", "default", "entente-default")
+	// What somebody changed in the chart's policy is lost, as the pages say.
+	var edited v1alpha1.PeeringPolicy
+	do(c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-default"}, &edited))
+	was := edited.Spec.Accept
+	edited.Spec.Accept = v1alpha1.AcceptNever
+	do(c.admin.Update(t.Context(), &edited))
 	do(c.upgrade("--set", automatic))
 	are("automatic", "default", "entente-automatic", "entente-default")
+	if do(c.admin.Get(t.Context(), client.ObjectKeyFromObject(&edited), &edited)); edited.Spec.Accept != was {
+		t.Errorf("after the upgrade the chart's policy accepts %s, want %s as the values say", edited.Spec.Accept, was)
+	}
 	do(c.upgrade())
 	are("automatic", "default", "entente-default")
 	do(c.rollback())
