@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -148,25 +147,4 @@ func TestTheShellOffersNames(t *testing.T) {
 			t.Errorf("completion %s: exit %d, %d bytes, %s", shell, code, len(out), errOut)
 		}
 	}
-}
-
-func TestTableAlignsAndCleansItsCells(t *testing.T) {
-	var out bytes.Buffer
-	tab := printer.NewTable(&out, true, "NAME", "STATUS")
-	tab.Row("größe", "True")
-	tab.Row("a\tb\nc\x1b[31m\u202e", "False", "x")
-	tab.Flush()
-	want := "\x1b[1mNAME\x1b[0m          \x1b[1mSTATUS\x1b[0m\ngröße         \x1b[32mTrue\x1b[0m\na b c [31m    \x1b[31mFalse\x1b[0m   x\n"
-	if out.String() != want {
-		t.Errorf("got  %q\nwant %q", out.String(), want)
-	}
-}
-
-func FuzzField(f *testing.F) {
-	for _, path := range []string{"a[*].b", "a[0].b", `["a"][0]["b"]`, "a[", "..", `["\u0000"]`} {
-		f.Add(path)
-	}
-	f.Fuzz(func(_ *testing.T, path string) {
-		_, _ = printer.Field(map[string]any{"a": []any{map[string]any{"b": "c"}}}, path)
-	})
 }

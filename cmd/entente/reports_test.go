@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -76,20 +75,6 @@ func TestAPeerOfAPolicySaysHowItWasFoundAndComesBack(t *testing.T) {
 	w := peered()
 	w.policy, w.introduced, w.decision = "home", true, "Approved"
 	golden(t, "policy-peer", w, []string{"info", "peer", "provider"}, []string{"unpeer", "provider", "--forget", "--yes"})
-}
-
-func TestGetNamesTheFieldsThatThereAre(t *testing.T) {
-	t.Parallel()
-	v := map[string]any{"a": map[string]any{"b": []any{map[string]any{"c": "1", "d.e": "2"}}, "text": "x"}, "z": "y"}
-	for path, want := range map[string]string{
-		"x": "there are a, z", "x.y": "there are a, z", ".x": "there are a, z", "a.x": "there are b, text", `a["x"].y`: "there are b, text", "a.b[0].x": "there are c, d.e",
-		"a.b[0].x.y": "there are c, d.e", "a.b[*].x": "there are c, d.e", "a.text.x": "", "a.b[7]": "",
-	} {
-		_, err := printer.Field(v, path)
-		if err == nil || !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "there are") {
-			t.Errorf("%s: got %v, want %q", path, err, want)
-		}
-	}
 }
 
 func TestWatchReconnects(t *testing.T) {

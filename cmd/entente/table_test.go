@@ -36,18 +36,3 @@ func TestEmptyListsAreReportedInAPipe(t *testing.T) {
 		}
 	}
 }
-
-func TestLongTextsGoBelowTheirRow(t *testing.T) {
-	for _, tc := range []struct{ why, want string }{
-		{"short", "NAME   WHY\na      short\n"},
-		{strings.Repeat("word ", 20) + "end", "NAME\na\n   " + strings.TrimSpace(strings.Repeat("word ", 19)) + "\n   word end\n"},
-	} {
-		var b strings.Builder
-		table := printer.NewNoted(&b, false, "NAME", "WHY")
-		table.Row("a", tc.why)
-		table.Flush()
-		if b.String() != tc.want {
-			t.Errorf("table:\n%s\nwant\n%s", b.String(), tc.want)
-		}
-	}
-}

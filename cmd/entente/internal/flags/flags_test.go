@@ -1,0 +1,96 @@
+package flags
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func TestDurationsArePositive(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"90s": 90 * time.Second, "24h": 24 * time.Hour, "0s": 0, "-1s": 0, "": 0, "1d": 0, "10": 0} {
+		var d Duration
+		if err := d.Set(text); (err == nil) != (want > 0) || err == nil && time.Duration(d) != want {
+			t.Errorf("%q is %s, %v", text, time.Duration(d), err)
+		}
+	}
+	var unset Duration
+	if unset.Proto() != nil || unset.String() != "" {
+		t.Errorf("a flag that was not given is %v", unset.Proto())
+	}
+}
+
+func TestMoneyIsACurrencyAndAnAmount(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"EUR 0.5": "EUR 0.5", "EUR 0.50": "EUR 0.5", "EUR 100": "EUR 100", "EUR 100.00": "EUR 100", " USD  1 ": "USD 1", "any": "any",
+		"0.5 EUR": "", "eur 1": "", "EURO 1": "", "EUR": "", "EUR -1": "", "EUR .": "", "EUR 0.0000000001": "", "EUR 1,5": "", "": "",
+	} {
+		var m Money
+		err := m.Set(text)
+		got := ""
+		switch {
+		case err == nil && m.Amount == nil:
+			got = "any"
+		case err == nil:
+			got = m.Amount.GetCurrency() + " " + m.Amount.GetAmount()
+		}
+		if got != want {
+			t.Errorf("%q is %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+func TestResourcesAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]map[string]string{
+		"":                                    nil,
+		"--cpu 4 --memory 8192Mi --pods 20":   {"cpu": "4", "memory": "8Gi", "pods": "20"},
+		"--resources cpu=500m,memory=1Gi":     {"cpu": "500m", "memory": "1Gi"},
+		"--resources cpu=1 --resources gpu=2": {"cpu": "1", "gpu": "2"},
+		"--resources a.b/c=1":                 {"a.b/c": "1"},
+	} {
+		var r Resources
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		r.Add(flags)
+		if err := flags.Parse(strings.Fields(args)); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+		if diff := cmp.Diff(want, r.Proto().GetAmounts()); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", args, diff)
+		}
+	}
+	for args, want := range map[string]string{
+		"--cpu 1 --resources cpu=2": "cpu is given twice",
+		"--resources cpu=1,cpu=1":   "cpu is given twice",
+		"--resources cpu":           "want name=amount",
+		"--resources =1":            "want name=amount",
+		"--resources cpu=":          "want name=amount",
+		"--resources cpu=1,":        "want name=amount",
+		"--memory much":             "memory: ",
+	} {
+		var r Resources
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		r.Add(flags)
+		if err := flags.Parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestChoicesAreThoseThatThereAre(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{"": "a", "--way b": "b", "-w a": "a", "--way c": "", "--way=": ""} {
+		cmd := &cobra.Command{}
+		var way string
+		Choice(cmd, &way, "way", "w", "a", "which way", "a", "b")
+		err := cmd.Flags().Parse(strings.Fields(args))
+		if (err == nil) != (want != "") || err == nil && way != want || err != nil && (way != "a" || !strings.Contains(err.Error(), "want one of a, b")) {
+			t.Errorf("%s: %q, %v, want %q", args, way, err, want)
+		}
+	}
+}
