@@ -33,10 +33,10 @@
 //
 // # Nodes and gateways
 //
-// Every node has one device. For each peer one home node is the carrier
-// ([Peer.Via]): it holds the tunnel to the peer's gateways and translates. The
-// other nodes send what is for the peer to the carrier over the same device,
-// and get the answers back that way, so nothing is asked of the CNI. On the
+// Every node has one device. Some home nodes are gateways: they have tunnels to the gateways of
+// all peers. For each peer one of them is the carrier, which translates; all agree by probes
+// on which (carrier.go). The other nodes send what is for the peer to the carrier over the same
+// device, and get the answers back that way, so nothing is asked of the CNI. On the
 // carrier such packets are not tracked at all. The node of the pod is the one
 // that decides about exposure, because it sees both directions.
 //

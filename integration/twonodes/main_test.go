@@ -42,8 +42,7 @@ func onStage(t *testing.T) (context.Context, *stage) {
 	return theStage.On(t, patience, theStage.build), &theStage
 }
 
-// build installs the chart in both clusters, peers them, makes the second nodes their
-// gateways, and has a pod run on the first node of each.
+// build installs the chart in both clusters, peers them, and has a pod run on the first node of each.
 func (s *stage) build(ctx context.Context) error {
 	w, err := e2e.Up(ctx, e2e.Config{
 		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say,
@@ -65,9 +64,6 @@ func (s *stage) build(ctx context.Context) error {
 		return err
 	}
 	if _, err := w.Peer(ctx); err != nil {
-		return err
-	}
-	if err := w.Each(ctx, func(ctx context.Context, side *e2e.Side) error { return makeGateway(ctx, w, side) }); err != nil {
 		return err
 	}
 	if _, err := w.Peered(ctx, e2e.Restarted); err != nil {
