@@ -97,6 +97,8 @@ var rules = []rule{
 		"github.com/google/nftables", "github.com/mdlayher/", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
 		"golang.zx2c4.com/wireguard",
 	}},
+	// What is wrong on a node is decided without Kubernetes and without the fabric.
+	{packages: "internal/preflight", outside: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	// Sockets that share a port and a watch on interfaces need the system's own words.
@@ -174,7 +176,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel", "discovery/...", "internal/browse", "internal/kube", "internal/notify", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering", "tunnel", "discovery/...", "internal/browse", "internal/kube", "internal/notify", "internal/preflight", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

@@ -1,0 +1,260 @@
+package preflight
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// The places of the fabric's own rules and tables: see package tunnel.
+const (
+	fabricProtocol = 141
+	fabricPriority = 141
+	tableLocal     = 255
+)
+
+// RoutingRule is a routing rule.
+type RoutingRule struct {
+	Six      bool
+	Priority int
+	// Protocol is who made it, by number.
+	Protocol int
+	// Not inverts the selectors.
+	Not bool
+	// Source and Destination are invalid if they are all addresses.
+	Source, Destination netip.Prefix
+	// In and Out are interfaces; empty is any.
+	In, Out string
+	// Mark and Mask is the mark that packets have to have; a zero mask is any.
+	Mark, Mask uint32
+	// Narrow says that it has other selectors, as a port or a user.
+	Narrow bool
+	// Table is where it looks; zero if it does not.
+	Table int
+	// Refuses says that it ends packets rather than looking for a route.
+	Refuses bool
+	// Suppress is the length of prefixes up to which routes are ignored; -1 is none.
+	Suppress int
+}
+
+// String is the rule as `ip rule` shows it.
+func (r RoutingRule) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d:", r.Priority)
+	if r.Not {
+		b.WriteString(" not")
+	}
+	from := "all"
+	if r.Source.IsValid() {
+		from = r.Source.String()
+	}
+	b.WriteString(" from " + from)
+	if r.Destination.IsValid() {
+		b.WriteString(" to " + r.Destination.String())
+	}
+	if r.Mask != 0 {
+		fmt.Fprintf(&b, " fwmark %#x", r.Mark)
+	}
+	if r.In != "" {
+		b.WriteString(" iif " + r.In)
+	}
+	switch {
+	case r.Refuses:
+		b.WriteString(" to no table")
+	case r.Table == 254:
+		b.WriteString(" lookup main")
+	default:
+		fmt.Fprintf(&b, " lookup %d", r.Table)
+	}
+	if r.Suppress >= 0 {
+		fmt.Fprintf(&b, " suppress_prefixlength %d", r.Suppress)
+	}
+	return b.String()
+}
+
+// Route is a route that leads somewhere, or refuses packets.
+type Route struct {
+	Prefix netip.Prefix
+	Table  int
+	// Device is the interface; empty if there is none or several.
+	Device string
+	// Local says that the addresses are the node's own.
+	Local bool
+}
+
+// isDefault says that the route is for what has no other: a default route, or one of the
+// two halves that VPNs have in its place.
+func (r Route) isDefault() bool { return r.Prefix.Bits() <= 1 }
+
+// takes says whether packets of pods to a prefix are taken by a rule before they come to
+// those of the fabric: all of them, or some.
+func (r RoutingRule) takes(f *Fabric, to netip.Prefix, routes []Route) (all, part bool) {
+	if r.Priority == 0 || r.Priority >= fabricPriority || r.Protocol == fabricProtocol || r.Six != to.Addr().Is6() || r.Table == tableLocal || r.Out != "" {
+		return false, false
+	}
+	sources := only(f.podPrefixes(), r.Six)
+	narrow := r.Narrow || r.In != "" || r.Source.IsValid() || (r.Destination.IsValid() && !covers(r.Destination, to))
+	if !r.Not {
+		// Packets of pods have no mark unless somebody gives them one.
+		if r.Mask != 0 || r.In == "lo" || (r.Destination.IsValid() && !r.Destination.Overlaps(to)) ||
+			(r.Source.IsValid() && len(sources) > 0 && !overlapsAny(sources, r.Source)) {
+			return false, false
+		}
+	} else {
+		switch {
+		case r.Mask != 0:
+			narrow = false // what has no mark
+		case r.Destination.IsValid() && covers(r.Destination, to):
+			return false, false
+		default:
+			narrow = true
+		}
+	}
+	if r.Refuses {
+		return !narrow, true
+	}
+	for _, route := range routes {
+		if route.Table != r.Table || route.Local || route.Prefix.Addr().Is6() != r.Six || route.Prefix.Bits() <= r.Suppress || !route.Prefix.Overlaps(to) {
+			continue
+		}
+		part = true
+		all = all || !narrow && covers(route.Prefix, to)
+	}
+	return all, part
+}
+
+func diverted(f *Fabric, o *Observed) *Finding {
+	var bad []string
+	severity := Warning
+	for _, r := range o.Rules {
+		for _, to := range f.reach() {
+			all, part := r.takes(f, to, o.Routes)
+			if all {
+				severity = Error
+			}
+			if text := r.String(); part && !slices.Contains(bad, text) {
+				bad = append(bad, text)
+			}
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return found(AliasesDiverted, severity,
+		fmt.Sprintf("routing rules of others come before the fabric's, at priority %d, and take packets to peers elsewhere: %s", fabricPriority, some(bad)),
+		fmt.Sprintf("have the program that makes them (a VPN, another network plugin) place them behind priority %d, or leave the prefixes of network.aliasPool out of them", fabricPriority))
+}
+
+func routes(f *Fabric, o *Observed) *Finding {
+	var bad []string
+	severity := Warning
+	reach := f.reach()
+	for _, l := range o.Links {
+		for _, a := range l.Addresses {
+			if l.Name != f.Device && overlapsAny(reach, netip.PrefixFrom(a.Addr(), a.Addr().BitLen())) {
+				severity = Error
+				bad = append(bad, fmt.Sprintf("%s is an address of %s", a.Addr(), l.Name))
+			}
+		}
+	}
+	for _, r := range o.Routes {
+		if r.isDefault() || r.Local || r.Device == f.Device || !overlapsAny(reach, r.Prefix) {
+			continue
+		}
+		text := r.Prefix.String() + " is routed"
+		if r.Device != "" {
+			text += " to " + r.Device
+		}
+		bad = append(bad, text)
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	slices.Sort(bad)
+	return found(RouteOverlap, severity, "the alias pool overlaps what this node reaches otherwise, and takes its packets: "+some(bad),
+		"set network.aliasPool in the chart's values to prefixes that neither this cluster nor its networks use")
+}
+
+// reversePath is about interfaces other than the one of the default route. Packets of the
+// tunnels enter a node in two ways. Those that come out of the device pass the strict check
+// as well: the way back to their sources leads into the device, by the fabric's rules.
+// Those that carry them, WireGuard's, enter where they were dialled, and have to come from
+// where answers leave.
+func reversePath(f *Fabric, o *Observed) *Finding {
+	var out string
+	for _, r := range o.Routes {
+		if r.Table == 254 && r.isDefault() && r.Prefix.Addr().Is4() && r.Device != "" {
+			out = r.Device
+			break
+		}
+	}
+	if out == "" {
+		return nil
+	}
+	var bad, names []string
+	for _, l := range o.Links {
+		if l.Name == out || l.ReversePath != 1 {
+			continue
+		}
+		for _, a := range l.Addresses {
+			if a.Addr().Is4() && slices.Contains(f.Announced, a.Addr()) {
+				bad = append(bad, fmt.Sprintf("%s on %s", a.Addr(), l.Name))
+				names = append(names, fmt.Sprintf("net.ipv4.conf.%s.rp_filter=2", strings.ReplaceAll(l.Name, ".", "/")))
+			}
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return found(StrictReversePath, Warning,
+		fmt.Sprintf("peers may dial this node at %s, and answers leave by %s: with rp_filter=1 the kernel drops what they send there, unless they are in the same network", some(bad), out),
+		"set "+some(names)+", which takes a packet that any interface could answer")
+}
+
+// hostRouting is about programs that route packets of pods past nftables, where addresses
+// are translated.
+func hostRouting(_ *Fabric, o *Observed) *Finding {
+	const past = " Packets of pods then do not pass nftables, where the fabric translates addresses, and peers drop them."
+	var cilium, netkit, calico bool
+	var attached string
+	for _, l := range o.Links {
+		switch {
+		case l.Name == "cilium_host":
+			cilium = true
+		case l.Kind == "netkit":
+			netkit = true
+		case l.Name == "bpfin.cali" || l.Name == "bpfout.cali":
+			calico = true
+		}
+		for _, p := range l.Programs {
+			if attached == "" && isHardware(l) && strings.HasPrefix(p, "cil_") {
+				attached = p + " on " + l.Name
+			}
+		}
+	}
+	const remedy = "set bpf.hostLegacyRouting=true in Cilium's values and restart its agents"
+	switch {
+	case cilium && netkit:
+		return found(HostRoutingByEBPF, Error, "Cilium connects pods by netkit devices, which it does only where it routes by eBPF."+past, remedy+", with bpf.datapathMode=veth")
+	case calico:
+		return found(HostRoutingByEBPF, Warning, "Calico runs its eBPF data plane here (bpfin.cali), which may route by eBPF."+past,
+			"use Calico's iptables or nftables data plane (linuxDataplane in its Installation), or see whether pods reach peers before you rely on it")
+	case cilium && attached != "":
+		return found(HostRoutingByEBPF, Warning, "Cilium runs "+attached+" and may route by eBPF: whether it does, `cilium-dbg status` says in its pods (Host Routing: BPF)."+past,
+			"if it does, "+remedy)
+	case cilium:
+		return found(HostRoutingByEBPF, Info, "Cilium runs here; whether it routes by eBPF cannot be seen from the node, `cilium-dbg status` says it in its pods (Host Routing: BPF)."+past,
+			"if it does, "+remedy)
+	}
+	return nil
+}
+
+// isHardware says whether an interface leads out of the node rather than to pods.
+func isHardware(l Link) bool {
+	switch l.Kind {
+	case "", "device", "bond", "vlan", "team", "bridge":
+		return !strings.HasPrefix(l.Name, "cilium_") && !strings.HasPrefix(l.Name, "lxc")
+	}
+	return false
+}
