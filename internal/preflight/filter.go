@@ -243,13 +243,13 @@ func (w firewall) drops(c Chain, p flow) bool {
 func flows(f *Fabric, o *Observed) []flow {
 	var out []flow
 	for _, six := range []bool{false, true} {
-		own, reach := only(f.podPrefixes(), six), only(f.reach(), six)
-		if len(own) == 0 || len(reach) == 0 {
+		pod, link := podOf(f, o, six)
+		reach := only(f.reach(), six)
+		if !pod.IsValid() || len(reach) == 0 {
 			continue
 		}
-		link := podLink(own, o)
-		leave := flow{six: six, in: link, out: f.Device, source: own[0], destination: reach[0]}
-		enter := flow{six: six, in: f.Device, out: link, source: reach[0], destination: own[0]}
+		leave := flow{six: six, in: link, out: f.Device, source: pod, destination: reach[0]}
+		enter := flow{six: six, in: f.Device, out: link, source: reach[0], destination: pod}
 		for _, state := range []uint32{stateNew, stateEstablished} {
 			leave.state, enter.state = state, state
 			what := map[uint32]string{stateNew: "connections", stateEstablished: "answers"}[state]
@@ -260,14 +260,27 @@ func flows(f *Fabric, o *Observed) []flow {
 	return out
 }
 
-// podLink is an interface behind which pods of this node are; empty if none is known.
-func podLink(own []netip.Prefix, o *Observed) string {
-	for _, r := range o.Routes {
-		if r.Table == 254 && !r.Local && r.Device != "" && slices.ContainsFunc(own, func(p netip.Prefix) bool { return covers(p, r.Prefix) }) {
-			return r.Device
+// podOf is a pod of this node, or where its pods are, and the interface that leads there;
+// invalid and empty if they are not known.
+func podOf(f *Fabric, o *Observed, six bool) (where netip.Prefix, link string) {
+	near := only(f.podPrefixes(), six)
+	for _, a := range o.Pods {
+		if a.Is6() == six {
+			near = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+			break
 		}
 	}
-	return ""
+	if len(near) == 0 {
+		return netip.Prefix{}, ""
+	}
+	longest := -1
+	for _, r := range o.Routes {
+		leads := slices.ContainsFunc(near, func(p netip.Prefix) bool { return covers(p, r.Prefix) || p.IsSingleIP() && covers(r.Prefix, p) })
+		if leads && r.Table == tableMain && !r.isDefault() && !r.Local && r.Device != "" && r.Prefix.Bits() > longest {
+			link, longest = r.Device, r.Prefix.Bits()
+		}
+	}
+	return near[0], link
 }
 
 func forward(f *Fabric, o *Observed) *Finding {

@@ -134,7 +134,7 @@ func observeLinks(names map[int]string) ([]Link, error) {
 	for _, link := range links {
 		a := link.Attrs()
 		names[a.Index] = a.Name
-		l := Link{Name: a.Name, Kind: link.Type(), ReversePath: max(everywhere, sysctl("net/ipv4/conf/"+a.Name+"/rp_filter"))}
+		l := Link{Name: a.Name, Kind: link.Type(), Up: a.Flags&net.FlagUp != 0, ReversePath: max(everywhere, sysctl("net/ipv4/conf/"+a.Name+"/rp_filter"))}
 		for _, addr := range addrs {
 			if addr.LinkIndex == a.Index {
 				l.Addresses = append(l.Addresses, prefixOf(addr.IPNet))
@@ -224,10 +224,11 @@ func (o *Observed) observeRoutes(f *Fabric, names map[int]string) error {
 				if !ok {
 					return true
 				}
-				if route.Table == unix.RT_TABLE_MAIN && !route.Local && route.Prefix.IsSingleIP() && toPods(route.Device) && len(o.Pods) < maxRoutes {
+				pod := route.Table == tableMain && !route.Local && route.Prefix.IsSingleIP() && toPods(route.Device)
+				if pod && len(o.Pods) < maxRoutes {
 					o.Pods = append(o.Pods, route.Prefix.Addr())
 				}
-				if len(o.Routes) < maxRoutes && (route.isDefault() || overlapsAny(reach, route.Prefix) || slices.ContainsFunc(near, func(p netip.Prefix) bool { return covers(p, route.Prefix) })) {
+				if len(o.Routes) < maxRoutes && (pod || route.isDefault() || overlapsAny(reach, route.Prefix) || slices.ContainsFunc(near, func(p netip.Prefix) bool { return covers(p, route.Prefix) })) {
 					o.Routes = append(o.Routes, route)
 				}
 				return true

@@ -69,7 +69,7 @@ type Fabric struct {
 	// Device is the name of the WireGuard device, Port its UDP port.
 	Device string
 	Port   int
-	// HasDevice says that there is a device, Listening that it has the port.
+	// HasDevice says that there is a device, Listening that it has the port, once it is up.
 	HasDevice, Listening bool
 	// Pool is where aliases come from, Aliases those in use.
 	Pool, Aliases []netip.Prefix
@@ -135,6 +135,7 @@ type Link struct {
 	Name string
 	// Kind is the kind as `ip -details link` shows it; empty for hardware.
 	Kind string
+	Up   bool
 	// Addresses is its addresses with their networks.
 	Addresses []netip.Prefix
 	// ReversePath is the setting of rp_filter in force: the larger one of this interface's
@@ -232,7 +233,8 @@ func forwarding(f *Fabric, o *Observed) *Finding {
 }
 
 func port(f *Fabric, o *Observed) *Finding {
-	if !o.PortInUse || f.Listening {
+	up := slices.ContainsFunc(o.Links, func(l Link) bool { return l.Name == f.Device && l.Up })
+	if !o.PortInUse || f.Listening && up {
 		return nil
 	}
 	message := fmt.Sprintf("UDP port %d, on which WireGuard is to listen, is taken", f.Port)

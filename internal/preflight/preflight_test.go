@@ -71,7 +71,8 @@ func TestFindings(t *testing.T) {
 		"no forwarding of IPv6 where pods have": {func(f *Fabric, _ *Observed) { f.OwnPods = prefixes("fd00:1::/64") }, "Error ForwardingDisabled", "net.ipv6.conf.all.forwarding=1"},
 
 		"the port is taken":                       {func(_ *Fabric, o *Observed) { o.PortInUse = true }, "Error PortTaken", "sport = :51820"},
-		"the port is the fabric's own":            {func(f *Fabric, o *Observed) { o.PortInUse, f.Listening = true, true }, "", ""},
+		"the port is the fabric's own":            {func(f *Fabric, o *Observed) { ownDevice(f, o, true) }, "", ""},
+		"the device cannot come up for it":        {func(f *Fabric, o *Observed) { ownDevice(f, o, false) }, "Error PortTaken", ""},
 		"the port is taken where Calico encrypts": {calicoEncrypts, "Error PortTaken", "Calico (wireguard.cali)"},
 		"Calico encrypts on another port":         {func(f *Fabric, o *Observed) { calicoEncrypts(f, o); o.PortInUse = false }, "", ""},
 
@@ -124,6 +125,12 @@ func TestFindings(t *testing.T) {
 func calicoEncrypts(_ *Fabric, o *Observed) {
 	o.PortInUse = true
 	o.Links = append(o.Links, Link{Name: "entente0", Kind: "wireguard"}, Link{Name: "wireguard.cali", Kind: "wireguard"})
+}
+
+// ownDevice makes the port the one of the fabric's device.
+func ownDevice(f *Fabric, o *Observed, up bool) {
+	o.PortInUse, f.HasDevice, f.Listening = true, true, true
+	o.Links = append(o.Links, Link{Name: "entente0", Kind: "wireguard", Up: up})
 }
 
 // second gives the node another interface, at which it is announced.
@@ -246,10 +253,11 @@ func TestFirewallsAreToldIfTheyCertainlyDropWhatPasses(t *testing.T) {
 			rules: append([]FilterRule{{Verdict: Goto, Target: "user"}}, device...),
 			more:  []Chain{{Table: "ip filter", Name: "user"}}, want: every,
 		},
-		"a chain that was not read":     {rules: []FilterRule{{Verdict: Jump, Target: "user"}}, want: none},
-		"a chain that jumps to itself":  {rules: []FilterRule{{Verdict: Jump, Target: "FORWARD"}}, want: none},
-		"a chain of IPv6":               {rules: device, more: []Chain{{Table: "ip6 filter", Name: "FORWARD", Base: true, Drop: true, Six: true}}, want: none},
-		"a second firewall, with a lid": {rules: device, more: []Chain{{Table: "inet mine", Name: "f", Base: true, Drop: true, Four: true, Six: true, Rules: []FilterRule{answers}}}, want: begun},
+		"a chain that was not read":         {rules: []FilterRule{{Verdict: Jump, Target: "user"}}, want: none},
+		"a chain that jumps to itself":      {rules: []FilterRule{{Verdict: Jump, Target: "FORWARD"}}, want: none},
+		"a chain of IPv6":                   {rules: device, more: []Chain{{Table: "ip6 filter", Name: "FORWARD", Base: true, Drop: true, Six: true}}, want: none},
+		"closed but for interfaces of pods": {rules: []FilterRule{accept(in("cni*")), accept(out("cni0"))}, want: none},
+		"a second firewall, with a lid":     {rules: device, more: []Chain{{Table: "inet mine", Name: "f", Base: true, Drop: true, Four: true, Six: true, Rules: []FilterRule{answers}}}, want: begun},
 		"rules for IPv6 in both": {
 			rules: device, more: []Chain{{Table: "inet mine", Name: "f", Base: true, Four: true, Six: true, Rules: []FilterRule{{Tests: []Test{{Key: Family, Bits: familySix}}, Verdict: Drop}}}}, want: none,
 		},

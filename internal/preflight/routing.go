@@ -11,6 +11,7 @@ import (
 const (
 	fabricProtocol = 141
 	fabricPriority = 141
+	tableMain      = 254
 	tableLocal     = 255
 )
 
@@ -62,7 +63,7 @@ func (r RoutingRule) String() string {
 	switch {
 	case r.Refuses:
 		b.WriteString(" to no table")
-	case r.Table == 254:
+	case r.Table == tableMain:
 		b.WriteString(" lookup main")
 	default:
 		fmt.Fprintf(&b, " lookup %d", r.Table)
@@ -184,7 +185,7 @@ func routes(f *Fabric, o *Observed) *Finding {
 func reversePath(f *Fabric, o *Observed) *Finding {
 	var out string
 	for _, r := range o.Routes {
-		if r.Table == 254 && r.isDefault() && r.Prefix.Addr().Is4() && r.Device != "" {
+		if r.Table == tableMain && r.isDefault() && r.Prefix.Addr().Is4() && r.Device != "" {
 			out = r.Device
 			break
 		}
