@@ -22,6 +22,7 @@ const FabricSecret = "entente-fabric"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlay`,priority=1
 // +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.problems[0]`,priority=1
+// +kubebuilder:printcolumn:name="Finding",type=string,JSONPath=`.status.preflight.findings[0].reason`,priority=1
 type FabricNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -80,6 +81,38 @@ type FabricNodeStatus struct {
 	// minute.
 	// +optional
 	ObservedAt metav1.Time `json:"observedAt,omitempty"`
+	// preflight is what on the node keeps packets of tunnels from passing, apart from
+	// the tunnels themselves: also before there are any. It is unset until the fabric has
+	// checked.
+	// +optional
+	Preflight *FabricPreflight `json:"preflight,omitempty"`
+}
+
+// FabricPreflight is what the fabric found as it checked its node.
+type FabricPreflight struct {
+	// findings is what is wrong, worst first. Nothing is if there are none.
+	// +optional
+	// +listType=map
+	// +listMapKey=reason
+	// +kubebuilder:validation:MaxItems=32
+	Findings []FabricFinding `json:"findings,omitempty"`
+}
+
+// FabricFinding is something that is wrong on a node.
+type FabricFinding struct {
+	// reason says what is wrong, in CamelCase. docs/troubleshooting.md explains each.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+	// severity is Error if packets of pods do not pass or go astray, Warning if some may
+	// not, and Info if that cannot be told from the node.
+	// +kubebuilder:validation:Enum=Error;Warning;Info
+	Severity string `json:"severity"`
+	// message is what is wrong, and where.
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
+	// remedy is what to do.
+	// +kubebuilder:validation:MaxLength=1024
+	Remedy string `json:"remedy"`
 }
 
 // FabricPath is a node's tunnel to one peer.

@@ -129,22 +129,31 @@ func trim(ctx context.Context) {
 
 // agentOptions is the flags of the agent.
 type agentOptions struct {
-	cfg                               agent.Config
-	podCIDRs, serviceCIDRs, aliasPool []string
-	profiles                          string
+	cfg      agent.Config
+	prefixes prefixOptions
+	profiles string
+}
+
+// prefixOptions is the flags that name this cluster's prefixes.
+type prefixOptions struct{ pods, services, pool []string }
+
+// read parses them into a configuration.
+func (o *prefixOptions) read(pods, services, pool *[]netip.Prefix) (err error) {
+	if *pods, err = prefixFlag("pod-cidr", o.pods); err != nil {
+		return err
+	}
+	if *services, err = prefixFlag("service-cidr", o.services); err != nil {
+		return err
+	}
+	*pool, err = prefixFlag("alias-pool", o.pool)
+	return err
 }
 
 // config returns the configuration by the flags and the environment, which the chart sets.
 func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) {
 	cfg := o.cfg
-	var err error
-	if cfg.PodCIDRs, err = prefixFlag("pod-cidr", o.podCIDRs); err != nil {
-		return cfg, err
-	}
-	if cfg.ServiceCIDRs, err = prefixFlag("service-cidr", o.serviceCIDRs); err != nil {
-		return cfg, err
-	}
-	if cfg.AliasPool, err = prefixFlag("alias-pool", o.aliasPool); err != nil {
+	err := o.prefixes.read(&cfg.PodCIDRs, &cfg.ServiceCIDRs, &cfg.AliasPool)
+	if err != nil {
 		return cfg, err
 	}
 	if cfg.Gateways < 1 || cfg.Gateways > 16 {
@@ -203,9 +212,9 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.PeerService, "peer-service", "", "the Service, in the agent's namespace, that leads to the peer API")
 	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services (default: as the agent's own pod resolves them)")
 	flags.StringVar(&cfg.DNSService, "dns-service", "", "the Service, in the agent's namespace, that answers pods of consumers with the names of their homes (default: none, this cluster's own answers)")
-	flags.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
-	flags.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
-	flags.StringArrayVar(&o.aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
+	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
+	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
 	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
 	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
@@ -241,29 +250,60 @@ func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// nodeOptions is the flags of the fabric of a node.
+type nodeOptions struct {
+	cfg      fabric.Config
+	prefixes prefixOptions
+}
+
+// config returns the configuration by the flags and the environment.
+func (o *nodeOptions) config(getenv func(string) string) (fabric.Config, error) {
+	cfg := o.cfg
+	err := o.prefixes.read(&cfg.PodCIDRs, &cfg.ServiceCIDRs, &cfg.AliasPool)
+	if err != nil {
+		return cfg, err
+	}
+	// The kubelet tells each pod the address of one Service at least.
+	if addr, err := netip.ParseAddr(getenv("KUBERNETES_SERVICE_HOST")); err == nil {
+		cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	cfg.Node, cfg.Namespace = getenv("NODE_NAME"), getenv("POD_NAMESPACE")
+	if cfg.Node == "" || cfg.Namespace == "" {
+		return cfg, errors.New("NODE_NAME and POD_NAMESPACE have to be set: the chart does")
+	}
+	return cfg, nil
+}
+
+func (o *nodeOptions) add(flags *pflag.FlagSet) {
+	device(flags, &o.cfg.Interface)
+	flags.IntVar(&o.cfg.Port, "wireguard-port", 51820, "UDP port of the WireGuard device")
+	flags.IntVar(&o.cfg.MTU, "mtu", 0, "MTU of the WireGuard device (0: by the node's links)")
+	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "a prefix of this cluster's pods beside those of the nodes, by which the node checks itself; repeat for several")
+	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "the same of Services")
+	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", nil, "the same of the prefixes from which the agent takes aliases")
+	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
+}
+
 func nodeCommand(logs *logFlags) *cobra.Command {
-	var cfg fabric.Config
+	var options nodeOptions
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the fabric of a node: tunnels, routes, translation, probes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+			kubernetes, log, err := logs.cluster()
+			if err != nil {
 				return err
 			}
-			cfg.Node, cfg.Namespace = os.Getenv("NODE_NAME"), os.Getenv("POD_NAMESPACE")
-			if cfg.Node == "" || cfg.Namespace == "" {
-				return errors.New("NODE_NAME and POD_NAMESPACE have to be set: the chart does")
+			cfg, err := options.config(os.Getenv)
+			if err != nil {
+				return err
 			}
+			cfg.Kubernetes, cfg.Log = kubernetes, log
 			return fabric.Run(cmd.Context(), cfg)
 		},
 	}
-	flags := cmd.Flags()
-	device(flags, &cfg.Interface)
-	flags.IntVar(&cfg.Port, "wireguard-port", 51820, "UDP port of the WireGuard device")
-	flags.IntVar(&cfg.MTU, "mtu", 0, "MTU of the WireGuard device (0: by the node's links)")
-	flags.StringVar(&cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
+	options.add(cmd.Flags())
 	return cmd
 }
 

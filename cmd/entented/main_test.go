@@ -11,17 +11,19 @@ import (
 
 	"github.com/entente-dev/entente/internal/agent"
 	"github.com/entente-dev/entente/internal/dnsupdate"
+	"github.com/entente-dev/entente/internal/fabric"
 )
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
 
 func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 	t.Parallel()
-	prefixes := func(texts ...string) []netip.Prefix {
-		var out []netip.Prefix
-		for _, text := range texts {
-			out = append(out, netip.MustParsePrefix(text))
-		}
-		return out
-	}
 	env := map[string]string{"POD_NAMESPACE": "entente-system", "POD_NAME": "agent-1", "POD_UID": "u1", "POD_IP": "10.1.2.3"}
 	defaults := agent.Config{
 		Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
@@ -92,5 +94,29 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 				t.Errorf("configuration (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A node checks itself by the prefixes that the agent has, and by the one Service that each
+// pod is told.
+func TestNodeFlagsMakeItsConfiguration(t *testing.T) {
+	t.Parallel()
+	var o nodeOptions
+	flags := pflag.NewFlagSet("node", pflag.ContinueOnError)
+	o.add(flags)
+	if err := flags.Parse([]string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--alias-pool=fd00::/40"}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"NODE_NAME": "a", "POD_NAMESPACE": "entente-system", "KUBERNETES_SERVICE_HOST": "10.97.0.1"}
+	got, err := o.config(func(name string) string { return env[name] })
+	want := fabric.Config{
+		Node: "a", Namespace: "entente-system", Interface: "entente0", Port: 51820, HealthAddress: "127.0.0.1:7446",
+		PodCIDRs: prefixes("10.1.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12", "10.97.0.1/32"), AliasPool: prefixes("100.64.0.0/10", "fd00::/40"),
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); err != nil || diff != "" {
+		t.Errorf("%v, configuration (-want +got):\n%s", err, diff)
+	}
+	if _, err := o.config(func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "NODE_NAME") {
+		t.Errorf("in no pod: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/tunnel"
 )
 
@@ -41,6 +43,10 @@ type Config struct {
 	// (0: by the node's own links).
 	Interface string
 	Port, MTU int
+	// PodCIDRs is prefixes of this cluster's pods beside those of the nodes, ServiceCIDRs what
+	// is known of those of Services, and AliasPool where aliases come from. The node checks
+	// itself by them.
+	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
 	Log           *slog.Logger
@@ -68,7 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	n := &node{cfg: cfg, fabric: fabric, client: mgr.GetClient()}
+	n := &node{cfg: cfg, fabric: fabric, client: mgr.GetClient(), checks: checks{observe: preflight.Observe}}
 	if err := errors.Join(
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("synced", n.ready),
@@ -134,6 +140,8 @@ type node struct {
 	wanted atomic.Int64
 	// known belongs to the goroutine of follow.
 	known Known
+	// checks belongs to the goroutine of report.
+	checks checks
 }
 
 func (n *node) tunnelConfig() tunnel.Config {
@@ -260,7 +268,9 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 	if err != nil {
 		return err
 	}
-	status := NodeStatus(n.fabric.Status(), own)
+	observed := n.fabric.Status()
+	status := NodeStatus(observed, own)
+	status.Preflight = n.preflight(ctx, observed, own, time.Now())
 	if !force && equality.Semantic.DeepEqual(*last, status) {
 		return nil
 	}
@@ -275,6 +285,9 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 		return fmt.Errorf("fabric node %s: %w", n.cfg.Node, err)
 	}
 	patch := client.MergeFrom(fn.DeepCopy())
+	if status.Preflight == nil {
+		status.Preflight = fn.Status.Preflight // of the process before this one
+	}
 	fn.Status = status
 	fn.Status.ObservedAt = metav1.Now()
 	if err := n.client.Status().Patch(ctx, fn, patch, client.FieldOwner(fabricManager)); err != nil {

@@ -1,0 +1,103 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/preflight"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+// checks is what a node found as it checked itself. It belongs to the goroutine of report.
+type checks struct {
+	// observe reads the node; nil is a node that does not check itself.
+	observe func(preflight.Fabric) preflight.Observed
+	// at is when that was last done, of the device in this state, and last what came of it.
+	at     time.Time
+	device deviceState
+	last   *v1alpha1.FabricPreflight
+}
+
+// deviceState is what about the fabric's device matters to a check.
+type deviceState struct {
+	backend tunnel.Backend
+	port    int
+}
+
+// preflight checks the node, unless it did so a moment ago. It is nil as long as nobody
+// knows what the fabric does on the node.
+func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node, now time.Time) *v1alpha1.FabricPreflight {
+	device := deviceState{s.Backend, s.ListenPort}
+	c := &n.checks
+	switch {
+	case c.observe == nil || (s.PublicKey.IsZero() && len(s.Problems) == 0):
+		return c.last
+	case c.last != nil && c.device == device && now.Sub(c.at) < preflightEvery:
+		return c.last
+	}
+	var nodes v1alpha1.FabricNodeList
+	var tunnels v1alpha1.TunnelList
+	if err := errors.Join(n.client.List(ctx, &nodes), n.client.List(ctx, &tunnels)); err != nil {
+		n.cfg.Log.Warn("cannot check the node: which prefixes are in use is not known", "err", err)
+		return c.last
+	}
+	f := preflightOf(n.cfg, s, own, nodes.Items, tunnels.Items)
+	found := preflight.Check(f, c.observe(f))
+	before := c.last
+	c.at, c.device, c.last = now, device, findings(found)
+	for _, f := range c.last.Findings {
+		if before == nil || !slices.Contains(before.Findings, f) {
+			n.cfg.Log.Warn("finding on this node", "reason", f.Reason, "severity", f.Severity, "message", f.Message)
+		}
+	}
+	return c.last
+}
+
+// preflightOf is what the fabric does on the node, as a check of the node wants to know it.
+func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel) preflight.Fabric {
+	f := preflight.Fabric{
+		Device: cfg.Interface, Port: cfg.Port, HasDevice: s.Backend != "", Listening: s.ListenPort == cfg.Port,
+		Pool: cfg.AliasPool, Services: cfg.ServiceCIDRs, Pods: slices.Clone(cfg.PodCIDRs), OwnPods: kube.Prefixes(own.Spec.PodCIDRs),
+	}
+	for i := range nodes {
+		f.Pods = append(f.Pods, kube.Prefixes(nodes[i].Status.PodCIDRs)...)
+	}
+	for i := range tunnels {
+		for _, m := range Mappings(tunnels[i].Spec.Local) {
+			f.Pods = append(f.Pods, m.Real)
+		}
+		for _, m := range Mappings(tunnels[i].Spec.Remote) {
+			f.Aliases = append(f.Aliases, m.Alias)
+		}
+	}
+	f.Pods, f.Aliases = sorted(f.Pods), sorted(f.Aliases)
+	for _, e := range nodeEndpoints(own, cfg.Port) {
+		if at, err := netip.ParseAddrPort(e); err == nil {
+			f.Announced = append(f.Announced, at.Addr().Unmap())
+		}
+	}
+	return f
+}
+
+func sorted(prefixes []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	return slices.Compact(prefixes)
+}
+
+// findings is what was found, as a FabricNode says it.
+func findings(found []preflight.Finding) *v1alpha1.FabricPreflight {
+	out := &v1alpha1.FabricPreflight{}
+	for _, f := range found {
+		out.Findings = append(out.Findings, v1alpha1.FabricFinding{
+			Reason: string(f.Reason), Severity: string(f.Severity), Message: f.Message, Remedy: f.Remedy,
+		})
+	}
+	return out
+}
