@@ -35,9 +35,9 @@ func toneOf(cell string) tone {
 	switch cell {
 	case "True", "Active", "Approved", "signed", "granted", "stated":
 		return good
-	case "Unknown", "Draining", "waiting", "changed", "Cordoned", "Pending":
+	case "Unknown", "Draining", "waiting", "changed", "Cordoned", "Pending", "Warning":
 		return shaky
-	case "False", "Denied", "refused", "forgotten":
+	case "False", "Denied", "refused", "forgotten", "Error":
 		return Bad
 	}
 	return plain
