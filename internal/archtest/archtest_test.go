@@ -98,7 +98,7 @@ var rules = []rule{
 		"golang.zx2c4.com/wireguard",
 	}},
 	// What is wrong on a node is decided without Kubernetes and without the fabric.
-	{packages: "internal/preflight", outside: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
+	{packages: "internal/preflight", outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	// Sockets that share a port and a watch on interfaces need the system's own words.

@@ -61,6 +61,8 @@ const (
 	Protocol
 	// Family is that of the addresses, by Test.Bits: 2 is IPv4, 10 is IPv6.
 	Family
+	// AnyOf is one of some tests, by Test.Any.
+	AnyOf
 	// Never is what the packets in question do not have: they are not to the node's own
 	// addresses, are not translated by a Service, and do not have kube-proxy's mark.
 	Never
@@ -81,6 +83,7 @@ type Test struct {
 	Name   string
 	Prefix netip.Prefix
 	Bits   uint32
+	Any    []Test
 }
 
 // flow is packets of which the firewall is asked whether they pass. They are TCP.
@@ -121,6 +124,10 @@ func (t Test) passes(p flow) answer {
 		a = decided(t.Bits == protocolTCP)
 	case Family:
 		a = decided(p.six && t.Bits == familySix || !p.six && t.Bits == familyFour)
+	case AnyOf:
+		for _, one := range t.Any {
+			a = max(a, one.passes(p))
+		}
 	case Never:
 		a = no
 	default:
@@ -302,6 +309,10 @@ func forward(f *Fabric, o *Observed) *Finding {
 		if len(lost) > 0 {
 			bad = append(bad, fmt.Sprintf("chain %s of table %s drops %s", c.Name, c.Table, strings.Join(lost, ", ")))
 		}
+	}
+	if len(bad) == 0 && o.Legacy {
+		return found(ForwardDropped, Info, "this node has rules of the older iptables, which cannot be read from here and may drop the tunnels' packets",
+			fmt.Sprintf("see `iptables-legacy -S FORWARD` on the node; what passes %s has to be accepted there", f.Device))
 	}
 	if len(bad) == 0 {
 		return nil

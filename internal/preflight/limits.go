@@ -11,6 +11,9 @@ const (
 	maxChains = 256
 	maxRules  = 4096
 	maxDepth  = 16
+	// maxElements is how many elements of a set are looked at; with more it counts as one
+	// of which nothing is known.
+	maxElements = 64
 	// maxRoutes is how many routes of a node are kept, of those that may matter, and
 	// maxPrograms how many programs of an interface.
 	maxRoutes   = 4096

@@ -2,15 +2,18 @@ package preflight
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,6 +48,15 @@ func observeChains(names map[int]string) ([]Chain, error) {
 	}
 	var out []Chain
 	read, rules := map[*nftables.Chain]bool{}, 0
+	elements := func(t *nftables.Table) func(string) []nftables.SetElement {
+		return func(set string) []nftables.SetElement {
+			if !strings.HasPrefix(set, "__") { // one with a name may be large, and changes
+				return nil
+			}
+			have, _ := conn.GetSetElements(&nftables.Set{Table: t, Name: set})
+			return have[:min(len(have), maxElements+1)]
+		}
+	}
 	for len(next) > 0 && len(out) < maxChains && rules < maxRules {
 		c := next[0]
 		next = next[1:]
@@ -52,7 +64,10 @@ func observeChains(names map[int]string) ([]Chain, error) {
 			continue
 		}
 		read[c] = true
-		have, err := conn.GetRules(c.Table, c)
+		have, err := rulesOf(conn, c)
+		if errors.Is(err, unix.ENOENT) {
+			continue // it was deleted meanwhile, with the rules that lead to it
+		}
 		if err != nil {
 			return out, fmt.Errorf("list rules of chain %s of table %s: %w", c.Name, tableText(c.Table), err)
 		}
@@ -62,9 +77,10 @@ func observeChains(names map[int]string) ([]Chain, error) {
 			Four: c.Table.Family != nftables.TableFamilyIPv6, Six: c.Table.Family != nftables.TableFamilyIPv4,
 		}
 		for _, r := range have {
-			rule := filterRule(c.Table.Family, r.Exprs, names)
-			chain.Rules = append(chain.Rules, rule)
-			if target := known[[2]string{chain.Table, rule.Target}]; target != nil {
+			chain.Rules = append(chain.Rules, filterRules(c.Table.Family, r.Exprs, names, elements(c.Table))...)
+		}
+		for _, r := range chain.Rules {
+			if target := known[[2]string{chain.Table, r.Target}]; target != nil {
 				next = append(next, target)
 			}
 		}
@@ -73,19 +89,37 @@ func observeChains(names map[int]string) ([]Chain, error) {
 	return out, nil
 }
 
+// rulesOf lists the rules of a chain. They are anybody's, and what the library makes of
+// some must not end the fabric.
+func rulesOf(conn *nftables.Conn, c *nftables.Chain) (rules []*nftables.Rule, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a rule cannot be read: %v", p)
+		}
+	}()
+	return conn.GetRules(c.Table, c)
+}
+
 func tableText(t *nftables.Table) string {
 	family := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet"}[t.Family]
 	return family + " " + t.Name
 }
 
-// filterRule returns a rule as far as it can be decided beforehand.
-func filterRule(family nftables.TableFamily, exprs []expr.Any, names map[int]string) FilterRule {
+// filterRules returns a rule as far as it can be decided beforehand: several if it ends
+// in a map of verdicts. elements lists those of a set; none are those of one that is not known.
+func filterRules(family nftables.TableFamily, exprs []expr.Any, names map[int]string, elements func(set string) []nftables.SetElement) []FilterRule {
 	// A table of family inet has both; then a rule says which one it is about.
-	r := ruleReader{names: names, loaded: map[uint32]load{}, family: byte(family)}
+	r := ruleReader{names: names, elements: elements, loaded: map[uint32]load{}, family: byte(family)}
 	for _, e := range exprs {
 		r.read(e)
 	}
-	return r.out
+	if r.cases == nil {
+		return []FilterRule{r.out}
+	}
+	for i := range r.cases {
+		r.cases[i].Tests = slices.Concat(r.out.Tests, r.cases[i].Tests)
+	}
+	return r.cases
 }
 
 // load is what a register has.
@@ -115,10 +149,12 @@ const (
 // ruleReader follows the registers of a rule. A register is forgotten once it was used:
 // the library passes over expressions that it does not know, which may load it again.
 type ruleReader struct {
-	out    FilterRule
-	family byte
-	names  map[int]string
-	loaded map[uint32]load
+	out      FilterRule
+	cases    []FilterRule
+	family   byte
+	names    map[int]string
+	elements func(set string) []nftables.SetElement
+	loaded   map[uint32]load
 }
 
 func (r *ruleReader) read(e expr.Any) {
@@ -150,18 +186,13 @@ func (r *ruleReader) read(e expr.Any) {
 	case *expr.Cmp:
 		r.compare(e)
 	case *expr.Lookup:
-		delete(r.loaded, e.SourceRegister)
-		if e.IsDestRegSet { // a map, and if it is of verdicts it decides
-			r.out.Verdict = Undecided
-			return
-		}
-		r.test(Test{Key: Other})
+		r.lookup(e)
 	case *expr.Match:
 		r.match(e)
 	case *expr.Immediate:
 		delete(r.loaded, e.Register)
 	case *expr.Verdict:
-		r.verdict(e)
+		r.out.verdict(e)
 	case *expr.Reject:
 		r.out.Verdict = Drop
 	case *expr.Target:
@@ -311,22 +342,84 @@ func (r *ruleReader) match(e *expr.Match) {
 // conntrackState is XT_CONNTRACK_STATE.
 const conntrackState = 1
 
-func (r *ruleReader) verdict(e *expr.Verdict) {
+func (r *FilterRule) verdict(e *expr.Verdict) {
 	switch e.Kind {
 	case expr.VerdictAccept:
-		r.out.Verdict = Accept
+		r.Verdict = Accept
 	case expr.VerdictDrop:
-		r.out.Verdict = Drop
+		r.Verdict = Drop
 	case expr.VerdictReturn:
-		r.out.Verdict = Return
+		r.Verdict = Return
 	case expr.VerdictJump:
-		r.out.Verdict, r.out.Target = Jump, e.Chain
+		r.Verdict, r.Target = Jump, e.Chain
 	case expr.VerdictGoto:
-		r.out.Verdict, r.out.Target = Goto, e.Chain
+		r.Verdict, r.Target = Goto, e.Chain
 	case expr.VerdictContinue, expr.VerdictBreak:
 	default:
-		r.out.Verdict = Undecided
+		r.Verdict = Undecided
 	}
+}
+
+// lookup reads the test whether a field is in a set, or the verdict that a map has for it.
+func (r *ruleReader) lookup(e *expr.Lookup) {
+	l := r.loaded[e.SourceRegister]
+	delete(r.loaded, e.SourceRegister)
+	var have []nftables.SetElement
+	if l.kind != unknownLoad && l.mask == nil {
+		have = r.elements(e.SetName)
+	}
+	var tests []Test
+	var cases []FilterRule
+	known := len(have) > 0 && len(have) <= maxElements
+	for _, element := range have {
+		known = known && !element.IntervalEnd && element.KeyEnd == nil // no prefixes and ranges
+		one := FilterRule{Tests: []Test{l.element(element.Key, r)}}
+		one.verdict(verdictOf(element.Val))
+		tests, cases = append(tests, one.Tests...), append(cases, one)
+	}
+	switch {
+	case e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT && known:
+		r.cases = cases
+	case e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT:
+		r.out.Verdict = Undecided
+	case e.IsDestRegSet: // a map of data
+		delete(r.loaded, e.DestRegister)
+	case known:
+		r.test(Test{Key: AnyOf, Any: tests, Not: e.Invert})
+	default:
+		r.test(Test{Key: Other})
+	}
+}
+
+// element is the test that a loaded field is an element of a set.
+func (l load) element(key []byte, r *ruleReader) Test {
+	if l.kind == state && len(key) == 4 {
+		return Test{Key: State, Bits: binaryutil.NativeEndian.Uint32(key)}
+	}
+	return l.test(key, r)
+}
+
+// verdictOf is the verdict of an element of a map, which the kernel gives as attributes.
+// One that cannot be read may be any.
+func verdictOf(b []byte) *expr.Verdict {
+	out := &expr.Verdict{Kind: expr.VerdictQueue}
+	attributes, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return out
+	}
+	attributes.ByteOrder = binary.BigEndian
+	for attributes.Next() {
+		switch attributes.Type() {
+		case unix.NFTA_VERDICT_CODE:
+			out.Kind = expr.VerdictKind(int32(attributes.Uint32()))
+		case unix.NFTA_VERDICT_CHAIN:
+			out.Chain = attributes.String()
+		}
+	}
+	if attributes.Err() != nil {
+		return &expr.Verdict{Kind: expr.VerdictQueue}
+	}
+	return out
 }
 
 // target reads a target of iptables.

@@ -22,6 +22,7 @@ func Observe(f Fabric) Observed {
 	o := Observed{
 		WireGuard: exists("/sys/module/wireguard"), Tun: exists("/sys/class/misc/tun") || exists("/dev/net/tun"),
 		IPv6Off:  ipv6Off(f.Device),
+		Legacy:   legacy(),
 		Forward4: sysctl("net/ipv4/ip_forward"), Forward6: sysctl("net/ipv6/conf/all/forwarding"),
 		Conntrack: sysctl("net/netfilter/nf_conntrack_count"), ConntrackMax: sysctl("net/netfilter/nf_conntrack_max"),
 	}
@@ -77,6 +78,18 @@ func ipv6Off(device string) bool {
 		off = sysctl("net/ipv6/conf/default/disable_ipv6")
 	}
 	return off == 1
+}
+
+// legacy says whether there are filter rules of the iptables that is not built on nftables.
+// To read them would have the kernel load modules where there are none.
+func legacy() bool {
+	for _, name := range []string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"} {
+		tables, err := os.ReadFile(name)
+		if err == nil && slices.Contains(strings.Fields(string(tables)), "filter") {
+			return true
+		}
+	}
+	return false
 }
 
 // portInUse says whether a UDP socket has a port, one of the kernel's own included.

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 )
 
 // fabricVariable makes this test binary an observer, of the namespace in which it runs.
@@ -119,6 +121,17 @@ iptables-nft -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
 iptables-nft -A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
 iptables-nft -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 `
+	// nft is a closed chain of nftables with rules, and another one.
+	nft := func(rules string) string {
+		return "nft add table inet fw; nft add chain inet fw u; nft 'add chain inet fw f { type filter hook forward priority 0; policy drop; " + rules + "; }'"
+	}
+	const firewalld = `
+nft add table inet firewalld; for c in filter_FORWARD_ZONES filter_FWD_public filter_FWD_public_allow trusted; do nft add chain inet firewalld $c; done
+nft add rule inet firewalld trusted accept
+nft 'add chain inet firewalld filter_FWD_public { jump filter_FWD_public_allow; reject with icmpx type admin-prohibited; }'
+nft 'add chain inet firewalld filter_FWD_public_allow { oifname "eth0" accept; }'
+nft 'add chain inet firewalld filter_FORWARD_ZONES { iifname "eth0" goto filter_FWD_public; goto filter_FWD_public; }'
+nft 'add chain inet firewalld filter_FORWARD { type filter hook forward priority 10; policy accept; ct state { established, related } accept; ct status dnat accept; iifname "lo" accept; ct state invalid drop; ip6 daddr { ::/96, ::ffff:0.0.0.0/96 } reject with icmpv6 type addr-unreachable; jump filter_FORWARD_ZONES; `
 	for i, tc := range []struct {
 		name, script string
 		change       func(*Fabric)
@@ -151,12 +164,22 @@ iptables-nft -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEP
 		{"Docker closed it, and flannel opened it", kubeProxy + "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.244.0.0/16 -j ACCEPT; iptables-nft -A FORWARD -d 10.244.0.0/16 -j ACCEPT", nil, "", ""},
 		{"Docker closed it, and the remedy was applied", kubeProxy + "iptables-nft -P FORWARD DROP; iptables-nft -I FORWARD -i entente0 -j ACCEPT; iptables-nft -I FORWARD -o entente0 -j ACCEPT", nil, "", ""},
 		{"Docker closed it, and opened it to half of the pods", kubeProxy + "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.244.1.0/25 -j ACCEPT; iptables-nft -A FORWARD -d 10.244.1.0/25 -j ACCEPT", nil, "", ""},
+		{"Docker closed it, and opened it to more than these pods", kubeProxy + "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.244.0.0/23 -j ACCEPT; iptables-nft -A FORWARD -d 10.244.0.0/23 -j ACCEPT", nil, "", ""},
 		{"Docker closed it, and opened it to others' pods", kubeProxy + "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.244.2.0/23 -j ACCEPT; iptables-nft -A FORWARD -d 10.244.2.0/24 -j ACCEPT", nil, "Error ForwardDropped", ""},
 		{"Docker closed it, and Calico opened it by interface", kubeProxy + "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -i cali+ -j ACCEPT; iptables-nft -A FORWARD -o cali+ -j ACCEPT; ip link add cali123 type veth peer name pod; ip link set cali123 up; ip route add 10.0.3.4 dev cali123", func(f *Fabric) { f.Pods = append(f.Pods, netip.MustParsePrefix("10.0.0.0/16")) }, "", ""},
 		{"a chain that ends in a reject", kubeProxy + "iptables-nft -A FORWARD -j REJECT", nil, "Error ForwardDropped", "connections from the tunnel to pods"},
 		{"rules of nftables", "nft -f - <<EOF\ntable inet fw {\n set lan { type ifname; elements = { \"br0\" } }\n chain f { type filter hook forward priority 0; policy drop; ct state established,related accept; iifname @lan accept\n iifname \"entente0\" accept; ip6 saddr fd00::/8 accept; meta nfproto ipv4 ip saddr 10.244.0.0/16 ip daddr 198.18.0.0/15 accept; }\n}\nEOF", nil, "", ""},
 		{"rules of nftables that close", "nft -f - <<EOF\ntable inet fw {\n chain f { type filter hook forward priority 0; policy drop; ct state established,related accept; meta l4proto icmp accept\n ip6 saddr fd00::/8 accept; iif lo accept; ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 accept; ct status dnat accept; jump u; }\n chain u { tcp dport 22 iifname \"br0\" accept; }\n}\nEOF", nil, "Error ForwardDropped", "chain f of table inet fw"},
-		{"rules that may let pass", "nft -f - <<EOF\ntable inet fw {\n chain f { type filter hook forward priority 0; policy drop; ct state vmap { established : accept, invalid : drop }; }\n}\nEOF", nil, "", ""},
+		{"a set of states and a set of interfaces", nft("ct state { established, related } accept; iifname { \"br0\", \"lo\" } accept; oifname != { \"br0\", \"entente0\" } accept"), nil, "Error ForwardDropped", "drops connections from pods into the tunnel"},
+		{"a set of interfaces with the device", nft("iifname { \"br0\", \"entente0\" } accept; oifname { \"br0\", \"entente0\" } accept"), nil, "", ""},
+		{"a map of states", nft("ct state vmap { established : accept, related : accept, invalid : drop }; iifname \"entente0\" accept"), nil, "Error ForwardDropped", "drops connections from pods into the tunnel"},
+		{"a map of interfaces that leads on", nft("iifname vmap { \"br0\" : drop, \"entente0\" : jump u, \"cni0\" : goto u }") + "; nft add rule inet fw u accept", nil, "", ""},
+		{"a map of interfaces that leads to a drop", nft("iifname vmap { \"br0\" : accept, \"entente0\" : jump u, \"cni0\" : goto u }") + "; nft add rule inet fw u drop", nil, "Error ForwardDropped", ""},
+		{"a set with a name", nft("accept") + "; nft flush chain inet fw f; nft 'add set inet fw trusted { type ifname; elements = { \"br0\" } }'; nft add rule inet fw f iifname @trusted accept; nft add rule inet fw f oifname @trusted accept", nil, "", ""},
+		{"a set of networks", nft("ip saddr { 10.1.0.0/16, 10.2.0.0/16 } accept; ip daddr { 10.1.0.0/16, 10.2.0.0/16 } accept"), nil, "", ""},
+		{"a map of networks", nft("ip saddr vmap { 10.1.0.0/16 : accept, 10.2.0.0/16 : drop }"), nil, "", ""},
+		{"what firewalld makes of it", firewalld + "reject with icmpx type admin-prohibited; }'", nil, "Error ForwardDropped", "chain filter_FORWARD of table inet firewalld drops connections from pods into the tunnel, connections from the tunnel to pods"},
+		{"firewalld with both interfaces trusted", firewalld + "reject with icmpx type admin-prohibited; }'; nft insert rule inet firewalld filter_FORWARD_ZONES iifname entente0 goto trusted; nft insert rule inet firewalld filter_FORWARD_ZONES iifname cni0 goto trusted", nil, "", ""},
 		{"the fabric's own table", "nft -f - <<EOF\ntable inet entente {\n chain f { type filter hook forward priority 0; policy drop; }\n}\nEOF", nil, "", ""},
 	} {
 		t.Run(fmt.Sprintf("%s %d", tc.name, i), func(t *testing.T) {
@@ -183,6 +206,34 @@ func TestAPortThatIsTakenIsSeen(t *testing.T) {
 			t.Errorf("port %d: taken %v, want %v", port, o.PortInUse, taken)
 		}
 	}
+}
+
+// The library passes over expressions that it does not know, which may load a register
+// again.
+func TestARegisterIsReadOnce(t *testing.T) {
+	t.Parallel()
+	device := append([]byte("entente0"), make([]byte, 8)...)
+	none := func(string) []nftables.SetElement { return nil }
+	for name, first := range map[string]expr.Any{
+		"after a comparison": &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: device}, "after a lookup": &expr.Lookup{SourceRegister: 1, SetName: "__set0"},
+	} {
+		got := filterRules(nftables.TableFamilyIPv4, []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, first, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: device}, &expr.Verdict{Kind: expr.VerdictDrop},
+		}, nil, none)
+		if len(got) != 1 || len(got[0].Tests) != 2 || got[0].Tests[1].Key != Other || got[0].Verdict != Drop {
+			t.Errorf("%s: %+v, want a test of which nothing is known", name, got)
+		}
+	}
+}
+
+func TestRulesOfTheOlderIptablesAreSeen(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "")
+	if n.run(t, "iptables-legacy -P FORWARD DROP 2>/dev/null || echo none") != "" {
+		t.Skip("needs iptables-legacy, and a kernel that has it")
+	}
+	f := realFabric()
+	wantFinding(t, Check(f, n.observe(t, f)), "Info ForwardDropped", "")
 }
 
 func TestObservingChangesNothing(t *testing.T) {

@@ -119,6 +119,8 @@ type Observed struct {
 	// Chains is the filter chains that forwarded packets pass, and those that they lead to,
 	// but for the fabric's own.
 	Chains []Chain
+	// Legacy says that there are rules of the older iptables, which are not in Chains.
+	Legacy bool
 	// Rules is the routing rules, Routes the routes that may matter, but for the fabric's own.
 	Rules  []RoutingRule
 	Routes []Route

@@ -40,7 +40,7 @@ func ordinary() (Fabric, Observed) {
 			{Name: "docker0", Kind: "bridge", Addresses: prefixes("172.17.0.1/16")},
 		},
 		Chains: []Chain{{Table: "ip filter", Name: "FORWARD", Base: true, Four: true}},
-		Rules:  []RoutingRule{rule(0, tableLocal), rule(32766, 254), rule(32767, 253)},
+		Rules:  []RoutingRule{rule(0, 255), rule(32766, 254), rule(32767, 253)},
 		Routes: []Route{route("0.0.0.0/0", 254, "eth0"), route("10.244.1.0/24", 254, "cni0"), route("10.244.2.0/24", 254, "flannel.1")},
 		Pods:   []netip.Addr{netip.MustParseAddr("10.244.1.7")},
 	}
@@ -89,6 +89,8 @@ func TestFindings(t *testing.T) {
 
 		"pods are where no prefix is":  {func(_ *Fabric, o *Observed) { o.Pods = append(o.Pods, netip.MustParseAddr("10.0.3.4")) }, "Warning PodsOutsidePrefixes", "10.0.3.4; known are 10.244.0.0/16"},
 		"pods, and no prefix is known": {func(f *Fabric, _ *Observed) { f.Pods, f.OwnPods = nil, nil }, "Warning PodsOutsidePrefixes", "none is known"},
+
+		"rules of the older iptables": {func(_ *Fabric, o *Observed) { o.Legacy = true }, "Info ForwardDropped", "iptables-legacy -S FORWARD"},
 
 		"Cilium": {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "cilium_host", Kind: "veth"}) }, "Info HostRoutingByEBPF", "Host Routing: BPF"},
 		"Cilium with programs where packets enter": {func(_ *Fabric, o *Observed) {
@@ -170,7 +172,7 @@ func TestRoutingRulesOfOthersAreToldIfTheyTakePacketsToPeers(t *testing.T) {
 		"to a table with a way to some":       {rule(105, 7120), route("198.18.2.0/24", 7120, "wt0"), "Warning AliasesDiverted"},
 		"to the main table":                   {rule(99, 254), route("0.0.0.0/0", 254, "eth0"), "Error AliasesDiverted"},
 		"to the main table but its default":   {RoutingRule{Priority: 99, Table: 254, Suppress: 0}, route("0.0.0.0/0", 254, "eth0"), ""},
-		"the local table, as Cilium moves it": {rule(100, tableLocal), everything, ""},
+		"the local table, as Cilium moves it": {rule(100, 255), everything, ""},
 		"the fabric's own":                    {RoutingRule{Priority: 140, Table: 7120, Protocol: fabricProtocol, Suppress: -1}, everything, ""},
 		"with a mark, as Cilium's":            {RoutingRule{Priority: 9, Table: 7120, Mark: 0x200, Mask: 0xf00, Suppress: -1}, everything, ""},
 		"without a mark, as NetBird's":        {RoutingRule{Priority: 110, Table: 7120, Not: true, Mark: 0x1bd00, Mask: 0xffffffff, Suppress: -1}, everything, "Error AliasesDiverted"},
@@ -245,6 +247,10 @@ func TestFirewallsAreToldIfTheyCertainlyDropWhatPasses(t *testing.T) {
 			rules: []FilterRule{{Verdict: Jump, Target: "user"}},
 			more:  []Chain{{Table: "ip filter", Name: "user"}, {Table: "ip mangle", Name: "user", Rules: device}}, want: every,
 		},
+		"a chain that drops before others let pass": {
+			rules: append([]FilterRule{{Verdict: Jump, Target: "user"}}, device...),
+			more:  []Chain{{Table: "ip filter", Name: "user", Rules: []FilterRule{{Verdict: Drop}}}}, want: every,
+		},
 		"a chain that returns before it lets pass": {
 			rules: []FilterRule{{Verdict: Jump, Target: "user"}},
 			more:  []Chain{{Table: "ip filter", Name: "user", Rules: append([]FilterRule{{Verdict: Return}}, device...)}}, want: every,
@@ -272,6 +278,32 @@ func TestFirewallsAreToldIfTheyCertainlyDropWhatPasses(t *testing.T) {
 			}
 			wantFinding(t, Check(f, o), "Error ForwardDropped", tc.want)
 		})
+	}
+}
+
+// Which interface leads to pods is not guessed.
+func TestWherePodsAre(t *testing.T) {
+	t.Parallel()
+	pod, away := []netip.Addr{netip.MustParseAddr("10.244.1.7")}, route("0.0.0.0/0", tableMain, "eth0")
+	for name, tc := range map[string]struct {
+		pods   []netip.Addr
+		routes []Route
+		where  string
+		link   string
+	}{
+		"a network of pods":                   {nil, []Route{away, route("10.244.1.0/24", tableMain, "cni0")}, "10.244.1.0/24", "cni0"},
+		"a pod in a network":                  {pod, []Route{away, route("10.244.1.0/24", tableMain, "cni0")}, "10.244.1.7/32", "cni0"},
+		"a pod with a route":                  {pod, []Route{away, route("10.244.1.0/24", tableMain, "cni0"), route("10.244.1.7/32", tableMain, "cali1")}, "10.244.1.7/32", "cali1"},
+		"pods with routes":                    {nil, []Route{away, route("10.244.1.7/32", tableMain, "cali1")}, "10.244.1.0/24", "cali1"},
+		"a pod with no route but the default": {pod, []Route{away}, "10.244.1.7/32", ""},
+		"pods of all nodes by one route":      {nil, []Route{away, route("10.244.0.0/16", tableMain, "flannel.1")}, "10.244.1.0/24", ""},
+		"a route of another table":            {nil, []Route{away, route("10.244.1.0/24", 7120, "wt0")}, "10.244.1.0/24", ""},
+	} {
+		f, o := ordinary()
+		o.Pods, o.Routes = tc.pods, tc.routes
+		if where, link := podOf(&f, &o, false); where.String() != tc.where || link != tc.link {
+			t.Errorf("%s: %s by %q, want %s by %q", name, where, link, tc.where, tc.link)
+		}
 	}
 }
 

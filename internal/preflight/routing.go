@@ -12,7 +12,6 @@ const (
 	fabricProtocol = 141
 	fabricPriority = 141
 	tableMain      = 254
-	tableLocal     = 255
 )
 
 // RoutingRule is a routing rule.
@@ -91,7 +90,7 @@ func (r Route) isDefault() bool { return r.Prefix.Bits() <= 1 }
 // takes says whether packets of pods to a prefix are taken by a rule before they come to
 // those of the fabric: all of them, or some.
 func (r RoutingRule) takes(f *Fabric, to netip.Prefix, routes []Route) (all, part bool) {
-	if r.Priority == 0 || r.Priority >= fabricPriority || r.Protocol == fabricProtocol || r.Six != to.Addr().Is6() || r.Table == tableLocal || r.Out != "" {
+	if r.Priority == 0 || r.Priority >= fabricPriority || r.Protocol == fabricProtocol || r.Six != to.Addr().Is6() || r.Out != "" {
 		return false, false
 	}
 	sources := only(f.podPrefixes(), r.Six)
