@@ -545,6 +545,7 @@ func (c cluster) testFabric(t *testing.T) {
 	if err := fabric.Status().Update(t.Context(), mine); err != nil {
 		t.Errorf("its own status: %v", err)
 	}
+	c.testFindings(t, fabric, mine)
 	var nodes corev1.NodeList
 	if err := fabric.List(t.Context(), &nodes, client.MatchingFields{"metadata.name": mine.Name}); err != nil {
 		t.Errorf("its own Node: %v", err)
@@ -578,6 +579,43 @@ func (c cluster) testFabric(t *testing.T) {
 	}
 	if err := fabric.List(t.Context(), list, client.InNamespace(namespace)); !apierrors.IsForbidden(err) {
 		t.Errorf("all Secrets: got %v, want it forbidden", err)
+	}
+}
+
+// testFindings: what a node finds of itself is kept, nothing included, and people with no more
+// than the right to look can read it.
+func (c cluster) testFindings(t *testing.T, fabric client.Client, mine *v1alpha1.FabricNode) {
+	t.Helper()
+	viewer := name("viewer")
+	c.create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: viewer},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-view"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: viewer, Namespace: namespace}},
+	})
+	views := c.as(t, viewer, nil)
+	long := strings.Repeat("x", 1024)
+	for _, want := range [][]v1alpha1.FabricFinding{
+		nil,
+		{{Reason: "PortTaken", Severity: "Error", Message: long, Remedy: long}, {Reason: "HostRoutingByEBPF", Severity: "Info", Message: "m", Remedy: "r"}},
+		nil,
+	} {
+		patch := client.MergeFrom(mine.DeepCopy())
+		mine.Status.Preflight = &v1alpha1.FabricPreflight{Findings: want}
+		if err := fabric.Status().Patch(t.Context(), mine, patch); err != nil {
+			t.Fatalf("findings %v: %v", want, err)
+		}
+		var got v1alpha1.FabricNodeList
+		var err error
+		for range 100 { // a role takes a moment to be in force
+			if err = views.List(t.Context(), &got); !apierrors.IsForbidden(err) {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		i := slices.IndexFunc(got.Items, func(n v1alpha1.FabricNode) bool { return n.Name == mine.Name })
+		if err != nil || i < 0 || got.Items[i].Status.Preflight == nil || !equality.Semantic.DeepEqual(got.Items[i].Status.Preflight.Findings, want) {
+			t.Errorf("a viewer reads %v, %+v, want the findings %v", err, got.Items, want)
+		}
 	}
 }
 
