@@ -58,9 +58,11 @@ func newNode(t *testing.T, script string) node {
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", string(n)).Run() })
 	n.run(t, `set -e
 ip link set lo up
-ip link add eth0 type veth peer name outside; ip link set outside up; ip addr add 203.0.113.10/24 dev eth0; ip link set eth0 up
+ip link add eth0 type veth peer name outside; ip link add cni0 type bridge
+for l in eth0 outside cni0; do ip link set $l addrgenmode none; done # what comes by itself comes later
+ip link set outside up; ip addr add 203.0.113.10/24 dev eth0; ip link set eth0 up
 ip route add default via 203.0.113.1
-ip link add cni0 type bridge; ip addr add 10.244.1.1/24 dev cni0; ip link set cni0 up
+ip addr add 10.244.1.1/24 dev cni0; ip link set cni0 up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter
 `+script)

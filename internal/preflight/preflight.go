@@ -143,7 +143,8 @@ type Link struct {
 	// ReversePath is the setting of rp_filter in force: the larger one of this interface's
 	// and that of all.
 	ReversePath int
-	// Programs is the eBPF programs that traffic control runs on it.
+	// Programs is the eBPF programs that traffic control runs on it, if it leads out of the
+	// node.
 	Programs []string
 }
 

@@ -100,9 +100,10 @@ func TestFindings(t *testing.T) {
 		"Cilium with netkit": {func(_ *Fabric, o *Observed) {
 			o.Links = append(o.Links, Link{Name: "cilium_host", Kind: "veth"}, Link{Name: "lxc12", Kind: "netkit"})
 		}, "Error HostRoutingByEBPF", "bpf.hostLegacyRouting=true"},
-		"Calico with eBPF":              {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "bpfin.cali", Kind: "veth"}) }, "Warning HostRoutingByEBPF", "linuxDataplane"},
-		"Calico with iptables":          {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "cali0123", Kind: "veth"}) }, "", ""},
-		"programs of a monitoring tool": {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"count_packets"} }, "", ""},
+		"Calico with eBPF":                 {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "bpfin.cali", Kind: "veth"}) }, "Warning HostRoutingByEBPF", "linuxDataplane"},
+		"Calico with eBPF by its programs": {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"cali_tc_preamble"} }, "Warning HostRoutingByEBPF", "linuxDataplane"},
+		"Calico with iptables":             {func(_ *Fabric, o *Observed) { o.Links = append(o.Links, Link{Name: "cali0123", Kind: "veth"}) }, "", ""},
+		"programs of a monitoring tool":    {func(_ *Fabric, o *Observed) { o.Links[1].Programs = []string{"count_packets"} }, "", ""},
 
 		"a second interface is announced, strict": {func(f *Fabric, o *Observed) { second(f, o, 1) }, "Warning StrictReversePath", "net.ipv4.conf.eth1/100.rp_filter=2"},
 		"a second interface is announced, loose":  {func(f *Fabric, o *Observed) { second(f, o, 2) }, "", ""},
@@ -179,7 +180,11 @@ func TestRoutingRulesOfOthersAreToldIfTheyTakePacketsToPeers(t *testing.T) {
 		"without a mark, to pods, as Calico's": {
 			RoutingRule{Priority: 99, Table: 1, Not: true, Mark: 0x100000, Mask: 0x100000, Suppress: -1}, route("10.244.2.0/26", 1, "wireguard.cali"), "",
 		},
-		"from some pods":              {RoutingRule{Priority: 50, Table: 7120, Source: netip.MustParsePrefix("10.244.1.9/32"), Suppress: -1}, everything, "Warning AliasesDiverted"},
+		"from some pods":                         {RoutingRule{Priority: 50, Table: 7120, Source: netip.MustParsePrefix("10.244.1.9/32"), Suppress: -1}, everything, "Warning AliasesDiverted"},
+		"from a pod outside, as Cilium's on AWS": {RoutingRule{Priority: 111, Table: 7120, Source: netip.MustParsePrefix("10.0.3.4/32"), Suppress: -1}, everything, "Warning AliasesDiverted"},
+		"from such a pod to its network": {
+			RoutingRule{Priority: 111, Table: 7120, Source: netip.MustParsePrefix("10.0.3.4/32"), Destination: netip.MustParsePrefix("10.0.0.0/16"), Suppress: -1}, everything, "",
+		},
 		"from what is no pod":         {RoutingRule{Priority: 50, Table: 7120, Source: netip.MustParsePrefix("192.0.2.10/32"), Suppress: -1}, everything, ""},
 		"from one interface":          {RoutingRule{Priority: 50, Table: 7120, In: "cni0", Suppress: -1}, everything, "Warning AliasesDiverted"},
 		"from the node itself":        {RoutingRule{Priority: 50, Table: 7120, In: "lo", Suppress: -1}, everything, ""},
@@ -195,6 +200,7 @@ func TestRoutingRulesOfOthersAreToldIfTheyTakePacketsToPeers(t *testing.T) {
 			t.Parallel()
 			f, o := ordinary()
 			o.Rules, o.Routes = append(o.Rules, tc.rule), append(o.Routes, tc.route)
+			f.Pods, o.Pods = append(f.Pods, netip.MustParsePrefix("10.0.0.0/16")), append(o.Pods, netip.MustParseAddr("10.0.3.4"))
 			got := slices.DeleteFunc(Check(f, o), func(f Finding) bool { return f.Reason == RouteOverlap }) // of the way itself
 			wantFinding(t, got, tc.want, tc.rule.String())
 		})

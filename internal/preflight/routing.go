@@ -89,11 +89,14 @@ func (r Route) isDefault() bool { return r.Prefix.Bits() <= 1 }
 
 // takes says whether packets of pods to a prefix are taken by a rule before they come to
 // those of the fabric: all of them, or some.
-func (r RoutingRule) takes(f *Fabric, to netip.Prefix, routes []Route) (all, part bool) {
+func (r RoutingRule) takes(f *Fabric, o *Observed, to netip.Prefix) (all, part bool) {
 	if r.Priority == 0 || r.Priority >= fabricPriority || r.Protocol == fabricProtocol || r.Six != to.Addr().Is6() || r.Out != "" {
 		return false, false
 	}
 	sources := only(f.podPrefixes(), r.Six)
+	for _, a := range o.Pods {
+		sources = append(sources, netip.PrefixFrom(a, a.BitLen()))
+	}
 	narrow := r.Narrow || r.In != "" || r.Source.IsValid() || (r.Destination.IsValid() && !covers(r.Destination, to))
 	if !r.Not {
 		// Packets of pods have no mark unless somebody gives them one.
@@ -114,7 +117,7 @@ func (r RoutingRule) takes(f *Fabric, to netip.Prefix, routes []Route) (all, par
 	if r.Refuses {
 		return !narrow, true
 	}
-	for _, route := range routes {
+	for _, route := range o.Routes {
 		if route.Table != r.Table || route.Local || route.Prefix.Addr().Is6() != r.Six || route.Prefix.Bits() <= r.Suppress || !route.Prefix.Overlaps(to) {
 			continue
 		}
@@ -129,7 +132,7 @@ func diverted(f *Fabric, o *Observed) *Finding {
 	severity := Warning
 	for _, r := range o.Rules {
 		for _, to := range f.reach() {
-			all, part := r.takes(f, to, o.Routes)
+			all, part := r.takes(f, o, to)
 			if all {
 				severity = Error
 			}
@@ -228,7 +231,8 @@ func hostRouting(_ *Fabric, o *Observed) *Finding {
 			calico = true
 		}
 		for _, p := range l.Programs {
-			if attached == "" && isHardware(l) && strings.HasPrefix(p, "cil_") {
+			calico = calico || strings.HasPrefix(p, "cali")
+			if attached == "" && strings.HasPrefix(p, "cil_") {
 				attached = p + " on " + l.Name
 			}
 		}
@@ -238,7 +242,7 @@ func hostRouting(_ *Fabric, o *Observed) *Finding {
 	case cilium && netkit:
 		return found(HostRoutingByEBPF, Error, "Cilium connects pods by netkit devices, which it does only where it routes by eBPF."+past, remedy+", with bpf.datapathMode=veth")
 	case calico:
-		return found(HostRoutingByEBPF, Warning, "Calico runs its eBPF data plane here (bpfin.cali), which may route by eBPF."+past,
+		return found(HostRoutingByEBPF, Warning, "Calico runs its eBPF data plane here, which may route by eBPF."+past,
 			"use Calico's iptables or nftables data plane (linuxDataplane in its Installation), or see whether pods reach peers before you rely on it")
 	case cilium && attached != "":
 		return found(HostRoutingByEBPF, Warning, "Cilium runs "+attached+" and may route by eBPF: whether it does, `cilium-dbg status` says in its pods (Host Routing: BPF)."+past,
