@@ -228,6 +228,35 @@ func TestARegisterIsReadOnce(t *testing.T) {
 	}
 }
 
+// The kernel says the same of packets that come from elsewhere, as the finding does; and it
+// takes those of a tunnel's device, even for pods of another node that the network plugin has another
+// way to, because of the fabric's own rules.
+func TestWhatAStrictReversePathDrops(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, `
+ip link add eth1 type veth peer name other; ip link set other up; ip link set eth1 up; ip addr add 10.0.0.10/24 dev eth1
+ip tuntap add entente0 mode tun; ip link set entente0 up
+ip route add 10.244.2.0/24 via 203.0.113.2
+ip route add 198.18.0.0/16 dev entente0 table 14100 proto 141; ip route add 10.244.2.0/24 dev entente0 table 14101 proto 141
+ip rule add iif entente0 lookup 14101 priority 140 protocol 141; ip rule add lookup 14100 priority 141 protocol 141
+`)
+	for _, tc := range []struct {
+		all, from, to, in string
+		passes            bool
+	}{
+		{"1", "198.51.100.7", "10.0.0.10", "eth1", false},
+		{"1", "10.0.0.7", "10.0.0.10", "eth1", true},
+		{"2", "198.51.100.7", "10.0.0.10", "eth1", true},
+		{"1", "198.18.3.4", "10.244.1.7", "entente0", true},
+		{"1", "10.244.2.7", "198.18.3.4", "entente0", true},
+	} {
+		out := n.run(t, fmt.Sprintf("echo %s > /proc/sys/net/ipv4/conf/all/rp_filter; ip route get %s from %s iif %s >/dev/null 2>&1 && echo passes || echo dropped", tc.all, tc.to, tc.from, tc.in))
+		if got := strings.TrimSpace(out) == "passes"; got != tc.passes {
+			t.Errorf("rp_filter=%s: from %s to %s by %s: passes %v, want %v", tc.all, tc.from, tc.to, tc.in, got, tc.passes)
+		}
+	}
+}
+
 func TestRulesOfTheOlderIptablesAreSeen(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "")
