@@ -50,16 +50,19 @@ func bootstrap(ctx context.Context, p Plan, c ClusterPlan, kubeconfig string, pr
 
 // addons applies the objects that a new cluster is given.
 func addons(ctx context.Context, a *apiClient, p Plan, c ClusterPlan) error {
+	var objects []object
 	for _, n := range c.Nodes {
-		if err := a.applyRetry(ctx, "/api/v1/nodes/"+n.Name, nodeObject(n)); err != nil {
-			return err
-		}
+		objects = append(objects, object{"/api/v1/nodes/" + n.Name, nodeObject(n, !p.Options.NoNodeCIDRs)})
+	}
+	if p.Options.CNI == FlannelCNI {
+		objects = append(objects, flannelObjects()...)
 	}
 	if len(c.Nodes) > 0 {
-		for _, o := range coreDNS(c) {
-			if err := a.applyRetry(ctx, o.path, o.body); err != nil {
-				return err
-			}
+		objects = append(objects, coreDNS(c)...)
+	}
+	for _, o := range objects {
+		if err := a.applyRetry(ctx, o.path, o.body); err != nil {
+			return err
 		}
 	}
 	if p.Options.FakeNodes == 0 {

@@ -91,6 +91,19 @@ func nodeComponent() component {
 	}}
 }
 
+// ptpComponent is a plugin of node's module, of which only pools have need.
+func ptpComponent() component {
+	return component{name: "ptp", module: "node", builds: []build{
+		{packages: []string{"github.com/containernetworking/plugins/plugins/main/ptp"}, tags: staticTags, ldflags: smallLink},
+	}}
+}
+
+func flannelComponent() component {
+	return component{name: "flannel", module: "flannel", builds: []build{
+		{packages: []string{"."}, tags: staticTags, ldflags: smallLink, output: "flannel"},
+	}}
+}
+
 func coreDNSComponent() component {
 	return component{name: "coredns", module: "coredns", builds: []build{
 		{packages: []string{"."}, tags: staticTags, ldflags: smallLink, output: "coredns"},
@@ -128,12 +141,18 @@ func needed(o Options) []component {
 	if o.FakeNodes > 0 {
 		cs = append(cs, kwokComponent())
 	}
+	if o.IPAM == PoolIPAM || o.IPAM == SharedPoolIPAM {
+		cs = append(cs, ptpComponent())
+	}
+	if o.CNI == FlannelCNI {
+		cs = append(cs, flannelComponent())
+	}
 	return cs
 }
 
 // allComponents lists everything that the lab can build.
 func allComponents() []component {
-	return []component{kubeComponent(), nodeComponent(), coreDNSComponent(), imageComponent(), kwokComponent()}
+	return []component{kubeComponent(), nodeComponent(), coreDNSComponent(), imageComponent(), kwokComponent(), ptpComponent(), flannelComponent()}
 }
 
 // Binaries are the folders of built components, by component name.

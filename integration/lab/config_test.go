@@ -121,7 +121,7 @@ func TestWorkersGetNoKeysOfTheControlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	s := nodeSpec{Lab: "lab", Cluster: c, Node: c.Nodes[1], Mounts: map[string]string{nodeBin + "/kube": "/x"}}
+	s := nodeSpec{Lab: "lab", Cluster: c, Node: c.Nodes[1], Options: p.Options, Mounts: map[string]string{nodeBin + "/kube": "/x"}}
 	if err := s.prepare(root, pki); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestAPIServerChecksKubeletsOnlyIfWanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []bool{false, true} {
-		s := nodeSpec{Cluster: p.Clusters[0], Node: p.Clusters[0].Nodes[0], CheckKubelets: want}
+		s := nodeSpec{Cluster: p.Clusters[0], Node: p.Clusters[0].Nodes[0], Options: Options{CheckKubelets: want}}
 		for _, process := range s.processes() {
 			if process.Name != "kube-apiserver" {
 				continue

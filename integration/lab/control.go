@@ -31,6 +31,8 @@ type controlPlane struct {
 	stages []string
 	// checkKubelets has the API server check the certificates of kubelets.
 	checkKubelets bool
+	// noNodeCIDRs has the controller manager give nodes no podCIDRs.
+	noNodeCIDRs bool
 }
 
 // processes lists what to run: a function of the plan alone.
@@ -107,7 +109,7 @@ func (c controlPlane) processes() []process {
 		"--leader-elect=false",
 		"--profiling=false",
 	}
-	if nodes {
+	if nodes && !c.noNodeCIDRs {
 		manager = append(manager, "--allocate-node-cidrs=true",
 			"--cluster-cidr="+c.cluster.PodCIDR.String(), "--node-cidr-mask-size=24")
 	}

@@ -24,7 +24,7 @@ type node struct {
 
 func (d *daemon) nodeSpec(c ClusterPlan, n NodePlan) nodeSpec {
 	s := nodeSpec{
-		Lab: d.plan().Options.Name, Cluster: c, Node: n, CheckKubelets: d.plan().Options.CheckKubelets,
+		Lab: d.plan().Options.Name, Cluster: c, Node: n, Options: d.plan().Options,
 		Mounts: map[string]string{
 			nodeBin + "/kube":   d.spec.Binaries["kube"],
 			nodeBin + "/node":   d.spec.Binaries["node"],
@@ -33,6 +33,11 @@ func (d *daemon) nodeSpec(c ClusterPlan, n NodePlan) nodeSpec {
 	}
 	for _, f := range d.spec.Images {
 		s.Images = append(s.Images, nodeBin+"/images/"+filepath.Base(f))
+	}
+	for _, name := range []string{"ptp", "flannel"} {
+		if dir := d.spec.Binaries[name]; dir != "" {
+			s.Mounts[nodeBin+"/"+name] = dir
+		}
 	}
 	if kwok := d.spec.Binaries["kwok"]; kwok != "" && n.Control {
 		s.Kwok = true
@@ -69,7 +74,7 @@ func (d *daemon) startNode(c ClusterPlan, n NodePlan) error {
 	}
 	defer func() { _ = out.Close() }()
 	r := &node{cluster: c, plan: n, ended: make(chan struct{})}
-	if r.pid, err = d.spawn(out, c.LANName, n.Uplink, func(err error) {
+	if r.pid, err = d.spawn(out, c.lans()[n.Subnet].Name, n.Uplink, func(err error) {
 		d.logger.Info("node ended", "node", n.Name, "err", err)
 		d.mu.Lock()
 		delete(d.nodes, n.Name)

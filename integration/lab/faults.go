@@ -168,7 +168,7 @@ func routerRules(p Plan, f Faults) string {
 	b.WriteString("table ip lab\ndelete table ip lab\ntable ip lab {\n")
 	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
 	f.eachWay(p, func(x PairFault, from, to ClusterPlan) {
-		match := fmt.Sprintf("iifname %q oifname %q", from.LANName, to.LANName)
+		match := fmt.Sprintf("iifname %s oifname %s", from.lanNames(), to.lanNames())
 		if p.Options.LAN == SharedLAN { // after one of them moved
 			match = fmt.Sprintf("ip saddr { %s } ip daddr { %s }", p.own4(from), p.own4(to))
 		}
@@ -176,7 +176,7 @@ func routerRules(p Plan, f Faults) string {
 	})
 	for _, n := range f.NAT {
 		if c, err := p.Cluster(n); err == nil {
-			fmt.Fprintf(&b, "    oifname %q iifname != %q ct state != { established, related } counter drop\n", c.LANName, c.LANName)
+			fmt.Fprintf(&b, "    oifname %s iifname != %s ct state != { established, related } counter drop\n", c.lanNames(), c.lanNames())
 		}
 	}
 	b.WriteString("  }\n  chain input {\n    type filter hook input priority filter; policy accept;\n")
@@ -191,7 +191,9 @@ func routerRules(p Plan, f Faults) string {
 		for _, n := range f.NAT {
 			if c, err := p.Cluster(n); err == nil {
 				// Ports change too, as behind the worse kind of home router.
-				fmt.Fprintf(&b, "    ip saddr %s oifname != %q snat to %s fully-random\n", c.LAN, c.LANName, c.Public)
+				for _, s := range c.lans() {
+					fmt.Fprintf(&b, "    ip saddr %s oifname != %s snat to %s fully-random\n", s.Prefix, c.lanNames(), c.Public)
+				}
 			}
 		}
 		b.WriteString("  }\n")
@@ -237,6 +239,19 @@ func (f PairFault) drop(b *strings.Builder, match string) {
 	}
 }
 
+// lanNames are the interfaces of the cluster's LANs for a rule.
+func (c ClusterPlan) lanNames() string {
+	lans := c.lans()
+	if len(lans) == 1 {
+		return fmt.Sprintf("%q", lans[0].Name)
+	}
+	var names []string
+	for _, s := range lans {
+		names = append(names, fmt.Sprintf("%q", s.Name))
+	}
+	return "{ " + strings.Join(names, ", ") + " }"
+}
+
 // own4 lists a cluster's own IPv4 prefixes for a rule.
 func (p Plan) own4(c ClusterPlan) string {
 	var all []string
@@ -257,7 +272,11 @@ func delayRules(p Plan, f Faults) string {
 	b.WriteString("*mangle\n:FORWARD ACCEPT [0:0]\n")
 	f.eachWay(p, func(x PairFault, from, to ClusterPlan) {
 		if x.Delay > 0 && !x.Cut {
-			fmt.Fprintf(&b, "-A FORWARD -i %s -o %s -j NFQUEUE --queue-num %d --queue-bypass\n", from.LANName, to.LANName, queueNumber(from, to))
+			for _, in := range from.lans() {
+				for _, out := range to.lans() {
+					fmt.Fprintf(&b, "-A FORWARD -i %s -o %s -j NFQUEUE --queue-num %d --queue-bypass\n", in.Name, out.Name, queueNumber(from, to))
+				}
+			}
 		}
 	})
 	b.WriteString("COMMIT\n")

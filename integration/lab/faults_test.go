@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -152,6 +153,30 @@ COMMIT
 `
 	if d := cmp.Diff(wantDelay, delayRules(p, f)); d != "" {
 		t.Errorf("delay rules (-want +got):\n%s", d)
+	}
+}
+
+func TestRouterRulesOfSubnets(t *testing.T) {
+	p, err := NewPlan(Options{Clusters: 2, Nodes: 2, Subnets: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Faults{
+		Pairs: []PairFault{{Pair: Pair{"lab-1", "lab-2"}, LossPercent: 50, Delay: time.Second}},
+		NAT:   []string{"lab-2"},
+	}
+	for _, want := range []string{
+		`iifname { "lan1", "lan1b" } oifname { "lan2", "lan2b" } numgen random mod 10000 < 5000 counter drop`,
+		`oifname { "lan2", "lan2b" } iifname != { "lan2", "lan2b" } ct state != { established, related } counter drop`,
+		`ip saddr 172.30.2.0/24 oifname != { "lan2", "lan2b" } snat to 172.31.0.2 fully-random`,
+		`ip saddr 172.30.130.0/24 oifname != { "lan2", "lan2b" } snat to 172.31.0.2 fully-random`,
+	} {
+		if got := routerRules(p, f); !strings.Contains(got, want) {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+	if got := strings.Count(delayRules(p, f), "-j NFQUEUE"); got != 8 {
+		t.Errorf("%d of 8 ways are delayed:\n%s", got, delayRules(p, f))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // nodeNetwork configures the network namespace of a node, from inside: its
@@ -25,11 +26,12 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 	if err := setSysctl("net/ipv6/conf/all/disable_ipv6", "0"); err != nil {
 		return err
 	}
-	if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address, s.Cluster.LAN.Bits())); err != nil {
+	lan := s.Cluster.lans()[s.Node.Subnet]
+	if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address, lan.Prefix.Bits())); err != nil {
 		return err
 	}
 	if s.Node.Address6.IsValid() {
-		if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address6, s.Cluster.LAN6.Bits())); err != nil {
+		if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address6, lan.Prefix6.Bits())); err != nil {
 			return err
 		}
 	}
@@ -47,15 +49,19 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 		}
 		return nil
 	}
-	if err := route(nil, s.Cluster.Gateway); err != nil {
+	if err := route(nil, lan.Gateway); err != nil {
 		return err
 	}
-	for _, n := range s.Cluster.Nodes {
-		if n.Name == s.Node.Name {
-			continue
-		}
-		if err := route(ipNet(n.PodCIDR), n.Address); err != nil {
+	for _, r := range s.routes() {
+		if err := route(ipNet(r.To), r.Via); err != nil {
 			return err
+		}
+	}
+	for _, p := range s.blackholes() {
+		// Behind the route to a pod that has a borrowed address.
+		r := &netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE, Priority: 1024}
+		if err := netlink.RouteReplace(r); err != nil {
+			return fmt.Errorf("blackhole %v: %w", p, err)
 		}
 	}
 	for k, v := range map[string]string{
@@ -65,6 +71,9 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 		if err := setSysctl(k, v); err != nil {
 			return err
 		}
+	}
+	if s.Options.CNI == FlannelCNI {
+		return nil
 	}
 	return nft(ctx, s.masquerade())
 }
@@ -115,7 +124,42 @@ func (n internet) create(ctx context.Context, p Plan) error {
 			return err
 		}
 	}
+	if p.Options.Subnets > 1 && p.Options.CNI == BridgeCNI {
+		for _, c := range p.Clusters {
+			if err := n.routePods(c); err != nil {
+				return fmt.Errorf("route pods of %s: %w", c.Name, err)
+			}
+		}
+	}
 	return n.apply(ctx, p, Faults{})
+}
+
+// routePods tells the router the ways to a cluster's pods, for what comes from its nodes
+// alone: other clusters may have the same prefixes.
+func (n internet) routePods(c ClusterPlan) error {
+	const tables = 1000 // more than any that has a name
+	var links []int
+	for _, s := range c.lans() {
+		link, err := netlink.LinkByName(s.Name)
+		if err != nil {
+			return err
+		}
+		links = append(links, link.Attrs().Index)
+		rule := netlink.NewRule()
+		rule.IifName, rule.Table, rule.Family = s.Name, tables+c.Index, netlink.FAMILY_V4
+		if err := netlink.RuleAdd(rule); err != nil {
+			return fmt.Errorf("rule for %s: %w", s.Name, err)
+		}
+	}
+	for _, node := range c.Nodes {
+		for _, p := range node.Pods() {
+			r := &netlink.Route{LinkIndex: links[node.Subnet], Dst: ipNet(p), Gw: node.Address.AsSlice(), Table: tables + c.Index}
+			if err := netlink.RouteReplace(r); err != nil {
+				return fmt.Errorf("route %v via %v: %w", p, node.Address, err)
+			}
+		}
+	}
+	return nil
 }
 
 // attach gives the process pid, a node's first or a host's, its eth0.

@@ -34,8 +34,8 @@ type nodeSpec struct {
 	// Kwok is set if the control plane is to run fake nodes too.
 	Kwok   bool     `json:"kwok"`
 	Stages []string `json:"stages,omitempty"`
-	// CheckKubelets is set if the API server is to check the certificates of kubelets.
-	CheckKubelets bool `json:"checkKubelets,omitempty"`
+	// Options are the lab's.
+	Options Options `json:"options"`
 }
 
 // processes lists what the node runs.
@@ -46,6 +46,9 @@ func (s nodeSpec) processes() []process {
 	if s.Node.Control {
 		ps = s.control().processes()
 		apiReady = condition{Ready: nodePKI + "/admin.kubeconfig"}
+	}
+	if s.Options.CNI == FlannelCNI {
+		ps = append(ps, s.flannel())
 	}
 	return append(ps,
 		process{Name: "containerd", Args: []string{nodeBin + "/node/containerd", "--config=/etc/containerd/config.toml"}},
@@ -74,7 +77,7 @@ func (s nodeSpec) control() controlPlane {
 	c := controlPlane{
 		cluster: s.Cluster, kube: nodeBin + "/kube/kube", pki: nodePKI, data: "/var/lib/etcd",
 		bind: netip.IPv4Unspecified(), advertise: s.Node.Address, ports: nodePorts,
-		checkKubelets: s.CheckKubelets,
+		checkKubelets: s.Options.CheckKubelets, noNodeCIDRs: s.Options.NoNodeCIDRs,
 	}
 	if s.Kwok {
 		c.kwok, c.stages = nodeBin+"/kwok/kwok", s.Stages
@@ -91,11 +94,16 @@ func (s nodeSpec) files() (map[string]string, error) {
 		"/etc/machine-id":             machineID(s.Node.Name) + "\n",
 		"/etc/containerd/config.toml": containerdConfig,
 	}
-	for name, v := range map[string]any{
-		nodeConfig + "/kubelet.json":     s.kubeletConfig(),
-		nodeConfig + "/kube-proxy.json":  s.proxyConfig(),
-		"/etc/cni/net.d/10-lab.conflist": s.cniConfig(),
-	} {
+	configs := map[string]any{
+		nodeConfig + "/kubelet.json":    s.kubeletConfig(),
+		nodeConfig + "/kube-proxy.json": s.proxyConfig(),
+	}
+	if s.Options.CNI == FlannelCNI {
+		configs[flannelConfig] = s.flannelNetwork()
+	} else {
+		configs[cniConfigFile] = s.cniConfig()
+	}
+	for name, v := range configs {
 		b, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", name, err)
@@ -134,47 +142,17 @@ func (s nodeSpec) kubeletConfig() map[string]any {
 }
 
 func (s nodeSpec) proxyConfig() map[string]any {
+	mode := s.Options.Proxy
 	return m{
 		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":             "KubeProxyConfiguration",
-		"mode":             "nftables",
+		"mode":             mode,
 		"clusterCIDR":      s.Cluster.PodCIDR.String(),
 		"clientConnection": m{"kubeconfig": nodeConfig + "/kube-proxy.kubeconfig"},
 		// The machine's connection table is not writable from a namespace.
-		"conntrack": m{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-		"nftables":  m{"minSyncPeriod": "200ms"},
+		"conntrack":  m{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+		string(mode): m{"minSyncPeriod": "200ms"},
 	}
-}
-
-func (s nodeSpec) cniConfig() map[string]any {
-	return m{
-		"cniVersion": "1.0.0",
-		"name":       "lab",
-		"plugins": []m{
-			{
-				"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true,
-				"ipMasq": false, // masquerade() below does it for all nodes' pods alike
-				"ipam": m{
-					"type": "host-local", "ranges": [][]m{{{"subnet": s.Node.PodCIDR.String()}}},
-					"dataDir": "/run/cni/networks",
-				},
-			},
-			{"type": "portmap", "backend": "nftables", "capabilities": m{"portMappings": true}},
-		},
-	}
-}
-
-// masquerade is the rule set that gives pods the node's address when they speak
-// to anything that is not a pod of their cluster, as network plugins do: also
-// through interfaces that somebody adds later.
-func (s nodeSpec) masquerade() string {
-	return fmt.Sprintf(`table ip lab-node {
-  chain postrouting {
-    type nat hook postrouting priority srcnat; policy accept;
-    ip saddr %[1]s ip daddr != %[1]s ip daddr != 224.0.0.0/4 masquerade
-  }
-}
-`, s.Cluster.PodCIDR)
 }
 
 // pkiFiles lists the keys and certificates that the node needs; nil for all.
@@ -189,7 +167,7 @@ func (s nodeSpec) pkiFiles() []string {
 // pki is the folder with the cluster's keys and certificates.
 func (s nodeSpec) prepare(root, pki string) error {
 	for _, d := range []string{
-		"/etc/kubernetes/pki", "/etc/cni/net.d", "/etc/containerd", "/etc/ssl", "/etc/alternatives", "/etc/iproute2",
+		"/etc/kubernetes/pki", "/etc/cni/net.d", filepath.Dir(flannelConfig), "/etc/containerd", "/etc/ssl", "/etc/alternatives", "/etc/iproute2",
 		"/var/lib/kubelet", "/var/lib/containerd", nodeLogs, "/var/tmp", "/tmp", "/root", "/run", "/proc", "/sys", "/dev", "/opt", "/home", "/mnt", "/old",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -254,6 +232,11 @@ func (s nodeSpec) prepareKeys(to, config, pki string) error {
 	if err := writeKubeconfig(filepath.Join(config, "kube-proxy.kubeconfig"), s.Cluster.Name, pki, "kube-proxy", server); err != nil {
 		return err
 	}
+	if s.Options.CNI == FlannelCNI {
+		if err := writeKubeconfig(filepath.Join(config, filepath.Base(flannelKubeCfg)), s.Cluster.Name, pki, "flannel", server); err != nil {
+			return err
+		}
+	}
 	if !s.Node.Control {
 		return nil
 	}
@@ -299,7 +282,7 @@ state = '/run/containerd'
       [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
         SystemdCgroup = false
   [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ['/opt/lab/node']
+    bin_dirs = ['/opt/lab/node', '/opt/lab/ptp']
     conf_dir = '/etc/cni/net.d'
 
 [plugins.'io.containerd.nri.v1.nri']

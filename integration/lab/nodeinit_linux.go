@@ -224,16 +224,24 @@ func runNodeSupervise(ctx context.Context) error {
 		return fmt.Errorf("read the node's description: %w", err)
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	steps := []step{{
+		name:  "import images",
+		after: []condition{{Socket: containerd}},
+		do:    func(ctx context.Context) error { return importImages(ctx, spec.Images) },
+	}}
+	if spec.Options.CNI == FlannelCNI {
+		steps = append(steps, step{
+			name:  "configure flannel's pods",
+			after: []condition{{File: flannelSubnet}},
+			do:    func(context.Context) error { return configureFlannel() },
+		})
+	}
 	s := &supervisor{
 		logDir:    nodeLogs,
 		mark:      labMark(spec.Lab),
 		logger:    logger,
 		processes: spec.processes(),
-		steps: []step{{
-			name:  "import images",
-			after: []condition{{Socket: containerd}},
-			do:    func(ctx context.Context) error { return importImages(ctx, spec.Images) },
-		}},
+		steps:     steps,
 		changed: func(states []Process) {
 			if err := writeJSON(nodeStatus, states, 0o644); err != nil {
 				logger.Warn("status not written", "err", err)
@@ -241,6 +249,19 @@ func runNodeSupervise(ctx context.Context) error {
 		},
 	}
 	return s.run(ctx)
+}
+
+// configureFlannel writes the CNI configuration: from then on the node is ready for pods.
+func configureFlannel() error {
+	env, err := os.ReadFile(flannelSubnet)
+	if err != nil {
+		return err
+	}
+	config, err := flannelCNI(string(env))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", flannelSubnet, err)
+	}
+	return writeJSON(cniConfigFile, config, 0o644)
 }
 
 // importImages gives containerd the lab's images, once in a node's life.

@@ -14,13 +14,16 @@ type object struct {
 type m = map[string]any
 
 // nodeObject is a node before its kubelet comes: so that the controller manager
-// finds the pod prefix that the plan gives it.
-func nodeObject(n NodePlan) m {
-	return m{
-		"apiVersion": "v1", "kind": "Node",
-		"metadata": m{"name": n.Name},
-		"spec":     m{"podCIDR": n.PodCIDR.String(), "podCIDRs": []string{n.PodCIDR.String()}},
+// finds the pod prefix that the plan gives it, if nodes are to have one.
+func nodeObject(n NodePlan, podCIDR bool) m {
+	spec := m{}
+	if podCIDR {
+		spec = m{"podCIDR": n.PodCIDR.String(), "podCIDRs": []string{n.PodCIDR.String()}}
 	}
+	// The annotation is a controller's, which sets it to this. Flannel takes it that a node
+	// has some annotation, as those have that a kubelet made.
+	annotations := m{"node.alpha.kubernetes.io/ttl": "0"}
+	return m{"apiVersion": "v1", "kind": "Node", "metadata": m{"name": n.Name, "annotations": annotations}, "spec": spec}
 }
 
 func fakeNodeName(c ClusterPlan, i int) string { return fmt.Sprintf("%s-fake-%d", c.Name, i) }

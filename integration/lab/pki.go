@@ -175,6 +175,7 @@ func certificates(c ClusterPlan) []request {
 		{file: "kube-controller-manager", cn: "system:kube-controller-manager", hosts: []string{"localhost", "127.0.0.1"}},
 		{file: "kube-scheduler", cn: "system:kube-scheduler", hosts: []string{"localhost", "127.0.0.1"}},
 		{file: "kube-proxy", cn: "system:kube-proxy"},
+		{file: "flannel", cn: "flannel"}, // which has rights only where it runs
 		{file: "apiserver-kubelet-client", cn: "kube-apiserver-kubelet-client", orgs: []string{"system:masters"}},
 	}
 	for _, n := range c.Nodes {

@@ -15,6 +15,7 @@ const (
 	maxClusters  = 16
 	maxNodes     = 32
 	maxFakeNodes = 5000
+	maxSubnets   = 2
 )
 
 // DefaultName is the name of the lab, and the prefix of its clusters' names,
@@ -44,6 +45,42 @@ const (
 	SharedLAN LAN = "shared"
 )
 
+// CNI is the network plugin of the nodes.
+type CNI string
+
+const (
+	// BridgeCNI is the plugins bridge and host-local: the lab routes between nodes, and
+	// masquerades.
+	BridgeCNI CNI = "bridge"
+	// FlannelCNI is flannel with its backend vxlan, which masquerades itself.
+	FlannelCNI CNI = "flannel"
+)
+
+// IPAM says from where pods have their addresses.
+type IPAM string
+
+const (
+	// NodeIPAM gives pods addresses of their node's podCIDR.
+	NodeIPAM IPAM = "node"
+	// PoolIPAM gives them addresses of blocks of 64 that are no podCIDR, two of each
+	// node, as Calico does: the node has a blackhole route for each block of its own,
+	// and a route to each block of another node.
+	PoolIPAM IPAM = "pool"
+	// SharedPoolIPAM is PoolIPAM, and each node also has two single addresses out of a
+	// block of the next node: other nodes have a /32 route to each.
+	SharedPoolIPAM IPAM = "shared-pool"
+)
+
+// Proxy is the mode of kube-proxy.
+type Proxy string
+
+const (
+	// NFTablesProxy is kube-proxy's mode nftables.
+	NFTablesProxy Proxy = "nftables"
+	// IPTablesProxy is kube-proxy's mode iptables. Flannel then uses iptables, too.
+	IPTablesProxy Proxy = "iptables"
+)
+
 // Options say what lab is wanted.
 type Options struct {
 	// Name of the lab; default DefaultName. Lower-case letters and digits,
@@ -58,6 +95,18 @@ type Options struct {
 	CIDRs CIDRs `json:"cidrs"`
 	// LAN is separate or shared; default separate.
 	LAN LAN `json:"lan"`
+	// Subnets is the number of networks that the nodes of a cluster are on in turn, 1
+	// or 2, with the router between them; default 1.
+	Subnets int `json:"subnets"`
+	// CNI is bridge or flannel; default bridge.
+	CNI CNI `json:"cni"`
+	// IPAM is node, pool or shared-pool; default node.
+	IPAM IPAM `json:"ipam"`
+	// NoNodeCIDRs leaves spec.podCIDRs of nodes empty: with the IPAM node, as Cilium's
+	// cluster-pool does, which keeps the prefixes of nodes elsewhere.
+	NoNodeCIDRs bool `json:"noNodeCIDRs"`
+	// Proxy is nftables or iptables; default nftables.
+	Proxy Proxy `json:"proxy"`
 	// Light leaves kubelets and networks out: etcd, API server, controller
 	// manager and scheduler on loopback ports.
 	Light bool `json:"light"`
@@ -88,6 +137,21 @@ func (o Options) withDefaults() (Options, error) {
 	if o.LAN == "" {
 		o.LAN = SeparateLANs
 	}
+	if o.Subnets == 0 {
+		o.Subnets = 1
+	}
+	if o.CNI == "" {
+		o.CNI = BridgeCNI
+	}
+	if o.IPAM == "" {
+		o.IPAM = NodeIPAM
+	}
+	if o.Proxy == "" {
+		o.Proxy = NFTablesProxy
+	}
+	if err := o.checkNetwork(); err != nil {
+		return o, err
+	}
 	switch {
 	case !labName.MatchString(o.Name):
 		return o, fmt.Errorf("lab name %q: want a lower-case letter and at most 11 more lower-case letters and digits", o.Name)
@@ -108,6 +172,31 @@ func (o Options) withDefaults() (Options, error) {
 		o.Nodes = 1
 	}
 	return o, nil
+}
+
+// checkNetwork refuses networks of nodes that cannot be.
+func (o Options) checkNetwork() error {
+	switch {
+	case o.Subnets < 1 || o.Subnets > maxSubnets:
+		return fmt.Errorf("%d subnets: want 1 to %d", o.Subnets, maxSubnets)
+	case o.CNI != BridgeCNI && o.CNI != FlannelCNI:
+		return fmt.Errorf("CNI %q: want %s or %s", o.CNI, BridgeCNI, FlannelCNI)
+	case o.IPAM != NodeIPAM && o.IPAM != PoolIPAM && o.IPAM != SharedPoolIPAM:
+		return fmt.Errorf("IPAM %q: want %s, %s or %s", o.IPAM, NodeIPAM, PoolIPAM, SharedPoolIPAM)
+	case o.Proxy != NFTablesProxy && o.Proxy != IPTablesProxy:
+		return fmt.Errorf("proxy %q: want %s or %s", o.Proxy, NFTablesProxy, IPTablesProxy)
+	case o.Light && (o.Subnets != 1 || o.CNI != BridgeCNI || o.IPAM != NodeIPAM || o.NoNodeCIDRs || o.Proxy != NFTablesProxy):
+		return errors.New("a light lab has no nodes whose network could be another")
+	case o.Subnets > o.Nodes:
+		return fmt.Errorf("%d subnets: want as many nodes, have %d", o.Subnets, o.Nodes)
+	case o.Subnets > 1 && o.LAN == SharedLAN:
+		return errors.New("several subnets: the clusters share a LAN, so each has one network only")
+	case o.CNI == FlannelCNI && (o.IPAM != NodeIPAM || o.NoNodeCIDRs):
+		return errors.New("flannel gives pods addresses of their node's podCIDR: want IPAM node and node CIDRs")
+	case o.IPAM == SharedPoolIPAM && o.Nodes < 2:
+		return errors.New("a shared pool: want 2 nodes or more, so that one can borrow from the next")
+	}
+	return nil
 }
 
 // Plan is every name and address of a lab, a function of its Options.
@@ -139,6 +228,8 @@ type ClusterPlan struct {
 	LAN6    netip.Prefix `json:"lan6,omitzero"`
 	// Gateway is the router's address in the LAN.
 	Gateway netip.Addr `json:"gateway"`
+	// More are the further networks that the cluster's nodes are on.
+	More []Segment `json:"more,omitempty"`
 	// Public is the address under which the cluster appears behind NAT.
 	Public netip.Addr `json:"public"`
 
@@ -158,8 +249,16 @@ type NodePlan struct {
 	Index   int        `json:"index"` // from 1
 	Address netip.Addr `json:"address"`
 	// Address6 is the address in the LAN's IPv6 prefix, if it has one.
-	Address6 netip.Addr   `json:"address6,omitzero"`
-	PodCIDR  netip.Prefix `json:"podCIDR"`
+	Address6 netip.Addr `json:"address6,omitzero"`
+	// Subnet is the network that the node is on: 0 is the cluster's LAN, others are
+	// its More.
+	Subnet int `json:"subnet,omitempty"`
+	// PodCIDR is the node's spec.podCIDR, unless nodes have none there.
+	PodCIDR netip.Prefix `json:"podCIDR"`
+	// Blocks are the prefixes out of which the node's pods have their addresses, if not
+	// PodCIDR. Borrowed are single addresses out of a block of another node.
+	Blocks   []netip.Prefix `json:"blocks,omitempty"`
+	Borrowed []netip.Addr   `json:"borrowed,omitempty"`
 	// Control is set for the node that runs etcd and the control plane.
 	Control bool `json:"control"`
 	// Cgroup is the node's cgroup, from each hierarchy's root.
@@ -176,28 +275,30 @@ func NewPlan(o Options) (Plan, error) {
 	}
 	p := Plan{Options: o, Segments: planSegments(o)}
 	for i := 1; i <= o.Clusters; i++ {
-		on := p.Segments[0]
+		on := p.Segments[:1]
 		if o.LAN == SeparateLANs {
-			on = p.Segments[i-1]
+			on = p.Segments[(i-1)*o.Subnets : i*o.Subnets]
 		}
 		p.Clusters = append(p.Clusters, planCluster(o, i, on))
 	}
 	return p, nil
 }
 
-// planSegments are one LAN for each cluster, or one for all and another one to move to.
+// planSegments are the LANs of each cluster, or one for all and another one to move to.
 func planSegments(o Options) []Segment {
 	if o.LAN == SharedLAN {
 		return []Segment{sharedSegment(1), sharedSegment(2)}
 	}
 	var all []Segment
 	for i := 1; i <= o.Clusters; i++ {
-		b := byte(i)
-		all = append(all, Segment{
-			Name:    fmt.Sprintf("lan%d", i),
-			Prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24),
-			Gateway: netip.AddrFrom4([4]byte{172, 30, b, 1}),
-		})
+		for j, suffix := range []string{"", "b"}[:o.Subnets] {
+			b := byte(i + 128*j)
+			all = append(all, Segment{
+				Name:    fmt.Sprintf("lan%d%s", i, suffix),
+				Prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24),
+				Gateway: netip.AddrFrom4([4]byte{172, 30, b, 1}),
+			})
+		}
 	}
 	return all
 }
@@ -230,7 +331,9 @@ func (s Segment) address(group, n int) (v4, v6 netip.Addr) {
 	return netip.AddrFrom4(a), v6
 }
 
-func planCluster(o Options, i int, on Segment) ClusterPlan {
+// planCluster is cluster number i, whose nodes are on these LANs in turn.
+func planCluster(o Options, i int, lans []Segment) ClusterPlan {
+	on := lans[0]
 	own := byte(0)
 	if o.CIDRs == DistinctCIDRs {
 		own = byte(i)
@@ -243,6 +346,7 @@ func planCluster(o Options, i int, on Segment) ClusterPlan {
 		LANName:     on.Name,
 		LAN6:        on.Prefix6,
 		Gateway:     on.Gateway,
+		More:        slices.Clone(lans[1:]),
 		Public:      netip.AddrFrom4([4]byte{172, 31, 0, b}),
 		PodCIDR:     netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, 0, 0}), 16),
 		ServiceCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96 + own, 0, 0}), 16),
@@ -254,19 +358,75 @@ func planCluster(o Options, i int, on Segment) ClusterPlan {
 	}
 	for n := 1; n <= o.Nodes; n++ {
 		name := fmt.Sprintf("%s-%d", c.Name, n)
-		v4, v6 := on.address(i, 10+n)
+		subnet := (n - 1) % o.Subnets
+		v4, v6 := lans[subnet].address(i, 10+n)
 		c.Nodes = append(c.Nodes, NodePlan{
 			Name:     name,
 			Index:    n,
 			Address:  v4,
 			Address6: v6,
+			Subnet:   subnet,
 			PodCIDR:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, byte(n - 1), 0}), 24),
 			Control:  n == 1,
 			Cgroup:   "/" + cgroupMark(o.Name) + name,
 			Uplink:   fmt.Sprintf("n%d-%d", i, n),
 		})
 	}
+	if o.IPAM != NodeIPAM {
+		c.planBlocks(o.IPAM == SharedPoolIPAM)
+	}
 	return c
+}
+
+// Calico's default size of a block.
+const (
+	blockBits = 26
+	blockSize = 1 << (32 - blockBits)
+)
+
+// planBlocks gives the nodes blocks in turn, so that those of one node are not next to
+// each other. The second block of the first node lies in the podCIDR of the last node:
+// podCIDRs mislead, as they can beside Calico. The other blocks lie in none.
+func (c *ClusterPlan) planBlocks(shared bool) {
+	nodes := len(c.Nodes)
+	least := 4*nodes - 1 // the last /26 of the last podCIDR
+	if nodes == 1 {
+		least++ // no address of a pod is in its own node's podCIDR
+	}
+	at := func(block, i int) netip.Addr {
+		a := c.PodCIDR.Addr().As4()
+		i += block * blockSize
+		a[2], a[3] = byte(i>>8), byte(i)
+		return netip.AddrFrom4(a)
+	}
+	first := func(k int) int { return least + nodes + k%nodes }
+	for k := range c.Nodes {
+		n := &c.Nodes[k]
+		for _, block := range []int{first(k), least + k} {
+			n.Blocks = append(n.Blocks, netip.PrefixFrom(at(block, 0), blockBits))
+		}
+		if shared {
+			lender := first(k + 1)
+			n.Borrowed = []netip.Addr{at(lender, blockSize-4), at(lender, blockSize-3)}
+		}
+	}
+}
+
+// Pods are the prefixes out of which the pods of the node have their addresses.
+func (n NodePlan) Pods() []netip.Prefix {
+	if len(n.Blocks) == 0 {
+		return []netip.Prefix{n.PodCIDR}
+	}
+	all := slices.Clone(n.Blocks)
+	for _, a := range n.Borrowed {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return all
+}
+
+// lans are the networks that the cluster's nodes are on, by NodePlan.Subnet.
+func (c ClusterPlan) lans() []Segment {
+	return append([]Segment{{Name: c.LANName, Prefix: c.LAN, Prefix6: c.LAN6, Gateway: c.Gateway}}, c.More...)
 }
 
 // cgroupMark begins the name of each cgroup of the lab called name.
@@ -275,10 +435,13 @@ func cgroupMark(name string) string { return "entente-lab." + name + "." }
 // own are the prefixes out of which the cluster's nodes have their addresses, and no
 // others have.
 func (p Plan) own(c ClusterPlan) []netip.Prefix {
-	if p.Options.LAN != SharedLAN {
-		return []netip.Prefix{c.LAN}
-	}
 	var all []netip.Prefix
+	if p.Options.LAN != SharedLAN {
+		for _, s := range c.lans() {
+			all = append(all, s.Prefix)
+		}
+		return all
+	}
 	for _, s := range p.Segments {
 		v4, v6 := s.address(c.Index, 0)
 		all = append(all, netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 112))

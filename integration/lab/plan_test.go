@@ -2,6 +2,7 @@ package lab
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +21,17 @@ func TestPlanRefusesWhatCannotBe(t *testing.T) {
 		"prefixes that are neither same nor distinct": {CIDRs: "other"},
 		"a LAN that is neither separate nor shared":   {LAN: "other"},
 		"a LAN shared by no nodes":                    {LAN: SharedLAN, Light: true},
+		"more subnets than the address plan has":      {Nodes: 4, Subnets: maxSubnets + 1},
+		"fewer than no subnets":                       {Subnets: -1},
+		"a subnet without a node":                     {Subnets: 2},
+		"subnets of a shared LAN":                     {Nodes: 2, Subnets: 2, LAN: SharedLAN},
+		"a CNI that is not known":                     {CNI: "other"},
+		"an IPAM that is not known":                   {IPAM: "other"},
+		"a proxy that is not known":                   {Proxy: "ipvs"},
+		"flannel with a pool":                         {CNI: FlannelCNI, IPAM: PoolIPAM},
+		"flannel without podCIDRs":                    {CNI: FlannelCNI, NoNodeCIDRs: true},
+		"a pool shared by one node":                   {IPAM: SharedPoolIPAM},
+		"a CNI of no nodes":                           {CNI: FlannelCNI, Light: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, err := NewPlan(o); err == nil {
@@ -34,7 +46,7 @@ func TestPlanDefaultsToTwoClustersWithTheSamePrefixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Options{Name: "lab", Clusters: 2, Nodes: 1, CIDRs: SameCIDRs, LAN: SeparateLANs}
+	want := Options{Name: "lab", Clusters: 2, Nodes: 1, CIDRs: SameCIDRs, LAN: SeparateLANs, Subnets: 1, CNI: BridgeCNI, IPAM: NodeIPAM, Proxy: NFTablesProxy}
 	if d := cmp.Diff(want, p.Options); d != "" {
 		t.Errorf("options (-want +got):\n%s", d)
 	}
@@ -96,6 +108,47 @@ func TestAddressesOfTheLargestPlanDoNotOverlap(t *testing.T) {
 					t.Errorf("node %s: control is %v", n.Name, n.Control)
 				}
 			}
+		}
+	}
+}
+
+func TestNodesOfAClusterAreOnItsSubnetsInTurn(t *testing.T) {
+	p, err := NewPlan(Options{Clusters: maxClusters, Nodes: maxNodes, Subnets: maxSubnets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Segments) != maxClusters*maxSubnets {
+		t.Fatalf("the LANs are %+v", p.Segments)
+	}
+	for i, s := range p.Segments {
+		for _, other := range p.Segments[:i] {
+			if s.Prefix.Overlaps(other.Prefix) || s.Name == other.Name {
+				t.Errorf("%+v overlaps %+v", s, other)
+			}
+		}
+	}
+	addresses := map[netip.Addr]bool{}
+	for i, c := range p.Clusters {
+		lans := c.lans()
+		if d := cmp.Diff(p.Segments[i*maxSubnets:][:maxSubnets], lans, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+			t.Errorf("LANs of %s (-want +got):\n%s", c.Name, d)
+		}
+		var own []netip.Prefix
+		for k, n := range c.Nodes {
+			lan := lans[n.Subnet]
+			if n.Subnet != k%maxSubnets || !lan.Prefix.Contains(n.Address) || n.Address == lan.Gateway || addresses[n.Address] {
+				t.Errorf("%s is misplaced: %s in %+v", n.Name, n.Address, lan)
+			}
+			addresses[n.Address] = true
+		}
+		for _, s := range lans {
+			own = append(own, s.Prefix)
+			if s.Prefix.Contains(c.Public) {
+				t.Errorf("%s has the public address of %s", s.Prefix, c.Name)
+			}
+		}
+		if !slices.Equal(own, p.own(c)) {
+			t.Errorf("%s has %v, want %v", c.Name, p.own(c), own)
 		}
 	}
 }

@@ -41,6 +41,8 @@ type condition struct {
 	// until it has the object there.
 	Ready string `json:"ready,omitempty"`
 	Path  string `json:"path,omitempty"`
+	// File waits until there is a file of this name.
+	File string `json:"file,omitempty"`
 	// Step waits for the supervisor's step of this name.
 	Step string `json:"step,omitempty"`
 }
@@ -205,6 +207,8 @@ func (s *supervisor) await(ctx context.Context, cs []condition) error {
 			}
 		case c.Socket != "":
 			err = eventually.Poll(ctx, 50*time.Millisecond, func() bool { return listens(ctx, c.Socket) })
+		case c.File != "":
+			err = eventually.Poll(ctx, 50*time.Millisecond, func() bool { _, err := os.Stat(c.File); return err == nil })
 		case c.Ready != "":
 			err = awaitReady(ctx, c.Ready, c.Path)
 		}

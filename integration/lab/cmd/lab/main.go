@@ -25,7 +25,8 @@ const usage = `lab runs real Kubernetes clusters on one Linux machine.
 usage: lab [--name NAME] COMMAND
 
   up [--clusters N] [--nodes M] [--cidrs same|distinct] [--lan separate|shared]
-     [--light] [--fake-nodes F] [--check-kubelets]
+     [--light] [--fake-nodes F] [--check-kubelets] [--subnets 1|2] [--cni bridge|flannel]
+     [--ipam node|pool|shared-pool] [--no-node-cidrs] [--proxy nftables|iptables]
                             make clusters NAME-1, NAME-2, …; ready when it returns
   down [--all]              remove the lab, all of it, also after a crash
   status [-o json]          what runs, and which faults there are
@@ -159,20 +160,33 @@ func reporter(w io.Writer) func(string) {
 	return func(line string) { fmt.Fprintf(w, "%6.1fs  %s\n", time.Since(begin).Seconds(), line) }
 }
 
-func (c *command) up(ctx context.Context) error {
+// upOptions reads the arguments of up.
+func (c *command) upOptions() (lab.Options, error) {
 	var o lab.Options
 	fs := flags("up")
 	fs.IntVar(&o.Clusters, "clusters", 2, "number of clusters")
 	fs.IntVar(&o.Nodes, "nodes", 1, "nodes of each cluster")
 	cidrs := fs.String("cidrs", string(lab.SameCIDRs), "pod and service prefixes: same or distinct")
 	lan := fs.String("lan", string(lab.SeparateLANs), "LANs of the clusters: separate, with a router between them, or one that they share")
+	fs.IntVar(&o.Subnets, "subnets", 1, "networks that the nodes of a cluster are on in turn, with the router between them")
+	cni := fs.String("cni", string(lab.BridgeCNI), "network plugin: bridge, with routes between nodes, or flannel, which has vxlan and its own masquerading")
+	ipam := fs.String("ipam", string(lab.NodeIPAM), "addresses of pods: of the node's podCIDR (node), of blocks that are none (pool), or of blocks and single ones of another node's (shared-pool)")
+	fs.BoolVar(&o.NoNodeCIDRs, "no-node-cidrs", false, "nodes have no spec.podCIDRs")
+	proxy := fs.String("proxy", string(lab.NFTablesProxy), "mode of kube-proxy: nftables or iptables")
 	fs.BoolVar(&o.Light, "light", false, "control planes only, without nodes and root")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "nodes of each cluster that pretend to run pods")
 	fs.BoolVar(&o.CheckKubelets, "check-kubelets", false, "API servers check the certificates of kubelets (--kubelet-certificate-authority)")
-	if _, err := c.parse(fs, 0, 0); err != nil {
+	_, err := c.parse(fs, 0, 0)
+	o.Name, o.CIDRs, o.LAN = c.name, lab.CIDRs(*cidrs), lab.LAN(*lan)
+	o.CNI, o.IPAM, o.Proxy = lab.CNI(*cni), lab.IPAM(*ipam), lab.Proxy(*proxy)
+	return o, err
+}
+
+func (c *command) up(ctx context.Context) error {
+	o, err := c.upOptions()
+	if err != nil {
 		return err
 	}
-	o.Name, o.CIDRs, o.LAN = c.name, lab.CIDRs(*cidrs), lab.LAN(*lan)
 	say := reporter(os.Stderr)
 	if !o.Light {
 		if why := lab.WhyPackages(); why != "" {

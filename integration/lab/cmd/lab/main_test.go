@@ -42,6 +42,34 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 	}
 }
 
+func TestUpOptionsAreRead(t *testing.T) {
+	usual := lab.Options{
+		Name: "lab", Clusters: 2, Nodes: 1, CIDRs: lab.SameCIDRs, LAN: lab.SeparateLANs,
+		Subnets: 1, CNI: lab.BridgeCNI, IPAM: lab.NodeIPAM, Proxy: lab.NFTablesProxy,
+	}
+	for line, change := range map[string]func(*lab.Options){
+		"": func(*lab.Options) {},
+		"--clusters 3 --nodes 2 --cidrs distinct": func(o *lab.Options) { o.Clusters, o.Nodes, o.CIDRs = 3, 2, lab.DistinctCIDRs },
+		"--lan shared --check-kubelets":           func(o *lab.Options) { o.LAN, o.CheckKubelets = lab.SharedLAN, true },
+		"--subnets 2 --cni flannel":               func(o *lab.Options) { o.Subnets, o.CNI = 2, lab.FlannelCNI },
+		"--ipam shared-pool --no-node-cidrs":      func(o *lab.Options) { o.IPAM, o.NoNodeCIDRs = lab.SharedPoolIPAM, true },
+		"--ipam pool --proxy iptables":            func(o *lab.Options) { o.IPAM, o.Proxy = lab.PoolIPAM, lab.IPTablesProxy },
+	} {
+		want := usual
+		change(&want)
+		got, err := (&command{name: "lab", args: strings.Fields(line)}).upOptions()
+		if err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%q (-want +got):\n%s", line, d)
+		}
+	}
+	if o, err := (&command{args: []string{"--ipam"}}).upOptions(); err == nil {
+		t.Errorf("a flag without a value is read as %+v", o)
+	}
+}
+
 func TestFaultCommandsAreRead(t *testing.T) {
 	for line, want := range map[string]lab.FaultRequest{
 		"cut a b":         {Kind: "cut", A: "a", B: "b"},
