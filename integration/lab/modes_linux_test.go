@@ -1,0 +1,231 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/entente-dev/entente/integration/eventually"
+)
+
+// Networks of nodes that are not the default: in each pods reach each other and Services
+// on both nodes, and are seen under the addresses that the mode says.
+func TestLabOfOtherNetworks(t *testing.T) {
+	if os.Getenv("ENTENTE_MATRIX") == "" {
+		t.Skip("half a minute for each network: `make matrix` runs it")
+	}
+	needLab(t)
+	for _, tt := range []struct {
+		name string
+		o    Options
+	}{
+		{"iptables", Options{Proxy: IPTablesProxy}},
+		{"a prefix of each node that is in none of its fields", Options{NoNodeCIDRs: true}},
+		{"a pool", Options{IPAM: PoolIPAM}},
+		{"a shared pool, iptables, no podCIDRs", Options{IPAM: SharedPoolIPAM, NoNodeCIDRs: true, Proxy: IPTablesProxy}},
+		{"two subnets", Options{Subnets: 2}},
+		{"two subnets and a shared pool", Options{Subnets: 2, IPAM: SharedPoolIPAM}},
+		{"flannel", Options{CNI: FlannelCNI}},
+		{"flannel, iptables, two subnets", Options{CNI: FlannelCNI, Proxy: IPTablesProxy, Subnets: 2}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.o.Name, tt.o.Clusters, tt.o.Nodes = "labmode", 1, 2
+			n := networkTest{testLab: upLab(t, tt.o)}
+			tr := n.traces()
+			n.runPods()
+			n.podsHaveTheirAddresses()
+			n.podsReachEachOther()
+			n.servicesAreReached()
+			n.podsAreHiddenBehindTheirNode()
+			n.componentsRun()
+			if err := Down(t.Context(), "labmode"); err != nil {
+				t.Fatal(err)
+			}
+			nothingLeft(t, "labmode", tr)
+		})
+	}
+}
+
+// podsEach is how many pods each node runs: enough to have one in each of its ranges.
+const podsEach = 6
+
+type networkTest struct {
+	*testLab
+	address map[string]netip.Addr // of pods
+}
+
+func podOf(node, i int) string { return fmt.Sprintf("p%d-%d", node, i) }
+
+// runPods runs podsEach pods on each node and one in the node's own namespace, and a
+// Service for those of each.
+func (n *networkTest) runPods() {
+	n.t.Helper()
+	var all, names []string
+	add := func(name string, node int, host bool) {
+		names = append(names, "pod/"+name)
+		all = append(all, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"node":"n%d","host":"%t"}},`+
+			`"spec":{"hostNetwork":%t,"nodeName":%q,"terminationGracePeriodSeconds":0,"containers":[{"name":"p","image":%q}]}}`,
+			name, node, host, host, n.plan.Clusters[0].Nodes[node-1].Name, ToolImage))
+	}
+	for node := 1; node <= 2; node++ {
+		for i := 1; i <= podsEach; i++ {
+			add(podOf(node, i), node, false)
+		}
+		add(fmt.Sprintf("h%d", node), node, true)
+		all = append(all, fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"n%d"},`+
+			`"spec":{"selector":{"node":"n%[1]d","host":"false"},"ports":[{"port":80,"targetPort":8080}]}}`, node))
+	}
+	n.mustKube("1", strings.Join(all, "\n"), "apply", "-f", "-")
+	n.mustKube("1", "", append([]string{"wait", "--for=condition=Ready", "--timeout=90s"}, names...)...)
+	n.address = map[string]netip.Addr{}
+	for _, name := range names {
+		text := n.mustKube("1", "", "get", name, "-o", "jsonpath={.status.podIP}")
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.address[strings.TrimPrefix(name, "pod/")] = a
+	}
+}
+
+func (n *networkTest) podsHaveTheirAddresses() {
+	n.t.Helper()
+	for k, node := range n.plan.Clusters[0].Nodes {
+		want := node.PodCIDR.String()
+		if n.plan.Options.NoNodeCIDRs {
+			want = ""
+		}
+		if got := n.mustKube("1", "", "get", "node", node.Name, "-o", "jsonpath={.spec.podCIDR}"); got != want {
+			n.t.Errorf("spec.podCIDR of %s is %q, want %q", node.Name, got, want)
+		}
+		pods := map[netip.Prefix]int{}
+		for i := 1; i <= podsEach; i++ {
+			a := n.address[podOf(k+1, i)]
+			in := slices.IndexFunc(node.Pods(), func(p netip.Prefix) bool { return p.Contains(a) })
+			if in < 0 {
+				n.t.Errorf("%s has a pod at %s, want one of %v", node.Name, a, node.Pods())
+				continue
+			}
+			pods[node.Pods()[in]]++
+			if len(node.Blocks) > 0 && node.PodCIDR.Contains(a) {
+				n.t.Errorf("%s has a pod at %s, in its podCIDR %s", node.Name, a, node.PodCIDR)
+			}
+		}
+		if len(pods) != len(node.Pods()) {
+			n.t.Errorf("%s has pods in %v, want some in each of %v", node.Name, pods, node.Pods())
+		}
+	}
+}
+
+// seen is the address under which a pod is seen by the server at another address. A new
+// Service takes a moment.
+func (n *networkTest) seen(pod, server string) string {
+	n.t.Helper()
+	var out string
+	if err := eventually.Is(n.t.Context(), 20*time.Second, pod+" to reach "+server, func(context.Context) (err error) {
+		out, err = n.kube("1", "", "exec", pod, "--", "/tool", "curl", "-t", "2s", "http://"+server)
+		return err
+	}); err != nil {
+		n.t.Error(err)
+		return ""
+	}
+	_, client, _ := strings.Cut(out, `"client":"`)
+	client, _, _ = strings.Cut(client, `"`)
+	a, err := netip.ParseAddrPort(client)
+	if err != nil {
+		n.t.Errorf("%s, asked by %s, answers %s", server, pod, out)
+		return ""
+	}
+	return a.Addr().String()
+}
+
+func (n *networkTest) wantSeen(pod, server string, want netip.Addr) {
+	n.t.Helper()
+	if got := n.seen(pod, server); got != "" && got != want.String() {
+		n.t.Errorf("%s reaches %s from %s, want %s", pod, server, got, want)
+	}
+}
+
+// podsReachEachOther checks that each pod reaches one of the other node and one of its
+// own, from its own address, and that large packets pass.
+func (n *networkTest) podsReachEachOther() {
+	n.t.Helper()
+	for i := 1; i <= podsEach; i++ {
+		for node := 1; node <= 2; node++ {
+			from := podOf(node, i)
+			for _, to := range []string{podOf(3-node, i), podOf(node, i%podsEach+1)} {
+				n.wantSeen(from, n.address[to].String()+":8080/", n.address[from])
+			}
+		}
+		for node := 1; node <= 2; node++ { // as a kubelet does
+			n.seen(fmt.Sprintf("h%d", 3-node), n.address[podOf(node, i)].String()+":8080/")
+		}
+	}
+	const size = 200_000
+	out := n.mustKube("1", "", "exec", podOf(1, 1), "--", "/tool", "curl", "-t", "5s", fmt.Sprintf("http://%s:8080/bytes/%d", n.address[podOf(2, 1)], size))
+	if len(out) < size {
+		n.t.Errorf("%d of %d bytes arrived", len(out), size)
+	}
+}
+
+// servicesAreReached checks Services of the other node's pods, by name from a pod and by
+// address from the node.
+func (n *networkTest) servicesAreReached() {
+	n.t.Helper()
+	for node := 1; node <= 2; node++ {
+		service := fmt.Sprintf("n%d", 3-node)
+		n.wantSeen(podOf(node, 1), service+".default.svc.cluster.local/", n.address[podOf(node, 1)])
+		n.seen(fmt.Sprintf("h%d", node), n.mustKube("1", "", "get", "service", service, "-o", "jsonpath={.spec.clusterIP}")+"/")
+	}
+	out := n.mustKube("1", "", "exec", "h2", "--", "/tool", "curl", "http://127.0.0.1:10249/proxyMode")
+	if want := string(n.plan.Options.Proxy); !strings.Contains(out, want) {
+		n.t.Errorf("kube-proxy's mode is %s, want %s", out, want)
+	}
+}
+
+// podsAreHiddenBehindTheirNode checks the masquerading of what is sent to no pod, and
+// which way it goes between subnets.
+func (n *networkTest) podsAreHiddenBehindTheirNode() {
+	n.t.Helper()
+	c := n.plan.Clusters[0]
+	n.wantSeen(podOf(1, 1), n.address["h2"].String()+":8080/", n.address["h1"])
+	n.wantSeen(podOf(2, 1), n.address["h1"].String()+":8080/", n.address["h2"])
+	cmd, err := n.Exec(n.t.Context(), c.Nodes[0].Name, false, "ip", "route", "get", c.Nodes[1].Address.String())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
+	if routed := strings.Contains(string(out), "via "+c.Gateway.String()); routed != (n.plan.Options.Subnets > 1) {
+		n.t.Errorf("in %d subnets the way between nodes is %s", n.plan.Options.Subnets, out)
+	}
+}
+
+// componentsRun checks that nothing had to be started twice, and that flannel runs if it
+// is to.
+func (n *networkTest) componentsRun() {
+	n.t.Helper()
+	s, err := n.Status(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, node := range s.Clusters[0].Nodes {
+		flannel := false
+		for _, p := range node.Components {
+			flannel = flannel || p.Name == "flannel"
+			if !p.Running || p.Restarts > 0 {
+				n.t.Errorf("%s: %+v", node.Name, p)
+			}
+		}
+		if flannel != (n.plan.Options.CNI == FlannelCNI) {
+			n.t.Errorf("%s runs flannel: %t", node.Name, flannel)
+		}
+	}
+}
