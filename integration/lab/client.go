@@ -362,8 +362,11 @@ func (l *Lab) Capture(ctx context.Context, a, b, file string, log io.Writer) err
 	if err != nil {
 		return err
 	}
-	if ca.Name == cb.Name {
+	switch {
+	case ca.Name == cb.Name:
 		return errors.New("capture: want two clusters")
+	case len(ca.More) > 0:
+		return fmt.Errorf("capture: the nodes of %s are on several networks, of which one can be recorded: use Record or tcpdump", ca.Name)
 	}
 	return l.Record(ctx, ca.LANName, l.plan.captureFilter(ca, cb), file, log)
 }

@@ -21,28 +21,35 @@ func TestLabOfOtherNetworks(t *testing.T) {
 	}
 	needLab(t)
 	for _, tt := range []struct {
-		name string
-		o    Options
+		name    string
+		o       Options
+		restart bool // the second node, and see again
 	}{
-		{"iptables", Options{Proxy: IPTablesProxy}},
-		{"a prefix of each node that is in none of its fields", Options{NoNodeCIDRs: true}},
-		{"a pool", Options{IPAM: PoolIPAM}},
-		{"a shared pool, iptables, no podCIDRs", Options{IPAM: SharedPoolIPAM, NoNodeCIDRs: true, Proxy: IPTablesProxy}},
-		{"two subnets", Options{Subnets: 2}},
-		{"two subnets and a shared pool", Options{Subnets: 2, IPAM: SharedPoolIPAM}},
-		{"flannel", Options{CNI: FlannelCNI}},
-		{"flannel, iptables, two subnets", Options{CNI: FlannelCNI, Proxy: IPTablesProxy, Subnets: 2}},
+		{"iptables", Options{Proxy: IPTablesProxy}, false},
+		{"a prefix of each node that is in none of its fields", Options{NoNodeCIDRs: true}, false},
+		{"a pool", Options{IPAM: PoolIPAM}, false},
+		{"a shared pool, iptables, no podCIDRs", Options{IPAM: SharedPoolIPAM, NoNodeCIDRs: true, Proxy: IPTablesProxy}, false},
+		{"two subnets", Options{Subnets: 2}, false},
+		{"two subnets and a shared pool", Options{Subnets: 2, IPAM: SharedPoolIPAM}, true},
+		{"flannel", Options{CNI: FlannelCNI}, false},
+		{"flannel, iptables, two subnets", Options{CNI: FlannelCNI, Proxy: IPTablesProxy, Subnets: 2}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.o.Name, tt.o.Clusters, tt.o.Nodes = "labmode", 1, 2
 			n := networkTest{testLab: upLab(t, tt.o)}
 			tr := n.traces()
-			n.runPods()
+			n.runPods(0)
 			n.podsHaveTheirAddresses()
 			n.podsReachEachOther()
 			n.servicesAreReached()
 			n.podsAreHiddenBehindTheirNode()
 			n.componentsRun()
+			if tt.restart {
+				n.restartNode()
+				n.podsHaveTheirAddresses()
+				n.podsReachEachOther()
+				n.servicesAreReached()
+			}
 			if err := Down(t.Context(), "labmode"); err != nil {
 				t.Fatal(err)
 			}
@@ -62,8 +69,8 @@ type networkTest struct {
 func podOf(node, i int) string { return fmt.Sprintf("p%d-%d", node, i) }
 
 // runPods runs podsEach pods on each node and one in the node's own namespace, and a
-// Service for those of each.
-func (n *networkTest) runPods() {
+// Service for those of each. Pods of the second node were restarted so often.
+func (n *networkTest) runPods(restarts int) {
 	n.t.Helper()
 	var all, names []string
 	add := func(name string, node int, host bool) {
@@ -83,7 +90,12 @@ func (n *networkTest) runPods() {
 	n.mustKube("1", strings.Join(all, "\n"), "apply", "-f", "-")
 	n.mustKube("1", "", append([]string{"wait", "--for=condition=Ready", "--timeout=90s"}, names...)...)
 	n.address = map[string]netip.Addr{}
-	for _, name := range names {
+	for k, name := range names {
+		if k > podsEach { // a pod is Ready for a moment after its node died
+			is := fmt.Sprintf("--for=jsonpath={.status.containerStatuses[0].restartCount}=%d", restarts)
+			n.mustKube("1", "", "wait", is, "--timeout=60s", name)
+			n.mustKube("1", "", "wait", "--for=condition=Ready", "--timeout=60s", name)
+		}
 		text := n.mustKube("1", "", "get", name, "-o", "jsonpath={.status.podIP}")
 		a, err := netip.ParseAddr(text)
 		if err != nil {
@@ -93,6 +105,21 @@ func (n *networkTest) runPods() {
 	}
 }
 
+// restartNode switches the second node off and on.
+func (n *networkTest) restartNode() {
+	n.t.Helper()
+	node := n.plan.Clusters[0].Nodes[1].Name
+	if err := n.StopNode(n.t.Context(), node); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := Up(n.t.Context(), n.plan.Options, nil); err != nil { // switches it on
+		n.t.Fatal(err)
+	}
+	n.runPods(1)
+}
+
+// podsHaveTheirAddresses checks where pods have their addresses from, and that nothing
+// goes to one that no pod has.
 func (n *networkTest) podsHaveTheirAddresses() {
 	n.t.Helper()
 	for k, node := range n.plan.Clusters[0].Nodes {
@@ -116,6 +143,13 @@ func (n *networkTest) podsHaveTheirAddresses() {
 				n.t.Errorf("%s has a pod at %s, in its podCIDR %s", node.Name, a, node.PodCIDR)
 			}
 		}
+		for _, block := range node.Blocks {
+			nobody := block.Addr().As4()
+			nobody[3] += blockSize - 2
+			if out, err := n.routeTo(node.Name, netip.AddrFrom4(nobody)); err == nil {
+				n.t.Errorf("what %s sends to no pod of its own goes %s", node.Name, out)
+			}
+		}
 		if len(pods) != len(node.Pods()) {
 			n.t.Errorf("%s has pods in %v, want some in each of %v", node.Name, pods, node.Pods())
 		}
@@ -131,8 +165,7 @@ func (n *networkTest) seen(pod, server string) string {
 		out, err = n.kube("1", "", "exec", pod, "--", "/tool", "curl", "-t", "2s", "http://"+server)
 		return err
 	}); err != nil {
-		n.t.Error(err)
-		return ""
+		n.t.Fatal(err)
 	}
 	_, client, _ := strings.Cut(out, `"client":"`)
 	client, _, _ = strings.Cut(client, `"`)
@@ -195,17 +228,24 @@ func (n *networkTest) podsAreHiddenBehindTheirNode() {
 	c := n.plan.Clusters[0]
 	n.wantSeen(podOf(1, 1), n.address["h2"].String()+":8080/", n.address["h1"])
 	n.wantSeen(podOf(2, 1), n.address["h1"].String()+":8080/", n.address["h2"])
-	cmd, err := n.Exec(n.t.Context(), c.Nodes[0].Name, false, "ip", "route", "get", c.Nodes[1].Address.String())
+	out, err := n.routeTo(c.Nodes[0].Name, c.Nodes[1].Address)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if routed := strings.Contains(out, "via "+c.Gateway.String()); routed != (n.plan.Options.Subnets > 1) {
+		n.t.Errorf("in %d subnets the way between nodes is %s", n.plan.Options.Subnets, out)
+	}
+}
+
+// routeTo is the way of a node's packets to an address, or an error if there is none.
+func (n *networkTest) routeTo(node string, to netip.Addr) (string, error) {
+	n.t.Helper()
+	cmd, err := n.Exec(n.t.Context(), node, false, "ip", "route", "get", to.String())
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		n.t.Fatalf("%v: %s", err, out)
-	}
-	if routed := strings.Contains(string(out), "via "+c.Gateway.String()); routed != (n.plan.Options.Subnets > 1) {
-		n.t.Errorf("in %d subnets the way between nodes is %s", n.plan.Options.Subnets, out)
-	}
+	return string(out), err
 }
 
 // componentsRun checks that nothing had to be started twice, and that flannel runs if it
