@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -29,13 +30,13 @@ func TestLabOfOtherNetworks(t *testing.T) {
 		{"a prefix of each node that is in none of its fields", Options{NoNodeCIDRs: true}, false},
 		{"a pool", Options{IPAM: PoolIPAM}, false},
 		{"a shared pool, iptables, no podCIDRs", Options{IPAM: SharedPoolIPAM, NoNodeCIDRs: true, Proxy: IPTablesProxy}, false},
-		{"two subnets", Options{Subnets: 2}, false},
+		{"two subnets", Options{Subnets: 2, Clusters: 2}, false},
 		{"two subnets and a shared pool", Options{Subnets: 2, IPAM: SharedPoolIPAM}, true},
 		{"flannel", Options{CNI: FlannelCNI}, false},
 		{"flannel, iptables, two subnets", Options{CNI: FlannelCNI, Proxy: IPTablesProxy, Subnets: 2}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.o.Name, tt.o.Clusters, tt.o.Nodes = "labmode", 1, 2
+			tt.o.Name, tt.o.Clusters, tt.o.Nodes = "labmode", max(1, tt.o.Clusters), 2
 			n := networkTest{testLab: upLab(t, tt.o)}
 			tr := n.traces()
 			n.runPods(0)
@@ -44,6 +45,9 @@ func TestLabOfOtherNetworks(t *testing.T) {
 			n.servicesAreReached()
 			n.podsAreHiddenBehindTheirNode()
 			n.componentsRun()
+			if tt.o.Clusters > 1 {
+				n.faultsAreBetweenClusters()
+			}
 			if tt.restart {
 				n.restartNode()
 				n.podsHaveTheirAddresses()
@@ -234,6 +238,53 @@ func (n *networkTest) podsAreHiddenBehindTheirNode() {
 	}
 	if routed := strings.Contains(out, "via "+c.Gateway.String()); routed != (n.plan.Options.Subnets > 1) {
 		n.t.Errorf("in %d subnets the way between nodes is %s", n.plan.Options.Subnets, out)
+	}
+}
+
+// faultsAreBetweenClusters checks that the router does to packets between two clusters
+// what it is told, on each of their subnets, and nothing to those within one.
+func (n *networkTest) faultsAreBetweenClusters() {
+	n.t.Helper()
+	a, b := n.plan.Clusters[0], n.plan.Clusters[1]
+	wantAnswers := func(when string, across, back bool) {
+		n.t.Helper()
+		for _, tt := range []struct {
+			from, to NodePlan
+			want     bool
+		}{
+			{a.Nodes[0], a.Nodes[1], true},
+			{b.Nodes[1], b.Nodes[0], true},
+			{a.Nodes[0], b.Nodes[1], across},
+			{a.Nodes[1], b.Nodes[0], across},
+			{a.Nodes[1], b.Nodes[1], across},
+			{b.Nodes[0], a.Nodes[1], back},
+			{b.Nodes[1], a.Nodes[0], back},
+		} {
+			if got, _ := n.ping(tt.from.Name, tt.to.Name, 2); (got == 2) != tt.want {
+				n.t.Errorf("%s: %s has %d of 2 answers from %s", when, tt.from.Name, got, tt.to.Name)
+			}
+		}
+	}
+	wantAnswers("without faults", true, true)
+	n.mustFault(FaultRequest{Kind: "cut", A: a.Name, B: b.Name})
+	wantAnswers("cut", false, false)
+	n.mustFault(FaultRequest{Kind: "heal"})
+	n.mustFault(FaultRequest{Kind: "nat", A: a.Name})
+	wantAnswers("behind NAT", true, false)
+	n.wantSeen(podOf(1, 1), n.address[podOf(2, 1)].String()+":8080/", n.address[podOf(1, 1)])
+	n.mustFault(FaultRequest{Kind: "heal"})
+	const delay = 30 * time.Millisecond
+	n.mustFault(FaultRequest{Kind: "delay", A: a.Name, B: b.Name, Delay: delay})
+	for _, from := range a.Nodes {
+		for _, to := range b.Nodes {
+			if got, mean := n.ping(from.Name, to.Name, 5); got != 5 || mean < 2*delay {
+				n.t.Errorf("delayed: %s has %d of 5 answers from %s after %v", from.Name, got, to.Name, mean)
+			}
+		}
+	}
+	n.mustFault(FaultRequest{Kind: "heal"})
+	if err := n.Capture(n.t.Context(), a.Name, b.Name, filepath.Join(n.t.TempDir(), "x.pcap"), nil); err == nil {
+		n.t.Error("a capture is made of one subnet of two")
 	}
 }
 
