@@ -158,6 +158,22 @@ func (c *chronicle) look(side string, object runtime.Object) {
 	}
 }
 
+// reaches waits until the fabric of a gateway is there and reaches the other cluster.
+func reaches(ctx context.Context, w *e2e.World, side *e2e.Side, node string) error {
+	return w.Until(ctx, e2e.Scheduled, "node "+node+" to reach the other cluster", func(ctx context.Context) (string, error) {
+		var n v1alpha1.FabricNode
+		if err := side.Client.Get(ctx, ctrlclient.ObjectKey{Name: node}, &n); err != nil {
+			return "", err
+		}
+		for _, p := range n.Status.Paths {
+			if time.Since(n.Status.ObservedAt.Time) < time.Minute && p.PeerID != n.Spec.ClusterID && p.State == "Up" {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("its paths are %+v at %s", n.Status.Paths, n.Status.ObservedAt), nil
+	})
+}
+
 // label sets or removes the label that says whether a node is a gateway.
 func label(ctx context.Context, side *e2e.Side, node, value string) error {
 	arg := v1alpha1.LabelGateway + "=" + value
@@ -214,7 +230,8 @@ func TestGatewaysTakeOver(t *testing.T) {
 					_, err = w.On(context.WithoutCancel(ctx), now, "nft", "delete", "table", "inet", "cut")
 					ok(t, err)
 					ok(t, takenErr)
-					ok(t, carries(ctx, w, side, now))
+					ok(t, reaches(ctx, w, side, now))
+					time.Sleep(12 * time.Second) // until the better one has its traffic again
 				}, func(result e2e.StreamResult) {
 					if result.Longest > 15*time.Second {
 						t.Errorf("the other gateway took over after %s", result.Longest)
@@ -288,18 +305,7 @@ func (s *stage) returns(ctx context.Context, t *testing.T, side *e2e.Side, node 
 	w := s.World
 	s.during(ctx, t, side, func() {
 		ok(t, w.Lab.StartNode(ctx, node))
-		ok(t, w.Until(ctx, e2e.Scheduled, "the fabric of "+node+" to be back and to reach the other gateway", func(ctx context.Context) (string, error) {
-			var n v1alpha1.FabricNode
-			if err := side.Client.Get(ctx, ctrlclient.ObjectKey{Name: node}, &n); err != nil {
-				return "", err
-			}
-			for _, p := range n.Status.Paths {
-				if time.Since(n.Status.ObservedAt.Time) < time.Minute && p.PeerID != n.Spec.ClusterID && p.State == "Up" {
-					return "", nil
-				}
-			}
-			return fmt.Sprintf("its paths are %+v at %s", n.Status.Paths, n.Status.ObservedAt), nil
-		}))
+		ok(t, reaches(ctx, w, side, node))
 		time.Sleep(15 * time.Second) // longer than a gateway waits before it takes traffic
 	}, func(result e2e.StreamResult) {
 		if result.Longest > 2*time.Second {
