@@ -23,14 +23,6 @@ func allAsOne(name string) handler.EventHandler {
 	})
 }
 
-// onlyReadiness lets creations and deletions of Nodes pass, and updates that change
-// whether a Node is Ready: its status changes every few seconds.
-func onlyReadiness() builder.Predicates {
-	return updates(func(before, after client.Object) bool {
-		return isReady(before.(*corev1.Node)) != isReady(after.(*corev1.Node))
-	})
-}
-
 // gatewayMatters lets updates of Nodes pass that can change whether one is a gateway.
 func gatewayMatters() builder.Predicates {
 	return updates(func(before, after client.Object) bool {
