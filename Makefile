@@ -26,9 +26,6 @@ MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(she
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
-# Unit tests take mostly what the processor has left: those on real clusters, which wait
-# for much of their time, run beside them.
-LOW := nice -n 10
 # Of the packages on real clusters, those that count packets lost while a part dies run
 # alone: another cluster that starts would lose some, too.
 ALONE := ./faults ./twonodes
@@ -100,16 +97,18 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 
 .PHONY: test
 test: ## All tests: unit with the race detector, controllers and end to end on real clusters
-	@$(MAKE) --jobs 2 together unit live
+	@$(MAKE) unit
+	@$(MAKE) live
+	@$(MAKE) together
 	@$(MAKE) alone
 
 # The core starts no goroutine: there is nothing to race, and all interleavings of two
 # clusters take eight times as long where it is looked for.
 .PHONY: unit
 unit: $(BIN)/helm $(BIN)/gotestsum ## Unit tests, with the race detector
-	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(LOW) $(GOTEST) --packages "$$(go list ./... | grep -v '/entente/peering$$')" -- -race -timeout 40m
-	@$(LOW) go test ./peering
-	@cd tools/dsse && $(LOW) go test ./...
+	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v '/entente/peering$$')" -- -race -timeout 40m
+	@go test ./peering
+	@cd tools/dsse && go test ./...
 
 .PHONY: e2e
 e2e: together alone ## End to end on real clusters (Linux, root)
@@ -131,7 +130,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing e
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=5m ENTENTE_LIVE=must \
-		$(LOW) $(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
+		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
 
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
