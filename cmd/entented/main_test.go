@@ -28,6 +28,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 	defaults := agent.Config{
 		Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
 		AliasPool:   prefixes("198.18.0.0/15", "fdd7:585b:e300::/40"),
+		Gateways:    3,
 		Update:      dnsupdate.Config{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
 		PeerAddress: ":7443", AdminAddress: ":7444", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
 		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
@@ -40,6 +41,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 	}{
 		"without flags":   {change: func(*agent.Config) {}},
 		"in no pod":       {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
+		"no gateways":     {args: []string{"--gateways=0"}, err: "--gateways 0 must be from 1 to 16"},
 		"malformed lists": {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
 		"with prefixes": {
 			args: []string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.2.0.0/16", "--service-cidr=fd00::/108", "--alias-pool=100.64.0.0/10"},
