@@ -185,7 +185,7 @@ func label(ctx context.Context, side *e2e.Side, node, value string) error {
 }
 
 // TestGatewaysTakeOver takes from each cluster, while pods on other nodes talk, the gateway that
-// carries their traffic: its tunnel, and then its node. The other gateway takes over, and the
+// carries their traffic: as planned, and then by the death of its node. The other gateway takes over, and the
 // connections go on. Neither an agent nor an API server has a part in that.
 func TestGatewaysTakeOver(t *testing.T) {
 	ctx, s := onStage(t)
@@ -211,30 +211,6 @@ func TestGatewaysTakeOver(t *testing.T) {
 				}, func(result e2e.StreamResult) {
 					if result.Longest > 2*time.Second {
 						t.Errorf("a planned change held traffic up for %s", result.Longest)
-					}
-				})
-			})
-			now, err := carrier(ctx, side)
-			ok(t, err)
-			rest := first
-			if now == first {
-				rest = other
-			}
-			t.Run("its tunnel is cut", func(t *testing.T) {
-				s.during(ctx, t, side, func() {
-					cut := fmt.Sprintf("table inet cut { chain in { type filter hook input priority 0; udp dport %d drop; }; }", e2e.WireGuardPort)
-					_, err := w.On(ctx, now, "nft", cut)
-					ok(t, err)
-					takenErr := carries(ctx, w, side, rest)
-					time.Sleep(2 * time.Second)
-					_, err = w.On(context.WithoutCancel(ctx), now, "nft", "delete", "table", "inet", "cut")
-					ok(t, err)
-					ok(t, takenErr)
-					ok(t, reaches(ctx, w, side, now))
-					time.Sleep(12 * time.Second) // until the better one has its traffic again
-				}, func(result e2e.StreamResult) {
-					if result.Longest > 15*time.Second {
-						t.Errorf("the other gateway took over after %s", result.Longest)
 					}
 				})
 			})
