@@ -185,7 +185,7 @@ func label(ctx context.Context, side *e2e.Side, node, value string) error {
 }
 
 // TestGatewaysTakeOver takes from each cluster, while pods on other nodes talk, the gateway that
-// carries their traffic: as planned, and then by the death of its node. The other gateway takes over, and the
+// carries their traffic: its tunnel, and then its node. The other gateway takes over, and the
 // connections go on. Neither an agent nor an API server has a part in that.
 func TestGatewaysTakeOver(t *testing.T) {
 	ctx, s := onStage(t)
@@ -196,7 +196,11 @@ func TestGatewaysTakeOver(t *testing.T) {
 			// The first node has the API server, and so has to live. It carries nothing of what
 			// goes between pods on it, unless it is the gateway.
 			ok(t, label(ctx, side, other, "true"))
-			t.Cleanup(func() { ok(t, label(context.WithoutCancel(ctx), side, other, "")) })
+			t.Cleanup(func() {
+				for _, node := range []string{first, other} {
+					ok(t, label(context.WithoutCancel(ctx), side, node, ""))
+				}
+			})
 			ok(t, areGateways(ctx, w, side, other))
 			ok(t, carries(ctx, w, side, other))
 			_, err := w.Peered(ctx, e2e.Restarted)
@@ -205,12 +209,35 @@ func TestGatewaysTakeOver(t *testing.T) {
 			t.Run("planned", func(t *testing.T) {
 				s.during(ctx, t, side, func() {
 					ok(t, label(ctx, side, first, "true"))
-					t.Cleanup(func() { ok(t, label(context.WithoutCancel(ctx), side, first, "")) })
 					ok(t, areGateways(ctx, w, side, first, other))
 					time.Sleep(20 * time.Second) // the better one takes what it may
 				}, func(result e2e.StreamResult) {
 					if result.Longest > 2*time.Second {
 						t.Errorf("a planned change held traffic up for %s", result.Longest)
+					}
+				})
+			})
+			now, err := carrier(ctx, side)
+			ok(t, err)
+			rest := first
+			if now == first {
+				rest = other
+			}
+			t.Run("its tunnel is cut", func(t *testing.T) {
+				s.during(ctx, t, side, func() {
+					cut := fmt.Sprintf("table inet cut { chain in { type filter hook input priority 0; udp dport %d drop; }; }", e2e.WireGuardPort)
+					_, err := w.On(ctx, now, "nft", cut)
+					ok(t, err)
+					takenErr := carries(ctx, w, side, rest)
+					time.Sleep(2 * time.Second)
+					_, err = w.On(context.WithoutCancel(ctx), now, "nft", "delete", "table", "inet", "cut")
+					ok(t, err)
+					ok(t, takenErr)
+					ok(t, reaches(ctx, w, side, now))
+					time.Sleep(12 * time.Second) // until the better one has its traffic again
+				}, func(result e2e.StreamResult) {
+					if result.Longest > 15*time.Second {
+						t.Errorf("the other gateway took over after %s", result.Longest)
 					}
 				})
 			})
