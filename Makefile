@@ -139,6 +139,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
+	@cd integration && ENTENTE_IPAM=shared-pool go test -count 1 -timeout 30m -v ./twonodes
 
 .PHONY: soak
 soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)

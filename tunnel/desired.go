@@ -11,6 +11,9 @@ type Desired struct {
 	Node string
 	// Nodes are the nodes of the home cluster, this one included.
 	Nodes []Node
+	// Pods are the prefixes that this cluster's pods are in, as far as they are known. Routes of
+	// the node to pods count only inside of them.
+	Pods []netip.Prefix
 	// Reserved are prefixes that the home cluster routes and that no alias may
 	// overlap: services, node networks.
 	Reserved []netip.Prefix
@@ -29,7 +32,8 @@ type Node struct {
 	// Endpoints are where the node's device listens, "address:port", tried in
 	// order of last success.
 	Endpoints []string
-	// PodCIDRs are the prefixes of the node's pods.
+	// PodCIDRs are the prefixes of the node's pods. Those of this node are its
+	// spec.podCIDRs: where its pods are indeed the fabric sees for itself.
 	PodCIDRs []netip.Prefix
 	// Gateway says that the node holds tunnels to the gateways of peers, and may carry the
 	// traffic of others.

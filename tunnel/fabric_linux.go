@@ -32,6 +32,7 @@ type Fabric struct {
 	// What follows belongs to the goroutine of Run.
 	control  *control
 	prober   *prober
+	routes   []nodeRoute // of the node, when they could last be read
 	resolver *resolver
 	firewall firewall
 	key      privateKey // for a device that was created again
@@ -266,12 +267,7 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []net
 // apply takes the steps in an order that opens nothing before its firewall rules are there:
 // firewall, unreachable routes, then the tunnel.
 func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
-	var own []netip.Prefix
-	for _, n := range d.Nodes {
-		if n.Name == d.Node {
-			own = n.PodCIDRs
-		}
-	}
+	own := f.findPods(p, &d)
 	if len(own) == 0 { // the CNI gives nodes no prefixes of their own
 		for _, q := range d.Peers {
 			for _, m := range q.Local {
@@ -318,6 +314,29 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	if text := f.prober.trouble(); text != "" && p.link != 0 {
 		p.problems = append(p.problems, Problem{Text: text})
 	}
+}
+
+// findPods puts into d, in the place of this node's spec.podCIDRs, where its pods are by the
+// node's own routes, and returns that.
+func (f *Fabric) findPods(p *pass, d *Desired) []netip.Prefix {
+	self := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Name == d.Node })
+	if self < 0 {
+		return nil
+	}
+	routes, err := nodeRoutes(f.cfg.Device)
+	if err != nil {
+		p.fail(err)
+		routes = f.routes // as they were
+	}
+	f.routes = routes
+	pods, left := podsOf(d.Nodes[self].PodCIDRs, d.Pods, routes)
+	if left > 0 {
+		p.fail(fmt.Errorf("%d pod prefixes of this node are left out, the limit is %d (maxNodePrefixes): peers do not reach the pods in them; give the network plugin larger blocks for each node", left, maxNodePrefixes))
+	}
+	d.Nodes = slices.Clone(d.Nodes)
+	d.Nodes[self].PodCIDRs = pods
+	p.status.PodCIDRs = pods
+	return pods
 }
 
 // bound is what the network allows on the way to a peer's endpoint.

@@ -9,6 +9,10 @@ const (
 	maxPeers = 512
 	// maxNodes is the number of nodes of the home cluster.
 	maxNodes = 5000
+	// maxNodePrefixes is the number of pod prefixes of one node of the home cluster. A
+	// kubelet runs 110 pods unless it is told otherwise, and few network plugins give each
+	// one of its own.
+	maxNodePrefixes = 256
 	// maxGateways is the number of gateways that one peer announces.
 	maxGateways = 64
 	// maxEndpoints is the number of endpoints of one WireGuard peer.

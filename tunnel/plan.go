@@ -116,6 +116,7 @@ type planner struct {
 	overlays map[netip.Addr]string // who has an overlay address
 	clusters []string
 	homeNet  []netip.Prefix // what no alias may overlap
+	owned    []netip.Prefix // the pods' prefixes of all nodes, sorted
 	nodes    map[string]*WireGuardPeer
 	remote   []*WireGuardPeer
 }
@@ -137,7 +138,6 @@ func (p *planner) home() error {
 	if self < 0 {
 		return errors.New("the node is not among the nodes of the cluster")
 	}
-	p.self = d.Nodes[self]
 	for _, r := range d.Reserved {
 		if !r.IsValid() {
 			return errors.New("invalid reserved prefix")
@@ -148,28 +148,51 @@ func (p *planner) home() error {
 	p.overlays[p.out.Overlay] = "this node"
 	p.nodes = map[string]*WireGuardPeer{}
 
-	var owned []netip.Prefix
-	for _, n := range d.Nodes {
-		for _, c := range n.PodCIDRs {
-			if err := checkPrefix(c); err != nil {
-				return fmt.Errorf("pod prefix of node %s: %w", n.Name, err)
-			}
-			if slices.ContainsFunc(owned, c.Overlaps) {
-				return fmt.Errorf("pod prefix %v of node %s overlaps another node's", c, n.Name)
-			}
-			owned = append(owned, c)
-		}
+	p.pods()
+	p.self = p.d.Nodes[self]
+	for _, n := range p.d.Nodes {
+		p.owned = append(p.owned, n.PodCIDRs...)
 	}
-	p.homeNet = append(p.homeNet, owned...)
-	p.out.Home = append(p.out.Home, owned...)
+	slices.SortFunc(p.owned, netip.Prefix.Compare)
+	p.homeNet = append(p.homeNet, p.owned...)
+	p.out.Home = append(p.out.Home, p.owned...)
 	p.out.Own = append(p.out.Own, p.self.PodCIDRs...)
-	for _, n := range d.Nodes {
+	for _, n := range p.d.Nodes {
 		if n.Name != d.Node && !n.PublicKey.IsZero() {
 			p.node(n)
 		}
 	}
 	p.out.Sources = append(p.out.Sources, p.o.Sources...)
 	return nil
+}
+
+// pods checks which prefixes the nodes' pods have, and leaves each to one node. One prefix may be
+// inside another node's: single addresses out of another node's block are common. Two nodes with
+// the same are an error of the network or of one of them: the other's pods are not reached then,
+// and all else is.
+func (p *planner) pods() {
+	nodes := slices.Clone(p.d.Nodes)
+	owner := map[netip.Prefix]string{}
+	for i, n := range nodes {
+		var own []netip.Prefix
+		for _, c := range n.PodCIDRs {
+			if err := checkPrefix(c); err != nil {
+				p.problem("", "pod prefix of node %s is left out: %v", n.Name, err)
+				continue
+			}
+			c = c.Masked()
+			if who, dup := owner[c]; dup {
+				if who != n.Name { // and not the same twice
+					p.problem("", "nodes %s and %s both have pods in %v: it is left to %s; see which of them routes it there", who, n.Name, c, who)
+				}
+				continue
+			}
+			owner[c] = n.Name
+			own = append(own, c)
+		}
+		nodes[i].PodCIDRs = own
+	}
+	p.d.Nodes = nodes
 }
 
 // node makes another home node a peer of the device, when one of the two may
@@ -199,7 +222,9 @@ func (p *planner) node(n Node) {
 	}
 	p.nodes[n.Name] = w
 	p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
-	for _, c := range n.PodCIDRs {
+	// What this node has inside of them goes the way that its network plugin knows. What others
+	// have is left out as well, so that no two nodes have the same route.
+	for _, c := range except(n.PodCIDRs, p.owned) {
 		p.out.Others = append(p.out.Others, c)
 		p.out.Routes = append(p.out.Routes, Route{Prefix: c, Return: true, Way: overlay})
 	}
@@ -394,7 +419,7 @@ func (p *planner) finish() Layout {
 	if len(out.Own) == 0 {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
-	out.Own, out.Home, out.Others, out.Remote = minimal(out.Own), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
+	out.Own, out.Home, out.Others, out.Remote = except(out.Own, p.owned), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
 	out.Inbound = out.Inbound.sorted()
 	return out
 }

@@ -227,8 +227,6 @@ func TestPlanRefusesAnInvalidHome(t *testing.T) {
 	for name, change := range map[string]func(*Desired){
 		"no cluster ID":            func(d *Desired) { d.ClusterID = "" },
 		"a node that is not there": func(d *Desired) { d.Node = "nobody" },
-		"pods of two nodes":        func(d *Desired) { d.Nodes[1].PodCIDRs = d.Nodes[0].PodCIDRs },
-		"pods everywhere":          func(d *Desired) { d.Nodes[0].PodCIDRs = []netip.Prefix{pfx("0.0.0.0/0")} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := home("gw")

@@ -123,7 +123,7 @@ func (f *Fabric) forget(p *pass) {
 // sameStatus compares all but counters, handshakes and similar round trips.
 func sameStatus(a, b Status) bool {
 	return a.PublicKey == b.PublicKey && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
-		slices.Equal(a.Problems, b.Problems) &&
+		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
 				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && similar(x.RTT, y.RTT)

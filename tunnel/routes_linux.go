@@ -78,8 +78,15 @@ func standingSizes(l Layout, have []routeKey) map[netip.Addr]int {
 // One that cannot be added does not keep the others from being added.
 func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 	var errs []error
+	had, wanted, placed := map[routeKey]bool{}, map[routeKey]bool{}, map[routeKey]bool{}
+	for _, h := range have {
+		had[h] = true
+	}
 	for _, w := range want {
-		if slices.Contains(have, w) {
+		wanted[w], placed[w.place()] = true, true
+	}
+	for _, w := range want {
+		if had[w] {
 			continue
 		}
 		changed = true
@@ -88,7 +95,7 @@ func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 		}
 	}
 	for _, h := range have {
-		if slices.Contains(want, h) || slices.ContainsFunc(want, h.replacedBy) {
+		if wanted[h] || placed[h.place()] {
 			continue
 		}
 		changed = true
@@ -99,10 +106,10 @@ func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// replacedBy says that adding w has replaced k already: the kernel holds one
-// route of a prefix, table and metric.
-func (k routeKey) replacedBy(w routeKey) bool {
-	return k.prefix == w.prefix && k.table == w.table && k.metric == w.metric
+// place is what the kernel holds one route of: a prefix, table and metric. A route that is
+// added replaces the one in its place.
+func (k routeKey) place() routeKey {
+	return routeKey{prefix: k.prefix, table: k.table, metric: k.metric}
 }
 
 func ourRoutes() ([]routeKey, error) {

@@ -26,6 +26,8 @@ type Status struct {
 	MTU int
 	// Overlay is this node's address inside the tunnels.
 	Overlay netip.Addr
+	// PodCIDRs are the prefixes of this node's pods. Nil until the fabric has looked.
+	PodCIDRs []netip.Prefix
 	// Peers are the home nodes and remote gateways that this node has tunnels
 	// with, sorted by cluster and node.
 	Peers []PeerStatus

@@ -59,9 +59,10 @@ type FabricNodeStatus struct {
 	// overlay is the node's IPv6 address inside tunnels.
 	// +optional
 	Overlay string `json:"overlay,omitempty"`
-	// podCIDRs is the node's pod prefixes.
+	// podCIDRs is the prefixes of the node's pods, by the node's own routes where these tell
+	// and else by the Node's spec.podCIDRs.
 	// +optional
-	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:MaxItems=256
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 	// backend is kernel or userspace.
 	// +optional

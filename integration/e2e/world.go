@@ -46,6 +46,11 @@ type Config struct {
 	// lab.Options has it.
 	Nodes         int
 	CheckKubelets bool
+	// IPAM, NoNodeCIDRs and Proxy are as lab.Options has them. Where pods have other addresses
+	// than their nodes' spec.podCIDRs, the chart is told the prefix of all pods.
+	IPAM        lab.IPAM
+	NoNodeCIDRs bool
+	Proxy       lab.Proxy
 	// Values are further Helm values, as for --set.
 	Values []string
 	// Waiting is told what is waited for; nil is nobody.
@@ -125,7 +130,10 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 	if err := lab.InstallPackages(ctx, cfg.Waiting); err != nil {
 		return nil, err
 	}
-	shape := lab.Options{Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: lab.SameCIDRs, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets}
+	shape := lab.Options{
+		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: lab.SameCIDRs, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets,
+		IPAM: cfg.IPAM, NoNodeCIDRs: cfg.NoNodeCIDRs, Proxy: cfg.Proxy,
+	}
 	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {
 		return nil, err
 	}
@@ -209,7 +217,11 @@ func (w *World) InstallArgs(s *Side) []string {
 	if i := strings.LastIndex(w.Image, ":"); i > 0 {
 		args = append(args, "--set", "image.repository="+w.Image[:i], "--set-string", "image.tag="+w.Image[i+1:])
 	}
-	for _, v := range slices.Concat(w.Values, s.Values) {
+	values := slices.Concat(w.Values, s.Values)
+	if w.NoNodeCIDRs || w.IPAM != "" {
+		values = append(values, "cluster.podCIDRs={"+s.Plan.PodCIDR.String()+"}")
+	}
+	for _, v := range values {
 		args = append(args, "--set", v)
 	}
 	return args

@@ -11,6 +11,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
 )
 
 const (
@@ -44,8 +45,10 @@ func onStage(t *testing.T) (context.Context, *stage) {
 
 // build installs the chart in both clusters, peers them, and has a pod run on the first node of each.
 func (s *stage) build(ctx context.Context) error {
+	// Beside what is usual, `make matrix` has network plugins that give addresses by themselves.
+	ipam := lab.IPAM(os.Getenv("ENTENTE_IPAM"))
 	w, err := e2e.Up(ctx, e2e.Config{
-		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say,
+		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say, IPAM: ipam, NoNodeCIDRs: ipam != "",
 		Values: []string{"dns.clusterNames=Visible", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
 	})
 	if err != nil {

@@ -43,9 +43,9 @@ type Config struct {
 	// (0: by the node's own links).
 	Interface string
 	Port, MTU int
-	// PodCIDRs is prefixes of this cluster's pods beside those of the nodes, ServiceCIDRs what
-	// is known of those of Services, and AliasPool where aliases come from. The node checks
-	// itself by them.
+	// PodCIDRs is prefixes of this cluster's pods beside those of the nodes: a route to pods on
+	// this node counts if it is in them. ServiceCIDRs is what is known of those of Services,
+	// and AliasPool where aliases come from. The node checks itself by them.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
@@ -223,7 +223,7 @@ func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
 	}
 	n.wanted.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
-	return Desired(n.cfg.Node, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known), nil
+	return Desired(n.cfg.Node, kube.Prefixes(own.Spec.PodCIDRs), n.cfg.PodCIDRs, nodes.Items, tunnels.Items, n.known), nil
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {

@@ -54,9 +54,10 @@ func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, se
 
 // Desired returns what a node's fabric should do. It is nil, and the fabric goes on
 // as it is, as long as the agent has not written to the FabricNodes which cluster this
-// is and which nodes are gateways.
-func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
-	desired := &tunnel.Desired{Node: name}
+// is and which nodes are gateways. own is the node's spec.podCIDRs, cluster what else is known of
+// where this cluster's pods are.
+func Desired(name string, own, cluster []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
+	desired := &tunnel.Desired{Node: name, Pods: slices.Clone(cluster)}
 	for i := range nodes {
 		if nodes[i].Name == name {
 			desired.ClusterID = nodes[i].Spec.ClusterID
@@ -87,6 +88,9 @@ func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunne
 		key, ok := known.Keys[ordered[i].UID]
 		peer.PresharedKey, peer.KeyMissing = key, !ok
 		desired.Peers = append(desired.Peers, peer)
+		for _, m := range peer.Local {
+			desired.Pods = append(desired.Pods, m.Real)
+		}
 	}
 	return desired
 }
@@ -145,6 +149,12 @@ func Mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
 func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	status := v1alpha1.FabricNodeStatus{
 		Endpoints: nodeEndpoints(own, s.ListenPort), PodCIDRs: own.Spec.PodCIDRs, Backend: string(s.Backend),
+	}
+	if s.PodCIDRs != nil {
+		status.PodCIDRs = nil
+		for _, p := range s.PodCIDRs {
+			status.PodCIDRs = append(status.PodCIDRs, p.String())
+		}
 	}
 	if s.PublicKey != (tunnel.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()

@@ -66,6 +66,9 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 		Device: cfg.Interface, Port: cfg.Port, HasDevice: s.Backend != "", Listening: s.ListenPort == cfg.Port,
 		Pool: cfg.AliasPool, Services: cfg.ServiceCIDRs, Pods: slices.Clone(cfg.PodCIDRs), OwnPods: kube.Prefixes(own.Spec.PodCIDRs),
 	}
+	if s.PodCIDRs != nil {
+		f.OwnPods = slices.Clone(s.PodCIDRs)
+	}
 	for i := range nodes {
 		f.Pods = append(f.Pods, kube.Prefixes(nodes[i].Status.PodCIDRs)...)
 	}

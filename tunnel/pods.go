@@ -1,0 +1,106 @@
+package tunnel
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// nodeRoute is a route of the node's main table, of others than the fabric.
+type nodeRoute struct {
+	prefix netip.Prefix
+	// blackhole says that packets that match no longer prefix end here.
+	blackhole bool
+	// gateway says that the way leads through another router.
+	gateway bool
+	// kind is the kind of its link, as `ip -d link` calls it; empty for hardware.
+	kind string
+	// uplink says that a default route of the node leaves by its link.
+	uplink bool
+	// addresses are those of its link.
+	addresses []netip.Addr
+}
+
+// podLink says that network plugins lead packets to pods with links of a kind. Hardware,
+// VLANs and tunnels lead to other machines.
+func podLink(kind string) bool {
+	return slices.Contains([]string{"veth", "bridge", "openvswitch", "dummy"}, kind)
+}
+
+// here says that the addresses of a route's prefix are those of pods on this node: network
+// plugins set blocks of the node apart with blackholes (Calico), give the node an address in
+// them (Cilium, OVN-Kubernetes), or have them on a bridge or one link a pod (bridge, ptp,
+// kindnet, the plugins of clouds).
+func (r nodeRoute) here() bool {
+	switch {
+	case r.blackhole:
+		return true
+	case r.uplink || !podLink(r.kind):
+		return false
+	case r.gateway:
+		return slices.ContainsFunc(r.addresses, r.prefix.Contains)
+	}
+	return true
+}
+
+// podsOf returns the prefixes of the pods of a node, sorted, none inside another, and how many
+// more there are than may be told: what the node's routes say, inside of what the cluster's pods
+// are in, and its spec.podCIDRs where pods may be in them. Network plugins with an address
+// management of their own give pods no address of these; then the routes show others.
+func podsOf(cidrs, cluster []netip.Prefix, routes []nodeRoute) (pods []netip.Prefix, left int) {
+	inside := slices.Concat(cidrs, cluster)
+	for _, r := range routes {
+		if r.here() && slices.ContainsFunc(inside, func(p netip.Prefix) bool { return covers(p, r.prefix) }) {
+			pods = append(pods, r.prefix)
+		}
+	}
+	for _, c := range cidrs {
+		same := func(p netip.Prefix) bool { return p.Addr().Is4() == c.Addr().Is4() }
+		if !slices.ContainsFunc(pods, same) || slices.ContainsFunc(pods, c.Overlaps) {
+			pods = append(pods, c)
+		}
+	}
+	pods = minimal(pods)
+	if len(pods) <= maxNodePrefixes {
+		return pods, 0
+	}
+	// Blocks hold more pods than single addresses.
+	slices.SortStableFunc(pods, func(a, b netip.Prefix) int { return (a.Bits() - a.Addr().BitLen()) - (b.Bits() - b.Addr().BitLen()) })
+	left = len(pods) - maxNodePrefixes
+	return minimal(pods[:maxNodePrefixes]), left
+}
+
+// covers says that all addresses of b are in a.
+func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
+
+// except returns prefixes that hold the addresses of these, but for those in longer ones of
+// others, which are sorted: as routes go, the longer prefix wins.
+func except(prefixes, others []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range minimal(prefixes) {
+		i, _ := slices.BinarySearchFunc(others, p, func(o, p netip.Prefix) int { return o.Addr().Compare(p.Addr()) })
+		var holes []netip.Prefix
+		for ; i < len(others) && p.Contains(others[i].Addr()); i++ {
+			if others[i].Bits() > p.Bits() {
+				holes = append(holes, others[i])
+			}
+		}
+		out = cut(out, p, minimal(holes))
+	}
+	return out
+}
+
+// cut appends what of p is in none of holes, all of which are in p.
+func cut(out []netip.Prefix, p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
+	switch {
+	case len(holes) == 0:
+		return append(out, p)
+	case holes[0] == p:
+		return out
+	}
+	lower, upper := halves(p)
+	for _, half := range []netip.Prefix{lower, upper} {
+		inside := slices.DeleteFunc(slices.Clone(holes), func(h netip.Prefix) bool { return !h.Overlaps(half) })
+		out = cut(out, half, inside)
+	}
+	return out
+}

@@ -1,0 +1,61 @@
+package tunnel
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// nodeRoutes are the routes of the node's main table that others than the fabric made.
+func nodeRoutes(device string) ([]nodeRoute, error) {
+	links, err := retryDump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	kinds := map[int]string{}
+	for _, l := range links {
+		if l.Attrs().Name != device && l.Type() != "device" {
+			kinds[l.Attrs().Index] = l.Type()
+		}
+	}
+	addresses := map[int][]netip.Addr{}
+	have, err := retryDump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, h := range have {
+		if a, ok := netip.AddrFromSlice(h.IP); ok {
+			addresses[h.LinkIndex] = append(addresses[h.LinkIndex], a.Unmap())
+		}
+	}
+	routes, err := retryDump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes of the main table: %w", err)
+	}
+	uplinks := map[int]bool{}
+	for _, r := range routes {
+		if isDefault(r) {
+			uplinks[r.LinkIndex] = true
+			for _, hop := range r.MultiPath {
+				uplinks[hop.LinkIndex] = true
+			}
+		}
+	}
+	var out []nodeRoute
+	for _, r := range routes {
+		if isDefault(r) || r.Protocol == protocolNumber || len(r.MultiPath) > 0 || r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_BLACKHOLE {
+			continue
+		}
+		out = append(out, nodeRoute{
+			prefix: prefixOf(*r.Dst), blackhole: r.Type == unix.RTN_BLACKHOLE, gateway: r.Gw != nil || r.Via != nil,
+			kind: kinds[r.LinkIndex], uplink: uplinks[r.LinkIndex], addresses: addresses[r.LinkIndex],
+		})
+	}
+	return out, nil
+}
+
+func isDefault(r netlink.Route) bool { return r.Dst == nil || prefixOf(*r.Dst).Bits() == 0 }

@@ -1,0 +1,225 @@
+package tunnel
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func prefixesOf(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		out = append(out, pfx(text))
+	}
+	return out
+}
+
+// The routes are those that the network plugins make.
+func TestWherePodsAre(t *testing.T) {
+	veth := func(address string) nodeRoute { return nodeRoute{prefix: pfx(address), kind: "veth"} }
+	for name, tt := range map[string]struct {
+		cidrs, cluster []netip.Prefix
+		routes         []nodeRoute
+		want           []netip.Prefix
+	}{
+		"nothing is known": {},
+		"no pod was there": {cidrs: prefixesOf("10.1.2.0/24", "fd00:1::/64"), want: prefixesOf("10.1.2.0/24", "fd00:1::/64")},
+		"a bridge":         {cidrs: prefixesOf("10.1.2.0/24"), routes: []nodeRoute{{prefix: pfx("10.1.2.0/24"), kind: "bridge"}}, want: prefixesOf("10.1.2.0/24")},
+		"kindnet":          {cidrs: prefixesOf("10.1.2.0/24"), routes: []nodeRoute{veth("10.1.2.7/32"), {prefix: pfx("10.1.3.0/24"), gateway: true}}, want: prefixesOf("10.1.2.0/24")},
+		"flannel over VXLAN": {cidrs: prefixesOf("10.1.2.0/24"), cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{
+			{prefix: pfx("10.1.2.0/24"), kind: "bridge"}, {prefix: pfx("10.1.3.0/24"), kind: "vxlan", gateway: true, addresses: []netip.Addr{netip.MustParseAddr("10.1.2.0")}},
+		}, want: prefixesOf("10.1.2.0/24")},
+		"Calico: blocks, one of them in the podCIDR of another node, and one borrowed address": {
+			cidrs: prefixesOf("10.1.2.0/24"), cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{
+				{prefix: pfx("10.1.70.64/26"), blackhole: true},
+				veth("10.1.70.65/32"),
+				{prefix: pfx("10.1.3.0/26"), blackhole: true},
+				veth("10.1.90.9/32"),
+				{prefix: pfx("10.1.80.0/26"), gateway: true, kind: "vxlan"},
+			}, want: prefixesOf("10.1.3.0/26", "10.1.70.64/26", "10.1.90.9/32"),
+		},
+		"Cilium with a pool of its own, in tunnels": {
+			cidrs: prefixesOf("10.244.1.0/24"), cluster: prefixesOf("10.0.0.0/8"), routes: []nodeRoute{
+				{prefix: pfx("10.0.1.0/24"), gateway: true, kind: "veth", addresses: []netip.Addr{netip.MustParseAddr("10.0.1.55")}},
+				{prefix: pfx("10.0.2.0/24"), gateway: true, kind: "veth", addresses: []netip.Addr{netip.MustParseAddr("10.0.1.55")}},
+				veth("10.0.1.55/32"),
+			}, want: prefixesOf("10.0.1.0/24"),
+		},
+		"addresses of the nodes' own network": {
+			cluster: prefixesOf("10.0.0.0/16"), routes: []nodeRoute{
+				{prefix: pfx("10.0.4.0/24"), uplink: true}, {prefix: pfx("10.0.5.0/24")}, veth("10.0.4.17/32"), veth("10.0.4.90/32"),
+			}, want: prefixesOf("10.0.4.17/32", "10.0.4.90/32"),
+		},
+		"a bridge that is the node's own way out": {cluster: prefixesOf("10.0.0.0/16"), routes: []nodeRoute{{prefix: pfx("10.0.4.0/24"), kind: "bridge", uplink: true}}},
+		"what is of other programs":               {cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{{prefix: pfx("172.17.0.0/16"), kind: "bridge"}, {prefix: pfx("10.0.0.0/8"), blackhole: true}}},
+		"one family has blocks, the other podCIDRs": {
+			cidrs: prefixesOf("10.1.2.0/24", "fd00:1::/64"), cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{{prefix: pfx("10.1.7.0/26"), blackhole: true}},
+			want: prefixesOf("10.1.7.0/26", "fd00:1::/64"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, left := podsOf(tt.cidrs, tt.cluster, tt.routes)
+			if !slices.Equal(got, tt.want) || left != 0 {
+				t.Errorf("got %v and %d left, want %v", got, left, tt.want)
+			}
+		})
+	}
+}
+
+// Too many are left out and counted, and blocks stay.
+func TestPodPrefixesAreBounded(t *testing.T) {
+	routes := []nodeRoute{{prefix: pfx("10.1.200.0/26"), blackhole: true}, {prefix: pfx("10.1.2.0/26"), blackhole: true}}
+	for i := range 300 {
+		routes = append(routes, nodeRoute{prefix: pfx(fmt.Sprintf("10.1.%d.%d/32", 100+i/100, 1+i%100)), kind: "veth"})
+	}
+	got, left := podsOf(nil, prefixesOf("10.1.0.0/16"), routes)
+	if len(got) != maxNodePrefixes || left != 302-maxNodePrefixes {
+		t.Errorf("%d prefixes and %d left", len(got), left)
+	}
+	for _, block := range prefixesOf("10.1.200.0/26", "10.1.2.0/26") {
+		if !slices.Contains(got, block) {
+			t.Errorf("%v was left out, and single addresses were not", block)
+		}
+	}
+}
+
+// On each node, each address belongs to the node with the longest prefix that holds it: the way
+// back to it, what is sent from it, and whether it is the node's own. Peers' plans are not asked.
+func TestEachAddressBelongsToTheNodeWithTheLongestPrefix(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2)) // the same worlds each time
+	for range 3000 {
+		d := home("gw")
+		d.Nodes = nil
+		given := map[netip.Prefix]bool{}
+		names := []string{"gw", "n1", "n2", "n3"}
+		for i, name := range names {
+			n := Node{Name: name, PublicKey: PublicKey{200, byte(i)}, Gateway: i < 2}
+			for range 1 + random.IntN(4) {
+				at := netip.AddrFrom4([4]byte{10, 200, 0, byte(random.IntN(64))})
+				if p := netip.PrefixFrom(at, 26+random.IntN(7)).Masked(); !given[p] {
+					n.PodCIDRs, given[p] = append(n.PodCIDRs, p), true
+				}
+			}
+			n.PodCIDRs = minimal(n.PodCIDRs) // as nodes announce them
+			d.Nodes = append(d.Nodes, n)
+		}
+		owner := func(a netip.Addr) string {
+			who, bits := "", -1
+			for _, n := range d.Nodes {
+				for _, p := range n.PodCIDRs {
+					if p.Contains(a) && p.Bits() > bits {
+						who, bits = n.Name, p.Bits()
+					}
+				}
+			}
+			return who
+		}
+		for i, name := range names[:2] {
+			if d.Node = name; len(d.Nodes[i].PodCIDRs) == 0 {
+				continue // all of the cluster's may be its own then
+			}
+			plan, err := Plan(d, Observed{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 64 {
+				a := netip.AddrFrom4([4]byte{10, 200, 0, byte(i)})
+				want := owner(a)
+				if got := returnsTo(plan, a, name); got != want {
+					t.Fatalf("on %s, %v returns to %q, want %q: %+v", name, a, got, want, d.Nodes)
+				}
+			}
+		}
+	}
+}
+
+// returnsTo is the node that a plan sends packets for an address to, by its routes and by the
+// longest prefix of the WireGuard peers; node itself where it leaves its own to the network
+// plugin. Empty is that it leaves to that what it does not know.
+func returnsTo(l Layout, a netip.Addr, node string) string {
+	holds := func(prefixes []netip.Prefix) bool {
+		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	routed := slices.DeleteFunc(slices.Clone(l.Routes), func(r Route) bool { return !r.Return || !r.Prefix.Contains(a) })
+	switch {
+	case len(routed) > 1:
+		return "two nodes"
+	case (len(routed) == 1) != holds(l.Others):
+		return "a route that the firewall does not know"
+	case len(routed) == 0 && holds(l.Own):
+		return node
+	case len(routed) == 0:
+		return ""
+	}
+	who, bits := "", -1
+	for _, w := range l.Peers {
+		for _, p := range w.AllowedIPs {
+			if !w.Remote && p.Contains(a) && p.Bits() > bits {
+				who, bits = w.Node, p.Bits()
+			}
+		}
+	}
+	if Overlay("home", who) != routed[0].Way {
+		return "a way to another node than WireGuard's"
+	}
+	return who
+}
+
+// Two nodes with the same prefix cost each other that one, and nothing else.
+func TestTwoNodesWithTheSamePods(t *testing.T) {
+	d := home("gw")
+	same := d.Nodes[0].PodCIDRs[0]
+	d.Nodes[1].PodCIDRs = append(slices.Clone(d.Nodes[1].PodCIDRs), same)
+	plan, err := Plan(d, Observed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(plan.Problems, func(p Problem) bool { return p.Peer == "" && strings.Contains(p.Text, same.String()) })
+	if i < 0 || !strings.Contains(plan.Problems[i].Text, d.Nodes[0].Name) || !strings.Contains(plan.Problems[i].Text, d.Nodes[1].Name) {
+		t.Errorf("nobody is told: %+v", plan.Problems)
+	}
+	before, err := Plan(home("gw"), Observed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(plan.Routes, plan.Peers, plan.Own, plan.Others) != fmt.Sprint(before.Routes, before.Peers, before.Own, before.Others) {
+		t.Error("the plan is another one")
+	}
+}
+
+func FuzzExcept(f *testing.F) {
+	f.Add([]byte{10, 0, 8, 10, 0, 16}, []byte{10, 0, 32, 10, 1, 9})
+	f.Fuzz(func(t *testing.T, these, those []byte) {
+		read := func(data []byte) (out []netip.Prefix) {
+			for ; len(data) >= 3 && len(out) < 8; data = data[3:] {
+				out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, data[0] & 3, 0, data[1]}), 8+int(data[2])%25).Masked())
+			}
+			return out
+		}
+		a, b := read(these), read(those)
+		slices.SortFunc(b, netip.Prefix.Compare)
+		got := except(a, b)
+		for i := range 1024 {
+			at := netip.AddrFrom4([4]byte{10, byte(i >> 8), 0, byte(i)})
+			// The widest of these that hold it, for only those count, and the longest of others.
+			wide, long := 99, -1
+			for _, p := range a {
+				if p.Contains(at) {
+					wide = min(wide, p.Bits())
+				}
+			}
+			for _, p := range b {
+				if p.Contains(at) {
+					long = max(long, p.Bits())
+				}
+			}
+			want := wide < 99 && long <= wide
+			if is := slices.ContainsFunc(got, func(p netip.Prefix) bool { return p.Contains(at) }); is != want {
+				t.Fatalf("%v except %v is %v: %v is in it: %t, want %t", a, b, got, at, is, want)
+			}
+		}
+	})
+}
