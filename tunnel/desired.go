@@ -14,6 +14,9 @@ type Desired struct {
 	// Pods are the prefixes that this cluster's pods are in, as far as they are known. Routes of
 	// the node to pods count only inside of them.
 	Pods []netip.Prefix
+	// Pool are the prefixes that aliases come from. What is sent there and is no alias of a peer,
+	// or not any more, ends on this node: it never leaves in clear.
+	Pool []netip.Prefix
 	// Reserved are prefixes that the home cluster routes and that no alias may
 	// overlap: services, node networks.
 	Reserved []netip.Prefix
@@ -83,6 +86,9 @@ type Observed struct {
 	// Sources are addresses that the node itself owns among those of its pods,
 	// at most one per family: what the node sends to peers comes from there.
 	Sources []netip.Addr
+	// Routed are the prefixes that the node has routes to without the fabric: others use them,
+	// whatever the pool is.
+	Routed []netip.Prefix
 	// Carriers is who carries the traffic of each peer, by its cluster ID. Of a peer that is
 	// missing it is the best gateway of each side.
 	Carriers map[string]Carrier

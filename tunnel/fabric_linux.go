@@ -280,7 +280,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
 	layout, err := Plan(d, Observed{
-		Sources: sources, Carriers: carriers, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
+		Sources: sources, Routed: routed(f.routes), Carriers: carriers, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 	})
 	if err != nil {
 		p.fail(err)

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -202,6 +203,25 @@ done`, bAsSeen, a.underlay))
 		})
 		t.Logf("24000 pairs after %v", took.Round(10*time.Millisecond))
 		r.wantSeen("with many pairs", a.pod, "tcp", bAsSeen, 8080, aAsSeen.String())
+	})
+	t.Run("what was an alias ends on the node when the peer is gone", func(t *testing.T) {
+		r.t = t
+		alone := a.desired([]*rigNode{a})
+		alone.Pool = []netip.Prefix{prefix("10.242.0.0/15")}
+		a.set(alone)
+		r.eventually("the peer to be gone", func() error {
+			if sets := r.in(a.ns, "nft list table inet entente"); strings.Contains(sets, "remote4") {
+				return errors.New("its aliases are still known")
+			}
+			return nil
+		})
+		for _, ns := range []string{a.pod, a.ns} {
+			for _, network := range []string{"tcp", "udp"} {
+				r.wantClosed("from "+ns, ns, network, bAsSeen, 8080)
+			}
+		}
+		a.set(openedA)
+		r.wantSeen("the peer is back", a.pod, "tcp", bAsSeen, 8080, aAsSeen.String())
 	})
 	if clear := capture(); clear != "" {
 		t.Errorf("seen in clear between the clusters: %q", clear)

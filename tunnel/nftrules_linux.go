@@ -51,6 +51,7 @@ type chainRule struct {
 
 // Names of sets; each exists once per family, with its digit behind.
 const (
+	setClosed  = "closed"  // the pool of aliases
 	setRemote  = "remote"  // aliases of all peers
 	setHome    = "home"    // pods of the home cluster
 	setOwn     = "own"     // pods of this node
@@ -95,7 +96,7 @@ func (b *rulesBuilder) has(set string, f family) bool {
 func (b *rulesBuilder) prefixSets() {
 	for _, f := range families() {
 		for name, prefixes := range map[string][]netip.Prefix{
-			setRemote: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others,
+			setClosed: b.l.Closed, setRemote: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others,
 		} {
 			s := ruleSet{name: name + f.suffix, key: f.addr, interval: true}
 			for _, p := range f.only(prefixes) {
@@ -251,8 +252,10 @@ func (b *rulesBuilder) entering() ruleChain {
 func (b *rulesBuilder) leaving() ruleChain {
 	c := ruleChain{name: "leaving", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: 300}
 	for _, f := range families() {
-		if b.has(setRemote, f) {
-			c.add("never in clear", b.oif(expr.CmpOpNeq), f.to(setRemote), countedDrop())
+		for _, set := range []string{setRemote, setClosed} {
+			if b.has(set, f) {
+				c.add("never in clear", b.oif(expr.CmpOpNeq), f.to(set), countedDrop())
+			}
 		}
 	}
 	c.add("not into the tunnel", b.oif(expr.CmpOpNeq), accept())

@@ -24,6 +24,9 @@ type Layout struct {
 	// Others those of home nodes that are reached through the device, Remote
 	// the aliases of all peers. Sorted, none inside another.
 	Own, Home, Others, Remote []netip.Prefix
+	// Closed are the prefixes that packets never leave the node for but through the device: the
+	// pool of aliases without what others use. Sorted.
+	Closed []netip.Prefix
 	// Inbound are the flows that peers may open.
 	Inbound Inbound
 	// Problems are the parts of the input that were refused.
@@ -381,6 +384,19 @@ func owners(peers []Peer, o Observed) map[PublicKey]string {
 	return out
 }
 
+// closed is the pool without what the home cluster or other programs on the node use.
+func (p *planner) closed() []netip.Prefix {
+	used := slices.Concat(p.homeNet, p.o.Routed)
+	for i := range used {
+		used[i] = used[i].Masked()
+	}
+	slices.SortFunc(used, netip.Prefix.Compare)
+	pool := slices.DeleteFunc(slices.Clone(p.d.Pool), func(c netip.Prefix) bool {
+		return checkPrefix(c) != nil || slices.ContainsFunc(used, func(u netip.Prefix) bool { return covers(u, c) })
+	})
+	return except(pool, used)
+}
+
 // source is the node's own address for its traffic to a prefix.
 func (p *planner) source(to netip.Prefix) netip.Addr {
 	for _, s := range p.out.Sources {
@@ -420,6 +436,7 @@ func (p *planner) finish() Layout {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
 	out.Own, out.Home, out.Others, out.Remote = except(out.Own, p.owned), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
+	out.Closed = p.closed()
 	out.Inbound = out.Inbound.sorted()
 	return out
 }

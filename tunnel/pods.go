@@ -20,6 +20,17 @@ type nodeRoute struct {
 	addresses []netip.Addr
 }
 
+// routed are the prefixes of routes, but for those that say that nothing is there.
+func routed(routes []nodeRoute) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range routes {
+		if !r.blackhole {
+			out = append(out, r.prefix)
+		}
+	}
+	return out
+}
+
 // podLink says that network plugins lead packets to pods with links of a kind. Hardware,
 // VLANs and tunnels lead to other machines.
 func podLink(kind string) bool {

@@ -47,11 +47,11 @@ func nodeRoutes(device string) ([]nodeRoute, error) {
 	}
 	var out []nodeRoute
 	for _, r := range routes {
-		if isDefault(r) || r.Protocol == protocolNumber || len(r.MultiPath) > 0 || r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_BLACKHOLE {
+		if isDefault(r) || r.Protocol == protocolNumber || r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_BLACKHOLE {
 			continue
 		}
 		out = append(out, nodeRoute{
-			prefix: prefixOf(*r.Dst), blackhole: r.Type == unix.RTN_BLACKHOLE, gateway: r.Gw != nil || r.Via != nil,
+			prefix: prefixOf(*r.Dst), blackhole: r.Type == unix.RTN_BLACKHOLE, gateway: r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0,
 			kind: kinds[r.LinkIndex], uplink: uplinks[r.LinkIndex], addresses: addresses[r.LinkIndex],
 		})
 	}

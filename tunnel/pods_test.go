@@ -190,6 +190,32 @@ func TestTwoNodesWithTheSamePods(t *testing.T) {
 	}
 }
 
+// The pool of aliases is closed, but for what is somebody's.
+func TestThePoolIsClosed(t *testing.T) {
+	for name, tt := range map[string]struct{ pool, reserved, routed, want []netip.Prefix }{
+		"none":                  {},
+		"nobody's":              {pool: prefixesOf("198.18.0.0/15", "fdd7:585b:e300::/40"), routed: prefixesOf("10.0.0.0/8"), want: prefixesOf("198.18.0.0/15", "fdd7:585b:e300::/40")},
+		"a part is somebody's":  {pool: prefixesOf("198.18.0.0/15"), routed: prefixesOf("198.19.0.0/16"), want: prefixesOf("198.18.0.0/16")},
+		"a part is a service's": {pool: prefixesOf("198.18.0.0/15"), reserved: prefixesOf("198.18.0.0/16"), want: prefixesOf("198.19.0.0/16")},
+		"all is somebody's":     {pool: prefixesOf("10.242.0.0/16"), routed: prefixesOf("10.0.0.0/8")},
+		"the same":              {pool: prefixesOf("10.242.0.0/16"), routed: prefixesOf("10.242.0.0/16")},
+		"everything":            {pool: prefixesOf("0.0.0.0/0")},
+		"pods are in it":        {pool: prefixesOf("10.200.0.0/15"), want: prefixesOf("10.201.0.0/16")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := home("gw")
+			d.Pool, d.Reserved = tt.pool, tt.reserved
+			plan, err := Plan(d, Observed{Routed: tt.routed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(plan.Closed, tt.want) {
+				t.Errorf("closed are %v, want %v", plan.Closed, tt.want)
+			}
+		})
+	}
+}
+
 func FuzzExcept(f *testing.F) {
 	f.Add([]byte{10, 0, 8, 10, 0, 16}, []byte{10, 0, 32, 10, 1, 9})
 	f.Fuzz(func(t *testing.T, these, those []byte) {

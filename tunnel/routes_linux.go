@@ -57,6 +57,9 @@ func wantRoutes(l Layout, link int, sizes map[netip.Addr]int) []routeKey {
 			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
 		}
 	}
+	for _, c := range l.Closed {
+		want = append(want, routeKey{prefix: c, table: aliasTable, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
+	}
 	return want
 }
 

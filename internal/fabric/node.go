@@ -223,7 +223,7 @@ func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
 	}
 	n.wanted.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
-	return Desired(n.cfg.Node, kube.Prefixes(own.Spec.PodCIDRs), n.cfg.PodCIDRs, nodes.Items, tunnels.Items, n.known), nil
+	return Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known), nil
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {

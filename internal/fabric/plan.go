@@ -54,12 +54,12 @@ func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, se
 
 // Desired returns what a node's fabric should do. It is nil, and the fabric goes on
 // as it is, as long as the agent has not written to the FabricNodes which cluster this
-// is and which nodes are gateways. own is the node's spec.podCIDRs, cluster what else is known of
-// where this cluster's pods are.
-func Desired(name string, own, cluster []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
-	desired := &tunnel.Desired{Node: name, Pods: slices.Clone(cluster)}
+// is and which nodes are gateways. own is the node's spec.podCIDRs, cfg says what else is
+// known of where this cluster's pods are, and what aliases come from.
+func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
+	desired := &tunnel.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
 	for i := range nodes {
-		if nodes[i].Name == name {
+		if nodes[i].Name == cfg.Node {
 			desired.ClusterID = nodes[i].Spec.ClusterID
 		}
 	}
@@ -73,7 +73,7 @@ func Desired(name string, own, cluster []netip.Prefix, nodes []v1alpha1.FabricNo
 			node.PublicKey = key
 		}
 		node.PodCIDRs = kube.Prefixes(n.Status.PodCIDRs)
-		if n.Name == name {
+		if n.Name == cfg.Node {
 			node.PodCIDRs = own
 		}
 		desired.Nodes = append(desired.Nodes, node)

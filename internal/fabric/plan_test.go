@@ -46,12 +46,12 @@ func TestDesiredFollowsTheCustomResources(t *testing.T) {
 
 	t.Run("nothing before the agent said which cluster this is", func(t *testing.T) {
 		t.Parallel()
-		if got := Desired("a", own, nil, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, Known{}); got != nil {
+		if got := Desired(Config{Node: "a"}, own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, Known{}); got != nil {
 			t.Errorf("desired %+v", got)
 		}
 	})
 	desired := func(tunnels []v1alpha1.Tunnel, secret map[string][]byte) *tunnel.Desired {
-		return Desired("a", own, nil, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
+		return Desired(Config{Node: "a"}, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
 	}
 	t.Run("a peer without a preshared key waits for it", func(t *testing.T) {
 		t.Parallel()
