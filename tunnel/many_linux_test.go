@@ -203,6 +203,28 @@ func TestEndpointsAreTriedInTurn(t *testing.T) {
 	r.wantSeen("a to b", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())
 }
 
+// Nodes that have nothing but IPv6 between them carry pods of both families.
+func TestTunnelsOverIPv6(t *testing.T) {
+	r := newRig(t)
+	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
+	for _, n := range []*rigNode{a, b} {
+		before := n.underlay
+		n.underlay = netip.MustParseAddr("2001:db8::" + map[*rigNode]string{a: "11", b: "12"}[n])
+		r.in(n.ns, fmt.Sprintf("ip addr add %v/64 dev eth0 nodad && ip addr del %v/24 dev eth0", n.underlay, before))
+	}
+	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
+	a.set(a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB)))
+	b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))))
+	a.up()
+	b.up()
+	r.wantSeen("a to b", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())
+	for _, p := range a.fabric.seen().Peers {
+		if p.Cluster == clusterID("b") && p.Endpoint != netip.AddrPortFrom(b.underlay, 51820) {
+			t.Errorf("b is reached at %v, want %v", p.Endpoint, b.underlay)
+		}
+	}
+}
+
 // The tunnel's own addresses are IPv6. Where a node has none, traffic flows all
 // the same, and the status says what is missing.
 func TestNodesWithoutIPv6(t *testing.T) {

@@ -152,7 +152,7 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (
 	}
 	alive := p.now.Sub(last.at) < silence
 	every := resolveEvery
-	if !alive {
+	if !alive || f.prober.look(w.Overlay).state == PathDown {
 		every = resolveDead
 	}
 	candidates, bad := f.resolver.candidates(ctx, p.now, w.Endpoints, every, p.layout.Remote)
