@@ -61,6 +61,9 @@ const (
 	// "true", these are the gateways and no others; else the agent chooses some of those
 	// that do not have "false".
 	LabelGateway = "entente.dev/gateway"
+	// AnnotationEndpoint says of a Node where other clusters can dial it as a gateway: HOST or
+	// HOST:PORT, several with commas between, best first. Nobody is told of others then.
+	AnnotationEndpoint = "entente.dev/endpoint"
 	// PrefixPeerLabel begins the labels that a virtual node has of its ForeignCluster,
 	// so that a selector of ForeignClusters can be one of nodes. Providers cannot set
 	// such labels.

@@ -45,6 +45,12 @@ type FabricNodeSpec struct {
 	// traffic of other nodes. Which gateway carries a peer's the nodes agree upon.
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
+	// endpoints is where other clusters are told to dial a gateway, as host:port, best
+	// first: what its Node's annotation entente.dev/endpoint says, else what was configured
+	// for all gateways, else the Node's own addresses.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	Endpoints []string `json:"endpoints,omitempty"`
 }
 
 // FabricNodeStatus is what the fabric on the node says.
@@ -52,7 +58,8 @@ type FabricNodeStatus struct {
 	// publicKey is the node's Curve25519 public key, base64.
 	// +optional
 	PublicKey string `json:"publicKey,omitempty"`
-	// endpoints is where the node's WireGuard listens, as host:port, best first.
+	// endpoints is where the other nodes of this cluster dial the node's WireGuard, as
+	// host:port, best first: its own addresses, internal ones first.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`

@@ -163,7 +163,7 @@ func (a *agent) half(peer peering.ClusterID) peering.PresharedHalf {
 }
 
 func (a *agent) reconcileGateways(context.Context) error {
-	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Silent: a.wakePeers, Now: time.Now}
+	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints, Silent: a.wakePeers, Now: time.Now}
 	return gateways.SetupWithManager(a.mgr)
 }
 

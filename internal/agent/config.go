@@ -38,6 +38,9 @@ type Config struct {
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
 	// Gateways is how many nodes are gateways where none is labelled as one.
 	Gateways int
+	// FabricEndpoints is where other clusters can dial the gateways, as HOST or HOST:PORT
+	// with {node} for a gateway's name. Default: the addresses of their Nodes.
+	FabricEndpoints []string
 	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and looks for others
 	// there, on the interfaces DiscoveryInterfaces; default: see [mdns.DefaultInterface].
 	DiscoveryLAN        bool

@@ -27,6 +27,9 @@ type Gateways struct {
 	Self peering.ClusterID
 	// Most is how many gateways are chosen where no Node is labelled as one.
 	Most int
+	// Endpoints is where other clusters can dial gateways, where their Nodes do not say: as
+	// host or host:port, with {node} for a gateway's name.
+	Endpoints []string
 	// Silent is called when the fabric of a gateway fell silent, or is heard of again:
 	// when that is so changes no object.
 	Silent func()
@@ -54,6 +57,7 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	var alive []v1alpha1.FabricNode
 	var candidates []gatewayCandidate
+	machines := map[string]*corev1.Node{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		var node corev1.Node
@@ -67,6 +71,7 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 			return reconcile.Result{}, fmt.Errorf("read node %s: %w", n.Name, err)
 		default:
 			alive = append(alive, *n)
+			machines[n.Name] = &node
 			candidates = append(candidates, candidateOf(n, &node, r.Now()))
 		}
 	}
@@ -82,7 +87,10 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", chosen[n.Name])
 		}
 		before := n.DeepCopy()
-		n.Spec.ClusterID, n.Spec.Gateway = string(r.Self), chosen[n.Name]
+		n.Spec.ClusterID, n.Spec.Gateway, n.Spec.Endpoints = string(r.Self), chosen[n.Name], nil
+		if n.Spec.Gateway {
+			n.Spec.Endpoints, _ = announce(announcingOf(n, machines[n.Name], r.Endpoints, len(chosen)))
+		}
 		if err := store.Patch(ctx, r.Client, before, n); err != nil {
 			return reconcile.Result{}, err
 		}

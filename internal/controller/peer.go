@@ -186,7 +186,7 @@ func (r *Peers) affected() handler.EventHandler {
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
 	a.Paths, b.Paths, a.ObservedAt, b.ObservedAt = nil, nil, metav1.Time{}, metav1.Time{}
-	if before.Spec != after.Spec || !equality.Semantic.DeepEqual(a, b) {
+	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
 	type path struct{ peer, node, state, message string }

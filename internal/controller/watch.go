@@ -23,11 +23,12 @@ func allAsOne(name string) handler.EventHandler {
 	})
 }
 
-// gatewayMatters lets updates of Nodes pass that can change whether one is a gateway.
+// gatewayMatters lets updates of Nodes pass that can change whether one is a gateway, and
+// where it can be dialled.
 func gatewayMatters() builder.Predicates {
 	return updates(func(before, after client.Object) bool {
 		was, is := before.(*corev1.Node), after.(*corev1.Node)
-		return isReady(was) != isReady(is) || isFree(was) != isFree(is) ||
+		return was.Annotations[v1alpha1.AnnotationEndpoint] != is.Annotations[v1alpha1.AnnotationEndpoint] || isReady(was) != isReady(is) || isFree(was) != isFree(is) ||
 			was.Labels[v1alpha1.LabelGateway] != is.Labels[v1alpha1.LabelGateway] || !slices.Equal(was.Status.Addresses, is.Status.Addresses)
 	})
 }

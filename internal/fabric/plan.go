@@ -240,12 +240,14 @@ func rounded(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
+// nodeEndpoints is where the other nodes of the cluster dial a node: at an internal address
+// before they go out to come back by an external one.
 func nodeEndpoints(n *corev1.Node, port int) []string {
 	if port == 0 {
 		return nil
 	}
 	var out []string
-	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for _, a := range n.Status.Addresses {
 			if a.Type == kind && net.ParseIP(a.Address) != nil {
 				out = append(out, net.JoinHostPort(a.Address, strconv.Itoa(port)))

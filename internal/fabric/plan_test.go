@@ -181,7 +181,9 @@ func TestRoundTripsAreShownAsTheyAre(t *testing.T) {
 
 func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 	t.Parallel()
-	own := corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.1.11"}}}}
+	own := corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "172.30.1.11"}, {Type: corev1.NodeInternalIP, Address: "fd00::11"},
+	}}}
 	status := NodeStatus(tunnel.Status{
 		ListenPort: 51820, Backend: tunnel.BackendUserspace,
 		Peers: []tunnel.PeerStatus{
@@ -191,7 +193,7 @@ func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 		},
 		Problems: []tunnel.Problem{{Text: "ip_forward is off"}},
 	}, &own)
-	if diff := cmp.Diff([]string{"172.30.1.11:51820"}, status.Endpoints); diff != "" {
+	if diff := cmp.Diff([]string{"172.30.1.11:51820", "[fd00::11]:51820", "192.0.2.1:51820"}, status.Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)
 	}
 	if len(status.Paths) != 2 || status.Paths[0].PeerID != "down" || status.Paths[0].State != "Down" || status.Paths[0].Message == "" {

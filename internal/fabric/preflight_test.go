@@ -105,7 +105,7 @@ func TestANodeIsCheckedByWhatIsInUse(t *testing.T) {
 	want := preflight.Fabric{
 		Device: "wg7", Port: 4500, HasDevice: true, Listening: true, Pool: cfg.AliasPool, Services: cfg.ServiceCIDRs,
 		Pods: prefixList("10.8.0.0/16", "10.9.0.0/16", "10.200.1.0/24", "10.200.2.0/24"), OwnPods: prefixList("10.200.1.0/24"), Aliases: prefixList("198.18.0.0/16"),
-		Announced: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00::1")},
+		Announced: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("192.0.2.1")},
 	}
 	same := []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
 	if diff := cmp.Diff(want, got, same...); diff != "" {

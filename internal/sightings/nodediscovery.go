@@ -48,7 +48,8 @@ type NodeDiscoveries struct {
 // SetupWithManager registers the reconciler.
 func (r *NodeDiscoveries) SetupWithManager(mgr ctrl.Manager) error {
 	gateway := builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.(*v1alpha1.FabricNode).Spec != e.ObjectNew.(*v1alpha1.FabricNode).Spec
+		was, is := e.ObjectOld.(*v1alpha1.FabricNode).Spec, e.ObjectNew.(*v1alpha1.FabricNode).Spec
+		return was.ClusterID != is.ClusterID || was.Gateway != is.Gateway
 	}})
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return make([]reconcile.Request, 1) })
 	return ctrl.NewControllerManagedBy(mgr).

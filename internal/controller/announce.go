@@ -1,0 +1,134 @@
+package controller
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// nodePlaceholder stands for a gateway's name in an endpoint that was configured for all.
+const nodePlaceholder = "{node}"
+
+// announcing is what decides where other clusters are told to dial a gateway.
+type announcing struct {
+	node string
+	// annotation is the Node's v1alpha1.AnnotationEndpoint, named the endpoints that were
+	// configured for all gateways.
+	annotation string
+	named      []string
+	// gateways is how many gateways there are.
+	gateways  int
+	addresses []corev1.NodeAddress
+	// port is where the fabric listens on the node; empty while that is not known.
+	port string
+}
+
+// announcingOf is that of a node with a fabric.
+func announcingOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gateways int) announcing {
+	a := announcing{
+		node: n.Name, annotation: node.Annotations[v1alpha1.AnnotationEndpoint], named: named, gateways: gateways, addresses: node.Status.Addresses,
+	}
+	if len(n.Status.Endpoints) > 0 {
+		_, a.port, _ = net.SplitHostPort(n.Status.Endpoints[0])
+	}
+	return a
+}
+
+// announce returns where other clusters are told to dial a gateway, best first, and what of
+// the configuration is of no use. The first that says anything usable decides alone, so that
+// nobody is told an address that was not meant for them: the Node's annotation, what was
+// configured for all gateways, the Node's own addresses, external ones first.
+func announce(a announcing) (endpoints, problems []string) {
+	var from []string
+	for text := range strings.SplitSeq(a.annotation, ",") {
+		if text = strings.TrimSpace(text); text != "" {
+			from = append(from, text)
+		}
+	}
+	endpoints, problems = a.usable(from, fmt.Sprintf("the annotation %s of node %s", v1alpha1.AnnotationEndpoint, a.node))
+	if len(endpoints) == 0 {
+		var named []string
+		for _, text := range a.named {
+			if strings.Contains(text, nodePlaceholder) || a.gateways <= 1 {
+				named = append(named, strings.ReplaceAll(text, nodePlaceholder, a.node))
+				continue
+			}
+			problems = append(problems, fmt.Sprintf(
+				"endpoint %q names one machine, and there are %d gateways, each with a key of its own, so packets for one would end at another: write %s into it, annotate each Node with %s, or set network.gateways=1",
+				peering.Text(text, peering.MaxEndpointLen), a.gateways, nodePlaceholder, v1alpha1.AnnotationEndpoint))
+		}
+		var more []string
+		endpoints, more = a.usable(named, "fabric.endpoints")
+		problems = append(problems, more...)
+	}
+	if len(endpoints) == 0 && a.port != "" {
+		endpoints = nodeEndpoints(a.addresses, a.port)
+	}
+	if n := len(endpoints) - peering.MaxEndpoints; n > 0 {
+		problems = append(problems, fmt.Sprintf("node %s has %d endpoints, and peers are told %d: the last %d are left out", a.node, len(endpoints), peering.MaxEndpoints, n))
+		endpoints = endpoints[:peering.MaxEndpoints]
+	}
+	return endpoints, problems
+}
+
+// usable returns the endpoints that can be dialled, each once, with the fabric's port where
+// they name none.
+func (a announcing) usable(texts []string, where string) (out, problems []string) {
+	for _, text := range texts {
+		e, err := a.complete(text)
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Sprintf("%s: %v", where, err))
+		case e != "" && !slices.Contains(out, e):
+			out = append(out, e)
+		}
+	}
+	return out, problems
+}
+
+// complete returns an endpoint with its port; empty while the port is not known.
+func (a announcing) complete(text string) (string, error) {
+	e := text
+	if _, _, err := net.SplitHostPort(text); err != nil {
+		host := strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+		port := a.port
+		if port == "" {
+			port = "1" // only to check the host
+		}
+		e = net.JoinHostPort(host, port)
+	}
+	if err := peering.CheckEndpoint(e); err != nil {
+		return "", fmt.Errorf("%q: %w", peering.Text(text, peering.MaxEndpointLen), err)
+	}
+	host, _, err := net.SplitHostPort(e)
+	if err != nil {
+		return "", fmt.Errorf("%q: %w", peering.Text(text, peering.MaxEndpointLen), err)
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && (addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.IsLinkLocalUnicast()) {
+		return "", fmt.Errorf("%q: no other cluster can be told to dial %v", peering.Text(text, peering.MaxEndpointLen), addr)
+	}
+	if e != text && a.port == "" {
+		return "", nil
+	}
+	return e, nil
+}
+
+// nodeEndpoints returns a node's own addresses with a port, external ones first.
+func nodeEndpoints(addresses []corev1.NodeAddress, port string) (out []string) {
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
+		for _, at := range addresses {
+			e := net.JoinHostPort(at.Address, port)
+			if at.Type == kind && net.ParseIP(at.Address) != nil && !slices.Contains(out, e) {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
