@@ -99,7 +99,7 @@ entente info`),
 		a.discoverCommand(), a.tokenCommand(), a.joinCommand(), a.approveCommand(), a.denyCommand(), a.requestsCommand(),
 		a.peerCommand(), a.peeringsCommand(), a.createCommand(), a.amendCommand(), a.unpeerCommand(),
 		a.offloadCommand(), a.offloadingsCommand(), a.unoffloadCommand(),
-		a.contractCommand(), a.usageCommand(), a.policyCommand(),
+		a.contractCommand(), a.usageCommand(), a.policyCommand(), a.networkCommand(),
 		a.infoCommand(), a.doctorCommand(), a.watchCommand(), a.identityCommand(), a.versionCommand(),
 	)
 	return cmd

@@ -295,6 +295,62 @@ func (c *fakeCluster) TestPolicy(_ context.Context, r *ententev1.TestPolicyReque
 	return &ententev1.TestPolicyResponse{Results: results}, nil
 }
 
+func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetworkStatusRequest) (*ententev1.GetNetworkStatusResponse, error) {
+	leave, err := c.enter("GetNetworkStatus %s", r.GetPeer())
+	defer leave()
+	resp := &ententev1.GetNetworkStatusResponse{
+		Paths: []*ententev1.NetworkPath{
+			{Node: "w1", Gateway: "gw1", Endpoint: "10.0.0.1:51820", State: "Up", RoundTrip: durationpb.New(210 * time.Microsecond), Mtu: 1420},
+			{Peer: "peers/lab", Node: "gw1", Gateway: "m7", State: "Down", Message: "probes to gateway m7 were lost\x1b[31m"},
+			{Peer: "peers/provider", Node: "gw1", Gateway: "p1", Endpoint: "[2001:db8::7]:51820", State: "Up", RoundTrip: durationpb.New(9 * time.Millisecond), Mtu: 1400},
+			{Peer: "peers/provider", Node: "gw2", Gateway: "p1", Endpoint: "198.51.100.7:51820", State: "Unknown", Standby: true, Message: "no probe was answered yet"},
+		},
+		Nodes: []*ententev1.NetworkNode{
+			{
+				Name: "w1", Backend: "userspace", Endpoints: []string{"10.0.0.3:51820"}, Problems: []string{"ip_forward is off"},
+				Findings: []*ententev1.NetworkFinding{{Reason: "ForwardDropped", Severity: "Error", Message: "the firewall drops what is forwarded", Remedy: "allow it"}},
+			},
+			{Name: "gw1", Gateway: true, Backend: "kernel", Endpoints: []string{"10.0.0.1:51820"}, Announced: []string{"gw1.example.com:51820"}},
+		},
+	}
+	if r.GetPeer() != "" {
+		resp.Paths = slices.DeleteFunc(resp.GetPaths(), func(p *ententev1.NetworkPath) bool { return p.GetPeer() != r.GetPeer() })
+		resp.Nodes = resp.GetNodes()[1:]
+	}
+	return resp, err
+}
+
+func (c *fakeCluster) PlanNetwork(_ context.Context, r *ententev1.PlanNetworkRequest) (*ententev1.PlanNetworkResponse, error) {
+	leave, err := c.enter("PlanNetwork %s %s", r.GetPeer(), strings.Join(r.GetPrefixes(), ","))
+	defer leave()
+	own := []*ententev1.PlannedGateway{{Name: "gw1", Endpoints: []string{"gw1.example.com:51820"}}, {Name: "gw2"}}
+	pool := []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}
+	plans := []*ententev1.NetworkPlan{
+		{
+			Peer: "peers/lab", OwnGateways: own, AliasPool: pool,
+			Remote:  []*ententev1.PlannedAlias{{Prefix: "10.0.0.0/12"}},
+			Local:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16"}},
+			Refused: []string{"alias for the peer's prefix 10.0.0.0/12: widen --alias-pool"}, Warnings: []string{"no alias can be taken from fdd7:585b:e300::/40"},
+		},
+		{
+			Peer: "peers/provider", OwnGateways: own, AliasPool: pool, Mtu: 1400,
+			Gateways: []*ententev1.PlannedGateway{{Name: "p1", Endpoints: []string{"198.51.100.7:51820", "[2001:db8::7]:51820"}}},
+			Remote:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16", Stands: true}},
+			Local:    []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.19.0.0/16", Stands: true}},
+		},
+	}
+	if r.GetPeer() == "" {
+		plan := &ententev1.NetworkPlan{OwnGateways: own, AliasPool: pool}
+		for _, p := range r.GetPrefixes() {
+			plan.Remote = append(plan.Remote, &ententev1.PlannedAlias{Prefix: p, Alias: "198.18.0.0/16"})
+		}
+		plans = []*ententev1.NetworkPlan{plan}
+	} else if r.GetPeer() != "peers/-" {
+		plans = slices.DeleteFunc(plans, func(p *ententev1.NetworkPlan) bool { return p.GetPeer() != r.GetPeer() })
+	}
+	return &ententev1.PlanNetworkResponse{Plans: plans}, err
+}
+
 func (c *fakeCluster) ListContracts(_ context.Context, r *ententev1.ListContractsRequest) (*ententev1.ListContractsResponse, error) {
 	leave, err := c.enter("ListContracts %s", r.GetPeer())
 	defer leave()

@@ -31,6 +31,17 @@ func TestPolicyTestShowsTheOfferAndItsReasons(t *testing.T) {
 		"TestPolicy peers/lab nothing for 0s nodes=", "TestPolicy peers/lab nothing for 0s nodes=")
 }
 
+func TestNetworkIsShownAndPlanned(t *testing.T) {
+	w := peered()
+	golden(t, "network", w,
+		[]string{"network", "status"}, []string{"network", "status", "provider", "-o", "wide"}, []string{"network", "status", "provider", "-o", "json"},
+		[]string{"network", "status", "--get", "paths[*].state"},
+		[]string{"network", "plan"}, []string{"network", "plan", "provider"}, []string{"network", "plan", "lab", "-o", "yaml"},
+		[]string{"network", "plan", "--prefix", "10.244.0.0/16"},
+	)
+	sent(t, w.consumer, "PlanNetwork peers/-", "PlanNetwork peers/provider", "PlanNetwork peers/lab", "PlanNetwork  10.244.0.0/16")
+}
+
 func TestInfoExitsWithThreeWhenUnhealthy(t *testing.T) {
 	w := newWorld()
 	golden(t, "info-alone", w, []string{"info"}, []string{"info", "peer"}, []string{"info", "peer", "-o", "json"})

@@ -28,7 +28,7 @@ func (a *agent) adminAPI(ctx context.Context, address string) error {
 		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
 		Self: a.adminSelf, Tokens: issued{a}, Join: a.join,
-		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, Rollover: a.rollover,
+		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, PlanNetwork: a.planNetwork, Rollover: a.rollover,
 	})
 	if err != nil {
 		return err
@@ -38,6 +38,15 @@ func (a *agent) adminAPI(ctx context.Context, address string) error {
 		return fmt.Errorf("listen for administrators on %s: %w", address, err)
 	}
 	return a.run(func(ctx context.Context) error { return api.Run(ctx, listener) })
+}
+
+// planNetwork says what the network with a peer would be.
+func (a *agent) planNetwork(ctx context.Context, peer *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error) {
+	own, err := a.gateways.Announced(ctx)
+	if err != nil {
+		return peering.NetworkPlan{}, err
+	}
+	return a.peers.PlanNetwork(ctx, peer, prefixes, own)
 }
 
 // adminSelf is what administrators are told of this cluster.

@@ -59,6 +59,7 @@ type agent struct {
 	// announces says whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
+	gateways  *controller.Gateways
 	events    events.EventRecorder
 	states    *controller.States
 	exchange  *exchange
@@ -163,8 +164,8 @@ func (a *agent) half(peer peering.ClusterID) peering.PresharedHalf {
 }
 
 func (a *agent) reconcileGateways(context.Context) error {
-	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints, Silent: a.wakePeers, Now: time.Now}
-	return gateways.SetupWithManager(a.mgr)
+	a.gateways = &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints, Silent: a.wakePeers, Now: time.Now}
+	return a.gateways.SetupWithManager(a.mgr)
 }
 
 func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) error {

@@ -105,6 +105,8 @@ var rights = map[string]right{
 	ententev1.AdminService_DeletePeering_FullMethodName:         {"delete", resourcePeerings, nameIn("peerings")},
 	ententev1.AdminService_EndPeering_FullMethodName:            {"delete", resourcePeerings, nil}, // and see permissions
 	ententev1.AdminService_TestPolicy_FullMethodName:            {"list", resourcePolicies, nil},
+	ententev1.AdminService_GetNetworkStatus_FullMethodName:      {"list", resourcePeers, nil},
+	ententev1.AdminService_PlanNetwork_FullMethodName:           {"list", resourcePeers, nil},
 	ententev1.AdminService_ListContracts_FullMethodName:         {"list", resourceContracts, nil},
 	ententev1.AdminService_ListUsage_FullMethodName:             {"list", resourceContracts, nil},
 	ententev1.AdminService_GetContract_FullMethodName:           {"get", resourceContracts, nameIn("contracts")},

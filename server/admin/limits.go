@@ -55,6 +55,11 @@ const (
 	// DefaultTokenTTL and MaxTokenTTL is how long a token can be redeemed.
 	DefaultTokenTTL = 15 * time.Minute
 	MaxTokenTTL     = 15 * time.Minute
+	// MaxNetworkPaths and MaxNetworkNodes is how many of each one answer tells of, and
+	// MaxNetworkPlans for how many peers one plans.
+	MaxNetworkPaths = 2000
+	MaxNetworkNodes = 500
+	MaxNetworkPlans = 100
 	// DefaultPageSize and MaxPageSize is how many rows a page has.
 	DefaultPageSize = 100
 	MaxPageSize     = 500

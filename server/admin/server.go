@@ -120,6 +120,9 @@ type Config struct {
 	// TestPolicy says what a peer would be offered here that had such a PeeringRequest.
 	// That nothing would be is no error. Required.
 	TestPolicy func(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error)
+	// PlanNetwork says what the network with a peer would be, which has prefixes if it told
+	// none itself. Required.
+	PlanNetwork func(ctx context.Context, peer *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error)
 	// Rollover replaces the key under this cluster's root, and returns when the new
 	// root ends and until when the old one is shown too. Required.
 	Rollover func(ctx context.Context) (root, overlap time.Time, err error)
@@ -156,8 +159,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("admin server: Client, Cache, Kubernetes and TLS are required")
 	case cfg.Self == nil || cfg.Tokens == nil || cfg.Join == nil || cfg.Introduce == nil:
 		return nil, errors.New("admin server: Self, Tokens, Join and Introduce are required")
-	case cfg.Preview == nil || cfg.TestPolicy == nil || cfg.Rollover == nil:
-		return nil, errors.New("admin server: Preview, TestPolicy and Rollover are required")
+	case cfg.Preview == nil || cfg.TestPolicy == nil || cfg.PlanNetwork == nil || cfg.Rollover == nil:
+		return nil, errors.New("admin server: Preview, TestPolicy, PlanNetwork and Rollover are required")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

@@ -324,6 +324,16 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 			a.previewed <- request.DeepCopy()
 			return a.policies[string(peer)], nil
 		},
+		PlanNetwork: func(_ context.Context, fc *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error) {
+			plan := peering.NetworkPlan{Pool: []string{"198.18.0.0/15"}, Own: []peering.PlannedGateway{{Name: "gw1", Endpoints: []string{"192.0.2.1:51820"}}}}
+			for _, p := range prefixes {
+				plan.Remote = append(plan.Remote, peering.PlannedAlias{Prefix: p, Alias: "198.18.0.0/16"})
+			}
+			if fc.Name == "office" {
+				plan.Refused = []string{"it cannot"}
+			}
+			return plan, nil
+		},
 		Rollover: func(context.Context) (root, overlap time.Time, err error) {
 			return epoch.AddDate(10, 0, 0), epoch.AddDate(0, 0, 1), a.rollover
 		},

@@ -4403,6 +4403,753 @@ func (x *PolicyTest) GetMessage() string {
 	return ""
 }
 
+// GetNetworkStatusRequest asks how the network is.
+type GetNetworkStatusRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME for the paths to one peer; empty is all.
+	Peer          string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNetworkStatusRequest) Reset() {
+	*x = GetNetworkStatusRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNetworkStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNetworkStatusRequest) ProtoMessage() {}
+
+func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNetworkStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetNetworkStatusRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *GetNetworkStatusRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+// GetNetworkStatusResponse is how the network is.
+type GetNetworkStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ways to peers, and of nodes to gateways: at most 2000, those first that do not work.
+	Paths []*NetworkPath `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
+	// The nodes: at most 500, those first on which something is wrong, then gateways.
+	Nodes []*NetworkNode `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// How many paths and nodes are beyond that.
+	LeftOut       int32 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNetworkStatusResponse) Reset() {
+	*x = GetNetworkStatusResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNetworkStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNetworkStatusResponse) ProtoMessage() {}
+
+func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNetworkStatusResponse.ProtoReflect.Descriptor instead.
+func (*GetNetworkStatusResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *GetNetworkStatusResponse) GetPaths() []*NetworkPath {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *GetNetworkStatusResponse) GetNodes() []*NetworkNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *GetNetworkStatusResponse) GetLeftOut() int32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// NetworkPath is the way from a node to a gateway.
+type NetworkPath struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME; empty for the way to a gateway of this cluster.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The node here, and the gateway at the other end.
+	Node    string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Gateway string `protobuf:"bytes,3,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// The endpoint in use; empty if there is none.
+	Endpoint string `protobuf:"bytes,4,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// Up, Down or Unknown, by probes inside the tunnel. It is Unknown where the node was not
+	// heard of lately.
+	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// The round trip; unset until it was measured.
+	RoundTrip *durationpb.Duration `protobuf:"bytes,6,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
+	// The bytes of the largest packet that passes; 0 if that is not known.
+	Mtu int32 `protobuf:"varint,7,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	// Whether another gateway carries the traffic, and this one would if that were gone.
+	Standby bool `protobuf:"varint,8,opt,name=standby,proto3" json:"standby,omitempty"`
+	// Why, and what to do.
+	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkPath) Reset() {
+	*x = NetworkPath{}
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkPath) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkPath) ProtoMessage() {}
+
+func (x *NetworkPath) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkPath.ProtoReflect.Descriptor instead.
+func (*NetworkPath) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *NetworkPath) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *NetworkPath) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NetworkPath) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *NetworkPath) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *NetworkPath) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *NetworkPath) GetRoundTrip() *durationpb.Duration {
+	if x != nil {
+		return x.RoundTrip
+	}
+	return nil
+}
+
+func (x *NetworkPath) GetMtu() int32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+func (x *NetworkPath) GetStandby() bool {
+	if x != nil {
+		return x.Standby
+	}
+	return false
+}
+
+func (x *NetworkPath) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// NetworkNode is a node with a fabric.
+type NetworkNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Whether it is a gateway.
+	Gateway bool `protobuf:"varint,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Where the nodes of this cluster dial it, and where other clusters are told to.
+	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Announced []string `protobuf:"bytes,4,rep,name=announced,proto3" json:"announced,omitempty"`
+	// What carries its tunnels: kernel or userspace.
+	Backend string `protobuf:"bytes,5,opt,name=backend,proto3" json:"backend,omitempty"`
+	// When its fabric was heard of last; unset for never.
+	ObserveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observe_time,json=observeTime,proto3" json:"observe_time,omitempty"`
+	// What is wrong with its tunnels.
+	Problems []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
+	// What on the node keeps packets from passing.
+	Findings      []*NetworkFinding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkNode) Reset() {
+	*x = NetworkNode{}
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkNode) ProtoMessage() {}
+
+func (x *NetworkNode) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkNode.ProtoReflect.Descriptor instead.
+func (*NetworkNode) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *NetworkNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkNode) GetGateway() bool {
+	if x != nil {
+		return x.Gateway
+	}
+	return false
+}
+
+func (x *NetworkNode) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetAnnounced() []string {
+	if x != nil {
+		return x.Announced
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *NetworkNode) GetObserveTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ObserveTime
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetFindings() []*NetworkFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// NetworkFinding is something that is wrong on a node.
+type NetworkFinding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What, in CamelCase.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Error, Warning or Info.
+	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
+	// What it is and where.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// What to do.
+	Remedy        string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkFinding) Reset() {
+	*x = NetworkFinding{}
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkFinding) ProtoMessage() {}
+
+func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkFinding.ProtoReflect.Descriptor instead.
+func (*NetworkFinding) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *NetworkFinding) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NetworkFinding) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *NetworkFinding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *NetworkFinding) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+// PlanNetworkRequest asks what would be done.
+type PlanNetworkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME, or peers/- for each; empty is a cluster that is no peer yet.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The pod prefixes of a peer that has told none yet.
+	Prefixes      []string `protobuf:"bytes,2,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanNetworkRequest) Reset() {
+	*x = PlanNetworkRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanNetworkRequest) ProtoMessage() {}
+
+func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanNetworkRequest.ProtoReflect.Descriptor instead.
+func (*PlanNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *PlanNetworkRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *PlanNetworkRequest) GetPrefixes() []string {
+	if x != nil {
+		return x.Prefixes
+	}
+	return nil
+}
+
+// PlanNetworkResponse is what would be done.
+type PlanNetworkResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A plan a peer, by name: at most 100.
+	Plans         []*NetworkPlan `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanNetworkResponse) Reset() {
+	*x = PlanNetworkResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanNetworkResponse) ProtoMessage() {}
+
+func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanNetworkResponse.ProtoReflect.Descriptor instead.
+func (*PlanNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *PlanNetworkResponse) GetPlans() []*NetworkPlan {
+	if x != nil {
+		return x.Plans
+	}
+	return nil
+}
+
+// NetworkPlan is what the network with one peer would be.
+type NetworkPlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME; empty for a cluster that is no peer yet.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// This cluster's gateways, and those that the peer names.
+	OwnGateways []*PlannedGateway `protobuf:"bytes,2,rep,name=own_gateways,json=ownGateways,proto3" json:"own_gateways,omitempty"`
+	Gateways    []*PlannedGateway `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// The peer's prefixes and what they are called here, and this cluster's and what the peer
+	// calls them.
+	Remote []*PlannedAlias `protobuf:"bytes,4,rep,name=remote,proto3" json:"remote,omitempty"`
+	Local  []*PlannedAlias `protobuf:"bytes,5,rep,name=local,proto3" json:"local,omitempty"`
+	// Where aliases come from.
+	AliasPool []string `protobuf:"bytes,6,rep,name=alias_pool,json=aliasPool,proto3" json:"alias_pool,omitempty"`
+	// What cannot work, and why; nothing if it can.
+	Refused []string `protobuf:"bytes,7,rep,name=refused,proto3" json:"refused,omitempty"`
+	// What is not known yet, or may not be as it was meant.
+	Warnings []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// The bytes of the largest packet that passes where the tunnel is up; 0 if that is not
+	// known.
+	Mtu           int32 `protobuf:"varint,9,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkPlan) Reset() {
+	*x = NetworkPlan{}
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkPlan) ProtoMessage() {}
+
+func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkPlan.ProtoReflect.Descriptor instead.
+func (*NetworkPlan) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *NetworkPlan) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *NetworkPlan) GetOwnGateways() []*PlannedGateway {
+	if x != nil {
+		return x.OwnGateways
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetGateways() []*PlannedGateway {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetRemote() []*PlannedAlias {
+	if x != nil {
+		return x.Remote
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetLocal() []*PlannedAlias {
+	if x != nil {
+		return x.Local
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetAliasPool() []string {
+	if x != nil {
+		return x.AliasPool
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *NetworkPlan) GetMtu() int32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+// PlannedGateway is a gateway.
+type PlannedGateway struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its node's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Where it can be dialled, best first.
+	Endpoints     []string `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedGateway) Reset() {
+	*x = PlannedGateway{}
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedGateway) ProtoMessage() {}
+
+func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedGateway.ProtoReflect.Descriptor instead.
+func (*PlannedGateway) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *PlannedGateway) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlannedGateway) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// PlannedAlias is a prefix and what it is called.
+type PlannedAlias struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The prefix.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Its alias; empty if it has none.
+	Alias string `protobuf:"bytes,2,opt,name=alias,proto3" json:"alias,omitempty"`
+	// Whether it has this alias already.
+	Stands        bool `protobuf:"varint,3,opt,name=stands,proto3" json:"stands,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedAlias) Reset() {
+	*x = PlannedAlias{}
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedAlias) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedAlias) ProtoMessage() {}
+
+func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedAlias.ProtoReflect.Descriptor instead.
+func (*PlannedAlias) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *PlannedAlias) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *PlannedAlias) GetAlias() string {
+	if x != nil {
+		return x.Alias
+	}
+	return ""
+}
+
+func (x *PlannedAlias) GetStands() bool {
+	if x != nil {
+		return x.Stands
+	}
+	return false
+}
+
 // ListContractsRequest asks for a page of contracts.
 type ListContractsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4418,7 +5165,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4430,7 +5177,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4443,7 +5190,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -4480,7 +5227,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4492,7 +5239,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4505,7 +5252,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -4533,7 +5280,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4545,7 +5292,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4558,7 +5305,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -4579,7 +5326,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4591,7 +5338,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4604,7 +5351,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -4627,7 +5374,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +5386,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +5399,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -4680,7 +5427,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4692,7 +5439,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4705,7 +5452,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -4730,7 +5477,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4742,7 +5489,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4755,7 +5502,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -4792,7 +5539,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4804,7 +5551,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4817,7 +5564,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -4872,7 +5619,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +5631,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +5644,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Usage) GetContract() string {
@@ -5000,7 +5747,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5012,7 +5759,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5025,7 +5772,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -5041,7 +5788,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5053,7 +5800,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5066,7 +5813,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -5438,7 +6185,61 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12?\n" +
 	"\radvertisement\x18\x03 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\x83\x01\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"7\n" +
+	"\x17GetNetworkStatusRequest\x12\x1c\n" +
+	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\"\x93\x01\n" +
+	"\x18GetNetworkStatusResponse\x12-\n" +
+	"\x05paths\x18\x01 \x03(\v2\x17.entente.v1.NetworkPathR\x05paths\x12-\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\x81\x02\n" +
+	"\vNetworkPath\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\agateway\x18\x03 \x01(\tR\agateway\x12\x1a\n" +
+	"\bendpoint\x18\x04 \x01(\tR\bendpoint\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x128\n" +
+	"\n" +
+	"round_trip\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12\x10\n" +
+	"\x03mtu\x18\a \x01(\x05R\x03mtu\x12\x18\n" +
+	"\astandby\x18\b \x01(\bR\astandby\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"\xa4\x02\n" +
+	"\vNetworkNode\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
+	"\tendpoints\x18\x03 \x03(\tR\tendpoints\x12\x1c\n" +
+	"\tannounced\x18\x04 \x03(\tR\tannounced\x12\x18\n" +
+	"\abackend\x18\x05 \x01(\tR\abackend\x12=\n" +
+	"\fobserve_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12\x1a\n" +
+	"\bproblems\x18\a \x03(\tR\bproblems\x126\n" +
+	"\bfindings\x18\b \x03(\v2\x1a.entente.v1.NetworkFindingR\bfindings\"v\n" +
+	"\x0eNetworkFinding\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"_\n" +
+	"\x12PlanNetworkRequest\x12\x1c\n" +
+	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12+\n" +
+	"\bprefixes\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\xe8\x01\x01R\bprefixes\"D\n" +
+	"\x13PlanNetworkResponse\x12-\n" +
+	"\x05plans\x18\x01 \x03(\v2\x17.entente.v1.NetworkPlanR\x05plans\"\xe1\x02\n" +
+	"\vNetworkPlan\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12=\n" +
+	"\fown_gateways\x18\x02 \x03(\v2\x1a.entente.v1.PlannedGatewayR\vownGateways\x126\n" +
+	"\bgateways\x18\x03 \x03(\v2\x1a.entente.v1.PlannedGatewayR\bgateways\x120\n" +
+	"\x06remote\x18\x04 \x03(\v2\x18.entente.v1.PlannedAliasR\x06remote\x12.\n" +
+	"\x05local\x18\x05 \x03(\v2\x18.entente.v1.PlannedAliasR\x05local\x12\x1d\n" +
+	"\n" +
+	"alias_pool\x18\x06 \x03(\tR\taliasPool\x12\x18\n" +
+	"\arefused\x18\a \x03(\tR\arefused\x12\x1a\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\x12\x10\n" +
+	"\x03mtu\x18\t \x01(\x05R\x03mtu\"B\n" +
+	"\x0ePlannedGateway\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tendpoints\x18\x02 \x03(\tR\tendpoints\"T\n" +
+	"\fPlannedAlias\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x16\n" +
+	"\x06stands\x18\x03 \x01(\bR\x06stands\"\x83\x01\n" +
 	"\x14ListContractsRequest\x12\x1c\n" +
 	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -5489,7 +6290,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x17RolloverIdentityRequest\"\xa6\x01\n" +
 	"\x18RolloverIdentityResponse\x12D\n" +
 	"\x10root_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12D\n" +
-	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xf3\x1b\n" +
+	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xd8\x1d\n" +
 	"\fAdminService\x12T\n" +
 	"\aGetInfo\x12\x1a.entente.v1.GetInfoRequest\x1a\x1b.entente.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/info\x12[\n" +
@@ -5518,7 +6319,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x15ApprovePeeringRequest\x12(.entente.v1.ApprovePeeringRequestRequest\x1a).entente.v1.ApprovePeeringRequestResponse\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=peers/*/requests/*}:approve\x12\x92\x01\n" +
 	"\x12DenyPeeringRequest\x12%.entente.v1.DenyPeeringRequestRequest\x1a&.entente.v1.DenyPeeringRequestResponse\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/{name=peers/*/requests/*}:deny\x12i\n" +
 	"\n" +
-	"TestPolicy\x12\x1d.entente.v1.TestPolicyRequest\x1a\x1e.entente.v1.TestPolicyResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/policies:test\x12k\n" +
+	"TestPolicy\x12\x1d.entente.v1.TestPolicyRequest\x1a\x1e.entente.v1.TestPolicyResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/policies:test\x12y\n" +
+	"\x10GetNetworkStatus\x12#.entente.v1.GetNetworkStatusRequest\x1a$.entente.v1.GetNetworkStatusResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12h\n" +
+	"\vPlanNetwork\x12\x1e.entente.v1.PlanNetworkRequest\x1a\x1f.entente.v1.PlanNetworkResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/network/plan\x12k\n" +
 	"\rListContracts\x12 .entente.v1.ListContractsRequest\x1a!.entente.v1.ListContractsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/contracts\x12\x86\x01\n" +
 	"\vGetContract\x12*.entente.v1.AdminServiceGetContractRequest\x1a+.entente.v1.AdminServiceGetContractResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/{name=contracts/*}\x12\xa5\x01\n" +
 	"\x11TerminateContract\x120.entente.v1.AdminServiceTerminateContractRequest\x1a1.entente.v1.AdminServiceTerminateContractResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/{name=contracts/*}:terminate\x12[\n" +
@@ -5546,7 +6349,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -5612,188 +6415,212 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*TestPolicyRequest)(nil),                     // 61: entente.v1.TestPolicyRequest
 	(*TestPolicyResponse)(nil),                    // 62: entente.v1.TestPolicyResponse
 	(*PolicyTest)(nil),                            // 63: entente.v1.PolicyTest
-	(*ListContractsRequest)(nil),                  // 64: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 65: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 66: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 67: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 68: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 69: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 70: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 71: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 72: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 73: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 74: entente.v1.RolloverIdentityResponse
-	nil,                                           // 75: entente.v1.Peer.LabelsEntry
-	nil,                                           // 76: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 77: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 78: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 79: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 80: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 81: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 82: entente.v1.Usage.StatedEntry
-	nil,                                           // 83: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 84: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 85: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 86: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 87: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 88: entente.v1.PriceList
-	(*Money)(nil),                                 // 89: entente.v1.Money
-	(*Advertisement)(nil),                         // 90: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 91: google.protobuf.FieldMask
+	(*GetNetworkStatusRequest)(nil),               // 64: entente.v1.GetNetworkStatusRequest
+	(*GetNetworkStatusResponse)(nil),              // 65: entente.v1.GetNetworkStatusResponse
+	(*NetworkPath)(nil),                           // 66: entente.v1.NetworkPath
+	(*NetworkNode)(nil),                           // 67: entente.v1.NetworkNode
+	(*NetworkFinding)(nil),                        // 68: entente.v1.NetworkFinding
+	(*PlanNetworkRequest)(nil),                    // 69: entente.v1.PlanNetworkRequest
+	(*PlanNetworkResponse)(nil),                   // 70: entente.v1.PlanNetworkResponse
+	(*NetworkPlan)(nil),                           // 71: entente.v1.NetworkPlan
+	(*PlannedGateway)(nil),                        // 72: entente.v1.PlannedGateway
+	(*PlannedAlias)(nil),                          // 73: entente.v1.PlannedAlias
+	(*ListContractsRequest)(nil),                  // 74: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 75: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 76: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 77: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 78: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 79: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 80: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 81: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 82: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 83: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 84: entente.v1.RolloverIdentityResponse
+	nil,                                           // 85: entente.v1.Peer.LabelsEntry
+	nil,                                           // 86: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 87: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 88: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 89: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 90: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 91: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 92: entente.v1.Usage.StatedEntry
+	nil,                                           // 93: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 94: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 95: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 96: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 97: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 98: entente.v1.PriceList
+	(*Money)(nil),                                 // 99: entente.v1.Money
+	(*Advertisement)(nil),                         // 100: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 101: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	84,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	94,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	84,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	94,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	85,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	75,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	95,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	85,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	84,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	84,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	86,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	86,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	84,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	87,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	87,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	84,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	84,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	88,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	84,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	84,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	86,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	76,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	77,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	84,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	84,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	94,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	94,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	96,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	96,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	94,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	97,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	97,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	94,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	94,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	98,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	94,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	94,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	96,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	86,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	87,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	94,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	94,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	9,   // 26: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	8,   // 27: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	84,  // 28: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
-	84,  // 29: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
-	84,  // 30: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	94,  // 28: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
+	94,  // 29: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
+	94,  // 30: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
 	1,   // 31: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 32: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	86,  // 33: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	84,  // 34: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	96,  // 33: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	94,  // 34: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 35: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	87,  // 36: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	86,  // 37: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	89,  // 38: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	78,  // 39: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	79,  // 40: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	90,  // 41: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	97,  // 36: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	96,  // 37: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	99,  // 38: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	88,  // 39: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	89,  // 40: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	100, // 41: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
 	26,  // 42: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
 	27,  // 43: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	84,  // 44: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	94,  // 44: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
 	32,  // 45: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	84,  // 46: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	84,  // 47: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	94,  // 46: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	94,  // 47: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 48: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 49: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 50: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 51: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	84,  // 52: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	87,  // 53: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	86,  // 54: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	89,  // 55: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	94,  // 52: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	97,  // 53: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	96,  // 54: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	99,  // 55: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
 	0,   // 56: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
 	45,  // 57: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
 	45,  // 58: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
 	45,  // 59: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	91,  // 60: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	101, // 60: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
 	45,  // 61: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	90,  // 62: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	87,  // 63: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	86,  // 64: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	89,  // 65: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	84,  // 66: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	80,  // 67: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	100, // 62: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	97,  // 63: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	96,  // 64: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	99,  // 65: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	94,  // 66: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	90,  // 67: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
 	54,  // 68: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	87,  // 69: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	86,  // 70: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	81,  // 71: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	89,  // 72: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	97,  // 69: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	96,  // 70: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	91,  // 71: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	99,  // 72: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
 	63,  // 73: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	90,  // 74: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	4,   // 75: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 76: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 77: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	72,  // 78: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	84,  // 79: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	84,  // 80: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	82,  // 81: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	83,  // 82: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	89,  // 83: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	89,  // 84: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	84,  // 85: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	84,  // 86: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	6,   // 87: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	10,  // 88: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	12,  // 89: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	14,  // 90: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	30,  // 91: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	33,  // 92: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	16,  // 93: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	35,  // 94: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	37,  // 95: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	39,  // 96: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	41,  // 97: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	43,  // 98: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	18,  // 99: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	46,  // 100: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	48,  // 101: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	50,  // 102: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	52,  // 103: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	55,  // 104: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	57,  // 105: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	59,  // 106: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	61,  // 107: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	64,  // 108: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	66,  // 109: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	68,  // 110: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	70,  // 111: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	73,  // 112: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	20,  // 113: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	22,  // 114: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	24,  // 115: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	28,  // 116: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	7,   // 117: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	11,  // 118: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	13,  // 119: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	15,  // 120: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	31,  // 121: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	34,  // 122: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	17,  // 123: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	36,  // 124: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	38,  // 125: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	40,  // 126: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	42,  // 127: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	44,  // 128: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	19,  // 129: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	47,  // 130: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	49,  // 131: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	51,  // 132: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	53,  // 133: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	56,  // 134: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	58,  // 135: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	60,  // 136: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	62,  // 137: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	65,  // 138: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	67,  // 139: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	69,  // 140: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	71,  // 141: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	74,  // 142: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	21,  // 143: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	23,  // 144: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	25,  // 145: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	29,  // 146: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	117, // [117:147] is the sub-list for method output_type
-	87,  // [87:117] is the sub-list for method input_type
-	87,  // [87:87] is the sub-list for extension type_name
-	87,  // [87:87] is the sub-list for extension extendee
-	0,   // [0:87] is the sub-list for field type_name
+	100, // 74: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	66,  // 75: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
+	67,  // 76: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
+	96,  // 77: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	94,  // 78: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
+	68,  // 79: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
+	71,  // 80: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
+	72,  // 81: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	72,  // 82: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	73,  // 83: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	73,  // 84: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	4,   // 85: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 86: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 87: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	82,  // 88: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	94,  // 89: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	94,  // 90: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	92,  // 91: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	93,  // 92: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	99,  // 93: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	99,  // 94: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	94,  // 95: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	94,  // 96: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	6,   // 97: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	10,  // 98: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	12,  // 99: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	14,  // 100: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	30,  // 101: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	33,  // 102: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	16,  // 103: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	35,  // 104: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	37,  // 105: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	39,  // 106: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	41,  // 107: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	43,  // 108: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	18,  // 109: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	46,  // 110: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	48,  // 111: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	50,  // 112: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	52,  // 113: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	55,  // 114: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	57,  // 115: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	59,  // 116: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	61,  // 117: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	64,  // 118: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	69,  // 119: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	74,  // 120: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	76,  // 121: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	78,  // 122: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	80,  // 123: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	83,  // 124: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	20,  // 125: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	22,  // 126: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	24,  // 127: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	28,  // 128: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	7,   // 129: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	11,  // 130: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	13,  // 131: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	15,  // 132: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	31,  // 133: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	34,  // 134: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	17,  // 135: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	36,  // 136: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	38,  // 137: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	40,  // 138: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	42,  // 139: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	44,  // 140: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	19,  // 141: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	47,  // 142: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	49,  // 143: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	51,  // 144: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	53,  // 145: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	56,  // 146: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	58,  // 147: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	60,  // 148: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	62,  // 149: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	65,  // 150: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	70,  // 151: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	75,  // 152: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	77,  // 153: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	79,  // 154: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	81,  // 155: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	84,  // 156: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	21,  // 157: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	23,  // 158: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	25,  // 159: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	29,  // 160: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	129, // [129:161] is the sub-list for method output_type
+	97,  // [97:129] is the sub-list for method input_type
+	97,  // [97:97] is the sub-list for extension type_name
+	97,  // [97:97] is the sub-list for extension extendee
+	0,   // [0:97] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -5808,7 +6635,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   84,
+			NumMessages:   94,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

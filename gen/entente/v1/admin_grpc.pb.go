@@ -40,6 +40,8 @@ const (
 	AdminService_ApprovePeeringRequest_FullMethodName = "/entente.v1.AdminService/ApprovePeeringRequest"
 	AdminService_DenyPeeringRequest_FullMethodName    = "/entente.v1.AdminService/DenyPeeringRequest"
 	AdminService_TestPolicy_FullMethodName            = "/entente.v1.AdminService/TestPolicy"
+	AdminService_GetNetworkStatus_FullMethodName      = "/entente.v1.AdminService/GetNetworkStatus"
+	AdminService_PlanNetwork_FullMethodName           = "/entente.v1.AdminService/PlanNetwork"
 	AdminService_ListContracts_FullMethodName         = "/entente.v1.AdminService/ListContracts"
 	AdminService_GetContract_FullMethodName           = "/entente.v1.AdminService/GetContract"
 	AdminService_TerminateContract_FullMethodName     = "/entente.v1.AdminService/TerminateContract"
@@ -162,6 +164,16 @@ type AdminServiceClient interface {
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	TestPolicy(ctx context.Context, in *TestPolicyRequest, opts ...grpc.CallOption) (*TestPolicyResponse, error)
+	// GetNetworkStatus tells how the nodes reach each other and the peers, and what is wrong on
+	// them. Permission: list foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	GetNetworkStatus(ctx context.Context, in *GetNetworkStatusRequest, opts ...grpc.CallOption) (*GetNetworkStatusResponse, error)
+	// PlanNetwork says what the network with a peer would be, and what of it cannot work:
+	// nothing is done. Permission: list foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	PlanNetwork(ctx context.Context, in *PlanNetworkRequest, opts ...grpc.CallOption) (*PlanNetworkResponse, error)
 	// ListContracts tells of the contracts, in both roles, those included that are
 	// over and still kept. Permission: list contracts.
 	ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error)
@@ -442,6 +454,26 @@ func (c *adminServiceClient) TestPolicy(ctx context.Context, in *TestPolicyReque
 	return out, nil
 }
 
+func (c *adminServiceClient) GetNetworkStatus(ctx context.Context, in *GetNetworkStatusRequest, opts ...grpc.CallOption) (*GetNetworkStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetNetworkStatusResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetNetworkStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) PlanNetwork(ctx context.Context, in *PlanNetworkRequest, opts ...grpc.CallOption) (*PlanNetworkResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanNetworkResponse)
+	err := c.cc.Invoke(ctx, AdminService_PlanNetwork_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListContractsResponse)
@@ -643,6 +675,16 @@ type AdminServiceServer interface {
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	TestPolicy(context.Context, *TestPolicyRequest) (*TestPolicyResponse, error)
+	// GetNetworkStatus tells how the nodes reach each other and the peers, and what is wrong on
+	// them. Permission: list foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	GetNetworkStatus(context.Context, *GetNetworkStatusRequest) (*GetNetworkStatusResponse, error)
+	// PlanNetwork says what the network with a peer would be, and what of it cannot work:
+	// nothing is done. Permission: list foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	PlanNetwork(context.Context, *PlanNetworkRequest) (*PlanNetworkResponse, error)
 	// ListContracts tells of the contracts, in both roles, those included that are
 	// over and still kept. Permission: list contracts.
 	ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error)
@@ -757,6 +799,12 @@ func (UnimplementedAdminServiceServer) DenyPeeringRequest(context.Context, *Deny
 }
 func (UnimplementedAdminServiceServer) TestPolicy(context.Context, *TestPolicyRequest) (*TestPolicyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TestPolicy not implemented")
+}
+func (UnimplementedAdminServiceServer) GetNetworkStatus(context.Context, *GetNetworkStatusRequest) (*GetNetworkStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNetworkStatus not implemented")
+}
+func (UnimplementedAdminServiceServer) PlanNetwork(context.Context, *PlanNetworkRequest) (*PlanNetworkResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanNetwork not implemented")
 }
 func (UnimplementedAdminServiceServer) ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListContracts not implemented")
@@ -1170,6 +1218,42 @@ func _AdminService_TestPolicy_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_GetNetworkStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNetworkStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetNetworkStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetNetworkStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetNetworkStatus(ctx, req.(*GetNetworkStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_PlanNetwork_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanNetworkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).PlanNetwork(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_PlanNetwork_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).PlanNetwork(ctx, req.(*PlanNetworkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListContracts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListContractsRequest)
 	if err := dec(in); err != nil {
@@ -1414,6 +1498,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TestPolicy",
 			Handler:    _AdminService_TestPolicy_Handler,
+		},
+		{
+			MethodName: "GetNetworkStatus",
+			Handler:    _AdminService_GetNetworkStatus_Handler,
+		},
+		{
+			MethodName: "PlanNetwork",
+			Handler:    _AdminService_PlanNetwork_Handler,
 		},
 		{
 			MethodName: "ListContracts",

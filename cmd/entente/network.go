@@ -1,0 +1,205 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) networkCommand() *cobra.Command {
+	return a.group(&cobra.Command{Use: "network", Short: "Show the network with peers, and what it would be"}, a.networkPlanCommand(), a.networkStatusCommand())
+}
+
+func (a *app) networkStatusCommand() *cobra.Command {
+	return a.command(&cobra.Command{
+		Use:   "status [PEER]",
+		Short: "Show how nodes reach peers, and what is wrong on them",
+		Long: `Show how nodes reach peers: from each gateway here that carries a peer's traffic, or
+would, to which gateway there, at which endpoint, and from the other nodes to the
+gateways, which is the peer "-". Then, what is wrong on the nodes: of their tunnels,
+and what ` + "`entente doctor network`" + ` finds. -o wide adds where the nodes can be dialled.
+
+States are by probes inside the tunnels: Up, Down, or Unknown where too few were
+sent, or the node was not heard of lately. The JSON output has paths and nodes.`,
+		Example: indent(`entente network status
+entente network status office -o wide
+entente network status --get paths[*].state`),
+	}, func(ctx context.Context, r *run) error {
+		req := &ententev1.GetNetworkStatusRequest{}
+		if len(r.argv) == 1 {
+			req.Peer = peerName(r.argv[0])
+		}
+		resp, err := r.admin.GetNetworkStatus(ctx, req)
+		if err != nil {
+			return r.call("read how the network is", err)
+		}
+		if r.output.Structured() {
+			return r.write(resp)
+		}
+		r.printNetworkStatus(resp)
+		return nil
+	}, printer.FormTable, printer.FormWide)
+}
+
+func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
+	if len(resp.GetPaths()) == 0 {
+		r.none("There is no tunnel.", "")
+	} else {
+		t := r.noted("PEER", "NODE", "GATEWAY", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
+		for _, p := range resp.GetPaths() {
+			rtt, mtu, use := "-", "-", "carries"
+			if p.GetRoundTrip() != nil {
+				rtt = p.GetRoundTrip().AsDuration().String()
+			}
+			if p.GetMtu() > 0 {
+				mtu = fmt.Sprint(p.GetMtu())
+			}
+			if p.GetStandby() {
+				use = "standby"
+			}
+			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
+		}
+		t.Flush()
+	}
+	if r.output.Form == printer.FormWide && len(resp.GetNodes()) > 0 {
+		_, _ = fmt.Fprintln(r.out)
+		t := r.table("NODE", "GATEWAY", "BACKEND", "DIALLED HERE", "TOLD TO PEERS")
+		for _, n := range resp.GetNodes() {
+			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
+		}
+		t.Flush()
+	}
+	r.printNodeTroubles(resp.GetNodes())
+	if resp.GetLeftOut() > 0 {
+		r.next("%d more paths and nodes are not shown.", resp.GetLeftOut())
+	}
+}
+
+// printNodeTroubles prints what is wrong on nodes.
+func (r *run) printNodeTroubles(nodes []*ententev1.NetworkNode) {
+	if !slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool { return len(n.GetProblems())+len(n.GetFindings()) > 0 }) {
+		return
+	}
+	_, _ = fmt.Fprintln(r.out)
+	t := r.noted("SEVERITY", "REASON", "NODE", "WHAT")
+	for _, n := range nodes {
+		for _, p := range n.GetProblems() {
+			t.Row("-", "Tunnel", n.GetName(), p)
+		}
+		for _, f := range n.GetFindings() {
+			t.Row(f.GetSeverity(), f.GetReason(), n.GetName(), f.GetMessage()+". To do: "+f.GetRemedy())
+		}
+	}
+	t.Flush()
+}
+
+func (a *app) networkPlanCommand() *cobra.Command {
+	var prefixes []string
+	cmd := a.command(&cobra.Command{
+		Use:   "plan [PEER]",
+		Short: "Show what the network with a peer would be, and what of it cannot work",
+		Long: `Show what the network with a peer would be, before anything of it is done: what its
+pod prefixes would be called here and from which pool, what it calls this cluster's,
+which gateways there are and where they can be dialled. Without PEER it is that of
+each peer, or with --prefix that of a cluster that is no peer yet and has these.
+
+It does as the agent does, and writes nothing. It exits with 3 if something cannot
+work, and says what and why.`,
+		Example: indent(`entente network plan
+entente network plan office
+entente network plan --prefix 10.244.0.0/16`),
+	}, func(ctx context.Context, r *run) error {
+		req := &ententev1.PlanNetworkRequest{Prefixes: prefixes}
+		switch {
+		case len(r.argv) == 1:
+			req.Peer = peerName(r.argv[0])
+		case len(prefixes) == 0:
+			req.Peer = peerName(format.AnyPeer)
+		}
+		resp, err := r.admin.PlanNetwork(ctx, req)
+		if err != nil {
+			return r.call("plan the network", err)
+		}
+		return r.printPlans(resp.GetPlans())
+	}, printer.FormTable)
+	cmd.Flags().StringSliceVar(&prefixes, "prefix", nil, "The pod `prefixes` of a peer that has told none yet")
+	return cmd
+}
+
+func (r *run) printPlans(plans []*ententev1.NetworkPlan) error {
+	switch {
+	case r.output.Structured() && len(r.argv) == 1 && len(plans) == 1:
+		if err := r.write(plans[0]); err != nil {
+			return err
+		}
+	case r.output.Structured() || len(plans) == 0:
+		if err := printList(r, plans, "No peers yet.", "Plan for one with:\n  entente network plan --prefix 10.244.0.0/16", nil); err != nil {
+			return err
+		}
+	default:
+		for i, p := range plans {
+			if i > 0 {
+				_, _ = fmt.Fprintln(r.out)
+			}
+			r.printPlan(p)
+		}
+	}
+	if slices.ContainsFunc(plans, func(p *ententev1.NetworkPlan) bool { return len(p.GetRefused()) > 0 }) {
+		return &codeError{exitUnhealthy, errors.New("it cannot work as planned")}
+	}
+	return nil
+}
+
+func (r *run) printPlan(p *ententev1.NetworkPlan) {
+	t := r.table()
+	t.Row("Peer", cmp.Or(format.Short(p.GetPeer()), "one that is not known yet"))
+	t.Row("Alias pool", strings.Join(p.GetAliasPool(), ", "))
+	if p.GetMtu() > 0 {
+		t.Row("MTU", fmt.Sprint(p.GetMtu()))
+	}
+	t.Flush()
+	aliases := func(title, called string, list []*ententev1.PlannedAlias, none string) {
+		t := r.table()
+		for _, a := range list {
+			now := "would be "
+			if a.GetStands() {
+				now = "is "
+			}
+			text := now + a.GetAlias() + " " + called
+			if a.GetAlias() == "" {
+				text = none
+			}
+			t.Row("  "+a.GetPrefix(), text)
+		}
+		t.FlushUnder(title)
+	}
+	aliases("Its prefixes", "here", p.GetRemote(), "gets no alias")
+	aliases("Our prefixes", "there", p.GetLocal(), "is not named by the peer yet")
+	gateways := func(title string, list []*ententev1.PlannedGateway) {
+		t := r.table()
+		for _, g := range list {
+			t.Row("  "+g.GetName(), cmp.Or(strings.Join(g.GetEndpoints(), ", "), "cannot be dialled: it dials"))
+		}
+		t.FlushUnder(title)
+	}
+	gateways("Our gateways, as it is told", p.GetOwnGateways())
+	gateways("Its gateways", p.GetGateways())
+	lines := func(title string, list []string) {
+		t := r.noted()
+		for _, text := range list {
+			t.Row("  " + text)
+		}
+		t.FlushUnder(title)
+	}
+	lines("Cannot work", p.GetRefused())
+	lines("To know", p.GetWarnings())
+}

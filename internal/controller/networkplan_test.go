@@ -1,0 +1,166 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+func planned(name string, endpoints ...string) []peering.PlannedGateway {
+	return []peering.PlannedGateway{{Name: name, Endpoints: endpoints}}
+}
+
+func TestWhatTheNetworkWouldBe(t *testing.T) {
+	t.Parallel()
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	theirs := []v1alpha1.Gateway{{Name: "p1", PublicKey: "k", Overlay: "fd00::1", Endpoints: []string{"198.51.100.7:51820"}}}
+	told := &v1alpha1.PeerNetwork{
+		Gateways: theirs, Prefixes: []string{"10.200.0.0/16"}, Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "198.19.0.0/16"}},
+	}
+	base := func() networkInput {
+		return networkInput{
+			peer: &v1alpha1.ForeignCluster{}, local: prefixes("10.200.0.0/16"), pool: prefixes("198.18.0.0/15"), own: planned("gw1", "192.0.2.1:51820"),
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*networkInput)
+		remote []peering.PlannedAlias
+		local  string
+		// refused and warnings are parts of the texts, in their order.
+		refused, warnings []string
+	}{
+		"a cluster of which nothing is known": {change: func(*networkInput) {}, warnings: []string{"--prefix"}},
+		"prefixes that are assumed": {
+			change: func(in *networkInput) { in.assumed = []string{"10.200.0.0/16"} },
+			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16"}},
+		},
+		"a peer that told everything": {
+			change: func(in *networkInput) {
+				in.peer.Status.Network = told.DeepCopy()
+				in.have = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16"}}
+			},
+			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16", Stands: true}}, local: "198.19.0.0/16",
+		},
+		"a pool of which others have what it needs": {
+			change: func(in *networkInput) {
+				in.assumed, in.taken = []string{"10.200.0.0/16"}, prefixes("198.18.0.0/16", "198.19.0.0/16")
+			},
+			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16"}}, refused: []string{"10.200.0.0/16"},
+		},
+		"more than a peer's share, and a family without a pool": {
+			change: func(in *networkInput) { in.assumed = []string{"10.0.0.0/12", "fd00::/48"} },
+			remote: []peering.PlannedAlias{{Prefix: "10.0.0.0/12"}, {Prefix: "fd00::/48"}}, refused: []string{"10.0.0.0/12", "fd00::/48"},
+		},
+		"a pool inside a network of this cluster": {
+			change:   func(in *networkInput) { in.assumed, in.taken = []string{"10.200.0.0/16"}, prefixes("198.0.0.0/8") },
+			remote:   []peering.PlannedAlias{{Prefix: "10.200.0.0/16"}},
+			refused:  []string{"10.200.0.0/16"},
+			warnings: []string{"198.18.0.0/15: it lies in 198.0.0.0/8"},
+		},
+		"no gateway and no pods": {
+			change: func(in *networkInput) { in.own, in.local, in.assumed = nil, nil, []string{"10.1.0.0/16"} },
+			remote: []peering.PlannedAlias{{Prefix: "10.1.0.0/16", Alias: "198.18.0.0/16"}}, refused: []string{"no pod prefixes", "no node is a gateway"},
+		},
+		"endpoints that were configured in vain, and prefixes beyond what a peer is told": {
+			change: func(in *networkInput) {
+				in.own[0].Problems, in.omitted, in.assumed = []string{"two keys"}, 3, []string{"10.1.0.0/16"}
+			},
+			remote: []peering.PlannedAlias{{Prefix: "10.1.0.0/16", Alias: "198.18.0.0/16"}}, warnings: []string{"3 pod prefixes", "two keys"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := base()
+			test.change(&in)
+			r := &Peers{AliasPool: in.pool, Allocate: tunnel.Allocate}
+			in.allocate = r.allocate
+			before := in.peer.DeepCopy()
+			got := planNetwork(in)
+			if diff := cmp.Diff(test.remote, got.Remote); diff != "" {
+				t.Errorf("the peer's prefixes (-want +got):\n%s", diff)
+			}
+			if len(got.Local) > 0 && got.Local[0].Alias != test.local {
+				t.Errorf("ours would be %q there, want %q", got.Local[0].Alias, test.local)
+			}
+			if diff := cmp.Diff(before, in.peer); diff != "" {
+				t.Errorf("planning changed the peer (-want +got):\n%s", diff)
+			}
+			for what, texts := range map[string][2][]string{"refused": {test.refused, got.Refused}, "warnings": {test.warnings, got.Warnings}} {
+				if len(texts[0]) != len(texts[1]) {
+					t.Errorf("%s: %q, want %d", what, texts[1], len(texts[0]))
+					continue
+				}
+				for i, part := range texts[0] {
+					if !strings.Contains(texts[1][i], part) {
+						t.Errorf("%s: %q does not tell of %q", what, texts[1][i], part)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestWhetherGatewaysCanFindEachOther(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		own, theirs      []peering.PlannedGateway
+		refused, warning string
+	}{
+		"either can be dialled":         {own: planned("a", "192.0.2.1:1"), theirs: planned("b", "198.51.100.1:1")},
+		"one can":                       {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "198.51.100.1:1")},
+		"a name may be anything":        {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "gw.example.com:1")},
+		"nobody is known there":         {own: planned("a", "192.0.2.1:1")},
+		"nobody is known, and private":  {own: planned("a", "10.0.0.1:1", "[fd00::1]:1"), warning: "private addresses only"},
+		"nobody is known, and none":     {own: planned("a"), warning: "no endpoint"},
+		"both private":                  {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "100.64.0.1:1"), warning: "works in one network"},
+		"neither has one":               {own: planned("a"), theirs: planned("b"), refused: "neither side"},
+		"each of another family":        {own: planned("a", "192.0.2.1:1"), theirs: planned("b", "[2001:db8::1]:1"), refused: "IPv6 ones only"},
+		"one has both families":         {own: planned("a", "192.0.2.1:1", "[2001:db8::2]:1"), theirs: planned("b", "[2001:db8::1]:1")},
+		"no gateway here":               {theirs: planned("b", "198.51.100.1:1"), refused: "no node is a gateway"},
+		"one side has none, other does": {own: planned("a"), theirs: planned("b", "198.51.100.1:1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused, warning := dialling(test.own, test.theirs)
+			if !strings.Contains(refused, test.refused) || (refused != "") != (test.refused != "") || !strings.Contains(warning, test.warning) || (warning != "") != (test.warning != "") {
+				t.Errorf("refused %q, warning %q", refused, warning)
+			}
+		})
+	}
+}
+
+// What is planned for a peer that told everything is what the tunnel is then given.
+func TestAPlanIsWhatIsDone(t *testing.T) {
+	t.Parallel()
+	pool := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fdd7:585b:e300::/40")}
+	r := &Peers{AliasPool: pool, Allocate: tunnel.Allocate}
+	for i := range 50 {
+		told := []string{fmt.Sprintf("10.%d.0.0/%d", i, 16+i%8), fmt.Sprintf("fd00:%x::/%d", i+1, 48+i%16)}
+		fc := &v1alpha1.ForeignCluster{}
+		fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: told, Gateways: []v1alpha1.Gateway{{Name: "g"}}}
+		taken := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i), 0}), 24)}
+		plan := planNetwork(networkInput{peer: fc, pool: pool, taken: taken, allocate: r.allocate, local: taken, own: planned("gw1", "192.0.2.1:1")})
+		done, err := PlanAliases(nil, told, pool, taken, r.allocate)
+		if (err != nil) != (len(plan.Refused) > 0) {
+			t.Fatalf("refused %q, done with %v", plan.Refused, err)
+		}
+		for _, a := range done {
+			if !slices.ContainsFunc(plan.Remote, func(p peering.PlannedAlias) bool { return p.Prefix == a.Prefix && p.Alias == a.Alias }) {
+				t.Fatalf("%+v was not planned: %+v", a, plan.Remote)
+			}
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func TestNetworkStatusTellsWorstFirstAndNotAll(t *testing.T) {
+	t.Parallel()
+	fresh := metav1.NewTime(epoch)
+	peer := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "o"}}
+	gateway := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "gw1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "me", Gateway: true, Endpoints: []string{"gw1.example.com:51820"}}}
+	gateway.Status = v1alpha1.FabricNodeStatus{ObservedAt: fresh, Endpoints: []string{"10.0.0.1:51820"}, Paths: []v1alpha1.FabricPath{
+		{PeerID: "o", Node: "p1", State: "Up", Endpoint: "192.0.2.1:1", RoundTripMicroseconds: 900, MTU: 1400}, {PeerID: "gone", Node: "x", State: "Up"},
+	}}
+	silent := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "me"}}
+	silent.Status = v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch.Add(-time.Hour)), Paths: []v1alpha1.FabricPath{{PeerID: "me", Node: "gw1", State: "Up", RoundTripMicroseconds: 5}}}
+	got := networkStatus([]v1alpha1.FabricNode{gateway, silent}, []v1alpha1.ForeignCluster{peer}, "", epoch)
+	if n := got.GetNodes(); len(n) != 2 || n[0].GetName() != "w1" || len(n[0].GetProblems()) != 1 || n[1].GetAnnounced()[0] != "gw1.example.com:51820" {
+		t.Errorf("nodes are %v", n)
+	}
+	p := got.GetPaths()
+	if len(p) != 3 || p[0].GetPeer() != "" || p[0].GetGateway() != "x" || p[1].GetState() != "Unknown" || p[1].GetRoundTrip() != nil ||
+		p[2].GetPeer() != "peers/office" || p[2].GetRoundTrip().AsDuration() != 900*time.Microsecond || p[2].GetMtu() != 1400 {
+		t.Errorf("paths are %v", p)
+	}
+	if one := networkStatus([]v1alpha1.FabricNode{gateway, silent}, []v1alpha1.ForeignCluster{peer}, "o", epoch); len(one.GetPaths()) != 1 || len(one.GetNodes()) != 2 {
+		t.Errorf("of one peer: %v", one)
+	}
+	var many []v1alpha1.FabricNode
+	for i := range MaxNetworkNodes + 7 {
+		n := *gateway.DeepCopy()
+		n.Name, n.Status.Paths = fmt.Sprintf("n%04d", i), nil
+		for range 5 {
+			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "o", State: "Up"})
+		}
+		many = append(many, n)
+	}
+	many[MaxNetworkNodes+6].Status.Paths[0].State = "Down"
+	got = networkStatus(many, nil, "", epoch)
+	if len(got.GetNodes()) != MaxNetworkNodes || len(got.GetPaths()) != MaxNetworkPaths || got.GetLeftOut() != 7+5*(MaxNetworkNodes+7)-MaxNetworkPaths {
+		t.Errorf("%d nodes and %d paths, and %d left out", len(got.GetNodes()), len(got.GetPaths()), got.GetLeftOut())
+	}
+	down := false
+	for _, p := range got.GetPaths() {
+		down = down || p.GetState() == "Down"
+	}
+	if !down {
+		t.Error("the path that is down is left out")
+	}
+}
+
+func TestNetworksArePlanned(t *testing.T) {
+	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)), peerObject("lab", strings.Repeat("b", 32)))
+	c := a.alice(t)
+	resp, err := c.PlanNetwork(t.Context(), &ententev1.PlanNetworkRequest{Peer: "peers/-", Prefixes: []string{"10.0.0.0/16", "fd00:0::/48", "fd00::/48"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range resp.GetPlans() {
+		got = append(got, fmt.Sprint(p.GetPeer(), len(p.GetRemote()), p.GetOwnGateways()[0].GetEndpoints(), p.GetRefused()))
+	}
+	if diff := cmp.Diff([]string{"peers/lab2 [192.0.2.1:51820] []", "peers/office2 [192.0.2.1:51820] [it cannot]"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if resp, err := c.PlanNetwork(t.Context(), &ententev1.PlanNetworkRequest{Prefixes: []string{"10.0.0.0/16"}}); err != nil || len(resp.GetPlans()) != 1 || resp.GetPlans()[0].GetPeer() != "" {
+		t.Errorf("a cluster that is no peer: %v, %v", resp, err)
+	}
+	for name, tc := range map[string]struct {
+		req  *ententev1.PlanNetworkRequest
+		want peering.Reason
+	}{
+		"an unknown peer":         {&ententev1.PlanNetworkRequest{Peer: "peers/nobody"}, peering.ReasonPeerUnknown},
+		"no prefix":               {&ententev1.PlanNetworkRequest{Prefixes: []string{"hello"}}, peering.ReasonRequestInvalid},
+		"an address in a network": {&ententev1.PlanNetworkRequest{Prefixes: []string{"10.0.0.1/8"}}, peering.ReasonRequestInvalid},
+		"too many":                {&ententev1.PlanNetworkRequest{Prefixes: slices.Repeat([]string{"10.0.0.0/16"}, 17)}, peering.ReasonRequestInvalid},
+	} {
+		if _, err := c.PlanNetwork(t.Context(), tc.req); wire.ReasonOf(err) != tc.want {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+	if _, err := c.GetNetworkStatus(t.Context(), &ententev1.GetNetworkStatusRequest{Peer: "peers/nobody"}); wire.ReasonOf(err) != peering.ReasonPeerUnknown {
+		t.Errorf("the status of an unknown peer: %v", err)
+	}
+	if _, err := c.GetNetworkStatus(t.Context(), &ententev1.GetNetworkStatusRequest{Peer: "peers/office"}); err != nil {
+		t.Error(err)
+	}
+}
