@@ -164,3 +164,27 @@ func TestAPlanIsWhatIsDone(t *testing.T) {
 		}
 	}
 }
+
+func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
+	t.Parallel()
+	contract := v1alpha1.Contract{Spec: v1alpha1.ContractSpec{Network: v1alpha1.NetworkTunnel}}
+	contract.Status.Phase = peering.PhaseActive.String()
+	node := v1alpha1.FabricNode{Spec: v1alpha1.FabricNodeSpec{Gateway: true}}
+	node.Name, node.Status.ObservedAt.Time = "gw1", now
+	node.Status.Paths = []v1alpha1.FabricPath{{PeerID: "peer", State: "Down", Message: "probes were lost"}}
+	node.Status.Preflight = &v1alpha1.FabricPreflight{Findings: []v1alpha1.FabricFinding{
+		{Reason: "Slow", Severity: "Warning"}, {Reason: "ForwardDropped", Severity: "Error", Message: "the firewall drops it", Remedy: "allow it"},
+	}}
+	s := PeerSnapshot{
+		Peer: &v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{ClusterID: "peer"}}, Now: now,
+		Contracts: []v1alpha1.Contract{contract}, FabricNodes: []v1alpha1.FabricNode{node},
+	}
+	const finding = "node gw1: the firewall drops it (ForwardDropped): allow it; see `entente doctor network`"
+	if c := network(s); c.Reason != "ProbesLost" || c.Message != finding+"; probes were lost" {
+		t.Errorf("while it is down: %s: %s", c.Reason, c.Message)
+	}
+	s.FabricNodes[0].Status.Paths[0].State = "Up"
+	if c := network(s); c.Reason != "ProbesAnswered" || strings.Contains(c.Message, "ForwardDropped") {
+		t.Errorf("while it is up: %s: %s", c.Reason, c.Message)
+	}
+}

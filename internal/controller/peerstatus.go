@@ -397,7 +397,7 @@ func network(v PeerSnapshot) metav1.Condition {
 			case "Down":
 				reason = "ProbesLost"
 			}
-			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{p.Message, v.TunnelLacks})))
+			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{blockedBy(&n), p.Message, v.TunnelLacks})))
 		}
 	}
 	switch {
@@ -411,6 +411,19 @@ func network(v PeerSnapshot) metav1.Condition {
 		return store.Condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
 	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
+}
+
+// blockedBy is what on a node keeps the packets of tunnels from passing, by its own check.
+func blockedBy(n *v1alpha1.FabricNode) string {
+	if n.Status.Preflight == nil {
+		return ""
+	}
+	for _, f := range n.Status.Preflight.Findings {
+		if f.Severity == "Error" {
+			return fmt.Sprintf("node %s: %s (%s): %s; see `entente doctor network`", n.Name, f.Message, f.Reason, f.Remedy)
+		}
+	}
+	return ""
 }
 
 // someOf names the first nodes of a list, and says how many more there are.

@@ -61,6 +61,21 @@ func TestNetworkStatusTellsWorstFirstAndNotAll(t *testing.T) {
 	}
 }
 
+func TestBlockedNodesAreOneProblem(t *testing.T) {
+	t.Parallel()
+	with := func(findings ...v1alpha1.FabricFinding) v1alpha1.FabricNode {
+		return v1alpha1.FabricNode{Status: v1alpha1.FabricNodeStatus{Preflight: &v1alpha1.FabricPreflight{Findings: findings}}}
+	}
+	drop, port, warn := v1alpha1.FabricFinding{Reason: "Drop", Severity: "Error"}, v1alpha1.FabricFinding{Reason: "Port", Severity: "Error"}, v1alpha1.FabricFinding{Reason: "Warn", Severity: "Warning"}
+	if got := blockedNodes([]v1alpha1.FabricNode{{}, with(warn), with()}); got != "" {
+		t.Errorf("without errors: %q", got)
+	}
+	want := "nodes on which packets of tunnels do not pass: 2 (Drop, Port): see `entente doctor network`"
+	if got := blockedNodes([]v1alpha1.FabricNode{with(port, drop), with(drop, warn), with(warn)}); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestNetworksArePlanned(t *testing.T) {
 	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)), peerObject("lab", strings.Repeat("b", 32)))
 	c := a.alice(t)

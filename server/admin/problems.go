@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -110,11 +111,46 @@ func (v *view) nodeProblems(say func(format string, args ...any)) {
 			say("node %s: its fabric was last heard of at %s: look at its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
 		}
 	}
+	if text := blockedNodes(v.nodes); text != "" {
+		say("%s", text)
+	}
 	for i := range v.lans {
 		for _, p := range v.lans[i].Status.Problems {
 			say("node %s: discovery on its LANs: %s", v.lans[i].Name, p)
 		}
 	}
+}
+
+// blockedNodes is one line of the nodes on which something keeps the packets of tunnels from
+// passing, apart from the tunnels themselves; empty if there are none.
+func blockedNodes(nodes []v1alpha1.FabricNode) string {
+	blocked, reasons := 0, []string{}
+	for i := range nodes {
+		if nodes[i].Status.Preflight == nil {
+			continue
+		}
+		wrong := false
+		for _, f := range nodes[i].Status.Preflight.Findings {
+			if f.Severity != "Error" {
+				continue
+			}
+			if wrong = true; !slices.Contains(reasons, f.Reason) {
+				reasons = append(reasons, f.Reason)
+			}
+		}
+		if wrong {
+			blocked++
+		}
+	}
+	if blocked == 0 {
+		return ""
+	}
+	slices.Sort(reasons)
+	more := ""
+	if n := len(reasons) - maxAlike; n > 0 {
+		reasons, more = reasons[:maxAlike], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("nodes on which packets of tunnels do not pass: %d (%s%s): see `entente doctor network`", blocked, strings.Join(reasons, ", "), more)
 }
 
 // policyProblem returns why a policy cannot peer by itself, with clusters that discovery finds

@@ -4518,8 +4518,9 @@ type NetworkPath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME; empty for the way to a gateway of this cluster.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The node here, and the gateway at the other end.
-	Node    string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The node here.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The gateway at the other end.
 	Gateway string `protobuf:"bytes,3,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The endpoint in use; empty if there is none.
 	Endpoint string `protobuf:"bytes,4,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
@@ -4638,8 +4639,9 @@ type NetworkNode struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether it is a gateway.
 	Gateway bool `protobuf:"varint,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// Where the nodes of this cluster dial it, and where other clusters are told to.
+	// Where the nodes of this cluster dial it.
 	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// Where other clusters are told to dial it.
 	Announced []string `protobuf:"bytes,4,rep,name=announced,proto3" json:"announced,omitempty"`
 	// What carries its tunnels: kernel or userspace.
 	Backend string `protobuf:"bytes,5,opt,name=backend,proto3" json:"backend,omitempty"`
@@ -4918,13 +4920,14 @@ type NetworkPlan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME; empty for a cluster that is no peer yet.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// This cluster's gateways, and those that the peer names.
+	// This cluster's gateways.
 	OwnGateways []*PlannedGateway `protobuf:"bytes,2,rep,name=own_gateways,json=ownGateways,proto3" json:"own_gateways,omitempty"`
-	Gateways    []*PlannedGateway `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	// The peer's prefixes and what they are called here, and this cluster's and what the peer
-	// calls them.
+	// Those that the peer names.
+	Gateways []*PlannedGateway `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// The peer's prefixes and what they are called here.
 	Remote []*PlannedAlias `protobuf:"bytes,4,rep,name=remote,proto3" json:"remote,omitempty"`
-	Local  []*PlannedAlias `protobuf:"bytes,5,rep,name=local,proto3" json:"local,omitempty"`
+	// This cluster's prefixes and what the peer calls them.
+	Local []*PlannedAlias `protobuf:"bytes,5,rep,name=local,proto3" json:"local,omitempty"`
 	// Where aliases come from.
 	AliasPool []string `protobuf:"bytes,6,rep,name=alias_pool,json=aliasPool,proto3" json:"alias_pool,omitempty"`
 	// What cannot work, and why; nothing if it can.
