@@ -330,7 +330,7 @@ func (c *fakeCluster) PlanNetwork(_ context.Context, r *ententev1.PlanNetworkReq
 			Peer: "peers/lab", OwnGateways: own, AliasPool: pool,
 			Remote:  []*ententev1.PlannedAlias{{Prefix: "10.0.0.0/12"}},
 			Local:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16"}},
-			Refused: []string{"alias for the peer's prefix 10.0.0.0/12: widen --alias-pool"}, Warnings: []string{"no alias can be taken from fdd7:585b:e300::/40"},
+			Refused: []string{"alias for the peer's prefix 10.0.0.0/12: widen --alias-pool"}, Warnings: []string{"no alias can be taken from the pool's fdd7:585b:e300::/40: it lies in fdd7:585b::/32, which is in use; name another pool with network.aliasPool"},
 		},
 		{
 			Peer: "peers/provider", OwnGateways: own, AliasPool: pool, Mtu: 1400,

@@ -194,7 +194,7 @@ func (r *run) printPlan(p *ententev1.NetworkPlan) {
 	gateways("Our gateways, as it is told", p.GetOwnGateways())
 	gateways("Its gateways", p.GetGateways())
 	lines := func(title string, list []string) {
-		t := r.noted()
+		t := r.table()
 		for _, text := range list {
 			t.Row("  " + text)
 		}
