@@ -335,7 +335,7 @@ func (f *Fabric) findPods(p *pass, d *Desired) []netip.Prefix {
 	}
 	d.Nodes = slices.Clone(d.Nodes)
 	d.Nodes[self].PodCIDRs = pods
-	p.status.PodCIDRs = pods
+	p.status.PodCIDRs = append([]netip.Prefix{}, pods...) // not nil: it has looked
 	return pods
 }
 

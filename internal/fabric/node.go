@@ -285,8 +285,15 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 		return fmt.Errorf("fabric node %s: %w", n.cfg.Node, err)
 	}
 	patch := client.MergeFrom(fn.DeepCopy())
+	// What this process has not found out yet is as the one before it said: other nodes go by it
+	// while a fabric is restarted.
 	if status.Preflight == nil {
-		status.Preflight = fn.Status.Preflight // of the process before this one
+		status.Preflight = fn.Status.Preflight
+	}
+	if observed.PodCIDRs == nil {
+		if status.PodCIDRs = fn.Status.PodCIDRs; status.PodCIDRs == nil {
+			status.PodCIDRs = own.Spec.PodCIDRs
+		}
 	}
 	fn.Status = status
 	fn.Status.ObservedAt = metav1.Now()

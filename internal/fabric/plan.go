@@ -148,13 +148,10 @@ func Mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
 // NodeStatus returns what a FabricNode says of a fabric: all but the time.
 func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	status := v1alpha1.FabricNodeStatus{
-		Endpoints: nodeEndpoints(own, s.ListenPort), PodCIDRs: own.Spec.PodCIDRs, Backend: string(s.Backend),
+		Endpoints: nodeEndpoints(own, s.ListenPort), Backend: string(s.Backend),
 	}
-	if s.PodCIDRs != nil {
-		status.PodCIDRs = nil
-		for _, p := range s.PodCIDRs {
-			status.PodCIDRs = append(status.PodCIDRs, p.String())
-		}
+	for _, p := range s.PodCIDRs {
+		status.PodCIDRs = append(status.PodCIDRs, p.String())
 	}
 	if s.PublicKey != (tunnel.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()

@@ -89,6 +89,49 @@ func TestANodeReportsItsFindings(t *testing.T) {
 	})
 }
 
+// Other nodes drop what a peer's tunnel brings from addresses that are not a node's pods: a fabric
+// that begins anew keeps what the one before it learned until it has looked itself.
+func TestPodCIDRsAreKeptUntilTheFabricLooked(t *testing.T) {
+	t.Parallel()
+	assigned, learned := []string{"10.200.1.0/24"}, []string{"10.244.7.0/26", "10.244.9.3/32"}
+	for name, c := range map[string]struct {
+		before []string
+		saw    []netip.Prefix
+		want   []string
+	}{
+		"not looked, none before":    {nil, nil, assigned},
+		"not looked, learned before": {learned, nil, learned},
+		"looked and found none":      {learned, []netip.Prefix{}, nil},
+		"looked and found others":    {learned, prefixList("10.244.8.0/26"), []string{"10.244.8.0/26"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: assigned}}
+			fn := fabricNode("a", "me", keyA, true)
+			fn.Status.PodCIDRs = c.before
+			objects := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(own, &fn).WithStatusSubresource(&v1alpha1.FabricNode{}).Build()
+			status := reporting(51820)
+			status.PodCIDRs = c.saw
+			n := &node{
+				cfg:    Config{Node: "a", Log: slog.New(slog.DiscardHandler)},
+				fabric: &reports{status: status}, client: objects,
+				checks: checks{observe: func(preflight.Fabric) preflight.Observed { return preflight.Observed{Tun: true} }},
+			}
+			var last v1alpha1.FabricNodeStatus
+			if err := n.writeStatus(t.Context(), &last, true); err != nil {
+				t.Fatal(err)
+			}
+			var now v1alpha1.FabricNode
+			if err := objects.Get(t.Context(), client.ObjectKey{Name: "a"}, &now); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, now.Status.PodCIDRs); diff != "" {
+				t.Errorf("pods' prefixes (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestANodeIsCheckedByWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	own := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: []string{"10.200.1.0/24"}}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
