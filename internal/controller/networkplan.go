@@ -136,7 +136,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	for _, g := range in.own {
 		out.Warnings = append(out.Warnings, g.Problems...)
 	}
-	out.Warnings = joinedOnce(out.Warnings)
+	out.Warnings = distinct(out.Warnings)
 	refused, warning := dialling(in.own, out.Theirs)
 	if refused != "" {
 		out.Refused = append(out.Refused, refused)
@@ -147,7 +147,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	return out
 }
 
-func joinedOnce(texts []string) (out []string) {
+func distinct(texts []string) (out []string) {
 	for _, t := range texts {
 		if !slices.Contains(out, t) {
 			out = append(out, t)

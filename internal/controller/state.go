@@ -122,12 +122,8 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 		if !n.Spec.Gateway || err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
 			continue
 		}
-		endpoints := n.Spec.Endpoints
-		if len(endpoints) == 0 { // the moment before the agent chose
-			endpoints = n.Status.Endpoints
-		}
 		network.Gateways = append(network.Gateways, peering.Gateway{
-			Name: n.Name, PublicKey: [32]byte(key), Endpoints: endpoints, Overlay: overlay,
+			Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Spec.Endpoints, Overlay: overlay,
 		})
 	}
 	var err error
