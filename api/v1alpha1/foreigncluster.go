@@ -126,6 +126,20 @@ const (
 	// ConditionImpostor: discovery says of a cluster that is not trusted what holds of
 	// another one that is. It is absent otherwise.
 	ConditionImpostor = "Impostor"
+	// ConditionCertificateValid: the root certificate of a trusted peer lasts.
+	ConditionCertificateValid = "CertificateValid"
+)
+
+// Reasons of conditions of a ForeignCluster that tools tell apart.
+const (
+	// ReasonNoTunnelWanted: Network is False because no tunnel is due.
+	ReasonNoTunnelWanted = "NotWanted"
+	// ReasonNoContract: Offloading is False because no contract is in force.
+	ReasonNoContract = "NoContract"
+	// ReasonClocksDiffer: Connected is True, and the clocks are too far apart.
+	ReasonClocksDiffer = "ClocksDiffer"
+	// ReasonRootEndsSoon: CertificateValid is True, and will not be in 30 days.
+	ReasonRootEndsSoon = "RootEndsSoon"
 )
 
 // ForeignClusterStatus is what is so.

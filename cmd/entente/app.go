@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -24,8 +23,8 @@ type app struct {
 	out, errOut io.Writer
 	// connect reaches the agent of a cluster.
 	connect func(ctx context.Context, target target) (*cluster, error)
-	// fabricNodes reads what the nodes of a cluster report.
-	fabricNodes func(ctx context.Context, target target) ([]v1alpha1.FabricNode, error)
+	// reported reads what the resources of a cluster tell.
+	reported func(ctx context.Context, target target) (reported, error)
 	// interactive says that somebody is there to answer.
 	interactive bool
 	// watched says that errOut is a terminal, which somebody reads; redraw, that a

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,16 +36,16 @@ func TestDoctorListsWhatNodesFound(t *testing.T) {
 	small := v1alpha1.FabricFinding{Reason: "UnderlayMTUTooSmall", Severity: "Warning", Message: "the way to other clusters passes packets of 1300 bytes", Remedy: "raise the MTU"}
 	maybe := v1alpha1.FabricFinding{Reason: "HostRoutingByEBPF", Severity: "Info", Message: "Cilium runs here", Remedy: "if it does, set bpf.hostLegacyRouting=true"}
 
-	w.fabricNodes = []v1alpha1.FabricNode{checkedNode("node-a"), checkedNode("node-b")}
+	w.is.nodes = []v1alpha1.FabricNode{checkedNode("node-a"), checkedNode("node-b")}
 	golden(t, "doctor", w, []string{"doctor"}, []string{"doctor", "network", "-o", "json"})
-	w.fabricNodes = []v1alpha1.FabricNode{checkedNode("node-a", maybe)}
+	w.is.nodes = []v1alpha1.FabricNode{checkedNode("node-a", maybe)}
 	golden(t, "doctor-info", w, []string{"doctor", "network"}, []string{"doctor", "--get", "healthy"})
-	w.fabricNodes = []v1alpha1.FabricNode{checkedNode("node-b", small, maybe), checkedNode("node-a", taken, maybe)}
+	w.is.nodes = []v1alpha1.FabricNode{checkedNode("node-b", small, maybe), checkedNode("node-a", taken, maybe)}
 	for i := range 6 {
-		w.fabricNodes = append(w.fabricNodes, checkedNode(fmt.Sprintf("pool-%d", i), taken))
+		w.is.nodes = append(w.is.nodes, checkedNode(fmt.Sprintf("pool-%d", i), taken))
 	}
 	golden(t, "doctor-findings", w, []string{"doctor", "network"}, []string{"doctor", "network", "--get", "findings[*].reason"}, []string{"doctor", "--get", "findings[0]", "-o", "yaml"})
-	w.fabricNodes = nil
+	w.is.nodes = nil
 	golden(t, "doctor-nothing", w, []string{"doctor", "network"}, []string{"doctor", "network", "-o", "yaml"}, []string{"doctor", "storage"}, []string{"doctor", "network", "storage"})
 }
 
@@ -61,18 +63,19 @@ func TestDoctorTellsOfNodesThatWereNotChecked(t *testing.T) {
 	} {
 		n := checkedNode("node-a")
 		tc.change(&n)
-		found := networkFindings([]v1alpha1.FabricNode{n}, epoch)
+		found := networkFindings(reported{nodes: []v1alpha1.FabricNode{n}}, epoch)
 		if tc.want == "" && len(found) > 0 || tc.want != "" && (len(found) != 1 || found[0].Reason != "NotChecked" || !strings.Contains(found[0].Message, tc.want)) {
 			t.Errorf("%s: found %+v, want %q", name, found, tc.want)
 		}
 	}
 }
 
-// It asks the API server for FabricNodes and for nothing else.
-func TestDoctorReadsFabricNodesAlone(t *testing.T) {
-	pages := []v1alpha1.FabricNodeList{
-		{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
-		{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
+// It asks the API server for FabricNodes and ForeignClusters, and for nothing else.
+func TestDoctorReadsNodesAndPeersAlone(t *testing.T) {
+	pages := map[string]any{
+		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
+		"fabricnodesmore": v1alpha1.FabricNodeList{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
+		"foreignclusters": v1alpha1.ForeignClusterList{Items: []v1alpha1.ForeignCluster{trustedPeer("office")}},
 	}
 	var refuse *metav1.Status
 	var asked []string
@@ -84,7 +87,7 @@ func TestDoctorReadsFabricNodesAlone(t *testing.T) {
 			_ = json.NewEncoder(rw).Encode(refuse)
 			return
 		}
-		_ = json.NewEncoder(rw).Encode(pages[map[string]int{"more": 1}[req.URL.Query().Get("continue")]])
+		_ = json.NewEncoder(rw).Encode(pages[path.Base(req.URL.Path)+req.URL.Query().Get("continue")])
 	}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "config")
@@ -95,14 +98,13 @@ func TestDoctorReadsFabricNodesAlone(t *testing.T) {
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.KubeConfig = &file
 	local := target{label: "local", flags: flags}
-	nodes, err := listFabricNodes(t.Context(), local)
-	if err != nil || len(nodes) != 2 || nodes[1].Name != "node-b" || nodes[0].Status.Preflight == nil {
-		t.Fatalf("%v, %+v", err, nodes)
+	is, err := reportOf(t.Context(), local)
+	if err != nil || len(is.nodes) != 2 || is.nodes[1].Name != "node-b" || is.nodes[0].Status.Preflight == nil || len(is.peers) != 1 || is.peers[0].Name != "office" {
+		t.Fatalf("%v, %+v", err, is)
 	}
-	for _, call := range asked {
-		if call != "GET /apis/entente.dev/v1alpha1/fabricnodes" {
-			t.Errorf("asked for %s", call)
-		}
+	const api = "GET /apis/entente.dev/v1alpha1/"
+	if want := []string{api + "fabricnodes", api + "fabricnodes", api + "foreignclusters"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
 	}
 	for reason, tc := range map[metav1.StatusReason]struct {
 		code int32
@@ -112,7 +114,7 @@ func TestDoctorReadsFabricNodesAlone(t *testing.T) {
 		metav1.StatusReasonNotFound:  {http.StatusNotFound, "next: install Entente in this cluster"},
 	} {
 		refuse = &metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: tc.code, Message: "no"}
-		if _, err := listFabricNodes(t.Context(), local); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := reportOf(t.Context(), local); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", reason, err, tc.want)
 		}
 	}
@@ -120,5 +122,67 @@ func TestDoctorReadsFabricNodesAlone(t *testing.T) {
 	w.unreadable = errors.New("no API server")
 	if _, errOut, code := w.run(t, "", "doctor"); code != exitError || !strings.Contains(errOut, "no API server") {
 		t.Errorf("exit %d: %s", code, errOut)
+	}
+}
+
+// trustedPeer is a peer of which all is well, but for what the conditions say.
+func trustedPeer(name string, conditions ...metav1.Condition) v1alpha1.ForeignCluster {
+	fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "id-of-" + name, TrustBundle: "roots"}}
+	for _, kind := range []string{"Trusted", "Connected", "Network", "Offloading", "CertificateValid"} {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Fine"}
+		if i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind }); i >= 0 {
+			c = conditions[i]
+		}
+		fc.Status.Conditions = append(fc.Status.Conditions, c)
+	}
+	return fc
+}
+
+func TestDoctorListsWaysAndPeersThatDoNotWork(t *testing.T) {
+	w := newWorld()
+	node := checkedNode("node-a")
+	node.Status.Paths = []v1alpha1.FabricPath{
+		{PeerID: "id-of-office", Node: "edge-1", State: "Up"},
+		{PeerID: "id-of-office", Node: "edge-2", State: "Unknown", Message: "no probe was answered yet"},
+		{PeerID: "id-of-office", Node: "edge-3", State: "Down", Standby: true, Message: "probes to gateway edge-3 at 192.0.2.3:51820 were lost since 2026-03-01T11:00:00Z"},
+		{PeerID: "id-of-lab", Node: "lab-1", State: "Down", Message: "probes to gateway lab-1 at 192.0.2.9:51820 were lost since 2026-03-01T11:00:00Z"},
+		{PeerID: "home", Node: "node-b", State: "Down", Message: "probes to gateway node-b were lost"},
+	}
+	node.Status.Problems = []string{"translate tables: no such device"}
+	lost := metav1.Condition{Type: "Connected", Status: metav1.ConditionFalse, Reason: "NoSession", Message: "dial 192.0.2.9:7443: connection refused"}
+	down := metav1.Condition{Type: "Network", Status: metav1.ConditionFalse, Reason: "ProbesLost", Message: "probes were lost"}
+	w.is = reported{nodes: []v1alpha1.FabricNode{node}, peers: []v1alpha1.ForeignCluster{trustedPeer("lab", lost, down), trustedPeer("office")}}
+	golden(t, "doctor-peers", w, []string{"doctor"}, []string{"doctor", "network"}, []string{"doctor", "peers"}, []string{"doctor", "peers", "-o", "json"})
+}
+
+func TestPeerFindings(t *testing.T) {
+	no := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason}
+	}
+	yes := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason}
+	}
+	for name, tc := range map[string]struct {
+		peer v1alpha1.ForeignCluster
+		want string
+	}{
+		"all is well":             {trustedPeer("p"), ""},
+		"nothing is agreed":       {trustedPeer("p", no("Network", "NotWanted"), no("Offloading", "NoContract")), ""},
+		"not trusted by it":       {trustedPeer("p", no("Trusted", "NotTrustedByPeer"), no("Connected", "NoSession")), "Error NotTrustedByPeer"},
+		"clocks differ":           {trustedPeer("p", yes("Connected", "ClocksDiffer")), "Warning ClocksDiffer"},
+		"root ends soon":          {trustedPeer("p", yes("CertificateValid", "RootEndsSoon")), "Warning RootEndsSoon"},
+		"root ended, and no node": {trustedPeer("p", no("CertificateValid", "RootEnded"), no("Offloading", "PeerLost")), "Error RootEnded, Error PeerLost"},
+		"fabric is silent":        {trustedPeer("p", metav1.Condition{Type: "Network", Status: metav1.ConditionUnknown, Reason: "FabricSilent"}), "Warning FabricSilent"},
+		"the agent never looked":  {v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "roots"}}, "Warning NotChecked, Warning NotChecked, Warning NotChecked, Warning NotChecked"},
+		"found by discovery":      {v1alpha1.ForeignCluster{}, ""},
+		"claims to be another":    {v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{yes("Impostor", "IDDiffers")}}}, "Warning IDDiffers"},
+	} {
+		var got []string
+		for _, f := range peerFindings(&tc.peer) {
+			got = append(got, f.Severity+" "+f.Reason)
+		}
+		if text := strings.Join(got, ", "); text != tc.want {
+			t.Errorf("%s: %q, want %q", name, text, tc.want)
+		}
 	}
 }

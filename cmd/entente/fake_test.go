@@ -18,7 +18,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
@@ -90,8 +89,8 @@ type world struct {
 	published []*ententev1.DNSPublication
 	// fabricNodes is what the nodes of the local cluster report, unreadable why that cannot
 	// be read.
-	fabricNodes []v1alpha1.FabricNode
-	unreadable  error
+	is         reported
+	unreadable error
 	// domains is where they look for others.
 	domains []*ententev1.DNSDomain
 }
@@ -372,9 +371,9 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 		in: strings.NewReader(input), out: &stdout, errOut: &stderr,
 		interactive: input != "", width: 100,
 		watched: w.terminal, redraw: w.terminal, colour: w.terminal, colourErr: w.terminal,
-		connect:     func(_ context.Context, target target) (*cluster, error) { return w.connect(t, target) },
-		fabricNodes: func(context.Context, target) ([]v1alpha1.FabricNode, error) { return w.fabricNodes, w.unreadable },
-		now:         func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.clock },
+		connect:  func(_ context.Context, target target) (*cluster, error) { return w.connect(t, target) },
+		reported: func(context.Context, target) (reported, error) { return w.is, w.unreadable },
+		now:      func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.clock },
 	}
 	// Time in the world passes only here: a command that waits for ever times out
 	// at once.

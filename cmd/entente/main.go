@@ -28,7 +28,7 @@ func main() {
 	a := &app{
 		in: os.Stdin, out: os.Stdout, errOut: os.Stderr,
 		connect:     connectCluster,
-		fabricNodes: listFabricNodes,
+		reported:    reportOf,
 		interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(errOut),
 		watched:     term.IsTerminal(errOut),
 		redraw:      term.IsTerminal(errOut) && smart,

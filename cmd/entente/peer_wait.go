@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -85,7 +86,7 @@ func (p *peeringRun) network(ctx context.Context) error {
 		wanted, unwanted := true, time.Time{}
 		err := p.progress.await(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
-			if format.ConditionOf(peer, "Network").GetReason() == "NotWanted" {
+			if format.ConditionOf(peer, "Network").GetReason() == v1alpha1.ReasonNoTunnelWanted {
 				// It may be the word of before the contract.
 				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.settles(&unwanted)
 				return !wanted, "the tunnel to be made", nil

@@ -239,7 +239,7 @@ func networkOf(fc *v1alpha1.ForeignCluster) vk.Network {
 		return vk.Network{Wanted: true}
 	}
 	return vk.Network{
-		Wanted: c.Reason != controller.ReasonNoTunnelWanted,
+		Wanted: c.Reason != v1alpha1.ReasonNoTunnelWanted,
 		Up:     c.Status == metav1.ConditionTrue, Known: c.Status != metav1.ConditionUnknown,
 		Reason: c.Reason, Message: c.Message,
 	}

@@ -159,7 +159,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 			t.Parallel()
 			got, text := map[string]metav1.ConditionStatus{}, ""
 			for _, c := range PeerConditions(tc.view) {
-				if c.Type == ConditionCertificateValid {
+				if c.Type == v1alpha1.ConditionCertificateValid {
 					continue // it needs a real bundle
 				}
 				got[c.Type] = c.Status

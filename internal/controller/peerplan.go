@@ -91,7 +91,7 @@ func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelS
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	if s.Peer.Spec.TrustBundle == "" {
-		meta.RemoveStatusCondition(&status.Conditions, ConditionCertificateValid)
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionCertificateValid)
 	}
 	return *status
 }

@@ -244,15 +244,12 @@ func connected(v PeerSnapshot) metav1.Condition {
 		if s.Up.ClockSkew < 0 {
 			ahead = "behind"
 		}
-		return store.Condition(kind, metav1.ConditionTrue, "ClocksDiffer", fmt.Sprintf(
+		return store.Condition(kind, metav1.ConditionTrue, v1alpha1.ReasonClocksDiffer, fmt.Sprintf(
 			"a session with the peer's agent is up, but its clock is %s %s this cluster's: set the clocks right, or certificates and contracts will be taken for expired or not yet valid",
 			s.Up.ClockSkew.Abs().Round(time.Second), ahead))
 	}
 	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
 }
-
-// ConditionCertificateValid says whether the root certificate of a trusted peer lasts.
-const ConditionCertificateValid = "CertificateValid"
 
 // certificateValid judges the peer's newest root. Its leaf certificates live for
 // hours by design and are renewed without anybody's doing; one that was not shows
@@ -261,7 +258,7 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	const day = 24 * time.Hour
 	b, err := identity.ReadBundlePEM(peering.ClusterID(v.Peer.Spec.ClusterID), []byte(v.Peer.Spec.TrustBundle))
 	if err != nil {
-		return store.Condition(ConditionCertificateValid, metav1.ConditionFalse, "BundleInvalid",
+		return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionFalse, "BundleInvalid",
 			fmt.Sprintf("spec.trustBundle cannot be read: %s; join again with a new token", err))
 	}
 	ends := b.Roots[0].NotAfter
@@ -269,16 +266,16 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	text := "the peer's root certificate ends at " + ends.UTC().Format(time.RFC3339)
 	const todo = ": have `entente identity rollover` run there"
 	if left <= 0 {
-		return store.Condition(ConditionCertificateValid, metav1.ConditionFalse, "RootEnded",
+		return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionFalse, "RootEnded",
 			strings.Replace(text, "ends", "ended", 1)+todo+", then join again")
 	}
 	for _, limit := range []time.Duration{day, 7 * day, 30 * day} {
 		if left < limit {
-			return store.Condition(ConditionCertificateValid, metav1.ConditionTrue, "RootEndsSoon",
+			return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionTrue, v1alpha1.ReasonRootEndsSoon,
 				fmt.Sprintf("%s, in less than %d days%s", text, limit/day, todo))
 		}
 	}
-	return store.Condition(ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
+	return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
 }
 
 // sessionStatus is a session as the status shows it: nothing in it changes with
@@ -354,14 +351,10 @@ func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 	return out
 }
 
-// ReasonNoTunnelWanted is the reason of a Network condition that says no tunnel is
-// due, rather than that it does not work.
-const ReasonNoTunnelWanted = "NotWanted"
-
 func network(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionNetwork
 	if !slices.ContainsFunc(v.Contracts, wantsTunnel) {
-		return store.Condition(kind, metav1.ConditionFalse, ReasonNoTunnelWanted, "no contract in force wants a tunnel")
+		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNoTunnelWanted, "no contract in force wants a tunnel")
 	}
 	if v.TunnelWaits != "" {
 		return store.Condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
@@ -472,7 +465,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	if trusted(v).Status != metav1.ConditionTrue {
 		next = "trust comes first, and the condition Trusted says what it waits for"
 	}
-	return store.Condition(kind, metav1.ConditionFalse, "NoContract", "no contract is in force: "+next)
+	return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNoContract, "no contract is in force: "+next)
 }
 
 // ConditionNodeReady says whether the virtual node of a consumer's Contract takes pods.

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// networkFindings is what is wrong on nodes and on their ways to gateways. A node that has
+// not said of late that nothing is, counts as one that was not checked.
+func networkFindings(is reported, now time.Time) []finding {
+	var found []finding
+	add := func(node, reason, severity, message, remedy string) {
+		found = append(found, finding{Area: areaNetwork, Node: node, Reason: reason, Severity: severity, Message: message, Remedy: remedy})
+	}
+	unchecked := func(node, message string) {
+		add(node, "NotChecked", severityWarning, message, "look at the pods of DaemonSet entente-fabric: kubectl -n entente-system describe pods")
+	}
+	if len(is.nodes) == 0 {
+		unchecked("", "no node has reported: there is no FabricNode")
+	}
+	for i := range is.nodes {
+		n := &is.nodes[i]
+		switch seen := n.Status.ObservedAt; {
+		case seen.IsZero():
+			unchecked(n.Name, "its fabric has not reported yet")
+		case now.Sub(seen.Time) > fabricFresh:
+			unchecked(n.Name, "its fabric has not reported since "+seen.UTC().Format(time.RFC3339)+", so what it found may be out of date")
+		case n.Status.Preflight == nil:
+			unchecked(n.Name, "its fabric reports, and has not checked the node: it just started, or is older than this command")
+		}
+		if n.Status.Preflight != nil {
+			for _, f := range n.Status.Preflight.Findings {
+				add(n.Name, f.Reason, f.Severity, f.Message, f.Remedy)
+			}
+		}
+		found = append(found, pathFindings(n, is.peers)...)
+		for _, problem := range n.Status.Problems {
+			add(n.Name, "TunnelProblem", severityWarning, problem, "see `entente network status`")
+		}
+	}
+	return found
+}
+
+// pathFindings is the ways from a node to gateways that pass no packets.
+func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []finding {
+	var found []finding
+	for _, p := range n.Status.Paths {
+		if p.State != "Down" {
+			continue
+		}
+		f := finding{
+			Area: areaNetwork, Node: n.Name, Reason: "PathDown", Severity: severityError, Message: p.Message,
+			Remedy: "see that UDP passes between the two nodes both ways, and what `entente doctor` says of the node at the other end",
+		}
+		for i := range peers {
+			if peers[i].Spec.ClusterID == p.PeerID {
+				f.Peer = peers[i].Name
+			}
+		}
+		if p.Standby {
+			f.Reason, f.Severity = "StandbyDown", severityWarning
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// peerFindings is what is wrong with a known cluster, by the conditions that the agent
+// wrote: with one that is trusted here, or that claims to be one that is. Of a hop that
+// cannot be before another one is, nothing is said.
+func peerFindings(fc *v1alpha1.ForeignCluster) []finding {
+	var found []finding
+	add := func(c *metav1.Condition, severity string) {
+		found = append(found, finding{
+			Area: areaPeers, Peer: fc.Name, Reason: c.Reason, Severity: severity, Message: strings.TrimSuffix(c.Message, "."),
+			Remedy: "see `entente info peer " + fc.Name + "`",
+		})
+	}
+	condition := func(kind string) *metav1.Condition {
+		i := slices.IndexFunc(fc.Status.Conditions, func(c metav1.Condition) bool { return c.Type == kind })
+		if i < 0 {
+			return &metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotChecked", Message: "the agent has not said yet how " + strings.ToLower(kind) + " is"}
+		}
+		return &fc.Status.Conditions[i]
+	}
+	if c := condition(v1alpha1.ConditionImpostor); c.Status == metav1.ConditionTrue {
+		add(c, severityWarning)
+	}
+	if fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
+		return found
+	}
+	if c := condition(v1alpha1.ConditionCertificateValid); c.Status == metav1.ConditionFalse {
+		add(c, severityError)
+	} else if c.Reason == v1alpha1.ReasonRootEndsSoon {
+		add(c, severityWarning)
+	}
+	for _, kind := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork, v1alpha1.ConditionOffloading} {
+		switch c := condition(kind); {
+		case c.Reason == v1alpha1.ReasonClocksDiffer:
+			add(c, severityWarning)
+		case c.Status == metav1.ConditionTrue, c.Reason == v1alpha1.ReasonNoTunnelWanted, c.Reason == v1alpha1.ReasonNoContract:
+		case c.Status == metav1.ConditionUnknown:
+			add(c, severityWarning)
+		default:
+			add(c, severityError)
+			if kind == v1alpha1.ConditionTrusted {
+				return found
+			}
+		}
+	}
+	return found
+}
