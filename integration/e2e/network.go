@@ -288,6 +288,22 @@ func (s *Side) ListenOnNode(ctx context.Context, network, address string) (net.L
 	return l, err
 }
 
+// ListenPacketOnNode listens for packets at an address in the network namespace of the
+// cluster's node.
+func (s *Side) ListenPacketOnNode(ctx context.Context, network, address string) (net.PacketConn, error) {
+	file, err := s.nodeNetwork(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var c net.PacketConn
+	err = inNetwork(file, func() error {
+		var err error
+		c, err = new(net.ListenConfig).ListenPacket(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
 // InNetworkOf runs a command of this machine in the network namespace of the pod that has
 // an address, on the cluster's node.
 func (s *Side) InNetworkOf(ctx context.Context, address string, argv ...string) (string, error) {
