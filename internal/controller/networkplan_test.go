@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -184,7 +186,27 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 		t.Errorf("while it is down: %s: %s", c.Reason, c.Message)
 	}
 	s.FabricNodes[0].Status.Paths[0].State = "Up"
-	if c := network(s); c.Reason != "ProbesAnswered" || strings.Contains(c.Message, "ForwardDropped") {
-		t.Errorf("while it is up: %s: %s", c.Reason, c.Message)
+	if c := network(s); c.Status != metav1.ConditionFalse || c.Reason != "NodeBlocked" || !strings.HasPrefix(c.Message, finding) {
+		t.Errorf("while probes of a node that stops its pods' packets are answered: %s: %s", c.Reason, c.Message)
+	}
+	s.FabricNodes[0].Status.Preflight.Findings[1].Reason = "PortTaken"
+	if c := network(s); c.Reason != "ProbesAnswered" || strings.Contains(c.Message, "firewall") {
+		t.Errorf("while probes are answered, with a finding that stops nothing: %s: %s", c.Reason, c.Message)
+	}
+	worker := *s.FabricNodes[0].DeepCopy()
+	worker.Name, worker.Spec.Gateway, worker.Status.Preflight.Findings[1].Reason = "worker", false, "ForwardingDisabled"
+	s.FabricNodes = append(s.FabricNodes, worker)
+	if c := network(s); c.Reason != "ProbesAnswered" || !strings.Contains(c.Message, "pods on worker are cut off by what their nodes found") {
+		t.Errorf("while another node stops its pods' packets: %s: %s", c.Reason, c.Message)
+	}
+}
+
+// What stops pods' packets is what nodes find.
+func TestBlockingFindingsExist(t *testing.T) {
+	t.Parallel()
+	for _, reason := range blocking {
+		if !slices.Contains(preflight.Reasons(), preflight.Reason(reason)) {
+			t.Errorf("nodes find no %s", reason)
+		}
 	}
 }

@@ -379,18 +379,23 @@ func network(v PeerSnapshot) metav1.Condition {
 			if p.PeerID != v.Peer.Spec.ClusterID || p.Standby {
 				continue
 			}
-			reason := "Probing"
-			switch p.State {
-			case "Up":
+			reason, blocked := "Probing", blockedBy(&n)
+			switch {
+			case p.State == "Up" && stopsPods(&n):
+				reason = "NodeBlocked"
+			case p.State == "Up":
 				text := fmt.Sprintf("probes through the tunnel of node %s are answered", n.Name)
 				if len(lost) > 0 {
 					text += fmt.Sprintf("; pods on %s are cut off: probes from there to node %s are lost", someOf(lost), n.Name)
 				}
+				if stopped := stopped(v.FabricNodes, lost); len(stopped) > 0 {
+					text += fmt.Sprintf("; pods on %s are cut off by what their nodes found: see `entente doctor network`", someOf(stopped))
+				}
 				return store.Condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{text, v.TunnelLacks}))
-			case "Down":
+			case p.State == "Down":
 				reason = "ProbesLost"
 			}
-			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{blockedBy(&n), p.Message, v.TunnelLacks})))
+			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{blocked, p.Message, v.TunnelLacks})))
 		}
 	}
 	switch {
@@ -408,15 +413,38 @@ func network(v PeerSnapshot) metav1.Condition {
 
 // blockedBy is what on a node keeps the packets of tunnels from passing, by its own check.
 func blockedBy(n *v1alpha1.FabricNode) string {
-	if n.Status.Preflight == nil {
-		return ""
-	}
-	for _, f := range n.Status.Preflight.Findings {
-		if f.Severity == "Error" {
-			return fmt.Sprintf("node %s: %s (%s): %s; see `entente doctor network`", n.Name, f.Message, f.Reason, f.Remedy)
-		}
+	for _, f := range errorsOf(n) {
+		return fmt.Sprintf("node %s: %s (%s): %s; see `entente doctor network`", n.Name, f.Message, f.Reason, f.Remedy)
 	}
 	return ""
+}
+
+// errorsOf is what a node found that keeps packets from passing, worst first.
+func errorsOf(n *v1alpha1.FabricNode) []v1alpha1.FabricFinding {
+	if n.Status.Preflight == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(n.Status.Preflight.Findings), func(f v1alpha1.FabricFinding) bool { return f.Severity != "Error" })
+}
+
+// blocking are the findings by which nothing passes between a node's pods and the tunnel,
+// though what the node sends by itself, such as probes, does.
+var blocking = []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
+
+// stopsPods says whether a node found one of those.
+func stopsPods(n *v1alpha1.FabricNode) bool {
+	return slices.ContainsFunc(errorsOf(n), func(f v1alpha1.FabricFinding) bool { return slices.Contains(blocking, f.Reason) })
+}
+
+// stopped are the nodes that found one of those, but for some.
+func stopped(nodes []v1alpha1.FabricNode, but []string) []string {
+	var out []string
+	for i := range nodes {
+		if stopsPods(&nodes[i]) && !slices.Contains(but, nodes[i].Name) {
+			out = append(out, nodes[i].Name)
+		}
+	}
+	return out
 }
 
 // someOf names the first nodes of a list, and says how many more there are.

@@ -11,8 +11,8 @@ const (
 	// that is told, and conflictEnds after how long it is not any more.
 	conflictLasts = 90 * time.Second
 	conflictEnds  = 5 * time.Minute
-	// preflightEvery is how often a node checks itself at most, unless its device changed.
-	preflightEvery = 20 * time.Second
+	// preflightEvery is how often a node checks itself, and at once if its device changed.
+	preflightEvery = 10 * time.Second
 	// maxLANConflicts is how many such are told.
 	maxLANConflicts = 8
 )

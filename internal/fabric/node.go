@@ -238,6 +238,8 @@ func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {
 func (n *node) report(ctx context.Context) error {
 	every := time.NewTicker(nodeStatusEvery)
 	defer every.Stop()
+	check := time.NewTicker(preflightEvery)
+	defer check.Stop()
 	var last v1alpha1.FabricNodeStatus
 	for force := true; ; {
 		err := n.writeStatus(ctx, &last, force)
@@ -258,6 +260,7 @@ func (n *node) report(ctx context.Context) error {
 			return nil
 		case <-every.C:
 			force = true
+		case <-check.C:
 		case <-n.fabric.Changed():
 		}
 	}
