@@ -41,7 +41,7 @@ both if it is left out.
 network is what on the nodes keeps packets of tunnels from passing, as a firewall that
 is closed, a VPN that takes the routes, or a port that somebody has, and which ways to
 gateways of peers pass no packets. The nodes check themselves, before there is any peer
-and each 10 s. peers is what is wrong with the peers that this cluster trusts, or that
+and each 5 s. peers is what is wrong with the peers that this cluster trusts, or that
 claim to be one of them, as the agent said last.
 
 It exits with 3 if there are findings, other than of the severity Info. It only reads

@@ -60,8 +60,7 @@ func frozen(name, reason, part string, side func(*e2e.World) *e2e.Side) fault {
 	}, func(context.Context, *e2e.World) error { return thaw() }}
 }
 
-// settings are faults of the node at home, those of what is between the clusters follow in
-// [faultsOfTheWay]. What is off by default on a node of the lab is turned on, and back.
+// faultsOfTheNode are those of the node at home.
 func faultsOfTheNode() []fault {
 	serviceCIDR := `apiVersion: networking.k8s.io/v1
 kind: ServiceCIDR
@@ -85,7 +84,7 @@ spec: {cidrs: [198.18.0.0/20]}
 		},
 		{
 			"a VPN takes what goes to peers", "AliasesDiverted",
-			onNode("ip route add unreachable default table 7120; ip rule add not fwmark 0x1bd00 lookup 7120 priority 110"),
+			onNode("ip route add unreachable 198.16.0.0/12 table 7120; ip rule add not fwmark 0x1bd00 lookup 7120 priority 110"),
 			onNode("ip rule del priority 110; ip route flush table 7120"),
 		},
 		{"a route into the alias pool", "RouteOverlap", onNode("ip link add faulty0 type dummy; ip link set faulty0 up; ip route add 198.19.0.0/24 dev faulty0"), onNode("ip link del faulty0")},

@@ -12,7 +12,7 @@ const (
 	conflictLasts = 90 * time.Second
 	conflictEnds  = 5 * time.Minute
 	// preflightEvery is how often a node checks itself, and at once if its device changed.
-	preflightEvery = 10 * time.Second
+	preflightEvery = 5 * time.Second
 	// maxLANConflicts is how many such are told.
 	maxLANConflicts = 8
 )
