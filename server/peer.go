@@ -72,13 +72,13 @@ type Peer struct {
 	standing *standing
 }
 
-// NewPeer returns a server that serves nothing yet.
-func NewPeer(cfg PeerConfig) (*Peer, error) {
+// withDefaults checks a configuration and fills in what it leaves out.
+func (cfg PeerConfig) withDefaults() (PeerConfig, error) {
 	if cfg.Credentials == nil || cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Offers == nil || cfg.Sessions == nil {
-		return nil, errors.New("peer server: Credentials, Trusted, Trust, Negotiator, Offers and Sessions are required")
+		return cfg, errors.New("peer server: Credentials, Trusted, Trust, Negotiator, Offers and Sessions are required")
 	}
 	if _, err := peering.ParseClusterID(string(cfg.Self)); err != nil {
-		return nil, fmt.Errorf("peer server: own ID: %w", err)
+		return cfg, fmt.Errorf("peer server: own ID: %w", err)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -88,6 +88,15 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	}
 	if cfg.Keepalive <= 0 {
 		cfg.Keepalive = PeerKeepalive
+	}
+	return cfg, nil
+}
+
+// NewPeer returns a server that serves nothing yet.
+func NewPeer(cfg PeerConfig) (*Peer, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	validate, err := middleware.Validated(protovalidate.WithFilter(protovalidate.FilterFunc(middleware.IgnoreUnknownValues)))
 	if err != nil {

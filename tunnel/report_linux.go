@@ -50,7 +50,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 		seen := f.prober.look(w.Overlay)
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, PublicKey: w.PublicKey, State: seen.state, Since: seen.since,
-			RTT: seen.path.RTT(), MTU: seen.search.MTU(),
+			RTT: seen.path.RTT(), MTU: seen.search.MTU(), LargeLost: seen.state == PathUp && seen.search.Blocked(),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
 		if p.device != nil {
@@ -90,7 +90,7 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	switch {
 	case q.State == PathUp && !seen.path.Answers(p.now) && p.now.Sub(seen.path.LastAnswer()) > fabricReturns:
 		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.path.LastAnswer().UTC().Format(time.RFC3339))
-	case q.State == PathUp && seen.search.Blocked():
+	case q.LargeLost:
 		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: the network between has to pass %d bytes of UDP, or fragments", minMTU, q.Node, minMTU+wireGuardOverhead)
 	case q.State != PathDown:
 		return ""

@@ -147,6 +147,10 @@ type FabricPath struct {
 	// mtu is the size in bytes of the packets that pass the tunnel there and back.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
+	// largePacketsLost says that the tunnel is up and packets of 1280 bytes, which IPv6
+	// requires, do not pass it.
+	// +optional
+	LargePacketsLost bool `json:"largePacketsLost,omitempty"`
 	// endpoint is the peer's endpoint in use.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`

@@ -146,6 +146,7 @@ func TestDoctorListsWaysAndPeersThatDoNotWork(t *testing.T) {
 		{PeerID: "id-of-office", Node: "edge-2", State: "Unknown", Message: "no probe was answered yet"},
 		{PeerID: "id-of-office", Node: "edge-3", State: "Down", Standby: true, Message: "probes to gateway edge-3 at 192.0.2.3:51820 were lost since 2026-03-01T11:00:00Z"},
 		{PeerID: "id-of-lab", Node: "lab-1", State: "Down", Message: "probes to gateway lab-1 at 192.0.2.9:51820 were lost since 2026-03-01T11:00:00Z"},
+		{PeerID: "id-of-lab", Node: "lab-2", State: "Up", LargePacketsLost: true, Message: "packets of 1280 bytes do not pass the tunnel to lab-2 though small ones do"},
 		{PeerID: "home", Node: "node-b", State: "Down", Message: "probes to gateway node-b were lost"},
 	}
 	node.Status.Problems = []string{"translate tables: no such device"}

@@ -46,11 +46,11 @@ func networkFindings(is reported, now time.Time) []finding {
 	return found
 }
 
-// pathFindings is the ways from a node to gateways that pass no packets.
+// pathFindings is the ways from a node to gateways that do not pass packets of each size.
 func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []finding {
 	var found []finding
 	for _, p := range n.Status.Paths {
-		if p.State != "Down" {
+		if p.State != "Down" && !p.LargePacketsLost {
 			continue
 		}
 		f := finding{
@@ -62,8 +62,14 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []fin
 				f.Peer = peers[i].Name
 			}
 		}
+		switch {
+		case p.LargePacketsLost:
+			f.Reason, f.Remedy = "LargePacketsLost", "raise the MTU of the networks on the way, or let fragments of UDP pass their firewalls"
+		case p.Standby:
+			f.Reason = "StandbyDown"
+		}
 		if p.Standby {
-			f.Reason, f.Severity = "StandbyDown", severityWarning
+			f.Severity = severityWarning
 		}
 		found = append(found, f)
 	}

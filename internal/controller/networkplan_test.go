@@ -193,6 +193,11 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 	if c := network(s); c.Reason != "ProbesAnswered" || strings.Contains(c.Message, "firewall") {
 		t.Errorf("while probes are answered, with a finding that stops nothing: %s: %s", c.Reason, c.Message)
 	}
+	s.FabricNodes[0].Status.Paths[0].LargePacketsLost = true
+	if c := network(s); c.Status != metav1.ConditionFalse || c.Reason != "LargePacketsLost" {
+		t.Errorf("while only small packets pass: %s: %s", c.Reason, c.Message)
+	}
+	s.FabricNodes[0].Status.Paths[0].LargePacketsLost = false
 	worker := *s.FabricNodes[0].DeepCopy()
 	worker.Name, worker.Spec.Gateway, worker.Status.Preflight.Findings[1].Reason = "worker", false, "ForwardingDisabled"
 	s.FabricNodes = append(s.FabricNodes, worker)

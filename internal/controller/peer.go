@@ -197,6 +197,9 @@ func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, e
 			if p.Standby {
 				state += " on standby"
 			}
+			if p.LargePacketsLost {
+				state += " for small packets"
+			}
 			out[path{p.PeerID, p.Node, state, p.Message}] = true
 		}
 		return out

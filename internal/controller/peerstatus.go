@@ -383,6 +383,8 @@ func network(v PeerSnapshot) metav1.Condition {
 			switch {
 			case p.State == "Up" && stopsPods(&n):
 				reason = "NodeBlocked"
+			case p.State == "Up" && p.LargePacketsLost:
+				reason = "LargePacketsLost"
 			case p.State == "Up":
 				text := fmt.Sprintf("probes through the tunnel of node %s are answered", n.Name)
 				if len(lost) > 0 {

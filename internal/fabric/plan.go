@@ -212,7 +212,7 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 	case tunnel.PathUp:
 		path.State = "Up"
 		path.RoundTripMicroseconds = rounded(p.RTT).Microseconds()
-		path.MTU = int32(min(p.MTU, math.MaxInt32))
+		path.MTU, path.LargePacketsLost = int32(min(p.MTU, math.MaxInt32)), p.LargeLost
 	case tunnel.PathDown:
 		path.State = "Down"
 		if path.Message == "" {
