@@ -87,10 +87,10 @@ spec: {cidrs: [198.19.240.0/20]}
 			onNode("ip route add unreachable 198.16.0.0/12 table 7120; ip rule add not fwmark 0x1bd00 lookup 7120 priority 110"),
 			onNode("ip rule del priority 110; ip route flush table 7120"),
 		},
-		{"a route into the alias pool", "RouteOverlap", onNode("ip link add faulty0 type dummy; ip link set faulty0 up; ip route add 198.19.0.0/24 dev faulty0"), onNode("ip link del faulty0")},
+		{"a route into the alias pool", "RouteOverlap", onNode("ip link add faulty0 type veth peer name faulty9; ip link set faulty9 up; ip link set faulty0 up; ip route add 198.19.0.0/24 dev faulty0"), onNode("ip link del faulty0")},
 		{
 			"an address of the alias pool", "RouteOverlap",
-			onNode("ip link add faulty0 type dummy; ip link set faulty0 up; ip addr add 198.19.0.1/24 dev faulty0"), onNode("ip link del faulty0"),
+			onNode("ip link add faulty0 type veth peer name faulty9; ip link set faulty9 up; ip link set faulty0 up; ip addr add 198.19.0.1/24 dev faulty0"), onNode("ip link del faulty0"),
 		},
 		{"the network's MTU is too small", "UnderlayMTUTooSmall", onNode("d=$(ip -o route get 192.0.2.1 | sed 's/.* dev \\([^ ]*\\).*/\\1/'); ip link set $d mtu 1300"), onNode("d=$(ip -o route get 192.0.2.1 | sed 's/.* dev \\([^ ]*\\).*/\\1/'); ip link set $d mtu 1500")},
 		{
