@@ -122,19 +122,7 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 	}}
 	stdin, stdinWriter := io.Pipe()
 	sizes := make(sizeQueue, 1)
-	opts := remotecommand.StreamOptions{Tty: start.GetTty()}
-	if start.GetStdin() {
-		opts.Stdin = stdin
-	}
-	if start.GetStdout() {
-		opts.Stdout = stdout
-	}
-	if start.GetStderr() && !start.GetTty() {
-		opts.Stderr = stderr
-	}
-	if start.GetTty() {
-		opts.TerminalSizeQueue = sizes
-	}
+	opts := execOptions(start, stdin, stdout, stderr, sizes)
 	// Recv ends when this function returns; nothing can wait for it before.
 	go func() {
 		defer cancel()
@@ -155,6 +143,24 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 	stdout.end()
 	stderr.end()
 	return stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Exit_{Exit: &ententev1.ExecResponse_Exit{Code: int32(exit.Code)}}})
+}
+
+// execOptions is the streams that a process is to have, of those that there are.
+func execOptions(start *ententev1.ExecRequest_Start, stdin io.Reader, stdout, stderr io.Writer, sizes sizeQueue) remotecommand.StreamOptions {
+	opts := remotecommand.StreamOptions{Tty: start.GetTty()}
+	if start.GetStdin() {
+		opts.Stdin = stdin
+	}
+	if start.GetStdout() {
+		opts.Stdout = stdout
+	}
+	if start.GetStderr() && !start.GetTty() {
+		opts.Stderr = stderr
+	}
+	if start.GetTty() {
+		opts.TerminalSizeQueue = sizes
+	}
+	return opts
 }
 
 // checkExec says what is wrong with how a process is to be started.

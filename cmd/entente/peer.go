@@ -72,14 +72,7 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 		}
 		req := f.ask.request()
 		req.PeerSelector = f.whom.selector
-		ctx, cancel := f.timeout.Bound(ctx)
-		defer cancel()
-		p := &peeringRun{run: r, flags: &f}
-		if p.sides, err = r.sides(ctx, peer, f.remote); err != nil {
-			return err
-		}
-		defer p.sides.hangUp()
-		return r.suggest(ctx, p.do(ctx, req))
+		return f.peer(ctx, r, peer, req)
 	})
 	f.remote.add(cmd)
 	f.whom.add(cmd)
@@ -89,6 +82,18 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 	return cmd
+}
+
+// peer does what the flags say, with a peer or on both sides.
+func (f *peerFlags) peer(ctx context.Context, r *run, peer string, req *ententev1.CreatePeeringRequest) (err error) {
+	ctx, cancel := f.timeout.Bound(ctx)
+	defer cancel()
+	p := &peeringRun{run: r, flags: f}
+	if p.sides, err = r.sides(ctx, peer, f.remote); err != nil {
+		return err
+	}
+	defer p.sides.hangUp()
+	return r.suggest(ctx, p.do(ctx, req))
 }
 
 // whomOf checks that the arguments say in one way who is asked, and returns the

@@ -118,23 +118,29 @@ func (c content) publish(s discovery.Service, domain string, records []dns.RR) (
 		}
 	}
 	for _, q := range []question{{metaName(domain), dns.TypePTR}, {serviceName(domain), dns.TypePTR}, {automaticName(domain), dns.TypePTR}} {
-		for _, rr := range want[q] {
-			if contains(c[q], rr) {
-				continue
-			}
-			rr = dns.Copy(rr)
-			if have := c[q]; len(have) > 0 {
-				// A set has one TTL (RFC 2181 section 5.2), and it is shared: who comes later
-				// does not change it.
-				rr.Header().Ttl = have[0].Header().Ttl
-			}
-			ch.addPointers = append(ch.addPointers, rr)
-		}
+		ch.addPointers = append(ch.addPointers, c.missing(q, want[q])...)
 	}
 	if !s.Automatic {
 		ch.removePointers = pointers(c[question{automaticName(domain), dns.TypePTR}], instance)
 	}
 	return ch, nil
+}
+
+// missing returns the records of a shared set that the zone lacks. A set has one TTL
+// (RFC 2181 section 5.2): who comes later does not change it.
+func (c content) missing(q question, want []dns.RR) []dns.RR {
+	var out []dns.RR
+	for _, rr := range want {
+		if contains(c[q], rr) {
+			continue
+		}
+		rr = dns.Copy(rr)
+		if have := c[q]; len(have) > 0 {
+			rr.Header().Ttl = have[0].Header().Ttl
+		}
+		out = append(out, rr)
+	}
+	return out
 }
 
 // withdraw returns the change that takes a service out of a zone. The pointer from

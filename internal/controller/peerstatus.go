@@ -386,14 +386,7 @@ func network(v PeerSnapshot) metav1.Condition {
 			case p.State == "Up" && p.LargePacketsLost:
 				reason = "LargePacketsLost"
 			case p.State == "Up":
-				text := fmt.Sprintf("probes through the tunnel of node %s are answered", n.Name)
-				if len(lost) > 0 {
-					text += fmt.Sprintf("; pods on %s are cut off: probes from there to node %s are lost", someOf(lost), n.Name)
-				}
-				if stopped := stopped(v.FabricNodes, lost); len(stopped) > 0 {
-					text += fmt.Sprintf("; pods on %s are cut off by what their nodes found: see `entente doctor network`", someOf(stopped))
-				}
-				return store.Condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{text, v.TunnelLacks}))
+				return store.Condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{answered(&v, n.Name, lost), v.TunnelLacks}))
 			case p.State == "Down":
 				reason = "ProbesLost"
 			}
@@ -411,6 +404,19 @@ func network(v PeerSnapshot) metav1.Condition {
 		return store.Condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
 	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
+}
+
+// answered says that probes by a gateway node are answered, and which nodes' pods are cut off
+// from it: those whose own probes to it are lost, and others.
+func answered(v *PeerSnapshot, gateway string, lost []string) string {
+	text := fmt.Sprintf("probes through the tunnel of node %s are answered", gateway)
+	if len(lost) > 0 {
+		text += fmt.Sprintf("; pods on %s are cut off: probes from there to node %s are lost", someOf(lost), gateway)
+	}
+	if stopped := stopped(v.FabricNodes, lost); len(stopped) > 0 {
+		text += fmt.Sprintf("; pods on %s are cut off by what their nodes found: see `entente doctor network`", someOf(stopped))
+	}
+	return text
 }
 
 // blockedBy is what on a node keeps the packets of tunnels from passing, by its own check.

@@ -201,11 +201,7 @@ func (p *Publishing) look(ctx context.Context) (done bool, err error) {
 		if err == nil && len(p.missing) == 0 {
 			line = "" // nothing is wrong
 		}
-		is := *want
-		if i := slices.IndexFunc(p.known, want.same); i >= 0 {
-			is = p.known[i]
-		}
-		report = slices.Insert(report, 0, is.report(line, false))
+		report = slices.Insert(report, 0, p.asKnown(*want).report(line, false))
 		for _, old := range waiting {
 			if line == "" {
 				withdraw(old)
@@ -228,6 +224,14 @@ func (p *Publishing) look(ctx context.Context) (done bool, err error) {
 	return false, p.save(ctx, map[string]string{
 		updatesStatus: strings.Join(lines, "\n"), updatesMissing: strings.Join(p.missing, "\n"), updatesLeft: strings.Join(left, "\n"),
 	})
+}
+
+// asKnown is a publication as it is known, if it is.
+func (p *Publishing) asKnown(want publication) publication {
+	if i := slices.IndexFunc(p.known, want.same); i >= 0 {
+		return p.known[i]
+	}
+	return want
 }
 
 // report is what administrators are told of a publication.

@@ -34,18 +34,7 @@ func observeChains(names map[int]string) ([]Chain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNFTables, err)
 	}
-	known := map[[2]string]*nftables.Chain{}
-	var next []*nftables.Chain
-	for _, c := range all {
-		family := c.Table.Family
-		if family != nftables.TableFamilyIPv4 && family != nftables.TableFamilyIPv6 && family != nftables.TableFamilyINet {
-			continue
-		}
-		known[[2]string{tableText(c.Table), c.Name}] = c
-		if c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward && !(family == nftables.TableFamilyINet && c.Table.Name == fabricTable) {
-			next = append(next, c)
-		}
-	}
+	known, next := chainsOf(all)
 	var out []Chain
 	read, rules := map[*nftables.Chain]bool{}, 0
 	elements := func(t *nftables.Table) func(string) []nftables.SetElement {
@@ -87,6 +76,23 @@ func observeChains(names map[int]string) ([]Chain, error) {
 		out = append(out, chain)
 	}
 	return out, nil
+}
+
+// chainsOf returns the chains of IP by table and name, and those that forwarded packets pass
+// first, but for the fabric's own.
+func chainsOf(all []*nftables.Chain) (known map[[2]string]*nftables.Chain, forward []*nftables.Chain) {
+	known = map[[2]string]*nftables.Chain{}
+	for _, c := range all {
+		family := c.Table.Family
+		if family != nftables.TableFamilyIPv4 && family != nftables.TableFamilyIPv6 && family != nftables.TableFamilyINet {
+			continue
+		}
+		known[[2]string{tableText(c.Table), c.Name}] = c
+		if c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward && !(family == nftables.TableFamilyINet && c.Table.Name == fabricTable) {
+			forward = append(forward, c)
+		}
+	}
+	return known, forward
 }
 
 // rulesOf lists the rules of a chain. They are anybody's, and what the library makes of
