@@ -47,10 +47,15 @@ type FabricNodeSpec struct {
 	Gateway bool `json:"gateway,omitempty"`
 	// endpoints is where other clusters are told to dial a gateway, as host:port, best
 	// first: what its Node's annotation entente.dev/endpoint says, else what was configured
-	// for all gateways, else the Node's own addresses.
+	// for all gateways, else where its Service can be dialled, else the Node's own addresses.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
+	// endpointProblems is why other clusters are not told what was configured, such as a
+	// Service that has no load balancer yet.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	EndpointProblems []string `json:"endpointProblems,omitempty"`
 }
 
 // FabricNodeStatus is what the fabric on the node says.

@@ -12,12 +12,14 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -131,7 +133,9 @@ func trim(ctx context.Context) {
 type agentOptions struct {
 	cfg      agent.Config
 	prefixes prefixOptions
-	profiles string
+	// annotations is KEY=VALUE of gateways' Services.
+	annotations []string
+	profiles    string
 }
 
 // prefixOptions is the flags that name this cluster's prefixes.
@@ -158,6 +162,19 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	}
 	if cfg.Gateways < 1 || cfg.Gateways > 16 {
 		return cfg, fmt.Errorf("--gateways %d must be from 1 to 16", cfg.Gateways)
+	}
+	if cfg.FabricService != "" && cfg.FabricService != corev1.ServiceTypeLoadBalancer && cfg.FabricService != corev1.ServiceTypeNodePort {
+		return cfg, fmt.Errorf("--fabric-service %q must be LoadBalancer or NodePort", cfg.FabricService)
+	}
+	for _, text := range o.annotations {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return cfg, fmt.Errorf("--fabric-service-annotation %q must be KEY=VALUE", text)
+		}
+		if cfg.FabricServiceAnnotations == nil {
+			cfg.FabricServiceAnnotations = map[string]string{}
+		}
+		cfg.FabricServiceAnnotations[key] = value
 	}
 	cfg.Namespace, cfg.Pod, cfg.PodUID = getenv("POD_NAMESPACE"), getenv("POD_NAME"), getenv("POD_UID")
 	if cfg.PodIP, err = netip.ParseAddr(getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
@@ -217,6 +234,9 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
 	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
 	flags.StringArrayVar(&cfg.FabricEndpoints, "fabric-endpoint", nil, "where other clusters can dial the gateways, over UDP, as HOST or HOST:PORT with {node} for a gateway's name; repeat for several, best first (default: the addresses of their Nodes; a Node's annotation entente.dev/endpoint comes before both)")
+	flags.StringVar((*string)(&cfg.FabricService), "fabric-service", "", "LoadBalancer or NodePort: make each gateway a Service, over which other clusters can dial it (default: none)")
+	flags.StringVar(&cfg.FabricServiceClass, "fabric-service-class", "", "the loadBalancerClass of these Services (default: the cluster's)")
+	flags.StringArrayVar(&o.annotations, "fabric-service-annotation", nil, "an annotation of these Services, as KEY=VALUE; repeat for several")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
 	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
 	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")

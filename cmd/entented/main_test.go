@@ -62,6 +62,15 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 				c.Update.Server, c.Update.Zone, c.Update.Secret = "ns", "example.com", "tsig"
 			},
 		},
+		"with Services of gateways": {
+			args: []string{"--fabric-service=LoadBalancer", "--fabric-service-class=example.com/lb", "--fabric-service-annotation=a=b,c=d", "--fabric-service-annotation=e="},
+			change: func(c *agent.Config) {
+				c.FabricService, c.FabricServiceClass = "LoadBalancer", "example.com/lb"
+				c.FabricServiceAnnotations = map[string]string{"a": "b,c=d", "e": ""}
+			},
+		},
+		"with Services of another type": {args: []string{"--fabric-service=ClusterIP"}, err: "--fabric-service \"ClusterIP\" must be"},
+		"with half an annotation":       {args: []string{"--fabric-service-annotation=a"}, err: "must be KEY=VALUE"},
 		"with another signer": {
 			args:   []string{"--kubelet-certificate=Cluster", "--kubelet-address=:10251"},
 			change: func(c *agent.Config) { c.KubeletCertificate, c.KubeletAddress = agent.ClusterCertificate, ":10251" },

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/internal/dnsupdate"
@@ -41,6 +42,11 @@ type Config struct {
 	// FabricEndpoints is where other clusters can dial the gateways, as HOST or HOST:PORT
 	// with {node} for a gateway's name. Default: the addresses of their Nodes.
 	FabricEndpoints []string
+	// FabricService is LoadBalancer or NodePort where each gateway is to be dialled by a
+	// Service of its own, of FabricServiceClass and with FabricServiceAnnotations. Default: none.
+	FabricService            corev1.ServiceType
+	FabricServiceClass       string
+	FabricServiceAnnotations map[string]string
 	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and looks for others
 	// there, on the interfaces DiscoveryInterfaces; default: see [mdns.DefaultInterface].
 	DiscoveryLAN        bool

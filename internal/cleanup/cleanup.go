@@ -252,6 +252,7 @@ func (w *cleanup) force(ctx context.Context) error {
 		w.removeAll(ctx, &corev1.NamespaceList{}, managed),
 		w.each(ctx, &corev1.NamespaceList{}, w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelOffloading+`":null}}}`), client.HasLabels{v1alpha1.LabelOffloading}),
 		w.secrets(ctx),
+		w.removeAll(ctx, &corev1.ServiceList{}, client.InNamespace(w.cfg.Namespace), managed),
 		w.removeAll(ctx, &corev1.ConfigMapList{}, client.InNamespace(w.cfg.Namespace), managed),
 		client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(w.cfg.Namespace, agentDeployment))),
 	)

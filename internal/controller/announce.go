@@ -24,7 +24,9 @@ type announcing struct {
 	annotation string
 	named      []string
 	// gateways is how many gateways there are.
-	gateways  int
+	gateways int
+	// service is what its Service does for it, if it has one.
+	service   served
 	addresses []corev1.NodeAddress
 	// port is where the fabric listens on the node; empty while that is not known.
 	port string
@@ -44,7 +46,7 @@ func announcingOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gat
 // announce returns where other clusters are told to dial a gateway, best first, and what of
 // the configuration is of no use. The first that says anything usable decides alone, so that
 // nobody is told an address that was not meant for them: the Node's annotation, what was
-// configured for all gateways, the Node's own addresses, external ones first.
+// configured for all gateways, its Service, the Node's own addresses, external ones first.
 func announce(a announcing) (endpoints, problems []string) {
 	var from []string
 	for text := range strings.SplitSeq(a.annotation, ",") {
@@ -67,6 +69,14 @@ func announce(a announcing) (endpoints, problems []string) {
 		var more []string
 		endpoints, more = a.usable(named, "fabric.endpoints")
 		problems = append(problems, more...)
+	}
+	if len(endpoints) == 0 {
+		var more []string
+		endpoints, more = a.usable(a.service.endpoints, "the Service of node "+a.node)
+		problems = append(problems, more...)
+		if a.service.problem != "" {
+			problems = append(problems, a.service.problem)
+		}
 	}
 	if len(endpoints) == 0 && a.port != "" {
 		endpoints = nodeEndpoints(a.addresses, a.port)

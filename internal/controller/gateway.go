@@ -30,6 +30,8 @@ type Gateways struct {
 	// Endpoints is where other clusters can dial gateways, where their Nodes do not say: as
 	// host or host:port, with {node} for a gateway's name.
 	Endpoints []string
+	// Services is by which Services they can, where neither says.
+	Services GatewayServices
 	// Silent is called when the fabric of a gateway fell silent, or is heard of again:
 	// when that is so changes no object.
 	Silent func()
@@ -46,6 +48,7 @@ func (r *Gateways) SetupWithManager(mgr ctrl.Manager) error {
 		Named("gateways").
 		Watches(&v1alpha1.FabricNode{}, allAsOne("gateways")).
 		Watches(&corev1.Node{}, allAsOne("gateways"), gatewayMatters()).
+		Watches(&corev1.Service{}, allAsOne("gateways"), servesGateway(r.Services.Namespace)).
 		Complete(r)
 }
 
@@ -81,15 +84,32 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	slices.SortStableFunc(alive, func(a, b v1alpha1.FabricNode) int {
 		return compareBool(chosen[b.Name], chosen[a.Name])
 	})
+	var toServe []servedGateway
+	for i := range alive {
+		if n := &alive[i]; chosen[n.Name] {
+			of := announcingOf(n, machines[n.Name], r.Endpoints, len(chosen))
+			toServe = append(toServe, servedGateway{node: n.Name, uid: n.UID, addresses: of.addresses, port: of.port})
+		}
+	}
+	services, unserved := r.serve(ctx, toServe)
+	if services == nil {
+		return reconcile.Result{}, unserved
+	}
 	for i := range alive {
 		n := &alive[i]
 		if n.Spec.Gateway != chosen[n.Name] {
 			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", chosen[n.Name])
 		}
 		before := n.DeepCopy()
-		n.Spec.ClusterID, n.Spec.Gateway, n.Spec.Endpoints = string(r.Self), chosen[n.Name], nil
+		n.Spec.ClusterID, n.Spec.Gateway, n.Spec.Endpoints, n.Spec.EndpointProblems = string(r.Self), chosen[n.Name], nil, nil
 		if n.Spec.Gateway {
-			n.Spec.Endpoints, _ = announce(announcingOf(n, machines[n.Name], r.Endpoints, len(chosen)))
+			of := announcingOf(n, machines[n.Name], r.Endpoints, len(chosen))
+			of.service = services[n.Name]
+			var problems []string
+			n.Spec.Endpoints, problems = announce(of)
+			for _, p := range problems[:min(len(problems), maxEndpointProblems)] {
+				n.Spec.EndpointProblems = append(n.Spec.EndpointProblems, peering.Text(p, peering.MaxMessageLen))
+			}
 		}
 		if err := store.Patch(ctx, r.Client, before, n); err != nil {
 			return reconcile.Result{}, err
@@ -99,7 +119,7 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		r.silent = now
 		r.Silent()
 	}
-	return reconcile.Result{RequeueAfter: fabricFresh / 3}, nil
+	return reconcile.Result{RequeueAfter: fabricFresh / 3}, unserved
 }
 
 // gatewayCandidate is what of a node says whether it should be a gateway.

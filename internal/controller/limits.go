@@ -9,6 +9,14 @@ import (
 // carries its traffic meanwhile.
 const gatewayPatience = 5 * time.Minute
 
+// maxGatewayServices is how many gateways have a Service of their own: each can cost a load
+// balancer. As many can be asked for without labels.
+const maxGatewayServices = 16
+
+// maxEndpointProblems is how many things a FabricNode says of why endpoints are not announced as
+// configured, as in the custom resource.
+const maxEndpointProblems = 8
+
 // peerWorkers is how many peers are looked at at once: what takes time is the API
 // server's answers, one after the other.
 const peerWorkers = 8

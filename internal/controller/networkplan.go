@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -25,17 +23,8 @@ func (r *Gateways) Announced(ctx context.Context) ([]peering.PlannedGateway, err
 	gateways := slices.DeleteFunc(list.Items, func(n v1alpha1.FabricNode) bool { return !n.Spec.Gateway })
 	var out []peering.PlannedGateway
 	for i := range gateways {
-		var node corev1.Node
-		err := r.Client.Get(ctx, client.ObjectKey{Name: gateways[i].Name}, &node)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read node %s: %w", gateways[i].Name, err)
-		}
-		g := peering.PlannedGateway{Name: gateways[i].Name}
-		g.Endpoints, g.Problems = announce(announcingOf(&gateways[i], &node, r.Endpoints, len(gateways)))
-		out = append(out, g)
+		spec := gateways[i].Spec
+		out = append(out, peering.PlannedGateway{Name: gateways[i].Name, Endpoints: spec.Endpoints, Problems: spec.EndpointProblems})
 	}
 	return out, nil
 }
