@@ -51,6 +51,11 @@ type FabricNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
+	// serviceCIDRs is the prefixes of this cluster's Services, as far as they are known: those
+	// of its ServiceCIDR objects, and what was configured.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
 	// endpointProblems is why other clusters are not told what was configured, such as a
 	// Service that has no load balancer yet.
 	// +optional

@@ -405,6 +405,11 @@ func (in *FabricNodeSpec) DeepCopyInto(out *FabricNodeSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.ServiceCIDRs != nil {
+		in, out := &in.ServiceCIDRs, &out.ServiceCIDRs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.EndpointProblems != nil {
 		in, out := &in.EndpointProblems, &out.EndpointProblems
 		*out = make([]string, len(*in))

@@ -106,7 +106,8 @@ spec: {cidrs: [198.19.240.0/20]}
 			},
 		},
 		portTaken(),
-		frozen("the fabric hangs", "NotChecked", e2e.PartNode, func(w *e2e.World) *e2e.Side { return w.Home }),
+		// One that hangs is restarted by its liveness probe before it is missed.
+		{"the fabric does not run", "NotChecked", fabricWants(`{"nowhere":"yes"}`), fabricWants(`{"nowhere":null}`)},
 	}
 }
 
@@ -143,6 +144,15 @@ func portTaken() fault {
 			return "", nil
 		})
 	}, func(context.Context, *e2e.World) error { return release() }}
+}
+
+// fabricWants patches the node selector of the fabric at home.
+func fabricWants(selector string) func(context.Context, *e2e.World) error {
+	return func(ctx context.Context, w *e2e.World) error {
+		_, err := w.Home.Kubectl(ctx, "patch", "daemonset", "entente-fabric", "-n", e2e.SystemNamespace, "-p",
+			`{"spec":{"template":{"spec":{"nodeSelector":`+selector+`}}}}`)
+		return err
+	}
 }
 
 func applied(ctx context.Context, w *e2e.World, manifest string) error {

@@ -164,7 +164,7 @@ func (a *agent) half(peer peering.ClusterID) peering.PresharedHalf {
 }
 
 func (a *agent) reconcileGateways(context.Context) error {
-	a.gateways = &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints, Silent: a.wakePeers, Now: time.Now, Services: controller.GatewayServices{
+	a.gateways = &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints, Silent: a.wakePeers, Now: time.Now, Reserved: a.states.Reserved, Services: controller.GatewayServices{
 		Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
 	}}
 	return a.gateways.SetupWithManager(a.mgr)

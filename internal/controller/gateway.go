@@ -32,6 +32,8 @@ type Gateways struct {
 	Endpoints []string
 	// Services is by which Services they can, where neither says.
 	Services GatewayServices
+	// Reserved returns the prefixes of Services, of which nodes check that no alias overlaps them.
+	Reserved Reserved
 	// Silent is called when the fabric of a gateway fell silent, or is heard of again:
 	// when that is so changes no object.
 	Silent func()
@@ -95,12 +97,17 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	if services == nil {
 		return reconcile.Result{}, unserved
 	}
+	serviceCIDRs, err := r.serviceCIDRs(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	for i := range alive {
 		n := &alive[i]
 		if n.Spec.Gateway != chosen[n.Name] {
 			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", chosen[n.Name])
 		}
 		before := n.DeepCopy()
+		n.Spec.ServiceCIDRs = serviceCIDRs
 		n.Spec.ClusterID, n.Spec.Gateway, n.Spec.Endpoints, n.Spec.EndpointProblems = string(r.Self), chosen[n.Name], nil, nil
 		if n.Spec.Gateway {
 			of := announcingOf(n, machines[n.Name], r.Endpoints, len(chosen))
@@ -120,6 +127,21 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		r.Silent()
 	}
 	return reconcile.Result{RequeueAfter: fabricFresh / 3}, unserved
+}
+
+// serviceCIDRs is the prefixes of Services that nodes are told.
+func (r *Gateways) serviceCIDRs(ctx context.Context) ([]string, error) {
+	prefixes, err := r.Reserved.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	return out[:min(len(out), maxServiceCIDRs)], nil
 }
 
 // gatewayCandidate is what of a node says whether it should be a gateway.

@@ -13,6 +13,9 @@ const gatewayPatience = 5 * time.Minute
 // balancer. As many can be asked for without labels.
 const maxGatewayServices = 16
 
+// maxServiceCIDRs is how many prefixes of Services nodes are told, as in the custom resource.
+const maxServiceCIDRs = 64
+
 // maxEndpointProblems is how many things a FabricNode says of why endpoints are not announced as
 // configured, as in the custom resource.
 const maxEndpointProblems = 8

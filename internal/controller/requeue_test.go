@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -243,6 +246,44 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(time.Second, 2, "it is heard of again")
+}
+
+// Nodes are told the prefixes of Services, gateways and others.
+func TestNodesAreToldServicePrefixes(t *testing.T) {
+	t.Parallel()
+	c := peertest.Client(t,
+		&v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+		&v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+	prefixes, refused := []netip.Prefix{netip.MustParsePrefix("10.112.0.0/16"), netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.96.0.0/12")}, error(nil)
+	r := &Gateways{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Reserved: func(context.Context) ([]netip.Prefix, error) {
+		return prefixes, refused
+	}}
+	look := func(want []string) {
+		t.Helper()
+		_, err := r.Reconcile(t.Context(), reconcile.Request{})
+		if !errors.Is(err, refused) {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"n1", "n2"} {
+			var n v1alpha1.FabricNode
+			if err := c.Get(t.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(n.Spec.ServiceCIDRs, want) {
+				t.Errorf("%s is told %q, want %q", name, n.Spec.ServiceCIDRs, want)
+			}
+		}
+	}
+	look([]string{"10.112.0.0/16", "10.96.0.0/12"})
+	prefixes, refused = nil, errors.New("no API server")
+	look([]string{"10.112.0.0/16", "10.96.0.0/12"})
+	for i := range 2 * maxServiceCIDRs {
+		prefixes = append(prefixes, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
+	}
+	refused = nil
+	if told, err := r.serviceCIDRs(t.Context()); err != nil || len(told) != maxServiceCIDRs {
+		t.Errorf("%d prefixes are told (%v), want %d", len(told), err, maxServiceCIDRs)
+	}
 }
 
 // A gateway that is dead for long gives its place to another node, and one that is dead for a

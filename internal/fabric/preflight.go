@@ -70,6 +70,9 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 		f.OwnPods = slices.Clone(s.PodCIDRs)
 	}
 	for i := range nodes {
+		if nodes[i].Name == cfg.Node {
+			f.Services = slices.Concat(f.Services, kube.Prefixes(nodes[i].Spec.ServiceCIDRs))
+		}
 		f.Pods = append(f.Pods, kube.Prefixes(nodes[i].Status.PodCIDRs)...)
 	}
 	for i := range tunnels {
@@ -80,7 +83,7 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 			f.Aliases = append(f.Aliases, m.Alias)
 		}
 	}
-	f.Pods, f.Aliases = sorted(f.Pods), sorted(f.Aliases)
+	f.Pods, f.Aliases, f.Services = sorted(f.Pods), sorted(f.Aliases), sorted(slices.Clone(f.Services))
 	for _, e := range nodeEndpoints(own, cfg.Port) {
 		if at, err := netip.ParseAddrPort(e); err == nil {
 			f.Announced = append(f.Announced, at.Addr().Unmap())

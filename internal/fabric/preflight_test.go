@@ -143,10 +143,11 @@ func TestANodeIsCheckedByWhatIsInUse(t *testing.T) {
 		{Spec: v1alpha1.TunnelSpec{Local: []v1alpha1.PrefixAlias{{Prefix: "10.9.0.0/16", Alias: "100.70.0.0/16"}}, Remote: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16"}}}},
 		{Spec: v1alpha1.TunnelSpec{Local: []v1alpha1.PrefixAlias{{Prefix: "10.9.0.0/16", Alias: "100.71.0.0/16"}}}},
 	}
-	cfg := Config{Interface: "wg7", Port: 4500, PodCIDRs: prefixList("10.8.0.0/16"), ServiceCIDRs: prefixList("10.96.0.0/12"), AliasPool: prefixList("198.18.0.0/15")}
+	nodes[0].Spec.ServiceCIDRs, nodes[1].Spec.ServiceCIDRs = []string{"10.112.0.0/12", "10.96.0.0/12"}, []string{"10.1.0.0/16"}
+	cfg := Config{Node: "a", Interface: "wg7", Port: 4500, PodCIDRs: prefixList("10.8.0.0/16"), ServiceCIDRs: prefixList("10.96.0.0/12"), AliasPool: prefixList("198.18.0.0/15")}
 	got := preflightOf(cfg, reporting(4500), own, nodes, tunnels)
 	want := preflight.Fabric{
-		Device: "wg7", Port: 4500, HasDevice: true, Listening: true, Pool: cfg.AliasPool, Services: cfg.ServiceCIDRs,
+		Device: "wg7", Port: 4500, HasDevice: true, Listening: true, Pool: cfg.AliasPool, Services: prefixList("10.96.0.0/12", "10.112.0.0/12"),
 		Pods: prefixList("10.8.0.0/16", "10.9.0.0/16", "10.200.1.0/24", "10.200.2.0/24"), OwnPods: prefixList("10.200.1.0/24"), Aliases: prefixList("198.18.0.0/16"),
 		Announced: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("192.0.2.1")},
 	}
