@@ -33,7 +33,7 @@ func exits() []exit {
 		{exitOK, "done"},
 		{exitError, "failed: the message says what, where and what to do next"},
 		{exitUsage, "wrong use: an argument or a flag that makes no sense"},
-		{exitUnhealthy, "something is not as it should be (info, doctor, discover, network plan)"},
+		{exitUnhealthy, "something is not as it should be (info, doctor, discover, network plan, network disconnect)"},
 		{exitTimeout, "timed out: the message says what it was waiting for"},
 		{exitRefused, "refused by a policy, a price or an administrator"},
 		{exitInterrupted, "interrupted: the clusters continue what was begun"},

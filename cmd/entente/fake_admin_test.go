@@ -142,6 +142,9 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 	}
 	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
 	c.w.want = &ententev1.Peering{Peer: r.GetPeer(), Resources: list("cpu", "4", "memory", "8Gi", "pods", "110")}
+	if len(r.GetResources().GetAmounts()) == 1 {
+		c.w.want.Resources = r.GetResources()
+	}
 	return &ententev1.CreatePeeringResponse{PeeringRequest: cmp.Or(r.GetPeeringRequest(), "provider")}, nil
 }
 
@@ -160,8 +163,8 @@ func (c *fakeCluster) ask() *ententev1.Peering {
 	w := c.w
 	p := &ententev1.Peering{
 		Name: "peerings/provider", Peer: "peers/provider", Resources: list("cpu", "4", "memory", "8Gi", "pods", "110"),
-		PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "0.5"},
-		Accepted:     &ententev1.Condition{Type: "Accepted", Status: "False", Reason: "PeerUnreachable", Message: "no session with the provider"},
+		PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "0.5"}, NoNetwork: w.noNetwork,
+		Accepted: &ententev1.Condition{Type: "Accepted", Status: "False", Reason: "PeerUnreachable", Message: "no session with the provider"},
 	}
 	if w.want != nil {
 		p.Resources = w.want.GetResources()
@@ -224,6 +227,12 @@ func (c *fakeCluster) UpdatePeering(_ context.Context, r *ententev1.UpdatePeerin
 		return nil, err
 	}
 	after := c.ask()
+	if slices.Contains(r.GetUpdateMask().GetPaths(), "no_network") {
+		after.NoNetwork = p.GetNoNetwork()
+		if !r.GetValidateOnly() {
+			c.w.noNetwork = p.GetNoNetwork()
+		}
+	}
 	if slices.Contains(r.GetUpdateMask().GetPaths(), "resources") {
 		after.Resources = p.GetResources()
 	}

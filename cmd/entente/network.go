@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) networkCommand() *cobra.Command {
-	return a.group(&cobra.Command{Use: "network", Short: "Show the network with peers, and what it would be"}, a.networkPlanCommand(), a.networkStatusCommand())
+	return a.group(&cobra.Command{Use: "network", Short: "Connect to peers, show the network with them, and what it would be"}, a.networkConnectCommand(), a.networkDisconnectCommand(), a.networkPlanCommand(), a.networkStatusCommand())
 }
 
 func (a *app) networkStatusCommand() *cobra.Command {

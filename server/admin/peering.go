@@ -96,7 +96,7 @@ func (s *service) newRequest(ctx context.Context, req *ententev1.CreatePeeringRe
 // askedTerms writes what is asked for into a PeeringRequest.
 func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringRequest) error {
 	var err error
-	if spec.Resources, err = askedResources("resources", req.GetResources(), false); err != nil {
+	if spec.Resources, err = askedResources("resources", req.GetResources(), tunnelAlone(req)); err != nil {
 		return err
 	}
 	if spec.Duration, err = askedDuration("duration", req.GetDuration()); err != nil {
@@ -115,10 +115,7 @@ func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringR
 	if spec.RuntimeClasses, err = askedClasses("runtime_classes", req.GetRuntimeClasses()); err != nil {
 		return err
 	}
-	spec.Network = v1alpha1.NetworkTunnel
-	if req.GetNoNetwork() {
-		spec.Network = v1alpha1.NetworkNone
-	}
+	spec.Network = askedNetwork(req.GetNoNetwork())
 	return nil
 }
 
@@ -178,6 +175,19 @@ func askedRenewal(none bool) v1alpha1.Renewal {
 		return v1alpha1.RenewalNever
 	}
 	return v1alpha1.RenewalAutomatic
+}
+
+func askedNetwork(none bool) v1alpha1.NetworkMode {
+	if none {
+		return v1alpha1.NetworkNone
+	}
+	return v1alpha1.NetworkTunnel
+}
+
+// tunnelAlone says whether nothing but a tunnel is asked for: no pods, and no other resource.
+func tunnelAlone(req *ententev1.CreatePeeringRequest) bool {
+	_, pods := req.GetResources().GetAmounts()[peering.Pods]
+	return pods && len(req.GetResources().GetAmounts()) == 1 && !req.GetNoNetwork()
 }
 
 // askedClasses puts the names of classes in order.
@@ -348,6 +358,7 @@ func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 		Duration:     durationMessage(request.Spec.Duration),
 		PriceCeiling: moneyMessage(request.Spec.PriceCeiling),
 		NoRenewal:    request.Spec.Renewal == v1alpha1.RenewalNever,
+		NoNetwork:    request.Spec.Network == v1alpha1.NetworkNone,
 		Node:         request.Status.Node,
 	}
 	if request.Spec.ForeignCluster != "" {

@@ -893,12 +893,17 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 	if e := wire.FromStatus(err); e.Reason != peering.ReasonPeeringExists || e.Metadata["peeringRequest"] != "office" {
 		t.Errorf("again: got %v", err)
 	}
-	for _, bad := range []map[string]string{{"cpu": "-1"}, {"cpu": "0"}, {"pods": "1500m"}, {"cpu": "lots"}, {"a b": "1"}} {
+	for _, bad := range []map[string]string{{"cpu": "-1"}, {"cpu": "0"}, {"pods": "1500m"}, {"cpu": "lots"}, {"a b": "1"}, {"pods": "0"}, {"pods": "0", "cpu": "1"}} {
 		req.Resources.Amounts, req.PeeringRequest = bad, "other"
 		if _, err := c.CreatePeering(ctx, req); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("%v: got %v", bad, err)
 		}
+	} // No pods and a tunnel is one that can be asked for.
+	alone := &ententev1.CreatePeeringRequest{Peer: "peers/office", PeeringRequest: "alone", Resources: &ententev1.ResourceList{Amounts: map[string]string{"pods": "0"}}}
+	if _, err := c.CreatePeering(ctx, alone); err != nil {
+		t.Errorf("a tunnel alone: %v", err)
 	}
+
 	if _, err := c.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/nobody"}); wire.ReasonOf(err) != peering.ReasonPeerUnknown {
 		t.Errorf("an unknown peer: got %v", err)
 	}

@@ -29,7 +29,7 @@ const (
 
 func peeringFate(field protoreflect.Name) fate {
 	switch field {
-	case "resources", "duration", "price_ceiling", "no_renewal":
+	case "resources", "duration", "price_ceiling", "no_renewal", "no_network":
 		return fateChanges
 	case "peer":
 		return fateFixed
@@ -59,7 +59,7 @@ func updateRequest(request *v1alpha1.PeeringRequest, to *ententev1.Peering, mask
 		return err
 	}
 	request.Spec.Resources, request.Spec.Duration, request.Spec.PriceCeiling = resources, duration, ceiling
-	request.Spec.Renewal = askedRenewal(now.GetNoRenewal())
+	request.Spec.Renewal, request.Spec.Network = askedRenewal(now.GetNoRenewal()), askedNetwork(now.GetNoNetwork())
 	return nil
 }
 

@@ -83,6 +83,12 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 		"renewal again": {
 			to: &ententev1.Peering{NoRenewal: false}, mask: []string{"no_renewal"}, want: base,
 		},
+		"no tunnel any more": {
+			to: &ententev1.Peering{NoNetwork: true}, want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Network = v1alpha1.NetworkNone }),
+		},
+		"a tunnel again": {
+			to: &ententev1.Peering{NoNetwork: false}, mask: []string{"no_network"}, want: base,
+		},
 		"everything that can change": {
 			to: &ententev1.Peering{Resources: amounts("cpu", "8")}, mask: []string{"*"},
 			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources, s.Duration, s.PriceCeiling = more, nil, nil }),

@@ -1606,7 +1606,8 @@ type CreatePeeringRequest struct {
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// The name of the PeeringRequest; empty is the peer's.
 	PeeringRequest string `protobuf:"bytes,2,opt,name=peering_request,json=peeringRequest,proto3" json:"peering_request,omitempty"`
-	// What to ask for; unset is whatever the provider's policy grants.
+	// What to ask for; unset is whatever the provider's policy grants. No pods, and
+	// nothing else, is a tunnel alone.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
 	// For how long; unset is as the provider's terms say.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
@@ -3249,7 +3250,9 @@ type Peering struct {
 	// The virtual node.
 	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
 	// peers/NAME that lends; that is peer, or the one that was chosen.
-	Provider      string `protobuf:"bytes,10,opt,name=provider,proto3" json:"provider,omitempty"`
+	Provider string `protobuf:"bytes,10,opt,name=provider,proto3" json:"provider,omitempty"`
+	// Whether it does without the tunnel.
+	NoNetwork     bool `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3352,6 +3355,13 @@ func (x *Peering) GetProvider() string {
 		return x.Provider
 	}
 	return ""
+}
+
+func (x *Peering) GetNoNetwork() bool {
+	if x != nil {
+		return x.NoNetwork
+	}
+	return false
 }
 
 // ListPeeringsRequest asks for a page of peerings.
@@ -3559,8 +3569,8 @@ func (x *GetPeeringResponse) GetPeering() *Peering {
 // UpdatePeeringRequest changes a peering.
 type UpdatePeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The peering, of which resources, duration, price_ceiling and no_renewal can
-	// change.
+	// The peering, of which resources, duration, price_ceiling, no_renewal and
+	// no_network can change.
 	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
 	// Which of them change; unset is those that are set in peering (AIP-134).
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
@@ -6102,7 +6112,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\xf6\x02\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\x95\x03\n" +
 	"\aPeering\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x126\n" +
@@ -6115,7 +6125,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\bcontract\x18\b \x01(\tR\bcontract\x12\x12\n" +
 	"\x04node\x18\t \x01(\tR\x04node\x12\x1a\n" +
 	"\bprovider\x18\n" +
-	" \x01(\tR\bprovider\"d\n" +
+	" \x01(\tR\bprovider\x12\x1d\n" +
+	"\n" +
+	"no_network\x18\v \x01(\bR\tnoNetwork\"d\n" +
 	"\x13ListPeeringsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/flags"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// connecting is one run of network connect or disconnect.
+type connecting struct {
+	*peeringRun
+	dryRun, force bool
+}
+
+func (a *app) networkConnectCommand() *cobra.Command {
+	var dryRun bool
+	var timeout flags.Timeout
+	cmd := a.command(&cobra.Command{
+		Use:   "connect PEER",
+		Short: "Have a tunnel to a peer, without using its resources",
+		Long: `Have a tunnel to a peer that has joined, without using its resources: this cluster
+asks it for a contract of no pods, or, where it asks for resources without a tunnel
+already, amends that ask, and nothing else of it. It waits until traffic passes.
+Repeating it is safe.
+
+What pods reach through the tunnel is what is offloaded, and nothing else. The peer's
+policy decides, as on any ask; a virtual node that takes no pods stands for the
+contract. It is the same as ` + "`entente peer`" + ` with resources of 0 pods.`,
+		Example: indent(`entente network connect office
+entente network connect office --dry-run`),
+	}, func(ctx context.Context, r *run) error {
+		ctx, cancel := timeout.Bound(ctx)
+		defer cancel()
+		return connectingTo(r, dryRun, false).connect(ctx)
+	})
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the peer what it would offer; change nothing")
+	timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
+	return cmd
+}
+
+func (a *app) networkDisconnectCommand() *cobra.Command {
+	var dryRun, force bool
+	var timeout flags.Timeout
+	cmd := a.command(&cobra.Command{
+		Use:   "disconnect PEER",
+		Short: "End the tunnel to a peer, and nothing else",
+		Long: `End the tunnel to a peer, and nothing else that is agreed with it: a contract of a
+tunnel alone ends, and one of resources is amended to do without. While pods run by
+it that is refused, since they would lose the network with this cluster: --force does
+it all the same, and the pods run on. Repeating it is safe.
+
+A tunnel that the peer asks for stays, with a word about it: it ends with the
+contract that this cluster provides to it.`,
+		Example: indent(`entente network disconnect office`),
+	}, func(ctx context.Context, r *run) error {
+		ctx, cancel := timeout.Bound(ctx)
+		defer cancel()
+		return connectingTo(r, dryRun, force).disconnect(ctx)
+	})
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only say what would be done; change nothing")
+	cmd.Flags().BoolVar(&force, "force", false, "Also where pods lose the network with this cluster")
+	timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
+	return cmd
+}
+
+func connectingTo(r *run, dryRun, force bool) *connecting {
+	return &connecting{&peeringRun{run: r, sides: &sides{local: side{r.cluster, r.argv[0]}}, flags: &peerFlags{}}, dryRun, force}
+}
+
+// tunnelAlone says whether a peering asks for nothing but a tunnel.
+func tunnelAlone(p *ententev1.Peering) bool {
+	amounts := p.GetResources().GetAmounts()
+	return len(amounts) == 1 && amounts["pods"] == "0"
+}
+
+// find returns what is asked of the peer, with and without a tunnel.
+func (c *connecting) find(ctx context.Context) (with, without []*ententev1.Peering, err error) {
+	peer, err := c.local.find(ctx, c.local.peer)
+	if err != nil {
+		return nil, nil, err
+	}
+	if peer == nil {
+		return nil, nil, fmt.Errorf("no peer %s is known; see `entente info peer`, and join it with: entente join", c.local.peer)
+	}
+	c.local.peer = format.ShortName(peer)
+	all, err := c.peerings(ctx)
+	for _, p := range all {
+		switch {
+		case format.Short(p.GetPeer()) != c.local.peer && format.Short(p.GetProvider()) != c.local.peer:
+		case p.GetNoNetwork():
+			without = append(without, p)
+		default:
+			with = append(with, p)
+		}
+	}
+	return with, without, err
+}
+
+func (c *connecting) connect(ctx context.Context) error {
+	with, without, err := c.find(ctx)
+	if err != nil {
+		return err
+	}
+	c.asked = true
+	switch {
+	case len(with) > 0:
+		c.request = format.Short(with[0].GetName())
+		c.done("Asks %s for a tunnel already (PeeringRequest %s)", c.local.peer, c.request)
+		if c.dryRun {
+			return nil
+		}
+	case len(without) > 0:
+		if done, err := c.amendNetwork(ctx, without[0], false); err != nil || done {
+			return err
+		}
+		c.request = format.Short(without[0].GetName())
+	default:
+		req := &ententev1.CreatePeeringRequest{Peer: peerName(c.local.peer), Resources: &ententev1.ResourceList{Amounts: map[string]string{"pods": "0"}}}
+		if c.dryRun {
+			return c.run.dryRun(ctx, req)
+		}
+		resp, err := c.create(ctx, req)
+		if err != nil {
+			return err
+		}
+		c.request = resp.GetPeeringRequest()
+		c.done("Asked %s for a tunnel (PeeringRequest %s)", c.local.peer, c.request)
+	}
+	return c.stands(c.awaitTunnel(ctx))
+}
+
+// awaitTunnel waits until traffic passes.
+func (c *connecting) awaitTunnel(ctx context.Context) error {
+	if err := c.progress.await(ctx, c.local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
+		return err
+	}
+	peering, err := c.contract(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.network(ctx); err != nil {
+		return err
+	}
+	return c.result(peering)
+}
+
+func (c *connecting) disconnect(ctx context.Context) error {
+	with, _, err := c.find(ctx)
+	if err != nil {
+		return err
+	}
+	if len(with) == 0 {
+		c.done("No tunnel is asked of %s: nothing to end", c.local.peer)
+	}
+	if err := c.unused(ctx, with); err != nil {
+		return err
+	}
+	for _, p := range with {
+		name := format.Short(p.GetName())
+		switch {
+		case !tunnelAlone(p):
+			if _, err := c.amendNetwork(ctx, p, true); err != nil {
+				return err
+			}
+		case c.dryRun:
+			c.done("Peering %s, of a tunnel alone, would end; nothing was changed", name)
+		default:
+			u := &unpeering{run: c.run, sides: c.sides, flags: &unpeerFlags{peering: name}}
+			if err := u.endOne(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if c.dryRun {
+		return nil
+	}
+	return c.gone(ctx)
+}
+
+// unused refuses to end a tunnel that pods need.
+func (c *connecting) unused(ctx context.Context, with []*ententev1.Peering) error {
+	for _, p := range with {
+		if p.GetContract() == "" || c.force {
+			continue
+		}
+		contract, err := c.run.contract(ctx, p.GetContract())
+		if err != nil {
+			return err
+		}
+		if n := int(contract.GetPods()); n > 0 {
+			return fmt.Errorf("%s run by contract %s at %s and would lose the network with this cluster: end or move them first, or give --force",
+				format.CountPods(n), contract.GetContractId(), c.local.peer)
+		}
+	}
+	return nil
+}
+
+// amendNetwork has a peering ask for a tunnel or do without, and waits until both sides signed
+// that. It is done, and nothing changed, with --dry-run.
+func (c *connecting) amendNetwork(ctx context.Context, before *ententev1.Peering, none bool) (done bool, err error) {
+	name, what := format.Short(before.GetName()), "asks for a tunnel"
+	if none {
+		what = "does without the tunnel"
+	}
+	req := &ententev1.UpdatePeeringRequest{
+		Peering: &ententev1.Peering{Name: before.GetName(), NoNetwork: none}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"no_network"}}, ValidateOnly: c.dryRun,
+	}
+	var signed *ententev1.Contract
+	if before.GetContract() != "" {
+		if signed, err = c.run.contract(ctx, before.GetContract()); err != nil {
+			return false, err
+		}
+	}
+	if _, err := c.admin.UpdatePeering(ctx, req); err != nil {
+		return false, c.call("amend "+name, err)
+	}
+	if c.dryRun {
+		c.done("Peering %s could be amended: it %s; nothing was changed", name, what)
+		return true, nil
+	}
+	c.done("Peering %s %s now", name, what)
+	if signed != nil {
+		_, err = c.revised(ctx, before, signed)
+	}
+	return false, err
+}
+
+// gone waits until the tunnel is, unless the peer asks for it.
+func (c *connecting) gone(ctx context.Context) error {
+	var theirs []*ententev1.Contract
+	var same time.Time
+	err := c.progress.await(ctx, c.local, "see each node's fabric: kubectl get fabricnodes,tunnels -o yaml", func(peer *ententev1.Peer) (bool, string, error) {
+		theirs = format.OpenContracts(peer, "Provider")
+		notWanted := format.ConditionOf(peer, "Network").GetReason() == "NotWanted"
+		return notWanted || len(theirs) > 0 && c.progress.settles(&same), "the tunnel to go" + format.Because(peer, "Network"), nil
+	})
+	if err != nil {
+		return err
+	}
+	peer, err := c.local.find(ctx, c.local.peer)
+	if err != nil {
+		return err
+	}
+	if peer != nil && format.ConditionOf(peer, "Network").GetReason() != "NotWanted" && len(theirs) > 0 {
+		return &codeError{exitUnhealthy, errors.New("the tunnel stays: " + c.local.peer + " asks for it by what this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
+	}
+	c.done("There is no tunnel to %s", c.local.peer)
+	return nil
+}

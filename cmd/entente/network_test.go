@@ -1,0 +1,40 @@
+package main
+
+import "testing"
+
+// TestConnectAsksForATunnelAlone: and amends what is asked without one, and no more of it.
+func TestConnectAsksForATunnelAlone(t *testing.T) {
+	w := newWorld()
+	w.joined = true
+	golden(t, "network-connect", w,
+		[]string{"network", "connect", "provider", "--dry-run"}, []string{"network", "connect", "provider"}, []string{"network", "connect", "provider"},
+		[]string{"network", "disconnect", "provider", "--dry-run"}, []string{"network", "disconnect", "provider"},
+	)
+	const ask = "CreatePeering peers/provider : pods 0 for 0s at most any price no-network=false no-renewal=false nodes= peers= storage=[] runtime=[] id="
+	sent(t, w.consumer, ask, ask, "DeletePeering peerings/provider")
+
+	w = peered()
+	w.noNetwork = true
+	golden(t, "network-connect-amend", w, []string{"network", "connect", "provider", "--dry-run"}, []string{"network", "connect", "provider"})
+	const amend = "UpdatePeering peerings/provider [no_network]: nothing for 0s at most any price no-renewal=false"
+	sent(t, w.consumer, amend, amend)
+}
+
+// TestDisconnectLeavesWhatElseIsAgreed: resources stay, and pods are not cut off by accident.
+func TestDisconnectLeavesWhatElseIsAgreed(t *testing.T) {
+	w := peered()
+	golden(t, "network-disconnect", w, []string{"network", "disconnect", "provider"},
+		[]string{"network", "disconnect", "provider", "--force", "--dry-run"}, []string{"network", "disconnect", "provider", "--force"}, []string{"network", "disconnect", "provider"}, []string{"network", "disconnect", "nobody"}, []string{"network", "disconnect"},
+	)
+
+	w = peered()
+	w.lends = true
+	golden(t, "network-disconnect-provider", w, []string{"network", "disconnect", "consumer"})
+
+	w = newWorld()
+	w.joined, w.refuse = true, "the provider's policy \"default\" allows no tunnel"
+	golden(t, "network-connect-refused", w, []string{"network", "connect", "provider"})
+	w = newWorld()
+	w.joined, w.stuck = true, "Network"
+	golden(t, "network-connect-stuck", w, []string{"network", "connect", "provider"})
+}
