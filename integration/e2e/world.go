@@ -46,6 +46,8 @@ type Config struct {
 	// lab.Options has it.
 	Nodes         int
 	CheckKubelets bool
+	// CIDRs is as lab.Options has it; default same.
+	CIDRs lab.CIDRs
 	// IPAM, NoNodeCIDRs and Proxy are as lab.Options has them. Where pods have other addresses
 	// than their nodes' spec.podCIDRs, the chart is told the prefix of all pods.
 	IPAM        lab.IPAM
@@ -131,7 +133,7 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 		return nil, err
 	}
 	shape := lab.Options{
-		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: lab.SameCIDRs, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets,
+		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: cfg.CIDRs, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets,
 		IPAM: cfg.IPAM, NoNodeCIDRs: cfg.NoNodeCIDRs, Proxy: cfg.Proxy,
 	}
 	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {
