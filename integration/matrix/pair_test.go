@@ -87,7 +87,7 @@ func (p *pair) startNear(ctx context.Context) error {
 		host := e2e.WebPod(shop, podName("host", place), map[string]string{"app": "host"})
 		host.Spec.NodeName, host.Spec.HostNetwork, host.Spec.DNSPolicy = pod.Spec.NodeName, true, corev1.DNSClusterFirstWithHostNet
 		c := &host.Spec.Containers[0]
-		c.Args, c.Ports, c.ReadinessProbe = []string{"sleep", "1h"}, nil, nil
+		c.Args, c.Ports, c.ReadinessProbe = []string{"sleep", "3600"}, nil, nil
 		if err := p.consumer.Create(ctx, pod, host, service, headless); err != nil {
 			return err
 		}

@@ -209,7 +209,7 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 // What stops pods' packets is what nodes find.
 func TestBlockingFindingsExist(t *testing.T) {
 	t.Parallel()
-	for _, reason := range blocking {
+	for _, reason := range blocking() {
 		if !slices.Contains(preflight.Reasons(), preflight.Reason(reason)) {
 			t.Errorf("nodes find no %s", reason)
 		}

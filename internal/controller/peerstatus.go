@@ -435,13 +435,15 @@ func errorsOf(n *v1alpha1.FabricNode) []v1alpha1.FabricFinding {
 	return slices.DeleteFunc(slices.Clone(n.Status.Preflight.Findings), func(f v1alpha1.FabricFinding) bool { return f.Severity != "Error" })
 }
 
-// blocking are the findings by which nothing passes between a node's pods and the tunnel,
+// blocking returns the findings by which nothing passes between a node's pods and the tunnel,
 // though what the node sends by itself, such as probes, does.
-var blocking = []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
+func blocking() []string {
+	return []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
+}
 
 // stopsPods says whether a node found one of those.
 func stopsPods(n *v1alpha1.FabricNode) bool {
-	return slices.ContainsFunc(errorsOf(n), func(f v1alpha1.FabricFinding) bool { return slices.Contains(blocking, f.Reason) })
+	return slices.ContainsFunc(errorsOf(n), func(f v1alpha1.FabricFinding) bool { return slices.Contains(blocking(), f.Reason) })
 }
 
 // stopped are the nodes that found one of those, but for some.
