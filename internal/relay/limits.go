@@ -1,0 +1,23 @@
+package relay
+
+import "time"
+
+const (
+	// maxConns is how many connections a relay has at once, and maxAccountConns how many of
+	// them one sender has.
+	maxConns        = 512
+	maxAccountConns = 8
+	// bufferSize is what is read of one connection and not yet written to the other one, in
+	// each direction.
+	bufferSize = 16 << 10
+	// openTimeout is how long it may take until both ends of a connection are there.
+	openTimeout = 10 * time.Second
+	// idleTimeout ends a connection over which nothing passes, in either direction. Sessions
+	// have keepalives that are much more frequent.
+	idleTimeout = 2 * time.Minute
+	// acceptPause is the pause after a connection could not be accepted, as when there are
+	// no file descriptors left.
+	acceptPause = 100 * time.Millisecond
+	// maxPeerLen is how long a cluster ID in a request may be, in bytes.
+	maxPeerLen = 64
+)

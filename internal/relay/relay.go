@@ -1,0 +1,201 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Config says who uses a relay, and what it leads to. All of it is required.
+type Config struct {
+	// Admit returns on whose account a connection from an address is; false turns it away,
+	// before anything of it is read.
+	Admit func(from netip.Addr) (account string, ok bool)
+	// Open returns the other end for a connection that was admitted, and the ID of the peer
+	// that the connection is to or from, on whose account it is from then on. It may read
+	// what comes before the session.
+	Open func(ctx context.Context, conn net.Conn) (other net.Conn, peer string, err error)
+	Log  *slog.Logger
+}
+
+// Relay connects connections that it accepts with others that it opens.
+type Relay struct {
+	cfg  Config
+	warn rate.Sometimes
+
+	mu       sync.Mutex
+	conns    map[*passage]struct{}
+	accounts map[string]int
+	keep     func(peer string) bool
+}
+
+// passage is a connection that was accepted, and the one that it leads to.
+type passage struct {
+	accept net.Conn
+	cancel context.CancelFunc
+	// account is on whose account it is, and peer empty until it is known. Relay.mu guards both.
+	account, peer string
+}
+
+// New returns a relay that listens nowhere yet.
+func New(cfg Config) (*Relay, error) {
+	if cfg.Admit == nil || cfg.Open == nil || cfg.Log == nil {
+		return nil, errors.New("relay: Admit, Open and Log are required")
+	}
+	return &Relay{cfg: cfg, warn: rate.Sometimes{Interval: time.Minute}, conns: map[*passage]struct{}{}, accounts: map[string]int{}}, nil
+}
+
+// Serve relays what a listener accepts until ctx ends or the listener is closed. It closes
+// the listener and returns after the last connection has ended.
+func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel()
+	for {
+		conn, err := listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if conn != nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil:
+			r.warn.Do(func() { r.cfg.Log.Warn("relay cannot accept a connection", "err", err) })
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
+		}
+		pass, own := r.begin(ctx, conn)
+		if pass == nil {
+			_ = conn.Close()
+			continue
+		}
+		tasks.Go(func() {
+			defer r.end(pass)
+			r.run(own, pass)
+		})
+	}
+}
+
+// Cut ends the connections to and from peers that are not to be kept, and from now on those
+// that are about to be made. keep must not call the relay.
+func (r *Relay) Cut(keep func(peer string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep = keep
+	for p := range r.conns {
+		if p.peer != "" && !keep(p.peer) {
+			p.cancel()
+		}
+	}
+}
+
+// Conns returns how many connections there are.
+func (r *Relay) Conns() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.conns)
+}
+
+// begin counts a connection; nil if it is turned away.
+func (r *Relay) begin(ctx context.Context, conn net.Conn) (*passage, context.Context) {
+	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return nil, nil
+	}
+	account, ok := r.cfg.Admit(remote.Addr().Unmap().WithZone(""))
+	if !ok {
+		return nil, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.conns) >= maxConns || r.accounts[account] >= maxAccountConns {
+		r.warn.Do(func() {
+			r.cfg.Log.Warn("relay turns connections away: limit reached", "sender", account, "connections", len(r.conns), "of the sender", r.accounts[account])
+		})
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	pass := &passage{account: account, accept: conn, cancel: cancel}
+	r.conns[pass] = struct{}{}
+	r.accounts[account]++
+	return pass, ctx
+}
+
+func (r *Relay) end(p *passage) {
+	p.cancel()
+	_ = p.accept.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, p)
+	r.uncount(p.account)
+}
+
+// uncount takes a connection off an account. The lock is held.
+func (r *Relay) uncount(account string) {
+	if r.accounts[account]--; r.accounts[account] == 0 {
+		delete(r.accounts, account)
+	}
+}
+
+// run opens the other end and passes bytes until one of them ends.
+func (r *Relay) run(ctx context.Context, p *passage) {
+	defer context.AfterFunc(ctx, func() { _ = p.accept.Close() })()
+	other, err := r.open(ctx, p)
+	if err != nil {
+		r.warn.Do(func() { r.cfg.Log.Warn("relay cannot connect", "from", p.accept.RemoteAddr().String(), "err", err) })
+		return
+	}
+	defer func() { _ = other.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = other.Close() })()
+	pass(p.accept, other)
+}
+
+func (r *Relay) open(ctx context.Context, p *passage) (net.Conn, error) {
+	if err := p.accept.SetDeadline(time.Now().Add(openTimeout)); err != nil {
+		return nil, err
+	}
+	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	other, peer, err := r.cfg.Open(opening, p.accept)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(r.opened(p, peer), p.accept.SetDeadline(time.Time{})); err != nil {
+		_ = other.Close()
+		return nil, err
+	}
+	return other, nil
+}
+
+// opened puts a connection on the account of its peer.
+func (r *Relay) opened(p *passage, peer string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keep != nil && !r.keep(peer) {
+		return fmt.Errorf("relay for peer %s: its tunnel is gone", peer)
+	}
+	if peer != p.account {
+		if r.accounts[peer] >= maxAccountConns {
+			return fmt.Errorf("relay for peer %s: limit of %d connections reached (maxAccountConns)", peer, maxAccountConns)
+		}
+		r.uncount(p.account)
+		r.accounts[peer]++
+	}
+	p.account, p.peer = peer, peer
+	return nil
+}

@@ -1,0 +1,350 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	testPeer = "peer-a"
+	patience = 5 * time.Second
+)
+
+var testKey = Key{1, 2, 3}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func dialTest(ctx context.Context, l net.Listener) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+}
+
+func connect(t *testing.T, l net.Listener) net.Conn {
+	t.Helper()
+	conn, err := dialTest(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(2 * patience)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// start runs a relay on loopback until the test ends, and fails if that takes long.
+func start(t *testing.T, cfg Config) (*Relay, net.Listener) {
+	t.Helper()
+	cfg.Log = slog.New(slog.DiscardHandler)
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil || r.Conns() != 0 || len(r.accounts) != 0 {
+				t.Errorf("the relay ended with %v, %d connections, accounts %v", err, r.Conns(), r.accounts)
+			}
+		case <-time.After(patience):
+			t.Error("the relay does not end")
+		}
+	})
+	return r, l
+}
+
+func anyone(netip.Addr) (string, bool) { return testPeer, true }
+
+func to(l net.Listener) func(context.Context, net.Conn) (net.Conn, string, error) {
+	return func(ctx context.Context, _ net.Conn) (net.Conn, string, error) {
+		conn, err := dialTest(ctx, l)
+		return conn, testPeer, err
+	}
+}
+
+// echo answers with what it was sent, once that has ended.
+func echo(t *testing.T) net.Listener {
+	t.Helper()
+	l := listen(t)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				all, err := io.ReadAll(conn)
+				if err == nil {
+					_, _ = conn.Write(all)
+				}
+			}()
+		}
+	}()
+	return l
+}
+
+// sink accepts connections and leaves them open.
+func sink(t *testing.T) net.Listener {
+	t.Helper()
+	l := listen(t)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	}()
+	return l
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// ended says whether the other side closes a connection.
+func ended(conn net.Conn) bool {
+	_, err := conn.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err)
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func TestBytesPassBothWaysAndTheEndOfOneDirectionIsPassedOn(t *testing.T) {
+	_, l := start(t, Config{Admit: anyone, Open: to(echo(t))})
+	conn := connect(t, l)
+	sent := make([]byte, 10*bufferSize+1)
+	_, _ = rand.Read(sent)
+	if _, err := conn.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(conn)
+	if err != nil || !bytes.Equal(got, sent) {
+		t.Fatalf("%d bytes came back of %d, err %v", len(got), len(sent), err)
+	}
+}
+
+func TestWhoIsNotAdmittedIsTurnedAwayUnread(t *testing.T) {
+	opened := false
+	_, l := start(t, Config{
+		Admit: func(from netip.Addr) (string, bool) { return "", from != netip.MustParseAddr("127.0.0.1") },
+		Open: func(context.Context, net.Conn) (net.Conn, string, error) {
+			opened = true
+			return nil, "", io.EOF
+		},
+	})
+	if conn := connect(t, l); !ended(conn) || opened {
+		t.Fatalf("the connection is open, or led somewhere: %v", opened)
+	}
+}
+
+func TestOneSenderHasAFewConnectionsAndOthersHaveTheirs(t *testing.T) {
+	far := sink(t)
+	_, l := start(t, Config{Admit: func(from netip.Addr) (string, bool) { return from.String(), true }, Open: func(ctx context.Context, conn net.Conn) (net.Conn, string, error) {
+		other, err := dialTest(ctx, far)
+		return other, conn.RemoteAddr().(*net.TCPAddr).IP.String(), err
+	}})
+	for range maxAccountConns {
+		connect(t, l)
+	}
+	if !ended(connect(t, l)) {
+		t.Fatal("one more connection was let in")
+	}
+	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	conn, err := other.DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	if _, err := conn.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Fatalf("another sender is turned away: %v", err)
+	}
+}
+
+func TestCutEndsTheConnectionsOfPeersThatAreGone(t *testing.T) {
+	r, l := start(t, Config{Admit: anyone, Open: to(sink(t))})
+	conn := connect(t, l)
+	eventually(t, "the connection is open", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for p := range r.conns {
+			return p.peer == testPeer
+		}
+		return false
+	})
+	r.Cut(func(peer string) bool { return peer == testPeer })
+	if r.Conns() != 1 {
+		t.Fatal("a connection that is to be kept was cut")
+	}
+	r.Cut(func(string) bool { return false })
+	if !ended(conn) {
+		t.Fatal("the connection was not cut")
+	}
+	if !ended(connect(t, l)) {
+		t.Fatal("a connection was made after the peer was cut")
+	}
+}
+
+func TestAnOpenThatFailsEndsTheConnection(t *testing.T) {
+	_, l := start(t, Config{Admit: anyone, Open: func(context.Context, net.Conn) (net.Conn, string, error) { return nil, "", io.ErrUnexpectedEOF }})
+	if !ended(connect(t, l)) {
+		t.Fatal("the connection is open")
+	}
+}
+
+// asked runs one request against an outbound relay.
+func asked(t *testing.T, peer string, key Key, dial func(string) (net.Conn, error)) (net.Conn, error) {
+	t.Helper()
+	_, l := start(t, Config{Admit: anyone, Open: func(_ context.Context, conn net.Conn) (net.Conn, string, error) {
+		return Serve(conn, func(p string) (Key, bool) { return testKey, p == testPeer }, dial)
+	}})
+	conn := connect(t, l)
+	return conn, Ask(conn, peer, key, patience)
+}
+
+func TestAnAgentReachesAPeerByItsKey(t *testing.T) {
+	far := echo(t)
+	conn, err := asked(t, testPeer, testKey, func(string) (net.Conn, error) { return dialTest(context.Background(), far) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.(*net.TCPConn).CloseWrite()
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+}
+
+func TestRequestsAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		peer string
+		key  Key
+		want error
+	}{
+		"a peer that is not known":                  {"peer-b", testKey, errRefused},
+		"a key that is another's":                   {testPeer, Key{9}, errRefused},
+		"a peer none of whose gateways can be seen": {testPeer, testKey, errDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := asked(t, c.peer, c.key, func(string) (net.Conn, error) { return nil, errors.New("down") })
+			if !errors.Is(err, c.want) {
+				t.Fatalf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+	if _, err := asked(t, strings.Repeat("x", maxPeerLen+1), testKey, nil); err == nil {
+		t.Fatal("an ID that is too long was sent")
+	}
+}
+
+func TestAProofIsWorthNothingForAnotherConnection(t *testing.T) {
+	request := append([]byte{byte(len(testPeer))}, testPeer...)
+	said := append(slices.Clone(request), proof(testKey, make([]byte, nonceLen), request)...)
+	if _, err := readRequest(&stream{in: bytes.NewReader(said)}, known); !errors.Is(err, errRequest) {
+		t.Fatalf("a proof over another nonce was accepted: %v", err)
+	}
+}
+
+func TestAskRefusesWhatIsNotARelay(t *testing.T) {
+	for name, says := range map[string]string{
+		"nothing":            "",
+		"something else":     "SSH-2.0-OpenSSH_9.6 and more than a nonce of it",
+		"another version":    "entr\x02" + strings.Repeat("n", nonceLen),
+		"an answer unknown":  magic + strings.Repeat("n", nonceLen) + "\x07",
+		"a nonce that stops": magic + "n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t)
+			go func() {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(conn, says)
+				_ = conn.(*net.TCPConn).CloseWrite()
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			}()
+			if err := Ask(connect(t, l), testPeer, testKey, patience); err == nil {
+				t.Fatal("accepted")
+			}
+		})
+	}
+}
+
+func TestTheKeyDependsOnThePresharedKeyAndDoesNotShowIt(t *testing.T) {
+	a, err := KeyFrom([32]byte{1})
+	b, errB := KeyFrom([32]byte{2})
+	if err != nil || errB != nil || a == b || a == (Key{1}) {
+		t.Fatalf("%v %v: keys are equal, or as they were", err, errB)
+	}
+	if a.String() != "Key(hidden)" || a.GoString() != "Key(hidden)" {
+		t.Fatal("a key prints itself")
+	}
+}
+
+func known(peer string) (Key, bool) { return testKey, peer == testPeer }
+
+// stream is what the other side of a connection says.
+type stream struct {
+	in  io.Reader
+	out bytes.Buffer
+}
+
+func (s *stream) Read(b []byte) (int, error)  { return s.in.Read(b) }
+func (s *stream) Write(b []byte) (int, error) { return s.out.Write(b) }
+
+func FuzzNobodyIsLetInWithoutTheKey(f *testing.F) {
+	request := append([]byte{byte(len(testPeer))}, testPeer...)
+	f.Add([]byte{})
+	f.Add([]byte{0})
+	f.Add([]byte{255, 1})
+	f.Add(append(request, make([]byte, macLen)...))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		s := &stream{in: bytes.NewReader(said)}
+		if peer, err := readRequest(s, known); err == nil {
+			t.Fatalf("let in to %q", peer)
+		}
+		if len(said) > 0 && s.out.Len() != len(magic)+nonceLen {
+			t.Fatalf("%d bytes were said", s.out.Len())
+		}
+	})
+}

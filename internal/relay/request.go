@@ -1,0 +1,147 @@
+package relay
+
+import (
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// Before a session, an agent asks its gateway's outbound relay for a peer. The agent proves
+// that it knows the peer's key in this cluster, which only the agent and the fabric can read.
+// The relay proves nothing: the session does.
+//
+//	relay    0  4  "entr"
+//	         4  1  version, 1
+//	         5 32  nonce
+//	agent    0  1  length of the peer's cluster ID, 1 to 64
+//	         1  …  the ID
+//	         … 32  HMAC-SHA256 of the key, over nonce, length and ID
+//	relay    0  1  0: what follows is the peer's; 1: refused; 2: no gateway of the peer answers
+const (
+	magic      = "entr\x01"
+	nonceLen   = 32
+	macLen     = sha256.Size
+	answerOK   = 0
+	answerNo   = 1
+	answerDown = 2
+)
+
+// Key proves to a relay that a request is of its own cluster's agent.
+type Key [32]byte
+
+// KeyFrom derives the key of a peer from the preshared key of the tunnel to it.
+func KeyFrom(preshared [32]byte) (Key, error) {
+	b, err := hkdf.Key(sha256.New, preshared[:], nil, "entente relay v1", len(Key{}))
+	if err != nil {
+		return Key{}, fmt.Errorf("derive a relay's key: %w", err)
+	}
+	return Key(b), nil
+}
+
+// String keeps keys out of logs.
+func (Key) String() string { return "Key(hidden)" }
+
+// GoString does so for %#v.
+func (k Key) GoString() string { return k.String() }
+
+var (
+	errNotRelay = errors.New("what answers there is not a relay of this version")
+	errRefused  = errors.New("the relay refuses: the fabric of that node has another key for the peer, or no in-band tunnel to it; this passes once it has read both")
+	errDown     = errors.New("the relay reaches no gateway of the peer: see the paths to it in entente network status")
+	errRequest  = errors.New("the request is not of this cluster's agent")
+)
+
+// Ask asks the outbound relay at the other end of a connection for a peer. After it has
+// returned nil the connection leads to the peer's relay. It reads no byte of what comes then.
+func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
+	if len(peer) == 0 || len(peer) > maxPeerLen {
+		return fmt.Errorf("cluster ID of %d bytes, the limit is %d", len(peer), maxPeerLen)
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	hello := make([]byte, len(magic)+nonceLen)
+	if _, err := io.ReadFull(conn, hello); err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	if string(hello[:len(magic)]) != magic {
+		return errNotRelay
+	}
+	request := append([]byte{byte(len(peer))}, peer...)
+	if _, err := conn.Write(append(request, proof(key, hello[len(magic):], request)...)); err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	var answer [1]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	switch answer[0] {
+	case answerOK:
+		return conn.SetDeadline(time.Time{})
+	case answerNo:
+		return errRefused
+	case answerDown:
+		return errDown
+	}
+	return errNotRelay
+}
+
+// Serve reads a request, and answers it by what dial returns for its peer. It is the Open of
+// an outbound relay. keys returns the key of a peer whose tunnel is in-band.
+func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer string) (net.Conn, error)) (other net.Conn, peer string, err error) {
+	peer, err = readRequest(conn, keys)
+	if err != nil {
+		_, _ = conn.Write([]byte{answerNo})
+		return nil, "", err
+	}
+	other, err = dial(peer)
+	if err != nil {
+		_, _ = conn.Write([]byte{answerDown})
+		return nil, "", err
+	}
+	if _, err := conn.Write([]byte{answerOK}); err != nil {
+		_ = other.Close()
+		return nil, "", err
+	}
+	return other, peer, nil
+}
+
+func readRequest(conn io.ReadWriter, keys func(peer string) (Key, bool)) (string, error) {
+	hello := append([]byte(magic), make([]byte, nonceLen)...)
+	nonce := hello[len(magic):]
+	_, _ = rand.Read(nonce) // never fails
+	if _, err := conn.Write(hello); err != nil {
+		return "", err
+	}
+	var length [1]byte
+	if _, err := io.ReadFull(conn, length[:]); err != nil {
+		return "", err
+	}
+	if length[0] == 0 || length[0] > maxPeerLen {
+		return "", errRequest
+	}
+	rest := make([]byte, int(length[0])+macLen)
+	if _, err := io.ReadFull(conn, rest); err != nil {
+		return "", err
+	}
+	peer := string(rest[:length[0]])
+	key, ok := keys(peer)
+	// A peer that is not known takes as long as a wrong key.
+	if !hmac.Equal(rest[length[0]:], proof(key, nonce, append(length[:], peer...))) || !ok {
+		return "", errRequest
+	}
+	return peer, nil
+}
+
+func proof(key Key, nonce, request []byte) []byte {
+	h := hmac.New(sha256.New, key[:])
+	h.Write(nonce)
+	h.Write(request)
+	return h.Sum(nil)
+}
