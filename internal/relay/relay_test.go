@@ -240,7 +240,7 @@ func asked(t *testing.T, peer string, key Key, dial func(string) (net.Conn, erro
 
 func TestAnAgentReachesAPeerByItsKey(t *testing.T) {
 	far := echo(t)
-	conn, err := asked(t, testPeer, testKey, func(string) (net.Conn, error) { return dialTest(context.Background(), far) })
+	conn, err := asked(t, testPeer, testKey, func(string) (net.Conn, error) { return dialTest(t.Context(), far) })
 	if err != nil {
 		t.Fatal(err)
 	}
