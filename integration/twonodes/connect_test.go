@@ -2,12 +2,14 @@ package twonodes
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 )
 
@@ -18,17 +20,24 @@ func TestTunnelEndsAndComesWithoutTheRest(t *testing.T) {
 	ctx, s := onStage(t)
 	w := s.World
 	ok(t, s.outAnswers(ctx))
-	_, err := w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name)
-	ok(t, e2e.Ended(err, "would lose the network"))
-
-	_, err = w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name, "--force")
-	ok(t, err)
+	ok(t, w.Until(ctx, e2e.Restarted, "the contract to count its pods", func(ctx context.Context) (string, error) {
+		contracts, err := w.Home.Contracts(ctx, v1alpha1.ContractConsumer)
+		if !slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return c.Status.Pods > 0 }) {
+			return "it counts none", err
+		}
+		return "", err
+	}))
 	t.Cleanup(func() {
 		after := context.WithoutCancel(ctx)
 		_, err := w.Home.Entente(after, "network", "connect", w.Abroad.Name)
 		ok(t, err)
 		ok(t, s.outAnswers(after))
 	})
+	_, err := w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name)
+	ok(t, e2e.Ended(err, "would lose the network"))
+
+	_, err = w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name, "--force")
+	ok(t, err)
 	if answers, err := w.Home.Answers(ctx, shop, s.inn.Name, 2, "http://"+s.out.Status.PodIP+":8080/name"); err == nil {
 		t.Errorf("without a tunnel the pod abroad answers: %v", answers)
 	}
