@@ -2,10 +2,10 @@ package tunnel
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"slices"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // Which home gateway carries a peer's traffic, and which gateway of the peer it goes to, is
@@ -13,9 +13,7 @@ import (
 // is the best of those that do claims the peer, and says so in its probes; all other nodes of
 // the cluster, and the peer's gateways, follow. Both clusters do the same, so the pair of
 // gateways that results is one that reach each other.
-//
-// The best is by rendezvous hashing (Thaler and Ravishankar, 1998), so that each peer has an
-// order of its own and the load is shared.
+// Which is the best is said by [plan.Rank].
 const (
 	// carrierSettles is how long a gateway reaches a peer before it takes the peer's traffic
 	// from another that carries it well.
@@ -27,33 +25,6 @@ const (
 	carrierListens = 5 * time.Second
 )
 
-// rank orders the gateways of a cluster for what goes to and comes from another: the highest
-// is the best. All compute the same.
-func rank(cluster, other, node string) uint64 {
-	sum := sha256.Sum256([]byte("entente gateway rank\x00" + cluster + "\x00" + other + "\x00" + node))
-	return binary.BigEndian.Uint64(sum[:])
-}
-
-// reach is how well a gateway reaches a peer.
-type reach uint8
-
-const (
-	// reachNone: no probe to a gateway of the peer is answered.
-	reachNone reach = iota
-	// reachSome: to some gateway, none that carries this cluster's traffic there.
-	reachSome
-	// reachCarrier: to the one that carries this cluster's traffic there. Of two clusters the
-	// one with the lower ID leads: for it, any gateway that answers will do, and the other
-	// cluster chooses one that fits.
-	reachCarrier
-)
-
-// claim is what a gateway tells the other nodes of its cluster about a peer.
-type claim struct {
-	reach   reach
-	carries bool
-}
-
 // homeGateway is a gateway of the home cluster as this node sees it.
 type homeGateway struct {
 	node string
@@ -61,19 +32,19 @@ type homeGateway struct {
 	// alive says that its probes are answered and that it said what it claims. It is true of
 	// this node itself.
 	alive bool
-	claim
+	probe.Claim
 }
 
 // better says that of two gateways that are alive the first should carry the peer.
 func (g homeGateway) better(h homeGateway) bool {
-	return cmp.Or(cmp.Compare(g.reach, h.reach), cmp.Compare(g.rank, h.rank)) > 0
+	return cmp.Or(cmp.Compare(g.Reach, h.Reach), cmp.Compare(g.rank, h.rank)) > 0
 }
 
 // peerGateway is a gateway of the peer as this node sees it.
 type peerGateway struct {
 	node string
 	rank uint64
-	path PathState
+	path probe.PathState
 	// carries says that the gateway announced that it carries traffic to us.
 	carries bool
 }
@@ -98,7 +69,7 @@ type election struct {
 	home, peer string
 	// claim is that of this node, which has reached the peer so well since a time. Zero on a
 	// node that is no gateway.
-	claim
+	probe.Claim
 	since time.Time
 }
 
@@ -107,33 +78,33 @@ func (e election) next(s situation) election {
 	e.peer = choosePeerGateway(s.peer, e.peer)
 	i := slices.IndexFunc(s.home, func(g homeGateway) bool { return g.node == s.self })
 	if i < 0 {
-		e.claim, e.since = claim{}, time.Time{}
+		e.Claim, e.since = probe.Claim{}, time.Time{}
 	} else {
 		now := reachOf(s)
-		if now == reachNone && e.carries && !slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.path == PathDown }) {
-			now = e.reach // after a restart nothing is known yet
+		if now == probe.ReachNone && e.Carries && !slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.path == probe.PathDown }) {
+			now = e.Reach // after a restart nothing is known yet
 		}
-		if now != e.reach || e.since.IsZero() {
-			e.reach, e.since = now, s.now
+		if now != e.Reach || e.since.IsZero() {
+			e.Reach, e.since = now, s.now
 		}
-		e.carries = e.claims(s, i)
+		e.Carries = e.claims(s, i)
 		s.home = slices.Clone(s.home)
-		s.home[i].alive, s.home[i].claim = true, e.claim
+		s.home[i].alive, s.home[i].Claim = true, e.Claim
 	}
 	e.home = chooseHomeGateway(s.home, e.home)
 	return e
 }
 
 // reachOf is how well this node reaches the peer.
-func reachOf(s situation) reach {
-	best := reachNone
+func reachOf(s situation) probe.Reach {
+	best := probe.ReachNone
 	for _, g := range s.peer {
 		switch {
-		case g.path != PathUp:
+		case g.path != probe.PathUp:
 		case s.leads, g.carries:
-			best = reachCarrier
+			best = probe.ReachCarrier
 		default:
-			best = max(best, reachSome)
+			best = max(best, probe.ReachSome)
 		}
 	}
 	return best
@@ -141,34 +112,34 @@ func reachOf(s situation) reach {
 
 // claims says whether this node, gateway i of its cluster, carries the peer.
 func (e election) claims(s situation, i int) bool {
-	if e.reach == reachNone {
+	if e.Reach == probe.ReachNone {
 		return false
 	}
 	self := s.home[i]
-	self.claim = e.claim
+	self.Claim = e.Claim
 	reaches, unheard := s.now.Sub(e.since), false
 	for j, other := range s.home {
 		switch {
 		case j == i:
 		case !other.alive:
 			unheard = true
-		case other.carries && e.carries:
+		case other.Carries && e.Carries:
 			if other.better(self) {
 				return false
 			}
-		case other.carries:
+		case other.Carries:
 			patience := carrierSettles
-			if other.reach < e.reach {
+			if other.Reach < e.Reach {
 				patience = carrierTakes
 			}
 			if other.better(self) || reaches < patience {
 				return false
 			}
-		case !e.carries && other.better(self):
+		case !e.Carries && other.better(self):
 			return false // it is about to claim
 		}
 	}
-	return e.carries || !unheard || min(reaches, s.now.Sub(s.began)) >= carrierListens
+	return e.Carries || !unheard || min(reaches, s.now.Sub(s.began)) >= carrierListens
 }
 
 // chooseHomeGateway picks the gateway that a peer's traffic is sent to: the best of those that
@@ -179,10 +150,10 @@ func chooseHomeGateway(gateways []homeGateway, current string) string {
 	}
 	best := slices.MaxFunc(gateways, func(a, b homeGateway) int {
 		return cmp.Or(
-			compareBool(a.alive && a.carries, b.alive && b.carries), compareBool(a.alive, b.alive),
-			cmp.Compare(a.reach, b.reach), cmp.Compare(a.rank, b.rank))
+			compareBool(a.alive && a.Carries, b.alive && b.Carries), compareBool(a.alive, b.alive),
+			cmp.Compare(a.Reach, b.Reach), cmp.Compare(a.rank, b.rank))
 	})
-	if best.alive && best.carries || !slices.ContainsFunc(gateways, func(g homeGateway) bool { return g.node == current }) {
+	if best.alive && best.Carries || !slices.ContainsFunc(gateways, func(g homeGateway) bool { return g.node == current }) {
 		return best.node
 	}
 	return current
@@ -195,8 +166,8 @@ func choosePeerGateway(gateways []peerGateway, current string) string {
 	if len(gateways) == 0 {
 		return ""
 	}
-	state := map[PathState]int{PathUp: 2, PathUnknown: 1, PathDown: 0}
-	carries := func(g peerGateway) bool { return g.path == PathUp && g.carries }
+	state := map[probe.PathState]int{probe.PathUp: 2, probe.PathUnknown: 1, probe.PathDown: 0}
+	carries := func(g peerGateway) bool { return g.path == probe.PathUp && g.carries }
 	return slices.MaxFunc(gateways, func(a, b peerGateway) int {
 		return cmp.Or(
 			cmp.Compare(state[a.path], state[b.path]), compareBool(carries(a), carries(b)),

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // echoes sends a datagram each few milliseconds from a pod to another, which answers each, and
@@ -108,13 +110,13 @@ func TestGatewaysTakeOverFromEachOther(t *testing.T) {
 		sides[side][2].worker = true
 	}
 	a, b := sides[0], sides[1]
-	desired := func(n *rigNode) Desired {
+	desired := func(n *rigNode) plan.Desired {
 		own, other, local, remote := a, b, aliasOfA, aliasOfB
 		if n.cluster == "b" {
 			own, other, local, remote = b, a, aliasOfB, aliasOfA
 		}
 		peer := peering(other[0], local, remote, openTo(n.podAddr))
-		peer.Gateways = []Gateway{other[0].gateway(), other[1].gateway()}
+		peer.Gateways = []plan.Gateway{other[0].gateway(), other[1].gateway()}
 		return n.desired(own, peer)
 	}
 	all := slices.Concat(a, b)
@@ -147,7 +149,7 @@ func TestGatewaysTakeOverFromEachOther(t *testing.T) {
 		}
 	}
 	best := a[0].name
-	if rank(clusterID("a"), clusterID("b"), a[1].name) > rank(clusterID("a"), clusterID("b"), best) {
+	if plan.Rank(clusterID("a"), clusterID("b"), a[1].name) > plan.Rank(clusterID("a"), clusterID("b"), best) {
 		best = a[1].name
 	}
 	r.eventually("the best gateway to carry", settled(best))

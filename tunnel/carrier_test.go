@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 func TestGatewayOfThePeerIsChosen(t *testing.T) {
@@ -17,13 +20,13 @@ func TestGatewayOfThePeerIsChosen(t *testing.T) {
 	}{
 		"none":                                   {nil, "", ""},
 		"the best when nothing is known":         {[]peerGateway{{node: "a"}, {node: "b", rank: 1}}, "", "b"},
-		"one that answers before one that may":   {[]peerGateway{{node: "a", rank: 1}, {node: "b", path: PathUp}}, "a", "b"},
-		"not one that is down":                   {[]peerGateway{{node: "a", path: PathDown, rank: 1}, {node: "b"}}, "a", "b"},
-		"the one in use among equals":            {[]peerGateway{{node: "a", path: PathUp, rank: 1}, {node: "b", path: PathUp}}, "b", "b"},
-		"the one that carries us":                {[]peerGateway{{node: "a", path: PathUp, rank: 1}, {node: "b", path: PathUp, carries: true}}, "a", "b"},
-		"the best of two that carry us":          {[]peerGateway{{node: "a", path: PathUp, carries: true, rank: 1}, {node: "b", path: PathUp, carries: true}}, "b", "a"},
-		"not one that carried us before it died": {[]peerGateway{{node: "a", path: PathUp}, {node: "b", path: PathDown, carries: true}}, "b", "a"},
-		"the one in use when all are down":       {[]peerGateway{{node: "a", path: PathDown, rank: 1}, {node: "b", path: PathDown}}, "b", "b"},
+		"one that answers before one that may":   {[]peerGateway{{node: "a", rank: 1}, {node: "b", path: probe.PathUp}}, "a", "b"},
+		"not one that is down":                   {[]peerGateway{{node: "a", path: probe.PathDown, rank: 1}, {node: "b"}}, "a", "b"},
+		"the one in use among equals":            {[]peerGateway{{node: "a", path: probe.PathUp, rank: 1}, {node: "b", path: probe.PathUp}}, "b", "b"},
+		"the one that carries us":                {[]peerGateway{{node: "a", path: probe.PathUp, rank: 1}, {node: "b", path: probe.PathUp, carries: true}}, "a", "b"},
+		"the best of two that carry us":          {[]peerGateway{{node: "a", path: probe.PathUp, carries: true, rank: 1}, {node: "b", path: probe.PathUp, carries: true}}, "b", "a"},
+		"not one that carried us before it died": {[]peerGateway{{node: "a", path: probe.PathUp}, {node: "b", path: probe.PathDown, carries: true}}, "b", "a"},
+		"the one in use when all are down":       {[]peerGateway{{node: "a", path: probe.PathDown, rank: 1}, {node: "b", path: probe.PathDown}}, "b", "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := choosePeerGateway(tt.gateways, tt.current); got != tt.want {
@@ -35,12 +38,12 @@ func TestGatewayOfThePeerIsChosen(t *testing.T) {
 
 func TestGatewayClaimsAPeer(t *testing.T) {
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	up := []peerGateway{{node: "x", path: PathUp}}
-	long := election{claim: claim{reach: reachCarrier}, since: start.Add(-time.Hour)}
-	carrying := election{claim: claim{reach: reachCarrier, carries: true}, since: start.Add(-time.Hour)}
+	up := []peerGateway{{node: "x", path: probe.PathUp}}
+	long := election{Claim: probe.Claim{Reach: probe.ReachCarrier}, since: start.Add(-time.Hour)}
+	carrying := election{Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}, since: start.Add(-time.Hour)}
 	self := homeGateway{node: "self", rank: 5}
-	other := func(rank uint64, alive bool, r reach, carries bool) homeGateway {
-		return homeGateway{node: "other", rank: rank, alive: alive, claim: claim{reach: r, carries: carries}}
+	other := func(rank uint64, alive bool, r probe.Reach, carries bool) homeGateway {
+		return homeGateway{node: "other", rank: rank, alive: alive, Claim: probe.Claim{Reach: r, Carries: carries}}
 	}
 	for name, tt := range map[string]struct {
 		election election
@@ -52,27 +55,27 @@ func TestGatewayClaimsAPeer(t *testing.T) {
 		home     string
 	}{
 		"the only one, at once":                            {peer: up, carries: true, home: "self"},
-		"not one that does not reach the peer":             {peer: []peerGateway{{node: "x", path: PathDown}}, home: "self"},
-		"one that is alone, when it has listened":          {election: long, peer: up, other: []homeGateway{other(9, false, reachNone, false)}, listened: time.Minute, carries: true, home: "self"},
-		"not before it has listened":                       {peer: up, other: []homeGateway{other(9, false, reachNone, false)}, listened: time.Second, home: "self"},
-		"what it carried before it was restarted, it does": {election: carrying, peer: up, other: []homeGateway{other(9, false, reachNone, false)}, carries: true, home: "self"},
-		"what it carried before, while nothing is known":   {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, reachCarrier, false)}, carries: true, home: "self"},
-		"the best of two":                                  {election: long, peer: up, other: []homeGateway{other(1, true, reachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
-		"not the second of two":                            {election: long, peer: up, other: []homeGateway{other(9, true, reachCarrier, false)}, listened: time.Minute, home: "other"},
-		"the second of two when the best reaches nobody":   {election: long, peer: up, other: []homeGateway{other(9, true, reachNone, false)}, listened: time.Minute, carries: true, home: "self"},
-		"the second of two when the best is dead":          {election: long, peer: up, other: []homeGateway{other(9, false, reachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"the best, back for a moment, waits":               {peer: up, other: []homeGateway{other(1, true, reachCarrier, true)}, listened: time.Minute, home: "other"},
-		"the best, back for long, takes it":                {election: long, peer: up, other: []homeGateway{other(1, true, reachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"who carries keeps it from a worse one":            {election: carrying, peer: up, other: []homeGateway{other(1, true, reachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"who carries yields to a better one":               {election: carrying, peer: up, other: []homeGateway{other(9, true, reachCarrier, true)}, listened: time.Minute, home: "other"},
-		"who carries waits until another claims":           {election: carrying, peer: up, other: []homeGateway{other(9, true, reachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not one that does not reach the peer":             {peer: []peerGateway{{node: "x", path: probe.PathDown}}, home: "self"},
+		"one that is alone, when it has listened":          {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not before it has listened":                       {peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Second, home: "self"},
+		"what it carried before it was restarted, it does": {election: carrying, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, carries: true, home: "self"},
+		"what it carried before, while nothing is known":   {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
+		"the best of two":                                  {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not the second of two":                            {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, home: "other"},
+		"the second of two when the best reaches nobody":   {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the second of two when the best is dead":          {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"the best, back for a moment, waits":               {peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
+		"the best, back for long, takes it":                {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"who carries keeps it from a worse one":            {election: carrying, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"who carries yields to a better one":               {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
+		"who carries waits until another claims":           {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tt.election.next(situation{
 				now: start, self: "self", leads: true, began: start.Add(-tt.listened), home: append([]homeGateway{self}, tt.other...), peer: tt.peer,
 			})
-			if got.carries != tt.carries || got.home != tt.home {
-				t.Errorf("it carries: %v, and %q is used; want %v, %q", got.carries, got.home, tt.carries, tt.home)
+			if got.Carries != tt.carries || got.home != tt.home {
+				t.Errorf("it carries: %v, and %q is used; want %v, %q", got.Carries, got.home, tt.carries, tt.home)
 			}
 		})
 	}
@@ -95,7 +98,7 @@ type carrierNode struct {
 	began    time.Time
 	election election
 	// said is the claim that others have heard.
-	said claim
+	said probe.Claim
 }
 
 func (w *carrierWorld) cutLink(a, b string, down bool) {
@@ -112,17 +115,17 @@ func (w *carrierWorld) situation(n *carrierNode) situation {
 	s := situation{now: w.now, self: n.name, leads: own < other, began: n.began}
 	for _, m := range w.nodes[n.cluster] {
 		if m.gateway {
-			s.home = append(s.home, homeGateway{node: m.name, rank: rank(own, other, m.name), alive: m == n || w.up(n, m), claim: m.said})
+			s.home = append(s.home, homeGateway{node: m.name, rank: plan.Rank(own, other, m.name), alive: m == n || w.up(n, m), Claim: m.said})
 		}
 	}
 	if n.gateway {
 		for _, m := range w.nodes[1-n.cluster] {
 			if m.gateway {
-				state := PathDown
+				state := probe.PathDown
 				if w.up(n, m) {
-					state = PathUp
+					state = probe.PathUp
 				}
-				s.peer = append(s.peer, peerGateway{node: m.name, rank: rank(other, own, m.name), path: state, carries: m.said.carries})
+				s.peer = append(s.peer, peerGateway{node: m.name, rank: plan.Rank(other, own, m.name), path: state, carries: m.said.Carries})
 			}
 		}
 	}
@@ -139,12 +142,12 @@ func (w *carrierWorld) step() (changed bool) {
 			}
 			before := n.election
 			n.election = n.election.next(w.situation(n))
-			changed = changed || before.home != n.election.home || before.claim != n.election.claim || n.election.carries && before.peer != n.election.peer
+			changed = changed || before.home != n.election.home || before.Claim != n.election.Claim || n.election.Carries && before.peer != n.election.peer
 		}
 	}
 	for _, side := range w.nodes {
 		for _, n := range side {
-			n.said = n.election.claim
+			n.said = n.election.Claim
 		}
 	}
 	return changed
@@ -172,7 +175,7 @@ func TestCarriersOfTwoClustersAgree(t *testing.T) {
 			case 1:
 				n := rapid.SampledFrom(all).Draw(t, "node")
 				if dead := rapid.Bool().Draw(t, "dead"); n.dead && !dead {
-					n.dead, n.began, n.election, n.said = false, w.now, election{}, claim{}
+					n.dead, n.began, n.election, n.said = false, w.now, election{}, probe.Claim{}
 				} else {
 					n.dead = dead
 				}
@@ -206,7 +209,7 @@ func TestCarriersOfTwoClustersAgree(t *testing.T) {
 				if used[side] == nil {
 					used[side] = nodes[i]
 				}
-				if nodes[i] != used[side] || nodes[i].dead || !nodes[i].election.carries {
+				if nodes[i] != used[side] || nodes[i].dead || !nodes[i].election.Carries {
 					t.Fatalf("%s uses %s, others use %s", n.name, n.election.home, used[side].name)
 				}
 			}
@@ -242,7 +245,7 @@ func TestCarrierFailsOverAtOnce(t *testing.T) {
 			continue
 		}
 		i := slices.IndexFunc(w.nodes[n.cluster], func(m *carrierNode) bool { return m.name == n.election.home })
-		if carrier := w.nodes[n.cluster][i]; carrier.dead || !carrier.election.carries {
+		if carrier := w.nodes[n.cluster][i]; carrier.dead || !carrier.election.Carries {
 			t.Errorf("%s still uses %s", n.name, n.election.home)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // Config configures a fabric.
@@ -17,7 +19,7 @@ type Config struct {
 	// answered. Default 7445. It must be the same for all who peer.
 	ProbePort int
 	// MTU of the device, which no packet in a tunnel exceeds. Default: the most that any of the
-	// networks on the way to the peers allows, less 80 bytes, at least minMTU. What passes
+	// networks on the way to the peers allows, less 80 bytes, at least [probe.MinMTU]. What passes
 	// the way to each peer is found out.
 	MTU int
 	// Userspace keeps the fabric from using the kernel's WireGuard.
@@ -44,8 +46,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%q is not a valid interface name", c.Device)
 	case c.ListenPort < 1 || c.ListenPort > 65535 || c.ProbePort < 1 || c.ProbePort > 65535:
 		return c, errors.New("ports must be from 1 to 65535")
-	case c.MTU != 0 && (c.MTU < minMTU || c.MTU > maxMTU):
-		return c, fmt.Errorf("MTU %d must be from %d to %d", c.MTU, minMTU, maxMTU)
+	case c.MTU != 0 && (c.MTU < probe.MinMTU || c.MTU > maxMTU):
+		return c, fmt.Errorf("MTU %d must be from %d to %d", c.MTU, probe.MinMTU, maxMTU)
 	}
 	return c, nil
 }

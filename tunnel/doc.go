@@ -2,15 +2,19 @@
 // it, the address translation and the firewall around it, and the probes that
 // tell whether traffic really passes.
 //
-// It knows nothing of Kubernetes. [Desired] goes in, [Status] comes out;
-// [Plan] decides between the two as a function from values to values, and
+// It knows nothing of Kubernetes. [plan.Desired] goes in, [Status] comes out;
+// [plan.Plan] decides between the two as a function from values to values, and
 // [Fabric] makes the kernel agree with the plan, again and again.
+//
+// What is decided is in package plan: values in, values out. Package probe finds out which
+// ways work, and what passes them; package firewall writes the nftables table. This one has
+// the device, the routes, and who carries what.
 //
 // # Addresses
 //
 // Two clusters that peer may use the same pod addresses, and usually do. Each
 // therefore knows the other's prefixes under aliases of its own choice
-// ([Allocate]). Let A know B's prefix as RA and B know A's prefix as RB. A
+// ([plan.Allocate]). Let A know B's prefix as RA and B know A's prefix as RB. A
 // packet from pod p of A to pod q of B then travels like this, and each cluster
 // rewrites only its own addresses:
 //
@@ -43,7 +47,7 @@
 // # Sizes
 //
 // The device has the MTU that the widest network around the node allows. What passes to each
-// other node is found by padded probes ([Search], RFC 8899), and is the MTU of the routes that
+// other node is found by padded probes ([probe.Search], RFC 8899), and is the MTU of the routes that
 // lead there: the kernel answers what is larger, fragments it if it may, and limits the
 // segments of TCP. A carrier does so for the nodes behind it.
 //
@@ -51,7 +55,7 @@
 //
 // What enters from the tunnel is dropped unless it answers a flow that the
 // local side opened, or source, destination, protocol and port are listed in
-// [Peer.Inbound]: the source in the same [Exposure] as the rest. That is
+// [plan.Peer.Inbound]: the source in the same [plan.Exposure] as the rest. That is
 // decided for each packet, so what is closed is closed for flows that are open.
 // Nothing passes from peer to peer. What is meant for an alias leaves through
 // the device or not at all: an unreachable route and a firewall rule stay

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func TestEndpointChoice(t *testing.T) {
@@ -110,7 +112,7 @@ func TestNamesAreResolvedInTheBackground(t *testing.T) {
 }
 
 func TestPeerChanges(t *testing.T) {
-	key := func(n byte) PublicKey { return PublicKey{n} }
+	key := func(n byte) plan.PublicKey { return plan.PublicKey{n} }
 	p1, p2 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")
 	nets := func(ps ...netip.Prefix) (out []net.IPNet) {
 		for _, p := range ps {
@@ -118,37 +120,38 @@ func TestPeerChanges(t *testing.T) {
 		}
 		return out
 	}
+	const keepalive = 25 * time.Second
 	keep := new(keepalive)
 	has := func(n byte, ps ...netip.Prefix) wgtypes.Peer {
 		return wgtypes.Peer{PublicKey: wgtypes.Key(key(n)), AllowedIPs: nets(ps...), PersistentKeepaliveInterval: keepalive, Endpoint: net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.7:7"))}
 	}
-	wants := func(n byte, ps ...netip.Prefix) WireGuardPeer {
-		return WireGuardPeer{PublicKey: key(n), AllowedIPs: ps, Keepalive: keepalive}
+	wants := func(n byte, ps ...netip.Prefix) plan.WireGuardPeer {
+		return plan.WireGuardPeer{PublicKey: key(n), AllowedIPs: ps, Keepalive: keepalive}
 	}
 	secret := wgtypes.Key{9}
 	for name, tt := range map[string]struct {
-		want []WireGuardPeer
+		want []plan.WireGuardPeer
 		have []wgtypes.Peer
-		dial map[PublicKey]netip.AddrPort
+		dial map[plan.PublicKey]netip.AddrPort
 		out  []wgtypes.PeerConfig
 	}{
 		"nothing when all fits, wherever the peer roamed": {
-			want: []WireGuardPeer{wants(1, p1)}, have: []wgtypes.Peer{has(1, p1)},
+			want: []plan.WireGuardPeer{wants(1, p1)}, have: []wgtypes.Peer{has(1, p1)},
 		},
 		"a new peer": {
-			want: []WireGuardPeer{{PublicKey: key(1), PresharedKey: PresharedKey{9}, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
-			dial: map[PublicKey]netip.AddrPort{key(1): netip.MustParseAddrPort("192.0.2.1:1")},
+			want: []plan.WireGuardPeer{{PublicKey: key(1), PresharedKey: plan.PresharedKey{9}, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
+			dial: map[plan.PublicKey]netip.AddrPort{key(1): netip.MustParseAddrPort("192.0.2.1:1")},
 			out: []wgtypes.PeerConfig{{
 				PublicKey: wgtypes.Key(key(1)), PresharedKey: &secret, PersistentKeepaliveInterval: keep,
 				Endpoint: &net.UDPAddr{IP: net.IP{192, 0, 2, 1}, Port: 1}, AllowedIPs: nets(p1),
 			}},
 		},
 		"a prefix that moves is taken, not removed first": {
-			want: []WireGuardPeer{wants(1), wants(2, p1)}, have: []wgtypes.Peer{has(1, p1), has(2)},
+			want: []plan.WireGuardPeer{wants(1), wants(2, p1)}, have: []wgtypes.Peer{has(1, p1), has(2)},
 			out: []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(2)), UpdateOnly: true, AllowedIPs: nets(p1)}},
 		},
 		"a prefix that goes": {
-			want: []WireGuardPeer{wants(1, p1)}, have: []wgtypes.Peer{has(1, p1, p2)},
+			want: []plan.WireGuardPeer{wants(1, p1)}, have: []wgtypes.Peer{has(1, p1, p2)},
 			out: []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, ReplaceAllowedIPs: true, AllowedIPs: nets(p1)}},
 		},
 		"a peer that goes": {
@@ -156,17 +159,17 @@ func TestPeerChanges(t *testing.T) {
 			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, Remove: true}},
 		},
 		"a preshared key that changes touches nothing else": {
-			want: []WireGuardPeer{{PublicKey: key(1), PresharedKey: PresharedKey{9}, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
+			want: []plan.WireGuardPeer{{PublicKey: key(1), PresharedKey: plan.PresharedKey{9}, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
 			have: []wgtypes.Peer{has(1, p1)},
 			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, PresharedKey: &secret}},
 		},
 		"a preshared key that is missing is kept": {
-			want: []WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1, p2}, Keepalive: keepalive}},
+			want: []plan.WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1, p2}, Keepalive: keepalive}},
 			have: []wgtypes.Peer{func() wgtypes.Peer { h := has(1, p1); h.PresharedKey = secret; return h }()},
 			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, AllowedIPs: nets(p2)}},
 		},
 		"a new peer waits for its preshared key": {
-			want: []WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
+			want: []plan.WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/firewall"
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // Fabric keeps a node's tunnels, routes, translation and firewall as desired.
@@ -26,27 +30,27 @@ type Fabric struct {
 	changed chan struct{}
 
 	mu      sync.Mutex
-	desired *Desired
+	desired *plan.Desired
 	status  Status
 
 	// What follows belongs to the goroutine of Run.
 	control  *control
-	prober   *prober
-	routes   []nodeRoute // of the node, when they could last be read
+	prober   *probe.Prober
+	routes   []plan.NodeRoute // of the node, when they could last be read
 	resolver *resolver
-	firewall firewall
+	firewall firewall.Table
 	key      privateKey // for a device that was created again
 	carriers map[string]election
 	began    time.Time
-	dialers  map[PublicKey]*dialer
-	heard    map[PublicKey]heard
+	dialers  map[plan.PublicKey]*dialer
+	heard    map[plan.PublicKey]heard
 	wrote    bool // the last pass changed WireGuard peers
 	// handshakes are the first ones that wait for an answer, again the timer of the next
 	// check of them.
 	handshakes handshakes
 	proofs     keyProofs // of who has which key
 	again      *time.Timer
-	logged     map[Problem]bool
+	logged     map[plan.Problem]bool
 }
 
 // heard is when the counter of received bytes last grew, and how fast both grow, in bytes a
@@ -74,17 +78,17 @@ func New(cfg Config) (*Fabric, error) {
 		cfg: cfg, log: cfg.Log,
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control:  newControl(cfg.Device),
-		carriers: map[string]election{}, began: time.Now(), dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, logged: map[Problem]bool{},
+		carriers: map[string]election{}, began: time.Now(), dialers: map[plan.PublicKey]*dialer{}, heard: map[plan.PublicKey]heard{}, logged: map[plan.Problem]bool{},
 		handshakes: handshakes{}, proofs: keyProofs{},
 	}
-	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke, f.hurry)
+	f.prober = probe.New(cfg.Device, cfg.ProbePort, f.poke, f.hurry)
 	f.resolver = newResolver(f.poke)
 	return f, nil
 }
 
 // Set replaces the desired state. The latest wins. The caller must not change the value
 // afterwards. Until the first call only the device is created, and nothing is removed.
-func (f *Fabric) Set(d Desired) {
+func (f *Fabric) Set(d plan.Desired) {
 	f.mu.Lock()
 	f.desired = &d
 	f.mu.Unlock()
@@ -130,7 +134,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	defer f.resolver.wait()
 	g.Go(func() error { return watch(ctx, f.poke) })
-	g.Go(func() error { return f.prober.run(ctx) })
+	g.Go(func() error { return f.prober.Run(ctx) })
 	g.Go(func() error {
 		resync := time.NewTicker(resyncEvery)
 		defer resync.Stop()
@@ -168,15 +172,15 @@ func (f *Fabric) Run(ctx context.Context) error {
 type pass struct {
 	now      time.Time
 	status   Status
-	layout   Layout
+	layout   plan.Layout
 	link     int // index of the device; zero if there is none
 	device   *wgtypes.Device
-	problems []Problem
+	problems []plan.Problem
 }
 
 func (p *pass) fail(err error) {
 	if err != nil {
-		p.problems = append(p.problems, Problem{Text: err.Error()})
+		p.problems = append(p.problems, plan.Problem{Text: err.Error()})
 	}
 }
 
@@ -197,7 +201,7 @@ func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 
 // adopt finds or creates the device. It writes only what differs: a device that has a key
 // keeps it.
-func (f *Fabric) adopt(ctx context.Context, p *pass, desired *Desired) {
+func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 	link, backend, err := ensureLink(f.cfg.Device, f.cfg.Userspace)
 	if err != nil {
 		p.fail(err)
@@ -241,21 +245,21 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *Desired) {
 	}
 	f.key = privateKey(dev.PrivateKey)
 	p.link, p.device = link.Attrs().Index, dev
-	p.status.PublicKey, p.status.ListenPort, p.status.Backend = PublicKey(dev.PublicKey), dev.ListenPort, backend
+	p.status.PublicKey, p.status.ListenPort, p.status.Backend = plan.PublicKey(dev.PublicKey), dev.ListenPort, backend
 }
 
 // endpoints are the addresses of all peers that may be dialled.
-func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []netip.Addr {
+func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *plan.Desired) []netip.Addr {
 	if d == nil {
 		return nil
 	}
 	var addrs []netip.Addr
-	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Name == d.Node && n.Gateway }) {
+	if !slices.ContainsFunc(d.Nodes, func(n plan.Node) bool { return n.Name == d.Node && n.Gateway }) {
 		return nil
 	}
 	for _, q := range d.Peers {
 		for _, g := range q.Gateways {
-			found, _ := f.resolver.candidates(ctx, now, g.Endpoints[:min(len(g.Endpoints), maxEndpoints)], resolveEvery, nil)
+			found, _ := f.resolver.candidates(ctx, now, g.Endpoints[:min(len(g.Endpoints), plan.MaxEndpoints)], resolveEvery, nil)
 			for _, e := range found {
 				addrs = append(addrs, e.Addr())
 			}
@@ -266,7 +270,7 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []net
 
 // apply takes the steps in an order that opens nothing before its firewall rules are there:
 // firewall, unreachable routes, then the tunnel.
-func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
+func (f *Fabric) apply(ctx context.Context, p *pass, d plan.Desired) {
 	own := f.findPods(p, &d)
 	if len(own) == 0 { // the CNI gives nodes no prefixes of their own
 		for _, q := range d.Peers {
@@ -279,8 +283,8 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	p.fail(err)
 	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
-	layout, err := Plan(d, Observed{
-		Sources: sources, Routed: routed(f.routes), Carriers: carriers, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
+	layout, err := plan.Plan(d, plan.Observed{
+		Sources: sources, Routed: plan.Routed(f.routes), Carriers: carriers, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 	})
 	if err != nil {
 		p.fail(err)
@@ -291,7 +295,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
-	f.did(f.firewall.apply(p.now, rules(layout, f.cfg.Device, f.cfg.ProbePort)))(p, "nftables table")
+	f.did(f.firewall.Apply(p.now, layout, f.cfg.Device, f.cfg.ProbePort))(p, "nftables table")
 	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")
 	if p.link != 0 {
 		f.tunnel(ctx, p)
@@ -299,27 +303,27 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	have, err := ourRoutes()
 	p.fail(err)
 	standing := standingSizes(layout, have)
-	var targets []target
+	var targets []probe.Target
 	for _, w := range layout.Peers {
-		targets = append(targets, target{
-			overlay: w.Overlay, cluster: w.Cluster, home: !w.Remote, carries: w.Carries, busy: f.busy(w.PublicKey),
-			bound: p.bound(w.PublicKey), standing: standing[w.Overlay],
+		targets = append(targets, probe.Target{
+			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, Busy: f.busy(w.PublicKey),
+			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay],
 		})
 	}
-	f.prober.set(layout.Overlay, p.link, targets, f.claims(d))
+	f.prober.Set(layout.Overlay, p.link, targets, f.claims(d))
 	if err == nil {
-		f.did(ensureRoutes(wantRoutes(layout, p.link, f.prober.sizes()), have))(p, "routes")
+		f.did(ensureRoutes(wantRoutes(layout, p.link, f.prober.Sizes()), have))(p, "routes")
 	}
 	p.problems = append(p.problems, f.surroundings(layout)...)
-	if text := f.prober.trouble(); text != "" && p.link != 0 {
-		p.problems = append(p.problems, Problem{Text: text})
+	if text := f.prober.Trouble(); text != "" && p.link != 0 {
+		p.problems = append(p.problems, plan.Problem{Text: text})
 	}
 }
 
 // findPods puts into d, in the place of this node's spec.podCIDRs, where its pods are by the
 // node's own routes, and returns that.
-func (f *Fabric) findPods(p *pass, d *Desired) []netip.Prefix {
-	self := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Name == d.Node })
+func (f *Fabric) findPods(p *pass, d *plan.Desired) []netip.Prefix {
+	self := slices.IndexFunc(d.Nodes, func(n plan.Node) bool { return n.Name == d.Node })
 	if self < 0 {
 		return nil
 	}
@@ -329,9 +333,9 @@ func (f *Fabric) findPods(p *pass, d *Desired) []netip.Prefix {
 		routes = f.routes // as they were
 	}
 	f.routes = routes
-	pods, left := podsOf(d.Nodes[self].PodCIDRs, d.Pods, routes)
+	pods, left := plan.PodsOf(d.Nodes[self].PodCIDRs, d.Pods, routes)
 	if left > 0 {
-		p.fail(fmt.Errorf("%d pod prefixes of this node are left out, the limit is %d (maxNodePrefixes): peers do not reach the pods in them; give the network plugin larger blocks for each node", left, maxNodePrefixes))
+		p.fail(fmt.Errorf("%d pod prefixes of this node are left out, the limit is %d (MaxNodePrefixes): peers do not reach the pods in them; give the network plugin larger blocks for each node", left, plan.MaxNodePrefixes))
 	}
 	d.Nodes = slices.Clone(d.Nodes)
 	d.Nodes[self].PodCIDRs = pods
@@ -340,10 +344,10 @@ func (f *Fabric) findPods(p *pass, d *Desired) []netip.Prefix {
 }
 
 // bound is what the network allows on the way to a peer's endpoint.
-func (p *pass) bound(key PublicKey) int {
+func (p *pass) bound(key plan.PublicKey) int {
 	if p.device != nil {
 		for _, h := range p.device.Peers {
-			if PublicKey(h.PublicKey) == key && h.Endpoint != nil {
+			if plan.PublicKey(h.PublicKey) == key && h.Endpoint != nil {
 				return min(p.status.MTU, deviceMTU(underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})))
 			}
 		}
@@ -358,7 +362,7 @@ func heldKeys(device *wgtypes.Device) []heldKey {
 	}
 	var out []heldKey
 	for _, h := range device.Peers {
-		out = append(out, heldKey{key: PublicKey(h.PublicKey), psk: PresharedKey(h.PresharedKey), handshake: h.LastHandshakeTime})
+		out = append(out, heldKey{key: plan.PublicKey(h.PublicKey), psk: plan.PresharedKey(h.PresharedKey), handshake: h.LastHandshakeTime})
 	}
 	return out
 }
@@ -374,8 +378,8 @@ func (f *Fabric) did(changed bool, err error) func(*pass, string) {
 }
 
 // elect decides who carries the traffic of each peer, by what is known now.
-func (f *Fabric) elect(p *pass, d Desired) map[string]Carrier {
-	out, carriers := make(map[string]Carrier, len(d.Peers)), make(map[string]election, len(d.Peers))
+func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
+	out, carriers := make(map[string]plan.Carrier, len(d.Peers)), make(map[string]election, len(d.Peers))
 	for _, q := range d.Peers {
 		before, known := f.carriers[q.ClusterID]
 		if !known {
@@ -387,9 +391,9 @@ func (f *Fabric) elect(p *pass, d Desired) map[string]Carrier {
 			if !n.Gateway || n.Name != d.Node && n.PublicKey.IsZero() {
 				continue
 			}
-			g := homeGateway{node: n.Name, rank: rank(d.ClusterID, q.ClusterID, n.Name), alive: n.Name == d.Node}
+			g := homeGateway{node: n.Name, rank: plan.Rank(d.ClusterID, q.ClusterID, n.Name), alive: n.Name == d.Node}
 			if !g.alive {
-				g.claim, g.alive = f.prober.claimOf(Overlay(d.ClusterID, n.Name), peerKeyOf(q.ClusterID))
+				g.Claim, g.alive = f.prober.ClaimOf(plan.Overlay(d.ClusterID, n.Name), probe.PeerKeyOf(q.ClusterID))
 			}
 			gateway = gateway || n.Name == d.Node
 			s.home = append(s.home, g)
@@ -398,16 +402,16 @@ func (f *Fabric) elect(p *pass, d Desired) map[string]Carrier {
 			if !gateway {
 				break
 			}
-			seen := f.prober.look(gatewayOverlay(q, g))
-			s.peer = append(s.peer, peerGateway{node: g.Node, rank: rank(q.ClusterID, d.ClusterID, g.Node), path: seen.state, carries: seen.carries})
+			seen := f.prober.Look(plan.GatewayOverlay(q, g))
+			s.peer = append(s.peer, peerGateway{node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries})
 		}
 		now := before.next(s)
 		if known && now.home != before.home {
 			f.log.Info("another node carries the traffic", "peer", q.ClusterID, "node", now.home, "before", before.home)
 		}
 		carriers[q.ClusterID] = now
-		out[q.ClusterID] = Carrier{Home: now.home, Peer: now.peer, Claims: now.carries}
-		if left := carrierSettles - p.now.Sub(now.since); now.reach != reachNone && !now.carries && left > 0 {
+		out[q.ClusterID] = plan.Carrier{Home: now.home, Peer: now.peer, Claims: now.Carries}
+		if left := carrierSettles - p.now.Sub(now.since); now.Reach != probe.ReachNone && !now.Carries && left > 0 {
 			f.askAgain(min(left, carrierListens))
 		}
 	}
@@ -416,21 +420,21 @@ func (f *Fabric) elect(p *pass, d Desired) map[string]Carrier {
 }
 
 // carriedBefore is who carried a peer when this process began, by the routes of the device.
-func carriedBefore(device *wgtypes.Device, d Desired, q Peer) election {
+func carriedBefore(device *wgtypes.Device, d plan.Desired, q plan.Peer) election {
 	if device == nil {
 		return election{}
 	}
 	for _, h := range device.Peers {
-		if !slices.ContainsFunc(q.Remote, func(m Mapping) bool { return containsNet(h.AllowedIPs, m.Alias.Masked()) }) {
+		if !slices.ContainsFunc(q.Remote, func(m plan.Mapping) bool { return containsNet(h.AllowedIPs, m.Alias.Masked()) }) {
 			continue
 		}
 		for _, g := range q.Gateways {
-			if g.PublicKey == PublicKey(h.PublicKey) {
-				return election{home: d.Node, peer: g.Node, claim: claim{reach: reachCarrier, carries: true}}
+			if g.PublicKey == plan.PublicKey(h.PublicKey) {
+				return election{home: d.Node, peer: g.Node, Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}}
 			}
 		}
 		for _, n := range d.Nodes {
-			if n.PublicKey == PublicKey(h.PublicKey) {
+			if n.PublicKey == plan.PublicKey(h.PublicKey) {
 				return election{home: n.Name}
 			}
 		}
@@ -439,18 +443,18 @@ func carriedBefore(device *wgtypes.Device, d Desired, q Peer) election {
 }
 
 // claims is what this node tells the other nodes of its cluster.
-func (f *Fabric) claims(d Desired) map[peerKey]claim {
-	out := map[peerKey]claim{}
+func (f *Fabric) claims(d plan.Desired) map[probe.PeerKey]probe.Claim {
+	out := map[probe.PeerKey]probe.Claim{}
 	for _, q := range d.Peers {
 		if e := f.carriers[q.ClusterID]; !e.since.IsZero() {
-			out[peerKeyOf(q.ClusterID)] = e.claim
+			out[probe.PeerKeyOf(q.ClusterID)] = e.Claim
 		}
 	}
 	return out
 }
 
 // busy says whether there is traffic on the way to a peer of the device, beside probes.
-func (f *Fabric) busy(key PublicKey) bool { return f.heard[key].rate > busyRate }
+func (f *Fabric) busy(key plan.PublicKey) bool { return f.heard[key].rate > busyRate }
 
 // tunnel configures the peers and addresses of the device.
 func (f *Fabric) tunnel(ctx context.Context, p *pass) {
@@ -461,13 +465,13 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	}
 	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
 
-	dial := map[PublicKey]netip.AddrPort{}
-	self := PublicKey(p.device.PublicKey)
-	answered := map[PublicKey]bool{}
+	dial := map[plan.PublicKey]netip.AddrPort{}
+	self := plan.PublicKey(p.device.PublicKey)
+	answered := map[plan.PublicKey]bool{}
 	var next time.Duration
 	for _, w := range p.layout.Peers {
-		answered[w.PublicKey] = !f.prober.look(w.Overlay).path.LastAnswer().IsZero()
-		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
+		answered[w.PublicKey] = !f.prober.Look(w.Overlay).Path.LastAnswer().IsZero()
+		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
 		if !dialled && !answered[w.PublicKey] {
 			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
 				next = left
@@ -478,7 +482,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 			dial[w.PublicKey] = e
 		}
 	}
-	again, soon := f.handshakes.due(p.now, self, p.device.Peers, func(key PublicKey) bool { return answered[key] })
+	again, soon := f.handshakes.due(p.now, self, p.device.Peers, func(key plan.PublicKey) bool { return answered[key] })
 	if soon > 0 && (next == 0 || soon < next) {
 		next = soon
 	}
@@ -502,12 +506,12 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 }
 
 // surroundings checks settings that the fabric depends on and must not change.
-func (f *Fabric) surroundings(l Layout) []Problem {
-	var out []Problem
+func (f *Fabric) surroundings(l plan.Layout) []plan.Problem {
+	var out []plan.Problem
 	if len(l.Remote) == 0 {
 		return nil
 	}
-	add := func(format string, args ...any) { out = append(out, Problem{Text: fmt.Sprintf(format, args...)}) }
+	add := func(format string, args ...any) { out = append(out, plan.Problem{Text: fmt.Sprintf(format, args...)}) }
 	if sysctl("net/ipv4/ip_forward") == 0 {
 		add("this node does not forward IPv4: set net.ipv4.ip_forward=1")
 	}

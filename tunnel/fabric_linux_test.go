@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -21,35 +23,35 @@ func clusterID(name string) string { return strings.Repeat(name, 52) }
 
 func remap(t testing.TB, a netip.Addr, alias string) netip.Addr {
 	t.Helper()
-	out, ok := Remap(a, prefix("10.200.0.0/16"), prefix(alias))
+	out, ok := plan.Remap(a, prefix("10.200.0.0/16"), prefix(alias))
 	if !ok {
 		t.Fatalf("cannot remap %v to %s", a, alias)
 	}
 	return out
 }
 
-func (n *rigNode) node() Node {
-	return Node{Name: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}, PodCIDRs: []netip.Prefix{n.podCIDR}, Gateway: !n.worker}
+func (n *rigNode) node() plan.Node {
+	return plan.Node{Name: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}, PodCIDRs: []netip.Prefix{n.podCIDR}, Gateway: !n.worker}
 }
 
-func (n *rigNode) gateway() Gateway {
-	return Gateway{Node: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}}
+func (n *rigNode) gateway() plan.Gateway {
+	return plan.Gateway{Node: n.name, PublicKey: n.key(), Endpoints: []string{netip.AddrPortFrom(n.underlay, 51820).String()}}
 }
 
 // peering is what a node wants from a peer whose pods it knows as remote and
 // that knows its own as local.
-func peering(to *rigNode, local, remote string, open ...Exposure) Peer {
-	return Peer{
-		ClusterID: clusterID(to.cluster), PresharedKey: PresharedKey{1, 2, 3},
-		Gateways: []Gateway{to.gateway()},
-		Local:    []Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix(local)}},
-		Remote:   []Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix(remote)}},
+func peering(to *rigNode, local, remote string, open ...plan.Exposure) plan.Peer {
+	return plan.Peer{
+		ClusterID: clusterID(to.cluster), PresharedKey: plan.PresharedKey{1, 2, 3},
+		Gateways: []plan.Gateway{to.gateway()},
+		Local:    []plan.Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix(local)}},
+		Remote:   []plan.Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix(remote)}},
 		Inbound:  open,
 	}
 }
 
-func (n *rigNode) desired(nodes []*rigNode, peers ...Peer) Desired {
-	d := Desired{ClusterID: clusterID(n.cluster), Node: n.name, Peers: peers, Reserved: []netip.Prefix{prefix("10.96.0.0/16"), prefix("172.31.0.0/24")}}
+func (n *rigNode) desired(nodes []*rigNode, peers ...plan.Peer) plan.Desired {
+	d := plan.Desired{ClusterID: clusterID(n.cluster), Node: n.name, Peers: peers, Reserved: []netip.Prefix{prefix("10.96.0.0/16"), prefix("172.31.0.0/24")}}
 	for _, o := range nodes {
 		d.Nodes = append(d.Nodes, o.node())
 	}
@@ -64,11 +66,11 @@ func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	aAsSeen, bAsSeen := remap(t, a.podAddr, aliasOfA), remap(t, b.podAddr, aliasOfB)
 	// And the same with IPv6 inside.
-	six := func(d *Desired, local, remote string) {
+	six := func(d *plan.Desired, local, remote string) {
 		d.Nodes[0].PodCIDRs = append(d.Nodes[0].PodCIDRs, prefix("fd77:1::/64"))
 		p := &d.Peers[0]
-		p.Local = append(p.Local, Mapping{prefix("fd77:1::/64"), prefix(local)})
-		p.Remote = append(p.Remote, Mapping{prefix("fd77:1::/64"), prefix(remote)})
+		p.Local = append(p.Local, plan.Mapping{Real: prefix("fd77:1::/64"), Alias: prefix(local)})
+		p.Remote = append(p.Remote, plan.Mapping{Real: prefix("fd77:1::/64"), Alias: prefix(remote)})
 		p.Inbound = append(p.Inbound, openTo(address("fd77:1::10")))
 	}
 	openA := openTo(a.podAddr)
@@ -101,7 +103,7 @@ func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
 	})
 	t.Run("pods reach each other over IPv6", func(t *testing.T) {
 		r.t = t
-		both := [2]Desired{
+		both := [2]plan.Desired{
 			a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB, openA)),
 			b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openB)),
 		}
@@ -185,13 +187,13 @@ done`, bAsSeen, a.underlay))
 	t.Run("ten thousand open pairs are one transaction", func(t *testing.T) {
 		r.t = t
 		many := openedB
-		all, some := openB, Exposure{Name: "some", Destinations: []Destination{{Addr: b.podAddr}}}
+		all, some := openB, plan.Exposure{Name: "some", Destinations: []plan.Destination{{Addr: b.podAddr}}}
 		for i := range 12000 {
-			all.Destinations = append(all.Destinations, Destination{Addr: netip.AddrFrom4([4]byte{10, 200, byte(i / 250), byte(i % 250)})})
+			all.Destinations = append(all.Destinations, plan.Destination{Addr: netip.AddrFrom4([4]byte{10, 200, byte(i / 250), byte(i % 250)})})
 			some.Sources = append(some.Sources, netip.AddrFrom4([4]byte{10, 241, byte(i / 250), byte(i % 250)}))
 		}
-		many.Peers = []Peer{openedB.Peers[0]}
-		many.Peers[0].Inbound = []Exposure{all, some}
+		many.Peers = []plan.Peer{openedB.Peers[0]}
+		many.Peers[0].Inbound = []plan.Exposure{all, some}
 		b.set(many)
 		took := r.eventually("all pairs", func() error {
 			sources, _ := r.try(b.ns, "nft list map inet entente sources4")
@@ -342,7 +344,7 @@ ip route show table 14100; ip -6 route show table 14100; ip -o -6 addr show dev 
 }
 
 // killFabric kills and restarts the fabric under a stream of datagrams.
-func (r *rig) killFabric(n *rigNode, d Desired, to netip.Addr) {
+func (r *rig) killFabric(n *rigNode, d plan.Desired, to netip.Addr) {
 	key := n.key()
 	const every, total = 2 * time.Millisecond, 3000
 	lost := make(chan string)
@@ -372,10 +374,10 @@ func (r *rig) killFabric(n *rigNode, d Desired, to netip.Addr) {
 
 // missingKey takes the preshared key away from a fabric that runs, and from one that
 // starts, under a stream of datagrams.
-func (r *rig) missingKey(n *rigNode, d Desired, to netip.Addr) {
+func (r *rig) missingKey(n *rigNode, d plan.Desired, to netip.Addr) {
 	without := d
-	without.Peers = []Peer{d.Peers[0]}
-	without.Peers[0].PresharedKey, without.Peers[0].KeyMissing = PresharedKey{}, true
+	without.Peers = []plan.Peer{d.Peers[0]}
+	without.Peers[0].PresharedKey, without.Peers[0].KeyMissing = plan.PresharedKey{}, true
 	keys := func() string { return r.in(n.ns, "wg show "+n.device+" preshared-keys") }
 	time.Sleep(300 * time.Millisecond) // all is quiet
 	state, psks := r.state(n), keys()
@@ -411,7 +413,7 @@ func (r *rig) missingKey(n *rigNode, d Desired, to netip.Addr) {
 }
 
 // closingCuts closes an exposure under an established connection.
-func (r *rig) closingCuts(n *rigNode, closed, opened Desired, pod string, to netip.Addr) {
+func (r *rig) closingCuts(n *rigNode, closed, opened plan.Desired, pod string, to netip.Addr) {
 	err := r.inNS(pod, func() error {
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, 8080).String(), 20*time.Second)
 		if err != nil {

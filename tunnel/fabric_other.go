@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // errUnsupported says that the fabric works on Linux only.
@@ -18,7 +20,7 @@ type Fabric struct{ _ struct{} }
 func New(Config) (*Fabric, error) { return nil, errUnsupported }
 
 // Set does nothing.
-func (*Fabric) Set(Desired) {}
+func (*Fabric) Set(plan.Desired) {}
 
 // Status is empty.
 func (*Fabric) Status() Status { return Status{} }

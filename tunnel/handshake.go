@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 const (
@@ -28,7 +30,7 @@ const (
 //
 // So the side with the lower key begins at once, the other after handshakeYield, and either
 // restarts, with different pauses, until a probe was answered.
-type handshakes map[PublicKey]waiting
+type handshakes map[plan.PublicKey]waiting
 
 // waiting is a peer that never answered.
 type waiting struct {
@@ -39,7 +41,7 @@ type waiting struct {
 
 // yields records a peer that the device cannot dial yet, and says whether to let it begin,
 // and for how much longer.
-func (h handshakes) yields(now time.Time, self, peer PublicKey) (time.Duration, bool) {
+func (h handshakes) yields(now time.Time, self, peer plan.PublicKey) (time.Duration, bool) {
 	w, ok := h[peer]
 	if !ok {
 		w.known = now
@@ -56,10 +58,10 @@ func (h handshakes) yields(now time.Time, self, peer PublicKey) (time.Duration, 
 // zero is not before something changes. have are the peers of the device, answered says
 // whether a probe to one was ever answered. A peer that had a handshake when it was found in
 // the device, after a restart of the process, is left alone.
-func (h handshakes) due(now time.Time, self PublicKey, have []wgtypes.Peer, answered func(PublicKey) bool) (again []PublicKey, next time.Duration) {
-	present := map[PublicKey]bool{}
+func (h handshakes) due(now time.Time, self plan.PublicKey, have []wgtypes.Peer, answered func(plan.PublicKey) bool) (again []plan.PublicKey, next time.Duration) {
+	present := map[plan.PublicKey]bool{}
 	for _, p := range have {
-		key := PublicKey(p.PublicKey)
+		key := plan.PublicKey(p.PublicKey)
 		if _, noted := h[key]; answered(key) || !noted && !p.LastHandshakeTime.IsZero() {
 			continue
 		}
@@ -97,11 +99,11 @@ func (h handshakes) due(now time.Time, self PublicKey, have []wgtypes.Peer, answ
 
 // restart returns changes that remove peers and add them again as planned, which restarts
 // their handshake with the next packet.
-func restart(again []PublicKey, want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
+func restart(again []plan.PublicKey, want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
 	var out []wgtypes.PeerConfig
 	for _, key := range again {
-		i := slices.IndexFunc(have, func(p wgtypes.Peer) bool { return PublicKey(p.PublicKey) == key })
-		j := slices.IndexFunc(want, func(p WireGuardPeer) bool { return p.PublicKey == key })
+		i := slices.IndexFunc(have, func(p wgtypes.Peer) bool { return plan.PublicKey(p.PublicKey) == key })
+		j := slices.IndexFunc(want, func(p plan.WireGuardPeer) bool { return p.PublicKey == key })
 		if i < 0 || j < 0 || want[j].KeyMissing {
 			continue // without its key it could not be put back
 		}

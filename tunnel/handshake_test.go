@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func TestFirstHandshakesRestartThreeTimes(t *testing.T) {
@@ -16,29 +18,29 @@ func TestFirstHandshakesRestartThreeTimes(t *testing.T) {
 	silent := wgtypes.Peer{PublicKey: wgtypes.Key{5}, Endpoint: endpoint}
 	crossed := wgtypes.Peer{PublicKey: wgtypes.Key{5}, Endpoint: endpoint, LastHandshakeTime: start}
 	for name, tc := range map[string]struct {
-		self  PublicKey
+		self  plan.PublicKey
 		noted bool
 		peer  wgtypes.Peer
 		// answeredAt is when the first probe was answered; 0 is never.
 		answeredAt time.Duration
 		want       []time.Duration
 	}{
-		"a peer that never answers":                  {self: PublicKey{1}, peer: silent, want: []time.Duration{time.Second, 3 * time.Second, 7 * time.Second}},
-		"the other side has a pace of its own":       {self: PublicKey{9}, peer: silent, want: []time.Duration{1400 * time.Millisecond, 4200 * time.Millisecond, 9800 * time.Millisecond}},
-		"two handshakes that crossed":                {self: PublicKey{1}, noted: true, peer: crossed, want: []time.Duration{time.Second, 3 * time.Second, 7 * time.Second}},
-		"a session that was there at the start":      {self: PublicKey{1}, peer: crossed},
-		"one that answers is not interrupted":        {self: PublicKey{1}, peer: silent, answeredAt: 900 * time.Millisecond},
-		"one that answers late is not bothered more": {self: PublicKey{1}, peer: silent, answeredAt: 2 * time.Second, want: []time.Duration{time.Second}},
-		"one that dials us is waited for":            {self: PublicKey{1}, peer: wgtypes.Peer{PublicKey: wgtypes.Key{5}}},
+		"a peer that never answers":                  {self: plan.PublicKey{1}, peer: silent, want: []time.Duration{time.Second, 3 * time.Second, 7 * time.Second}},
+		"the other side has a pace of its own":       {self: plan.PublicKey{9}, peer: silent, want: []time.Duration{1400 * time.Millisecond, 4200 * time.Millisecond, 9800 * time.Millisecond}},
+		"two handshakes that crossed":                {self: plan.PublicKey{1}, noted: true, peer: crossed, want: []time.Duration{time.Second, 3 * time.Second, 7 * time.Second}},
+		"a session that was there at the start":      {self: plan.PublicKey{1}, peer: crossed},
+		"one that answers is not interrupted":        {self: plan.PublicKey{1}, peer: silent, answeredAt: 900 * time.Millisecond},
+		"one that answers late is not bothered more": {self: plan.PublicKey{1}, peer: silent, answeredAt: 2 * time.Second, want: []time.Duration{time.Second}},
+		"one that dials us is waited for":            {self: plan.PublicKey{1}, peer: wgtypes.Peer{PublicKey: wgtypes.Key{5}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := handshakes{}
 			if tc.noted {
-				h.yields(start, tc.self, PublicKey(tc.peer.PublicKey))
+				h.yields(start, tc.self, plan.PublicKey(tc.peer.PublicKey))
 			}
 			var at []time.Duration
 			for passed := time.Duration(0); passed < time.Minute; passed += 100 * time.Millisecond {
-				again, next := h.due(start.Add(passed), tc.self, []wgtypes.Peer{tc.peer}, func(PublicKey) bool {
+				again, next := h.due(start.Add(passed), tc.self, []wgtypes.Peer{tc.peer}, func(plan.PublicKey) bool {
 					return tc.answeredAt > 0 && passed >= tc.answeredAt
 				})
 				if len(again) > 0 {
@@ -57,7 +59,7 @@ func TestFirstHandshakesRestartThreeTimes(t *testing.T) {
 
 func TestTheSideWithTheHigherKeyLetsTheOtherBegin(t *testing.T) {
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	low, high := PublicKey{1}, PublicKey{2}
+	low, high := plan.PublicKey{1}, plan.PublicKey{2}
 	h := handshakes{}
 	if _, yields := h.yields(start, low, high); yields {
 		t.Error("the lower key waits")
@@ -72,30 +74,16 @@ func TestTheSideWithTheHigherKeyLetsTheOtherBegin(t *testing.T) {
 }
 
 func TestARestartedHandshakeKeepsThePlannedPeer(t *testing.T) {
-	key := PublicKey{1}
+	key := plan.PublicKey{1}
 	endpoint := netip.MustParseAddrPort("172.30.2.11:51820")
-	want := []WireGuardPeer{{PublicKey: key, PresharedKey: PresharedKey{9}, Keepalive: 25 * time.Second, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/16")}}}
+	want := []plan.WireGuardPeer{{PublicKey: key, PresharedKey: plan.PresharedKey{9}, Keepalive: 25 * time.Second, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/16")}}}
 	have := []wgtypes.Peer{{PublicKey: wgtypes.Key(key), Endpoint: net.UDPAddrFromAddrPort(endpoint)}}
-	got := restart([]PublicKey{key, {7}}, want, have, map[PublicKey]netip.AddrPort{})
+	got := restart([]plan.PublicKey{key, {7}}, want, have, map[plan.PublicKey]netip.AddrPort{})
 	if len(got) != 2 || !got[0].Remove || got[1].Remove || got[1].UpdateOnly {
 		t.Fatalf("changes are %+v", got)
 	}
 	back := got[1]
 	if back.Endpoint.AddrPort() != endpoint || len(back.AllowedIPs) != 1 || back.PresharedKey == nil || *back.PersistentKeepaliveInterval != 25*time.Second {
 		t.Errorf("the peer comes back as %+v", back)
-	}
-}
-
-func TestTheRoundTripForgetsWhatWaitedForAHandshake(t *testing.T) {
-	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	var p Path
-	for i := range 3 {
-		p = p.Sent(start.Add(time.Duration(i) * time.Second))
-	}
-	for seq := range uint64(3) {
-		p = p.Answered(seq, start.Add(2010*time.Millisecond))
-	}
-	if got := p.RTT(); got > 20*time.Millisecond {
-		t.Errorf("the round trip is %s, want about 10ms", got)
 	}
 }

@@ -12,6 +12,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/firewall"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // errNoDevice says that there is no device yet.
@@ -174,7 +177,7 @@ func underlayMTU(endpoints []netip.Addr) int {
 }
 
 // deviceMTU is what fits into an underlay, IPv6 outside or not.
-func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, minMTU), maxMTU) }
+func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, probe.MinMTU), maxMTU) }
 
 // sysctl reads a kernel setting; -1 if there is none.
 func sysctl(name string) int {
@@ -203,7 +206,7 @@ func Clean(cfg Config) error {
 		_, routes = ensureRoutes(nil, have)
 	}
 	_, policy := ensureRules(nil)
-	if err := errors.Join(routes, policy, removeLink(cfg.Device), removeTable()); err != nil {
+	if err := errors.Join(routes, policy, removeLink(cfg.Device), firewall.Remove()); err != nil {
 		return fmt.Errorf("clean: %w", err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 func TestPeersWithTheSameAliasesDoNotMixOrMeet(t *testing.T) {
@@ -148,7 +150,7 @@ nft add rule ip watch input icmp type echo-reply counter`)
 	r.in("inet", "ip link set e"+b.name+" down")
 	r.eventually("path down", func() error {
 		for _, p := range gateway.fabric.seen().Peers {
-			if p.Node == b.name && p.State == PathDown {
+			if p.Node == b.name && p.State == probe.PathDown {
 				return nil
 			}
 		}
@@ -171,7 +173,7 @@ nft add rule ip watch input icmp type echo-reply counter`)
 	r.in("inet", "ip link set e"+gateway.name+" down")
 	r.eventually("the gateway seen down", func() error {
 		for _, p := range worker.fabric.seen().Peers {
-			if p.Cluster == clusterID("a") && p.Node == gateway.name && p.Active && p.State == PathDown {
+			if p.Cluster == clusterID("a") && p.Node == gateway.name && p.Active && p.State == probe.PathDown {
 				return nil
 			}
 		}

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // A gateway that is announced by a name is followed when the name's address changes: at once
@@ -41,7 +44,7 @@ func TestANameIsFollowedWhenThePathIsLost(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 					return []netip.Addr{address}, nil
 				}
-				w := WireGuardPeer{PublicKey: PublicKey{1}, Endpoints: []string{"gw.example.com:7"}, Overlay: netip.MustParseAddr("fd00::1"), Remote: true}
+				w := plan.WireGuardPeer{PublicKey: plan.PublicKey{1}, Endpoints: []string{"gw.example.com:7"}, Overlay: netip.MustParseAddr("fd00::1"), Remote: true}
 				peer := wgtypes.Peer{PublicKey: wgtypes.Key(w.PublicKey)}
 				look := func() (netip.AddrPort, bool) {
 					time.Sleep(resyncEvery / 2)
@@ -62,7 +65,15 @@ func TestANameIsFollowedWhenThePathIsLost(t *testing.T) {
 				}
 				address = two.Addr()
 				if test.lost {
-					f.prober.sights[w.Overlay] = &sight{state: PathDown}
+					f.prober.Set(netip.Addr{}, 0, []probe.Target{{Overlay: w.Overlay}}, nil)
+					ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+					defer stop()
+					if err := f.prober.Run(ctx); err != nil { // without a device all probes are lost
+						t.Fatal(err)
+					}
+					if got := f.prober.Look(w.Overlay).State; got != probe.PathDown {
+						t.Fatalf("the path is %v", got)
+					}
 				}
 				began, before := time.Now(), lookups
 				for time.Since(began) < 5*time.Minute {

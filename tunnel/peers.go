@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // peerChanges compares the peers of the device with those planned and returns
@@ -15,10 +17,10 @@ import (
 // A prefix that moves from one peer to another is added to the new one, which
 // takes it from the old in one step; nothing is removed before. dial gives the
 // endpoint to write for a peer, if any.
-func peerChanges(want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
-	present := map[PublicKey]wgtypes.Peer{}
+func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
+	present := map[plan.PublicKey]wgtypes.Peer{}
 	for _, h := range have {
-		present[PublicKey(h.PublicKey)] = h
+		present[plan.PublicKey(h.PublicKey)] = h
 	}
 	given := map[netip.Prefix]bool{} // what this change gives to a peer, and so takes from others
 	var changes, shrink, remove []wgtypes.PeerConfig
@@ -49,7 +51,7 @@ func peerChanges(want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]n
 		}
 	}
 	for _, w := range want {
-		i := slices.IndexFunc(have, func(h wgtypes.Peer) bool { return PublicKey(h.PublicKey) == w.PublicKey })
+		i := slices.IndexFunc(have, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey })
 		if i < 0 || !slices.ContainsFunc(have[i].AllowedIPs, func(n net.IPNet) bool {
 			p := prefixOf(n)
 			return !slices.Contains(w.AllowedIPs, p) && !given[p]

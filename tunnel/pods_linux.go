@@ -6,10 +6,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // nodeRoutes are the routes of the node's main table that others than the fabric made.
-func nodeRoutes(device string) ([]nodeRoute, error) {
+func nodeRoutes(device string) ([]plan.NodeRoute, error) {
 	links, err := retryDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -45,14 +47,14 @@ func nodeRoutes(device string) ([]nodeRoute, error) {
 			}
 		}
 	}
-	var out []nodeRoute
+	var out []plan.NodeRoute
 	for _, r := range routes {
 		if isDefault(r) || r.Protocol == protocolNumber || r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_BLACKHOLE {
 			continue
 		}
-		out = append(out, nodeRoute{
-			prefix: prefixOf(*r.Dst), blackhole: r.Type == unix.RTN_BLACKHOLE, gateway: r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0,
-			kind: kinds[r.LinkIndex], uplink: uplinks[r.LinkIndex], addresses: addresses[r.LinkIndex],
+		out = append(out, plan.NodeRoute{
+			Prefix: prefixOf(*r.Dst), Blackhole: r.Type == unix.RTN_BLACKHOLE, Gateway: r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0,
+			Kind: kinds[r.LinkIndex], Uplink: uplinks[r.LinkIndex], Addresses: addresses[r.LinkIndex],
 		})
 	}
 	return out, nil

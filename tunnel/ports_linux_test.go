@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // What is exposed is exposed on its ports, to the sources of its namespace, and no
@@ -33,28 +35,28 @@ func TestExposureIsByPortAndSource(t *testing.T) {
 		}
 	}
 	from, to := ends(aliasOfA, "fd88:a::"), ends(aliasOfB, "fd88:b::")
-	desired := func(n, peer *rigNode, local4, local6, remote4, remote6 string, open ...Exposure) Desired {
+	desired := func(n, peer *rigNode, local4, local6, remote4, remote6 string, open ...plan.Exposure) plan.Desired {
 		d := n.desired([]*rigNode{n}, peering(peer, local4, remote4, open...))
 		d.Nodes[0].PodCIDRs = append(d.Nodes[0].PodCIDRs, prefix("fd77:1::/64"))
-		d.Peers[0].Local = append(d.Peers[0].Local, Mapping{prefix("fd77:1::/64"), prefix(local6)})
-		d.Peers[0].Remote = append(d.Peers[0].Remote, Mapping{prefix("fd77:1::/64"), prefix(remote6)})
+		d.Peers[0].Local = append(d.Peers[0].Local, plan.Mapping{Real: prefix("fd77:1::/64"), Alias: prefix(local6)})
+		d.Peers[0].Remote = append(d.Peers[0].Remote, plan.Mapping{Real: prefix("fd77:1::/64"), Alias: prefix(remote6)})
 		return d
 	}
-	exposure := func(name, source, destination string, protocol Protocol, port uint16) Exposure {
-		e := Exposure{Name: name}
+	exposure := func(name, source, destination string, protocol plan.Protocol, port uint16) plan.Exposure {
+		e := plan.Exposure{Name: name}
 		for _, family := range []string{" 4", " 6"} {
 			e.Sources = append(e.Sources, from[source+family].alias)
-			e.Destinations = append(e.Destinations, Destination{to[destination+family].real, protocol, port})
+			e.Destinations = append(e.Destinations, plan.Destination{Addr: to[destination+family].real, Protocol: protocol, Port: port})
 		}
 		return e
 	}
-	open := func(exposures ...Exposure) {
+	open := func(exposures ...plan.Exposure) {
 		b.set(desired(b, a, aliasOfB, "fd88:b::/64", aliasOfA, "fd88:a::/64", exposures...))
 	}
 	a.set(desired(a, b, aliasOfA, "fd88:a::/64", aliasOfB, "fd88:b::/64"))
 	// UDP to a pod's first address only: its server answers from there.
-	shop := exposure("shop", "shop", "shop", UDP, 8080)
-	bank := exposure("bank", "bank", "bank", TCP, 8080)
+	shop := exposure("shop", "shop", "shop", plan.UDP, 8080)
+	bank := exposure("bank", "bank", "bank", plan.TCP, 8080)
 	open(shop, bank)
 	a.up()
 	b.up()
@@ -93,7 +95,7 @@ func TestExposureIsByPortAndSource(t *testing.T) {
 	}
 	t.Run("errors of open flows come back, and nothing else answers pings", func(t *testing.T) {
 		r.t = t
-		closing := exposure("shop", "shop", "shop", UDP, 9)
+		closing := exposure("shop", "shop", "shop", plan.UDP, 9)
 		open(closing)
 		r.wantRefused("a closed port", a.pod, to["shop 4"].alias)
 		if out, err := r.try(a.pod, "ping -c 1 -W 1 "+to["shop 4"].alias.String()); err == nil {
@@ -101,17 +103,17 @@ func TestExposureIsByPortAndSource(t *testing.T) {
 		}
 	})
 	t.Run("a source that moves to another namespace has its rights only", func(t *testing.T) {
-		open(exposure("shop", "shop", "shop", TCP, 8080), exposure("bank", "bank", "bank", TCP, 8080))
+		open(exposure("shop", "shop", "shop", plan.TCP, 8080), exposure("bank", "bank", "bank", plan.TCP, 8080))
 		check(t, []try{{"shop 4", "tcp", "shop 4", 8080}, {"bank 4", "tcp", "bank 4", 8080}}, []try{{"shop 4", "tcp", "bank 4", 8080}})
-		open(exposure("shop", "bank", "shop", TCP, 8080), exposure("bank", "shop", "bank", TCP, 8080))
+		open(exposure("shop", "bank", "shop", plan.TCP, 8080), exposure("bank", "shop", "bank", plan.TCP, 8080))
 		check(t, []try{{"bank 4", "tcp", "shop 4", 8080}, {"shop 4", "tcp", "bank 4", 8080}}, []try{{"shop 4", "tcp", "shop 4", 8080}, {"bank 4", "tcp", "bank 4", 8080}})
-		if log := b.fabric.log(); strings.Contains(log, "nftables table "+tableName) {
+		if log := b.fabric.log(); strings.Contains(log, "nftables table entente") {
 			t.Errorf("the fabric had trouble:\n%s", log)
 		}
 	})
 	t.Run("a service for all of a peer, and all ports of a pod", func(t *testing.T) {
-		export := Exposure{Name: "export", AnySource: true, Destinations: []Destination{{to["shop 4"].real, TCP, 8081}}}
-		whole := Exposure{Name: "whole", Sources: []netip.Addr{from["bank 4"].alias}, Destinations: []Destination{{Addr: to["bank 4"].real}}}
+		export := plan.Exposure{Name: "export", AnySource: true, Destinations: []plan.Destination{{Addr: to["shop 4"].real, Protocol: plan.TCP, Port: 8081}}}
+		whole := plan.Exposure{Name: "whole", Sources: []netip.Addr{from["bank 4"].alias}, Destinations: []plan.Destination{{Addr: to["bank 4"].real}}}
 		open(export, whole)
 		check(t,
 			[]try{{"shop 4", "tcp", "shop 4", 8081}, {"bank 4", "tcp", "shop 4", 8081}, {"bank 4", "tcp", "bank 4", 8081}, {"bank 4", "tcp", "bank 4", 8080}},
@@ -125,7 +127,7 @@ nft add table ip watch
 nft 'add chain ip watch input { type filter hook input priority -400; }'
 nft add rule ip watch input ip protocol sctp th dport 8080 counter comment open
 nft add rule ip watch input ip protocol sctp th dport 8081 counter comment closed`)
-		open(exposure("shop", "shop", "shop", SCTP, 8080))
+		open(exposure("shop", "shop", "shop", plan.SCTP, 8080))
 		r.eventually("an INIT at the open port", func() error {
 			r.sctpInit(a.pod, to["shop 4"].alias, 8081)
 			r.sctpInit(a.pod, to["shop 4"].alias, 8080)
@@ -145,7 +147,7 @@ nft add rule ip watch input ip protocol sctp th dport 8081 counter comment close
 		handle := func() string { return r.in(b.ns, "nft -a list table inet entente | grep 'exposed [ot].*handle'") }
 		before := handle()
 		more := shop
-		more.Destinations = append(more.Destinations, Destination{to["shop 4"].real, TCP, 8081})
+		more.Destinations = append(more.Destinations, plan.Destination{Addr: to["shop 4"].real, Protocol: plan.TCP, Port: 8081})
 		open(more, bank)
 		r.eventually("another port", func() error { return reached(try{"shop 4", "tcp", "shop 4", 8081}) })
 		if after := handle(); after != before {

@@ -1,6 +1,10 @@
 package tunnel
 
-import "time"
+import (
+	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+)
 
 // keyTrial is how long each of several clusters that announce the same WireGuard
 // key has to complete a handshake with it.
@@ -9,7 +13,7 @@ const keyTrial = 30 * time.Second
 // keyProofs remembers which cluster the device holds a key for, and whether there
 // was a handshake since: only who has the private key, and the preshared key of that
 // peering, completes one.
-type keyProofs map[PublicKey]keyProof
+type keyProofs map[plan.PublicKey]keyProof
 
 type keyProof struct {
 	cluster string
@@ -19,14 +23,14 @@ type keyProof struct {
 
 // heldKey is a key that the device holds.
 type heldKey struct {
-	key       PublicKey
-	psk       PresharedKey
+	key       plan.PublicKey
+	psk       plan.PresharedKey
 	handshake time.Time
 }
 
 // observe notes handshakes. What the device holds that is not known yet is from before
 // this process began; of it a session that can still be used counts.
-func (k keyProofs) observe(now time.Time, held []heldKey, peers []Peer) {
+func (k keyProofs) observe(now time.Time, held []heldKey, peers []plan.Peer) {
 	for _, h := range held {
 		if proof, ok := k[h.key]; ok {
 			if h.handshake.After(proof.since) {
@@ -44,8 +48,8 @@ func (k keyProofs) observe(now time.Time, held []heldKey, peers []Peer) {
 }
 
 // planned notes for which cluster the device is to hold each key from now on.
-func (k keyProofs) planned(now time.Time, peers []WireGuardPeer) {
-	keep := make(map[PublicKey]bool, len(peers))
+func (k keyProofs) planned(now time.Time, peers []plan.WireGuardPeer) {
+	keep := make(map[plan.PublicKey]bool, len(peers))
 	for _, w := range peers {
 		keep[w.PublicKey] = true
 		if k[w.PublicKey].cluster != w.Cluster {
@@ -60,8 +64,8 @@ func (k keyProofs) planned(now time.Time, peers []WireGuardPeer) {
 }
 
 // proven returns who has proven which key.
-func (k keyProofs) proven() map[PublicKey]string {
-	out := map[PublicKey]string{}
+func (k keyProofs) proven() map[plan.PublicKey]string {
+	out := map[plan.PublicKey]string{}
 	for key, proof := range k {
 		if proof.proven {
 			out[key] = proof.cluster

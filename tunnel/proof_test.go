@@ -2,81 +2,20 @@ package tunnel
 
 import (
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
-
-// thief is a peer that announces a key of its own, and one that is another's.
-func thief(key PublicKey) Peer {
-	return Peer{
-		ClusterID: "thief", PresharedKey: PresharedKey{9},
-		Gateways: []Gateway{{Node: "own", PublicKey: PublicKey{66}}, {Node: "stolen", PublicKey: key}},
-		Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
-		Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}},
-	}
-}
-
-func TestAStolenKeyCostsItsOwnerNothing(t *testing.T) {
-	owner := func(t *testing.T, l Layout, key PublicKey) string {
-		t.Helper()
-		i := slices.IndexFunc(l.Peers, func(w WireGuardPeer) bool { return w.PublicKey == key })
-		if i < 0 {
-			t.Fatalf("nobody has key %v", key)
-		}
-		return l.Peers[i].Cluster + "/" + l.Peers[i].Node
-	}
-	for name, first := range map[string]bool{"the thief came first": true, "the thief came last": false} {
-		t.Run(name, func(t *testing.T) {
-			d := home("gw")
-			d.Peers = append(d.Peers, thief(PublicKey{3}))
-			if first {
-				slices.Reverse(d.Peers)
-			}
-			tried := map[string]bool{}
-			for turn := range uint64(2) {
-				got, err := Plan(d, Observed{Turn: turn})
-				if err != nil {
-					t.Fatal(err)
-				}
-				tried[owner(t, got, PublicKey{3})] = true
-				if owner(t, got, PublicKey{66}) != "thief/own" || owner(t, got, PublicKey{4}) != "away/y" || len(got.Translations) != 2 {
-					t.Errorf("more than one gateway was refused: %+v", got.Peers)
-				}
-				if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return strings.Contains(p.Text, "announces the same WireGuard key") }) {
-					t.Errorf("problems %v do not tell of it", got.Problems)
-				}
-			}
-			if !tried["away/x"] || !tried["thief/stolen"] {
-				t.Errorf("who was tried: %v, want both", tried)
-			}
-			for turn := range uint64(4) {
-				got, err := Plan(d, Observed{Turn: turn, Proven: map[PublicKey]string{{3}: "away"}})
-				if err != nil || owner(t, got, PublicKey{3}) != "away/x" {
-					t.Errorf("turn %d: %v, %v has the key that away has proven", turn, err, owner(t, got, PublicKey{3}))
-				}
-			}
-		})
-	}
-	t.Run("the key of a home node", func(t *testing.T) {
-		d := home("gw")
-		d.Peers = append(d.Peers, thief(PublicKey{2}))
-		got, err := Plan(d, Observed{})
-		if err != nil || owner(t, got, PublicKey{2}) != "home/worker" || owner(t, got, PublicKey{66}) != "thief/own" {
-			t.Errorf("%v: %+v", err, got.Peers)
-		}
-	})
-}
 
 func TestOnlyAHandshakeProvesAKey(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	peers := []Peer{{ClusterID: "away", PresharedKey: PresharedKey{7}}, {ClusterID: "thief", PresharedKey: PresharedKey{9}}}
-	wants := func(cluster string) []WireGuardPeer {
-		return []WireGuardPeer{{PublicKey: PublicKey{3}, Cluster: cluster, AllowedIPs: []netip.Prefix{}}}
+	peers := []plan.Peer{{ClusterID: "away", PresharedKey: plan.PresharedKey{7}}, {ClusterID: "thief", PresharedKey: plan.PresharedKey{9}}}
+	wants := func(cluster string) []plan.WireGuardPeer {
+		return []plan.WireGuardPeer{{PublicKey: plan.PublicKey{3}, Cluster: cluster, AllowedIPs: []netip.Prefix{}}}
 	}
 	held := func(psk byte, handshake time.Time) []heldKey {
-		return []heldKey{{PublicKey{3}, PresharedKey{psk}, handshake}}
+		return []heldKey{{plan.PublicKey{3}, plan.PresharedKey{psk}, handshake}}
 	}
 	k := keyProofs{}
 	k.observe(now, nil, peers)
@@ -87,7 +26,7 @@ func TestOnlyAHandshakeProvesAKey(t *testing.T) {
 	}
 	k.planned(now.Add(30*time.Second), wants("away"))
 	k.observe(now.Add(35*time.Second), held(7, now.Add(33*time.Second)), peers)
-	if got := k.proven()[PublicKey{3}]; got != "away" {
+	if got := k.proven()[plan.PublicKey{3}]; got != "away" {
 		t.Errorf("after a handshake it is proven by %q", got)
 	}
 	// The owner ends its peering, and the other has the key: the handshake was not its.
@@ -103,7 +42,7 @@ func TestOnlyAHandshakeProvesAKey(t *testing.T) {
 	// Another process finds what the device holds.
 	k = keyProofs{}
 	k.observe(now, held(7, now.Add(-time.Minute)), peers)
-	if got := k.proven()[PublicKey{3}]; got != "away" {
+	if got := k.proven()[plan.PublicKey{3}]; got != "away" {
 		t.Errorf("a session that lives is proven by %q", got)
 	}
 	k = keyProofs{}

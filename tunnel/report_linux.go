@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // report publishes the outcome of a pass.
@@ -17,7 +20,7 @@ func (f *Fabric) report(p *pass) {
 	s.Peers = f.peerStatus(p)
 	for _, q := range s.Peers {
 		if text := f.judge(p, q); text != "" {
-			p.problems = append(p.problems, Problem{Peer: q.Cluster, Text: text})
+			p.problems = append(p.problems, plan.Problem{Peer: q.Cluster, Text: text})
 		}
 	}
 	s.Problems = p.problems
@@ -47,15 +50,15 @@ func (f *Fabric) report(p *pass) {
 func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	var out []PeerStatus
 	for _, w := range p.layout.Peers {
-		seen := f.prober.look(w.Overlay)
+		seen := f.prober.Look(w.Overlay)
 		q := PeerStatus{
-			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, PublicKey: w.PublicKey, State: seen.state, Since: seen.since,
-			RTT: seen.path.RTT(), MTU: seen.search.MTU(), LargeLost: seen.state == PathUp && seen.search.Blocked(),
+			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
+			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && seen.Search.Blocked(),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
 		if p.device != nil {
 			for _, h := range p.device.Peers {
-				if PublicKey(h.PublicKey) != w.PublicKey {
+				if plan.PublicKey(h.PublicKey) != w.PublicKey {
 					continue
 				}
 				q.LastHandshake, q.Received, q.Sent = h.LastHandshakeTime, h.ReceiveBytes, h.TransmitBytes
@@ -80,19 +83,19 @@ const fabricReturns = 30 * time.Second
 
 // judge returns why a peer cannot be reached, and what to do; empty if it can.
 func (f *Fabric) judge(p *pass, q PeerStatus) string {
-	var seen sight
+	var seen probe.Sight
 	for _, w := range p.layout.Peers {
 		if w.PublicKey == q.PublicKey {
-			seen = f.prober.look(w.Overlay)
+			seen = f.prober.Look(w.Overlay)
 		}
 	}
 	fresh := !q.LastHandshake.IsZero() && p.now.Sub(q.LastHandshake) < sessionLife
 	switch {
-	case q.State == PathUp && !seen.path.Answers(p.now) && p.now.Sub(seen.path.LastAnswer()) > fabricReturns:
-		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.path.LastAnswer().UTC().Format(time.RFC3339))
+	case q.State == probe.PathUp && !seen.Path.Answers(p.now) && p.now.Sub(seen.Path.LastAnswer()) > fabricReturns:
+		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.Path.LastAnswer().UTC().Format(time.RFC3339))
 	case q.LargeLost:
-		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: the network between has to pass %d bytes of UDP, or fragments", minMTU, q.Node, minMTU+wireGuardOverhead)
-	case q.State != PathDown:
+		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: the network between has to pass %d bytes of UDP, or fragments", probe.MinMTU, q.Node, probe.MinMTU+wireGuardOverhead)
+	case q.State != probe.PathDown:
 		return ""
 	case !q.Endpoint.IsValid():
 		return fmt.Sprintf("%s has no endpoint to dial and has not dialled us: one of the two sides must be reachable, on UDP port %d here", q.Node, f.cfg.ListenPort)
@@ -108,7 +111,7 @@ func (f *Fabric) forget(p *pass) {
 	if p.layout.Overlay == (netip.Addr{}) {
 		return
 	}
-	keep := map[PublicKey]bool{}
+	keep := map[plan.PublicKey]bool{}
 	for _, w := range p.layout.Peers {
 		keep[w.PublicKey] = true
 	}
@@ -126,15 +129,15 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
-				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && similar(x.RTT, y.RTT)
+				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && probe.Similar(x.RTT, y.RTT)
 		})
 }
 
 // chooseEndpoint decides whether to dial a peer at another endpoint.
-func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (netip.AddrPort, bool) {
+func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPeer) (netip.AddrPort, bool) {
 	var have wgtypes.Peer
 	for _, h := range p.device.Peers {
-		if PublicKey(h.PublicKey) == w.PublicKey {
+		if plan.PublicKey(h.PublicKey) == w.PublicKey {
 			have = h
 		}
 	}
@@ -152,13 +155,13 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (
 	}
 	alive := p.now.Sub(last.at) < silence
 	every := resolveEvery
-	if !alive || f.prober.look(w.Overlay).state == PathDown {
+	if !alive || f.prober.Look(w.Overlay).State == probe.PathDown {
 		every = resolveDead
 	}
 	candidates, bad := f.resolver.candidates(ctx, p.now, w.Endpoints, every, p.layout.Remote)
 	if !alive {
 		for _, text := range bad {
-			p.problems = append(p.problems, Problem{Peer: w.Cluster, Text: fmt.Sprintf("endpoint of %s: %s", w.Node, text)})
+			p.problems = append(p.problems, plan.Problem{Peer: w.Cluster, Text: fmt.Sprintf("endpoint of %s: %s", w.Node, text)})
 		}
 	}
 	if f.dialers[w.PublicKey] == nil {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // resolver resolves endpoints without blocking: it returns what it knows and resolves names
@@ -67,7 +69,7 @@ func (r *resolver) candidates(ctx context.Context, now time.Time, endpoints []st
 		}
 		for _, a := range addrs {
 			a = a.Unmap()
-			if p := netip.AddrPortFrom(a, uint16(port)); checkDial(a, not) == nil && !slices.Contains(out, p) && len(out) < 2*maxEndpoints {
+			if p := netip.AddrPortFrom(a, uint16(port)); plan.CheckDial(a, not) == nil && !slices.Contains(out, p) && len(out) < 2*plan.MaxEndpoints {
 				out = append(out, p)
 			}
 		}

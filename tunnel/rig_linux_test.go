@@ -24,6 +24,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // The rig is a small Internet of network namespaces: a bridge, clusters of
@@ -68,7 +71,7 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 	go func() {
 		dec := gob.NewDecoder(os.Stdin)
 		for {
-			var d Desired
+			var d plan.Desired
 			if dec.Decode(&d) != nil {
 				return
 			}
@@ -354,7 +357,7 @@ func (p *process) log() string {
 	return p.errors.String()
 }
 
-func (n *rigNode) set(d Desired) {
+func (n *rigNode) set(d plan.Desired) {
 	n.r.t.Helper()
 	if err := n.fabric.gob.Encode(d); err != nil {
 		n.r.t.Fatalf("set desired of %s: %v\n%s", n.name, err, n.fabric.log())
@@ -362,7 +365,7 @@ func (n *rigNode) set(d Desired) {
 }
 
 // key waits for the fabric's public key.
-func (n *rigNode) key() PublicKey {
+func (n *rigNode) key() plan.PublicKey {
 	n.r.t.Helper()
 	n.r.eventually(n.name+" has a key", func() error {
 		if n.fabric.seen().PublicKey.IsZero() {
@@ -400,7 +403,7 @@ func (n *rigNode) up() {
 			return fmt.Errorf("no peers: %v\n%s", s.Problems, n.fabric.log())
 		}
 		for _, p := range s.Peers {
-			if p.State != PathUp {
+			if p.State != probe.PathUp {
 				return fmt.Errorf("path to %s is %v: %+v\n%s", p.Node, p.State, s, n.fabric.log())
 			}
 		}
@@ -493,4 +496,9 @@ func (r *rig) wantClosed(what, ns, network string, to netip.Addr, port int) {
 	if got, err := r.ask(ns, network, to, port); err == nil {
 		r.t.Errorf("%s: reached, seen as %s, want it closed", what, got)
 	}
+}
+
+// openTo opens all of an address to all of a peer.
+func openTo(a netip.Addr) plan.Exposure {
+	return plan.Exposure{Name: a.String(), AnySource: true, Destinations: []plan.Destination{{Addr: a}}}
 }

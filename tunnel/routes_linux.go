@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 const (
@@ -43,7 +45,7 @@ type routeKey struct {
 
 // wantRoutes lists the routes of a layout. Without a device only the
 // unreachable ones can be. sizes is, by overlay address, the size of packets that pass.
-func wantRoutes(l Layout, link int, sizes map[netip.Addr]int) []routeKey {
+func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 	var want []routeKey
 	for _, r := range l.Routes {
 		table := aliasTable
@@ -65,7 +67,7 @@ func wantRoutes(l Layout, link int, sizes map[netip.Addr]int) []routeKey {
 
 // standingSizes is, by overlay address, the size of packets that routes were made for: what was
 // known when this process began.
-func standingSizes(l Layout, have []routeKey) map[netip.Addr]int {
+func standingSizes(l plan.Layout, have []routeKey) map[netip.Addr]int {
 	out := map[netip.Addr]int{}
 	for _, r := range l.Routes {
 		for _, h := range have {

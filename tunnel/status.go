@@ -3,6 +3,9 @@ package tunnel
 import (
 	"net/netip"
 	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // Backend is what moves the packets.
@@ -17,7 +20,7 @@ const (
 // Status is what a fabric observes.
 type Status struct {
 	// PublicKey of this node's device. Zero until there is a device.
-	PublicKey PublicKey
+	PublicKey plan.PublicKey
 	// ListenPort is the UDP port of the device.
 	ListenPort int
 	// Backend is empty until there is a device.
@@ -32,13 +35,13 @@ type Status struct {
 	// with, sorted by cluster and node.
 	Peers []PeerStatus
 	// Problems are the current problems, worst first.
-	Problems []Problem
+	Problems []plan.Problem
 }
 
 // PeerStatus is what a fabric observes of one WireGuard peer.
 type PeerStatus struct {
 	Cluster, Node string
-	PublicKey     PublicKey
+	PublicKey     plan.PublicKey
 	// Endpoint is where the peer was last heard of, or is being dialled.
 	Endpoint netip.AddrPort
 	// LastHandshake is zero if there was none.
@@ -46,7 +49,7 @@ type PeerStatus struct {
 	// Received and Sent count bytes, those of WireGuard included.
 	Received, Sent int64
 	// State of the path to it, since Since, with its smoothed round trip.
-	State PathState
+	State probe.PathState
 	Since time.Time
 	RTT   time.Duration
 	// MTU is the size of packets that pass the way to it; zero while it is not known.

@@ -9,6 +9,8 @@ import (
 	"golang.zx2c4.com/wireguard/conn/bindtest"
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // If this fails after an update of wireguard-go, limitBuffers must be adapted: the process
@@ -85,7 +87,7 @@ func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
 	const aliasOfA, aliasOfB, aliasOfDead = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"
 	dead := peering(b, aliasOfA, aliasOfDead)
 	dead.ClusterID = clusterID("z")
-	dead.Gateways = []Gateway{{Node: "gone", PublicKey: PublicKey{77}, Endpoints: []string{"172.31.0.77:51820"}}}
+	dead.Gateways = []plan.Gateway{{Node: "gone", PublicKey: plan.PublicKey{77}, Endpoints: []string{"172.31.0.77:51820"}}}
 	a.set(a.desired([]*rigNode{a}, peering(b, aliasOfA, aliasOfB), dead))
 	b.set(b.desired([]*rigNode{b}, peering(a, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	b.up()

@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -75,39 +74,4 @@ func subscribe(protocol int, groups ...uint32) (*netlink.Conn, error) {
 		}
 	}
 	return c, nil
-}
-
-// nftGeneration returns a number that changes with every transaction of nftables.
-func nftGeneration() (uint32, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return 0, err
-	}
-	const family = 4 // length of the header of nfnetlink, before the attributes
-	answers, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request}, Data: make([]byte, family),
-	})
-	if err != nil {
-		return 0, err
-	}
-	for _, a := range answers {
-		if len(a.Data) < family {
-			continue
-		}
-		attributes, err := netlink.NewAttributeDecoder(a.Data[family:])
-		if err != nil {
-			return 0, err
-		}
-		attributes.ByteOrder = binary.BigEndian
-		for attributes.Next() {
-			if attributes.Type() == unix.NFTA_GEN_ID {
-				return attributes.Uint32(), attributes.Err()
-			}
-		}
-	}
-	return 0, errors.New("nftables gave no generation")
 }

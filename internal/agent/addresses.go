@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // addresses translates between a peer's terms and this cluster's, by what both
@@ -37,7 +37,7 @@ func (a addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bo
 
 func remap(aliases []v1alpha1.PrefixAlias, addr netip.Addr) (netip.Addr, bool) {
 	for _, m := range fabric.Mappings(aliases) {
-		if out, ok := tunnel.Remap(addr, m.Real, m.Alias); ok {
+		if out, ok := plan.Remap(addr, m.Real, m.Alias); ok {
 			return out, true
 		}
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/admin"
-	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // agent is the parts of a running agent.
@@ -137,7 +137,7 @@ func (a *agent) endpoints() []string {
 func (a *agent) buildStates(_ context.Context, own prefixConfig) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
+		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
 		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
@@ -175,7 +175,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Client: a.mgr.GetClient(), States: a.states,
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
-		AliasPool: aliasPool, Reserved: a.states.Reserved, Allocate: tunnel.Allocate,
+		AliasPool: aliasPool, Reserved: a.states.Reserved, Allocate: plan.Allocate,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
 	return a.peers.SetupWithManager(a.mgr)

@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func nodeWith(name, external, internal string, isReady bool) corev1.Node {
@@ -120,7 +120,7 @@ func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 	e := &exposure{changed: func() { changes++ }}
 	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
 	home := func(a netip.Addr) (netip.Addr, bool) {
-		return tunnel.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
+		return plan.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
 	}
 	check := func(when string, from, to []string) {
 		t.Helper()

@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // What a peer announces takes as much of the alias pool here: a peer gets its share
@@ -45,7 +45,7 @@ func TestAPeerGetsItsShareOfTheAliasPool(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := &Peers{AliasPool: pool, Allocate: tunnel.Allocate}
+			r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
 			got, err := PlanAliases(nil, row.prefixes, pool, nil, r.allocate)
 			var have, want []string
 			for _, a := range got {
@@ -79,7 +79,7 @@ func TestTwoPeersCanFillTheDefaultPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := []netip.Prefix{prefix(row.pool)}
-			r := &Peers{AliasPool: pool, Allocate: tunnel.Allocate}
+			r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
 			var taken []netip.Prefix
 			for i := range 3 {
 				got, err := PlanAliases(nil, []string{"10.0.0.0/16"}, pool, taken, r.allocate)
@@ -100,7 +100,7 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 	for _, a := range []string{"198.18.0.4/32", "198.18.3.9/32", "203.0.113.7/32", "fd02::1/128"} {
 		addrs = append(addrs, prefix(a))
 	}
-	r := &Peers{AliasPool: []netip.Prefix{prefix("198.18.0.0/15")}, Allocate: tunnel.Allocate}
+	r := &Peers{AliasPool: []netip.Prefix{prefix("198.18.0.0/15")}, Allocate: plan.Allocate}
 	got, err := PlanAliases(nil, []string{"10.0.0.0/24"}, r.AliasPool, nodeNetworks(addrs[:2]), r.allocate)
 	if err != nil || prefix(got[0].Alias).Overlaps(prefix("198.18.0.0/22")) {
 		t.Errorf("alias %v, %v: that is where the nodes are", got, err)
@@ -117,7 +117,7 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 func TestAliasesAvoidTheNetworksOfServices(t *testing.T) {
 	t.Parallel()
 	pt := newPeersTest(t)
-	pt.AliasPool, pt.Allocate = []netip.Prefix{prefix("10.98.0.0/15")}, tunnel.Allocate
+	pt.AliasPool, pt.Allocate = []netip.Prefix{prefix("10.98.0.0/15")}, plan.Allocate
 	var services []netip.Prefix
 	err := errors.New("the API server is away")
 	pt.Reserved = func(context.Context) ([]netip.Prefix, error) { return services, err }
@@ -172,7 +172,7 @@ func TestManyNodesAreToldInOneState(t *testing.T) {
 	}
 	c := peertest.Client(t, objects...)
 	states := &States{
-		Client: c, Self: peertest.OwnID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
+		Client: c, Self: peertest.OwnID, Aggregate: plan.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
 		Half: func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} },
 	}
 	state, err := states.State(t.Context(), milan.ID)

@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func planned(name string, endpoints ...string) []peering.PlannedGateway {
@@ -87,7 +87,7 @@ func TestWhatTheNetworkWouldBe(t *testing.T) {
 			t.Parallel()
 			in := base()
 			test.change(&in)
-			r := &Peers{AliasPool: in.pool, Allocate: tunnel.Allocate}
+			r := &Peers{AliasPool: in.pool, Allocate: plan.Allocate}
 			in.allocate = r.allocate
 			before := in.peer.DeepCopy()
 			got := planNetwork(in)
@@ -148,7 +148,7 @@ func TestWhetherGatewaysCanFindEachOther(t *testing.T) {
 func TestAPlanIsWhatIsDone(t *testing.T) {
 	t.Parallel()
 	pool := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fdd7:585b:e300::/40")}
-	r := &Peers{AliasPool: pool, Allocate: tunnel.Allocate}
+	r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
 	for i := range 50 {
 		told := []string{fmt.Sprintf("10.%d.0.0/%d", i, 16+i%8), fmt.Sprintf("fd00:%x::/%d", i+1, 48+i%16)}
 		fc := &v1alpha1.ForeignCluster{}

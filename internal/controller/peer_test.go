@@ -34,7 +34,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // fakeTrust remembers who is trusted and who was told.
@@ -106,7 +106,7 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 	}
 	pt.Peers = &Peers{
 		Client: c, Trust: pt.trust, Events: pt.events, Now: pt.clock.Now,
-		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: peertest.OwnID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: tunnel.Aggregate},
+		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: peertest.OwnID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: plan.Aggregate},
 		Attempt: func(*v1alpha1.ForeignCluster) trust.Attempt { return pt.attempt },
 		Forget: func(_ context.Context, id peering.ClusterID) error {
 			pt.forgot = append(pt.forgot, id)

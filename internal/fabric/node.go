@@ -31,6 +31,7 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // Config is what the fabric of a node needs.
@@ -125,7 +126,7 @@ func nodeOptions(cfg Config) ctrl.Options {
 
 // tunnels is what a node does with [tunnel.Fabric].
 type tunnels interface {
-	Set(d tunnel.Desired)
+	Set(d plan.Desired)
 	Status() tunnel.Status
 	Changed() <-chan struct{}
 }
@@ -203,7 +204,7 @@ func matters(before, after any) bool {
 
 // desired reads what the fabric should do. It is nil as long as the agent has
 // not said which cluster this is.
-func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
+func (n *node) desired(ctx context.Context) (*plan.Desired, error) {
 	var nodes v1alpha1.FabricNodeList
 	var tunnels v1alpha1.TunnelList
 	var secret corev1.Secret

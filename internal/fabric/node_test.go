@@ -22,6 +22,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // fewObjects is an API server that lists and watches a few objects, and counts what it
@@ -81,11 +82,11 @@ func (s *fewObjects) asked() map[string]int {
 // sets counts what a fabric is told.
 type sets struct {
 	mu   sync.Mutex
-	last tunnel.Desired
+	last plan.Desired
 	n    int
 }
 
-func (s *sets) Set(d tunnel.Desired) {
+func (s *sets) Set(d plan.Desired) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = d
@@ -93,7 +94,7 @@ func (s *sets) Set(d tunnel.Desired) {
 }
 func (*sets) Status() tunnel.Status    { return tunnel.Status{} }
 func (*sets) Changed() <-chan struct{} { return nil }
-func (s *sets) seen() (tunnel.Desired, int) {
+func (s *sets) seen() (plan.Desired, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last, s.n
@@ -139,7 +140,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	n := &node{cfg: cfg, fabric: fabric, client: mgr.GetClient()}
 	done.Go(func() { _ = mgr.Start(ctx) })
 	done.Go(func() { _ = n.follow(ctx, mgr.GetCache()) })
-	settled := func(what string, is func(tunnel.Desired, int) bool) {
+	settled := func(what string, is func(plan.Desired, int) bool) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			d, n := fabric.seen()
@@ -151,7 +152,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 			}
 		}
 	}
-	settled("at first", func(d tunnel.Desired, _ int) bool { return len(d.Nodes) == 2 })
+	settled("at first", func(d plan.Desired, _ int) bool { return len(d.Nodes) == 2 })
 	time.Sleep(200 * time.Millisecond)
 	_, before := fabric.seen()
 	const reports = 200
@@ -175,7 +176,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 		report(nil)
 	}
 	report(func(n *v1alpha1.FabricNode) { n.Status.PodCIDRs = []string{"10.200.9.0/24"} })
-	settled("another prefix", func(d tunnel.Desired, _ int) bool { return d.Nodes[1].PodCIDRs[0].String() == "10.200.9.0/24" })
+	settled("another prefix", func(d plan.Desired, _ int) bool { return d.Nodes[1].PodCIDRs[0].String() == "10.200.9.0/24" })
 	if _, after := fabric.seen(); after-before > 2 { // the change, and perhaps the look each 10 s
 		t.Errorf("%d reports had the fabric told %d times", reports, after-before)
 	}

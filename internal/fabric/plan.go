@@ -17,6 +17,8 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // Known is what a node's fabric was given before and still uses when it cannot be
@@ -24,7 +26,7 @@ import (
 // deleted, or has lost a key, ends none. The zero value knows nothing.
 type Known struct {
 	// Keys is the preshared key of each Tunnel.
-	Keys map[types.UID]tunnel.PresharedKey
+	Keys map[types.UID]plan.PresharedKey
 	// Gateways are the nodes that were gateways when there last were any.
 	Gateways []string
 }
@@ -32,11 +34,11 @@ type Known struct {
 // Update returns what is known after another look. secret is the data of the fabric's
 // Secret: a preshared key for each cluster ID.
 func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, secret map[string][]byte) Known {
-	out := Known{Keys: map[types.UID]tunnel.PresharedKey{}}
+	out := Known{Keys: map[types.UID]plan.PresharedKey{}}
 	for i := range tunnels {
 		uid := tunnels[i].UID
-		if psk := secret[tunnels[i].Spec.PeerID]; len(psk) == len(tunnel.PresharedKey{}) {
-			out.Keys[uid] = tunnel.PresharedKey(psk)
+		if psk := secret[tunnels[i].Spec.PeerID]; len(psk) == len(plan.PresharedKey{}) {
+			out.Keys[uid] = plan.PresharedKey(psk)
 		} else if key, ok := k.Keys[uid]; ok {
 			out.Keys[uid] = key
 		}
@@ -56,8 +58,8 @@ func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, se
 // as it is, as long as the agent has not written to the FabricNodes which cluster this
 // is and which nodes are gateways. own is the node's spec.podCIDRs, cfg says what else is
 // known of where this cluster's pods are, and what aliases come from.
-func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
-	desired := &tunnel.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
+func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *plan.Desired {
+	desired := &plan.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
 			desired.ClusterID = nodes[i].Spec.ClusterID
@@ -68,8 +70,8 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		node := tunnel.Node{Name: n.Name, Endpoints: n.Status.Endpoints, Gateway: slices.Contains(known.Gateways, n.Name)}
-		if key, err := tunnel.ParsePublicKey(n.Status.PublicKey); err == nil {
+		node := plan.Node{Name: n.Name, Endpoints: n.Status.Endpoints, Gateway: slices.Contains(known.Gateways, n.Name)}
+		if key, err := plan.ParsePublicKey(n.Status.PublicKey); err == nil {
 			node.PublicKey = key
 		}
 		node.PodCIDRs = kube.Prefixes(n.Status.PodCIDRs)
@@ -95,15 +97,15 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	return desired
 }
 
-func peerOf(spec *v1alpha1.TunnelSpec) tunnel.Peer {
-	peer := tunnel.Peer{ClusterID: spec.PeerID}
+func peerOf(spec *v1alpha1.TunnelSpec) plan.Peer {
+	peer := plan.Peer{ClusterID: spec.PeerID}
 	for _, g := range spec.Gateways {
-		key, err := tunnel.ParsePublicKey(g.PublicKey)
+		key, err := plan.ParsePublicKey(g.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(g.Overlay)
 		if err != nil || overlayErr != nil {
 			continue // the agent writes none such
 		}
-		peer.Gateways = append(peer.Gateways, tunnel.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay})
+		peer.Gateways = append(peer.Gateways, plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay})
 	}
 	peer.Local, peer.Remote = Mappings(spec.Local), Mappings(spec.Remote)
 	for _, e := range spec.Allow {
@@ -114,17 +116,17 @@ func peerOf(spec *v1alpha1.TunnelSpec) tunnel.Peer {
 
 // exposureOf returns an Exposure in the fabric's terms. What cannot be read opens
 // nothing.
-func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
-	out := tunnel.Exposure{Name: e.Contract + "/" + e.Namespace, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
+func exposureOf(e v1alpha1.Exposure) plan.Exposure {
+	out := plan.Exposure{Name: e.Contract + "/" + e.Namespace, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
 	for _, to := range e.To {
 		for _, a := range kube.Addrs(to.Addresses) {
 			if to.AnyPort {
-				out.Destinations = append(out.Destinations, tunnel.Destination{Addr: a})
+				out.Destinations = append(out.Destinations, plan.Destination{Addr: a})
 				continue
 			}
 			for _, p := range to.Ports {
-				if protocol, err := tunnel.ParseProtocol(string(p.Protocol)); err == nil && p.Port > 0 && p.Port <= math.MaxUint16 {
-					out.Destinations = append(out.Destinations, tunnel.Destination{Addr: a, Protocol: protocol, Port: uint16(p.Port)})
+				if protocol, err := plan.ParseProtocol(string(p.Protocol)); err == nil && p.Port > 0 && p.Port <= math.MaxUint16 {
+					out.Destinations = append(out.Destinations, plan.Destination{Addr: a, Protocol: protocol, Port: uint16(p.Port)})
 				}
 			}
 		}
@@ -133,13 +135,13 @@ func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
 }
 
 // Mappings returns aliases as the fabric has them.
-func Mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
-	var out []tunnel.Mapping
+func Mappings(aliases []v1alpha1.PrefixAlias) []plan.Mapping {
+	var out []plan.Mapping
 	for _, a := range aliases {
 		prefix, err := netip.ParsePrefix(a.Prefix)
 		alias, aliasErr := netip.ParsePrefix(a.Alias)
 		if err == nil && aliasErr == nil {
-			out = append(out, tunnel.Mapping{Real: prefix, Alias: alias})
+			out = append(out, plan.Mapping{Real: prefix, Alias: alias})
 		}
 	}
 	return out
@@ -153,7 +155,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	for _, p := range s.PodCIDRs {
 		status.PodCIDRs = append(status.PodCIDRs, p.String())
 	}
-	if s.PublicKey != (tunnel.PublicKey{}) {
+	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()
 	}
 	if s.Overlay.IsValid() {
@@ -192,7 +194,7 @@ func standby(peers []tunnel.PeerStatus) []tunnel.PeerStatus {
 		if !p.Remote || slices.ContainsFunc(peers, func(q tunnel.PeerStatus) bool { return q.Cluster == p.Cluster && q.Active }) {
 			continue
 		}
-		if q, ok := best[p.Cluster]; !ok || q.State != tunnel.PathUp && p.State == tunnel.PathUp {
+		if q, ok := best[p.Cluster]; !ok || q.State != probe.PathUp && p.State == probe.PathUp {
 			best[p.Cluster] = p
 		}
 	}
@@ -209,11 +211,11 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 		at = ", which has no endpoint to dial and has not dialled this node,"
 	}
 	switch p.State {
-	case tunnel.PathUp:
+	case probe.PathUp:
 		path.State = "Up"
 		path.RoundTripMicroseconds = rounded(p.RTT).Microseconds()
 		path.MTU, path.LargePacketsLost = int32(min(p.MTU, math.MaxInt32)), p.LargeLost
-	case tunnel.PathDown:
+	case probe.PathDown:
 		path.State = "Down"
 		if path.Message == "" {
 			path.Message = fmt.Sprintf("probes to gateway %s%s were lost since %s: check that the port is open both ways", p.Node, at, p.Since.UTC().Format(time.RFC3339))

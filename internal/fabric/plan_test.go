@@ -17,6 +17,8 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 func fabricNode(name, cluster, key string, gateway bool) v1alpha1.FabricNode {
@@ -50,7 +52,7 @@ func TestDesiredFollowsTheCustomResources(t *testing.T) {
 			t.Errorf("desired %+v", got)
 		}
 	})
-	desired := func(tunnels []v1alpha1.Tunnel, secret map[string][]byte) *tunnel.Desired {
+	desired := func(tunnels []v1alpha1.Tunnel, secret map[string][]byte) *plan.Desired {
 		return Desired(Config{Node: "a"}, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
 	}
 	t.Run("a peer without a preshared key waits for it", func(t *testing.T) {
@@ -84,12 +86,12 @@ func TestDesiredFollowsTheCustomResources(t *testing.T) {
 			}},
 			v1alpha1.Exposure{Contract: "d", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}},
 		)}, map[string][]byte{"p": psk})
-		want := []tunnel.Exposure{
-			{Name: "c/shop", Sources: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, Destinations: []tunnel.Destination{
-				{Addr: netip.MustParseAddr("10.200.0.1"), Protocol: tunnel.TCP, Port: 80},
-				{Addr: netip.MustParseAddr("10.200.0.2"), Protocol: tunnel.TCP, Port: 80},
+		want := []plan.Exposure{
+			{Name: "c/shop", Sources: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, Destinations: []plan.Destination{
+				{Addr: netip.MustParseAddr("10.200.0.1"), Protocol: plan.TCP, Port: 80},
+				{Addr: netip.MustParseAddr("10.200.0.2"), Protocol: plan.TCP, Port: 80},
 			}},
-			{Name: "d/", AnySource: true, Destinations: []tunnel.Destination{{Addr: netip.MustParseAddr("10.200.0.9")}}},
+			{Name: "d/", AnySource: true, Destinations: []plan.Destination{{Addr: netip.MustParseAddr("10.200.0.9")}}},
 		}
 		if diff := cmp.Diff(want, got.Peers[0].Inbound, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("open is (-want +got):\n%s", diff)
@@ -118,7 +120,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 			t.Fatalf("%s: %d peers, want %d", when, len(desired.Peers), len(keys))
 		}
 		for i, key := range keys {
-			if p := desired.Peers[i]; p.PresharedKey != tunnel.PresharedKey(bytes.Repeat([]byte{key}, 32)) || p.KeyMissing != (key == 0) || !desired.Nodes[0].Gateway {
+			if p := desired.Peers[i]; p.PresharedKey != plan.PresharedKey(bytes.Repeat([]byte{key}, 32)) || p.KeyMissing != (key == 0) || !desired.Nodes[0].Gateway {
 				t.Errorf("%s: peer %s has another key, or node a is no gateway", when, p.ClusterID)
 			}
 		}
@@ -156,7 +158,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 
 func TestPathsWithoutAnEndpointSaySo(t *testing.T) {
 	t.Parallel()
-	for _, state := range []tunnel.PathState{tunnel.PathUnknown, tunnel.PathDown} {
+	for _, state := range []probe.PathState{probe.PathUnknown, probe.PathDown} {
 		got := pathOf(tunnel.PeerStatus{Cluster: "c", Node: "g", State: state}, "")
 		if strings.Contains(got.Message, "UDP  ") || !strings.Contains(got.Message, "no endpoint to dial") {
 			t.Errorf("%v: %q", state, got.Message)
@@ -172,7 +174,7 @@ func TestRoundTripsAreShownAsTheyAre(t *testing.T) {
 		{131 * time.Millisecond, 130 * time.Millisecond},
 		{996 * time.Microsecond, time.Millisecond},
 	} {
-		got := pathOf(tunnel.PeerStatus{State: tunnel.PathUp, RTT: tc.took}, "").RoundTripMicroseconds
+		got := pathOf(tunnel.PeerStatus{State: probe.PathUp, RTT: tc.took}, "").RoundTripMicroseconds
 		if got != tc.want.Microseconds() {
 			t.Errorf("%s is shown as %dµs, want %s", tc.took, got, tc.want)
 		}
@@ -187,11 +189,11 @@ func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 	status := NodeStatus(tunnel.Status{
 		ListenPort: 51820, Backend: tunnel.BackendUserspace,
 		Peers: []tunnel.PeerStatus{
-			{Cluster: "up", State: tunnel.PathUp, RTT: 1100 * time.Microsecond, MTU: 1412, Active: true},
-			{Cluster: "down", Node: "g", State: tunnel.PathDown, Active: true, Endpoint: netip.MustParseAddrPort("172.30.2.11:51820")},
-			{Cluster: "spare", State: tunnel.PathUp},
+			{Cluster: "up", State: probe.PathUp, RTT: 1100 * time.Microsecond, MTU: 1412, Active: true},
+			{Cluster: "down", Node: "g", State: probe.PathDown, Active: true, Endpoint: netip.MustParseAddrPort("172.30.2.11:51820")},
+			{Cluster: "spare", State: probe.PathUp},
 		},
-		Problems: []tunnel.Problem{{Text: "ip_forward is off"}},
+		Problems: []plan.Problem{{Text: "ip_forward is off"}},
 	}, &own)
 	if diff := cmp.Diff([]string{"172.30.1.11:51820", "[fd00::11]:51820", "192.0.2.1:51820"}, status.Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)

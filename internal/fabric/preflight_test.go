@@ -19,16 +19,17 @@ import (
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // reports is a fabric that says one thing.
 type reports struct{ status tunnel.Status }
 
-func (*reports) Set(tunnel.Desired)       {}
+func (*reports) Set(plan.Desired)         {}
 func (r *reports) Status() tunnel.Status  { return r.status }
 func (*reports) Changed() <-chan struct{} { return nil }
 func reporting(port int) tunnel.Status {
-	return tunnel.Status{PublicKey: tunnel.PublicKey{1}, Backend: tunnel.BackendKernel, ListenPort: port}
+	return tunnel.Status{PublicKey: plan.PublicKey{1}, Backend: tunnel.BackendKernel, ListenPort: port}
 }
 func prefixList(texts ...string) []netip.Prefix { return kube.Prefixes(texts) }
 
@@ -80,7 +81,7 @@ func TestANodeReportsItsFindings(t *testing.T) {
 		report("a little later", 2, "Error PortTaken")
 		time.Sleep(time.Second)
 		report("when it is time", 3)
-		fabric.status = tunnel.Status{Problems: []tunnel.Problem{{Text: "no device"}}}
+		fabric.status = tunnel.Status{Problems: []plan.Problem{{Text: "no device"}}}
 		observed.Tun = false
 		report("without a device", 4, "Error TunMissing")
 		if told := strings.Count(log.String(), "finding on this node"); told != 3 {

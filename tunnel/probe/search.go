@@ -1,4 +1,4 @@
-package tunnel
+package probe
 
 import "time"
 
@@ -39,11 +39,11 @@ const (
 // Bounded is the search on a path of which the network says that no more than bound fits. It
 // begins again when that changes; the first time with standing, what was known to pass before.
 func (s Search) Bounded(bound, standing int) Search {
-	bound = max(bound, minMTU)
+	bound = max(bound, MinMTU)
 	switch {
 	case bound == s.bound:
 		return s
-	case s.bound == 0 && standing >= minMTU && standing < bound:
+	case s.bound == 0 && standing >= MinMTU && standing < bound:
 		return Search{bound: bound, floor: standing, ceiling: bound + 1}
 	}
 	return Search{bound: bound}
@@ -54,11 +54,11 @@ func (s Search) MTU() int {
 	if s.ceiling == 0 {
 		return s.bound
 	}
-	return max(s.floor, minMTU)
+	return max(s.floor, MinMTU)
 }
 
 // Blocked says that not even the least size passes.
-func (s Search) Blocked() bool { return s.ceiling > 0 && s.ceiling <= minMTU }
+func (s Search) Blocked() bool { return s.ceiling > 0 && s.ceiling <= MinMTU }
 
 // Next is the size of the probe that is due; zero if none is.
 func (s Search) Next(now time.Time) int {
@@ -78,7 +78,7 @@ func (s Search) candidate() int {
 	case s.ceiling == 0:
 		return s.bound
 	case s.floor == 0:
-		return minMTU
+		return MinMTU
 	case s.floor < s.bound && s.ceiling > s.bound:
 		return s.bound
 	}

@@ -1,4 +1,4 @@
-package tunnel
+package probe
 
 import (
 	"context"
@@ -14,47 +14,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// answersPerSecond bounds what one peer can make us answer.
-	answersPerSecond = 20
-	// claimsMost bounds what a node of this cluster can make us keep.
-	claimsMost = maxPeers
-)
-
-// target is a peer to probe.
-type target struct {
-	overlay netip.Addr
-	cluster string
-	// home says that it is a node of this cluster, which is told the claims.
-	home bool
-	// carries is announced to it: this node carries traffic to it.
-	carries bool
-	// busy says that traffic goes there now.
-	busy bool
-	// bound is the most that can pass the way to it, in bytes; standing what was known to
+// Target is a peer to probe.
+type Target struct {
+	// Overlay is its address inside the tunnel, Cluster the ID of its cluster.
+	Overlay netip.Addr
+	Cluster string
+	// Home says that it is a node of this cluster, which is told the claims.
+	Home bool
+	// Carries is announced to it: this node carries traffic to it.
+	Carries bool
+	// Busy says that traffic goes there now.
+	Busy bool
+	// Bound is the most that can pass the way to it, in bytes; Standing what was known to
 	// pass before this process began, zero if nothing was.
-	bound, standing int
+	Bound, Standing int
 }
 
-// sight is the result of the probes of a target.
-type sight struct {
-	target
+// Sight is what the probes of a target say.
+type Sight struct {
+	Path   Path
+	Search Search
+	// Carries is what the target says: that it carries traffic to this cluster.
+	Carries bool
+	// State of the path, since Since.
+	State PathState
+	Since time.Time
+}
 
-	path    Path
-	search  Search
-	carries bool              // as it says
-	claims  map[peerKey]claim // of a node of this cluster
-	state   PathState
-	since   time.Time
-	due     time.Time // of the next probe
-	burst   int       // how many are sent soon after each other
-	doubted time.Time // when a probe was lost last, or the node told so of others
-	answers int       // in the second from counted
+// sight is what is known of a target.
+type sight struct {
+	Sight
+
+	target  Target
+	claims  map[PeerKey]Claim // of a node of this cluster
+	due     time.Time         // of the next probe
+	burst   int               // how many are sent soon after each other
+	doubted time.Time         // when a probe was lost last, or the node told so of others
+	answers int               // in the second from counted
 	counted time.Time
 }
 
-// prober sends and answers probes.
-type prober struct {
+// Prober sends and answers probes.
+type Prober struct {
 	device string
 	port   int
 	poke   func()
@@ -72,13 +73,15 @@ type prober struct {
 	problem string
 }
 
-func newProber(device string, port int, poke, hurry func()) *prober {
-	return &prober{device: device, port: port, poke: poke, hurry: hurry, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{}}
+// New returns a prober on a device and a UDP port. It calls poke when something changed, and hurry
+// when other nodes wait for what follows from that.
+func New(device string, port int, poke, hurry func()) *Prober {
+	return &Prober{device: device, port: port, poke: poke, hurry: hurry, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{}}
 }
 
-// set replaces the targets and what is claimed. Histories of those that stay are kept. Who is
+// Set replaces the targets and what is claimed. Histories of those that stay are kept. Who is
 // to hear of a change hears of it at once.
-func (p *prober) set(overlay netip.Addr, index int, targets []target, claims map[peerKey]claim) {
+func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map[PeerKey]Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if overlay != p.overlay || index != p.index {
@@ -88,18 +91,18 @@ func (p *prober) set(overlay netip.Addr, index int, targets []target, claims map
 	now := time.Now()
 	keep, soon := map[netip.Addr]bool{}, false
 	for _, t := range targets {
-		keep[t.overlay] = true
-		s := p.sights[t.overlay]
+		keep[t.Overlay] = true
+		s := p.sights[t.Overlay]
 		if s == nil {
 			s = &sight{target: t}
-			p.sights[t.overlay] = s
+			p.sights[t.Overlay] = s
 			soon = true
 		}
-		if s.target.carries != t.carries || t.busy && !s.busy {
+		if s.target.Carries != t.Carries || t.Busy && !s.target.Busy {
 			s.due, soon = now, true
 		}
 		s.target = t
-		s.search = s.search.Bounded(t.bound, t.standing)
+		s.Search = s.Search.Bounded(t.Bound, t.Standing)
 	}
 	for a := range p.sights {
 		if !keep[a] {
@@ -127,47 +130,47 @@ func equalDatagrams(a, b [][]byte) bool {
 	return true
 }
 
-// look returns the state of a target.
-func (p *prober) look(a netip.Addr) sight {
+// Look returns the state of a target.
+func (p *Prober) Look(a netip.Addr) Sight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.sights[a]; s != nil {
-		return *s
+		return s.Sight
 	}
-	return sight{}
+	return Sight{}
 }
 
-// claimOf is what a node of this cluster claims of a peer. One that did not say so since it was
+// ClaimOf is what a node of this cluster claims of a peer. One that did not say so since it was
 // last lost is not alive.
-func (p *prober) claimOf(node netip.Addr, peer peerKey) (c claim, alive bool) {
+func (p *Prober) ClaimOf(node netip.Addr, peer PeerKey) (c Claim, alive bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.sights[node]; s != nil {
-		return s.claims[peer], s.state == PathUp && s.claims != nil
+		return s.claims[peer], s.State == PathUp && s.claims != nil
 	}
-	return claim{}, false
+	return Claim{}, false
 }
 
-// sizes is, by overlay address, the size of packets that pass.
-func (p *prober) sizes() map[netip.Addr]int {
+// Sizes is, by overlay address, the size of packets that pass.
+func (p *Prober) Sizes() map[netip.Addr]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := make(map[netip.Addr]int, len(p.sights))
 	for a, s := range p.sights {
-		out[a] = s.search.MTU()
+		out[a] = s.Search.MTU()
 	}
 	return out
 }
 
-// trouble is why no probes can be sent; empty if they can.
-func (p *prober) trouble() string {
+// Trouble is why no probes can be sent; empty if they can.
+func (p *Prober) Trouble() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.problem
 }
 
-// run probes until ctx ends.
-func (p *prober) run(ctx context.Context) error {
+// Run probes until ctx ends.
+func (p *Prober) Run(ctx context.Context) error {
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer func() {
@@ -194,7 +197,7 @@ func (p *prober) run(ctx context.Context) error {
 }
 
 // open makes the socket if there is none; it returns a new one only.
-func (p *prober) open(ctx context.Context) *net.UDPConn {
+func (p *Prober) open(ctx context.Context) *net.UDPConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil || !p.overlay.IsValid() || p.index == 0 {
@@ -220,7 +223,7 @@ func (p *prober) open(ctx context.Context) *net.UDPConn {
 	return p.conn
 }
 
-func (p *prober) closeLocked() {
+func (p *Prober) closeLocked() {
 	if p.conn != nil {
 		_ = p.conn.Close()
 		p.conn = nil
@@ -228,13 +231,13 @@ func (p *prober) closeLocked() {
 }
 
 // round sends what is due, and returns when the next is.
-func (p *prober) round(now time.Time) (next time.Time) {
+func (p *Prober) round(now time.Time) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next = now.Add(probeEvery)
 	tell := len(p.claims) > 0 && now.Sub(p.claimed) >= probeEvery
 	for a, s := range p.sights {
-		if tell && s.home {
+		if tell && s.target.Home {
 			for _, b := range p.claims {
 				p.write(a, b)
 			}
@@ -244,17 +247,17 @@ func (p *prober) round(now time.Time) (next time.Time) {
 			continue
 		}
 		// A probe that could not be sent counts as sent: it is lost as well.
-		p.send(a, probe{carries: s.target.carries, seq: s.path.Next()}, probeLen)
-		s.path = s.path.Sent(now)
-		s.due = now.Add(s.path.Pace(now, s.busy))
+		p.send(a, probe{carries: s.target.Carries, seq: s.Path.Next()}, probeLen)
+		s.Path = s.Path.Sent(now)
+		s.due = now.Add(s.Path.Pace(now, s.target.Busy))
 		if s.burst > 0 {
 			s.burst--
 			s.due = now.Add(probeSoon / 2)
 		}
 		next = earlier(next, s.due)
-		if size := s.search.Next(now); size > 0 && s.path.Answers(now) {
-			p.send(a, probe{carries: s.target.carries, large: true}, size-probeHeaders)
-			s.search = s.search.Sent(size, now)
+		if size := s.Search.Next(now); size > 0 && s.Path.Answers(now) {
+			p.send(a, probe{carries: s.target.Carries, large: true}, size-probeHeaders)
+			s.Search = s.Search.Sent(size, now)
 		}
 	}
 	if tell {
@@ -270,9 +273,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func (p *prober) send(to netip.Addr, m probe, size int) { p.write(to, m.encode(size)) }
+func (p *Prober) send(to netip.Addr, m probe, size int) { p.write(to, m.encode(size)) }
 
-func (p *prober) write(to netip.Addr, b []byte) {
+func (p *Prober) write(to netip.Addr, b []byte) {
 	if p.conn != nil {
 		_, _ = p.conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, uint16(p.port)))
 	}
@@ -280,7 +283,7 @@ func (p *prober) write(to netip.Addr, b []byte) {
 
 // judge pokes when the state of a path changed, and has a path that lost a probe probed again
 // soon.
-func (p *prober) judge(now time.Time) {
+func (p *Prober) judge(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for a, s := range p.sights {
@@ -289,13 +292,13 @@ func (p *prober) judge(now time.Time) {
 }
 
 // judgeOne judges one path. A node of this cluster that is found is told the claims at once.
-func (p *prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed bool) {
+func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed bool) {
 	moved, changed = s.judge(now)
-	if s.state == PathUp && s.path.lost(now) > 0 && now.Sub(s.doubted) >= probeEvery {
+	if s.State == PathUp && s.Path.lost(now) > 0 && now.Sub(s.doubted) >= probeEvery {
 		s.doubted = now
 		p.suspect(s, now)
 	}
-	if moved && s.home && s.state == PathUp {
+	if moved && s.target.Home && s.State == PathUp {
 		for _, b := range p.claims {
 			p.write(a, b)
 		}
@@ -306,13 +309,13 @@ func (p *prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed
 // suspect has all ways that could replace one on which a probe was lost be probed at once, so
 // that it is known soon who is alive: to the other gateways of a peer; or by the other
 // gateways of this cluster, to the one that is suspected.
-func (p *prober) suspect(lost *sight, now time.Time) {
+func (p *Prober) suspect(lost *sight, now time.Time) {
 	for a, s := range p.sights {
 		switch {
-		case s.cluster != lost.cluster:
-		case lost.home && s != lost:
-			p.send(a, probe{suspect: true, carries: s.target.carries, seq: s.path.Next()}, probeLen)
-			s.path = s.path.Sent(now)
+		case s.target.Cluster != lost.target.Cluster:
+		case lost.target.Home && s != lost:
+			p.send(a, probe{suspect: true, carries: s.target.Carries, seq: s.Path.Next()}, probeLen)
+			s.Path = s.Path.Sent(now)
 		default:
 			s.burst, s.due = probeLoss, now
 		}
@@ -320,7 +323,7 @@ func (p *prober) suspect(lost *sight, now time.Time) {
 	p.wakeUp()
 }
 
-func (p *prober) wakeUp() {
+func (p *Prober) wakeUp() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -328,7 +331,7 @@ func (p *prober) wakeUp() {
 }
 
 // tell pokes as it is due: in a hurry where the state of a path changed.
-func (p *prober) tell(moved, changed bool) {
+func (p *Prober) tell(moved, changed bool) {
 	switch {
 	case moved:
 		p.hurry()
@@ -338,11 +341,11 @@ func (p *prober) tell(moved, changed bool) {
 }
 
 func (s *sight) judge(now time.Time) (moved, changed bool) {
-	state, mtu, blocked := s.path.State(now), s.search.MTU(), s.search.Blocked()
-	s.search = s.search.Elapsed(now, s.path.patience(), s.path.Answers(now))
-	changed = s.search.MTU() != mtu || s.search.Blocked() != blocked
-	if state != s.state {
-		s.state, s.since, moved = state, now, true
+	state, mtu, blocked := s.Path.State(now), s.Search.MTU(), s.Search.Blocked()
+	s.Search = s.Search.Elapsed(now, s.Path.patience(), s.Path.Answers(now))
+	changed = s.Search.MTU() != mtu || s.Search.Blocked() != blocked
+	if state != s.State {
+		s.State, s.Since, moved = state, now, true
 		if state == PathDown {
 			s.claims = nil
 		}
@@ -351,7 +354,7 @@ func (s *sight) judge(now time.Time) (moved, changed bool) {
 }
 
 // read handles what comes until the socket is closed.
-func (p *prober) read(conn *net.UDPConn) {
+func (p *Prober) read(conn *net.UDPConn) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -376,7 +379,7 @@ func (p *prober) read(conn *net.UDPConn) {
 // errors reads the errors that the kernels of others sent in answer to probes. One that says
 // that nobody listens on the port comes from the node itself: its tunnel passes packets while
 // its fabric is being restarted.
-func (p *prober) errors(conn *net.UDPConn) {
+func (p *Prober) errors(conn *net.UDPConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return
@@ -421,16 +424,16 @@ func isPortUnreachable(control []byte, from [16]byte) bool {
 	return false
 }
 
-func (p *prober) refused(from netip.Addr, now time.Time) {
+func (p *Prober) refused(from netip.Addr, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.sights[from]; s != nil {
-		s.path = s.path.Refused(now)
+		s.Path = s.Path.Refused(now)
 		p.tell(p.judgeOne(from, s, now))
 	}
 }
 
-func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
+func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.sights[from]
@@ -438,19 +441,19 @@ func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		return
 	}
 	if m.claims != nil {
-		if s.home && s.takeClaims(m.claims) {
+		if s.target.Home && s.takeClaims(m.claims) {
 			p.hurry()
 		}
 		return
 	}
-	moved, changed := s.carries != m.carries, false
-	s.carries = m.carries
+	moved, changed := s.Carries != m.carries, false
+	s.Carries = m.carries
 	switch {
 	case !m.answer:
-		if m.suspect && s.home && now.Sub(s.doubted) >= probeEvery {
+		if m.suspect && s.target.Home && now.Sub(s.doubted) >= probeEvery {
 			s.doubted = now
 			for _, other := range p.sights {
-				if other.home && other != s {
+				if other.target.Home && other != s {
 					other.burst, other.due = probeLoss, now
 				}
 			}
@@ -461,14 +464,14 @@ func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		}
 		if s.answers < answersPerSecond {
 			s.answers++
-			p.send(from, probe{answer: true, carries: s.target.carries, large: m.large, seq: m.seq}, size)
+			p.send(from, probe{answer: true, carries: s.target.Carries, large: m.large, seq: m.seq}, size)
 		}
 	case m.large:
-		mtu := s.search.MTU()
-		s.search = s.search.Answered(size + probeHeaders)
-		changed = s.search.MTU() != mtu
+		mtu := s.Search.MTU()
+		s.Search = s.Search.Answered(size + probeHeaders)
+		changed = s.Search.MTU() != mtu
 	default:
-		s.path = s.path.Answered(m.seq, now)
+		s.Path = s.Path.Answered(m.seq, now)
 		m, c := p.judgeOne(from, s, now)
 		moved, changed = moved || m, c
 	}
@@ -476,14 +479,14 @@ func (p *prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 }
 
 // takeClaims keeps what a gateway of this cluster says, and reports whether that is news.
-func (s *sight) takeClaims(claims map[peerKey]claim) bool {
+func (s *sight) takeClaims(claims map[PeerKey]Claim) bool {
 	news := false
 	for key, c := range claims {
 		if old, known := s.claims[key]; known && old == c || !known && len(s.claims) >= claimsMost {
 			continue
 		}
 		if s.claims == nil {
-			s.claims = map[peerKey]claim{}
+			s.claims = map[PeerKey]Claim{}
 		}
 		s.claims[key], news = c, true
 	}

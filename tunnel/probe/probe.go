@@ -1,4 +1,4 @@
-package tunnel
+package probe
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 // Claims are what a gateway tells the other nodes of its cluster of the peers, unasked and
 // unanswered. An entry is
 //
-//	0  8  which peer, see [peerKey]
+//	0  8  which peer, see [PeerKey]
 //	8  1  how well the gateway reaches it: 0, 1 or 2
 //	9  1  flags: bit 0 the gateway carries its traffic
 type probe struct {
@@ -36,15 +36,37 @@ type probe struct {
 	suspect bool
 	seq     uint64
 	// claims, where it is not nil, is all that the datagram says.
-	claims map[peerKey]claim
+	claims map[PeerKey]Claim
 }
 
-// peerKey tells peers apart in claims: the first bytes of SHA-256 of the cluster ID.
-type peerKey [8]byte
+// Reach is how well a gateway reaches a peer.
+type Reach uint8
 
-func peerKeyOf(cluster string) peerKey {
+// From the worst to the best.
+const (
+	// ReachNone: no probe to a gateway of the peer is answered.
+	ReachNone Reach = iota
+	// ReachSome: to some gateway, none that carries this cluster's traffic there.
+	ReachSome
+	// ReachCarrier: to the one that carries this cluster's traffic there. Of two clusters the
+	// one with the lower ID leads: for it, any gateway that answers will do, and the other
+	// cluster chooses one that fits.
+	ReachCarrier
+)
+
+// Claim is what a gateway tells the other nodes of its cluster about a peer.
+type Claim struct {
+	Reach   Reach
+	Carries bool
+}
+
+// PeerKey tells peers apart in claims: the first bytes of SHA-256 of the cluster ID.
+type PeerKey [8]byte
+
+// PeerKeyOf is the key of a cluster.
+func PeerKeyOf(cluster string) PeerKey {
 	sum := sha256.Sum256([]byte("entente claim\x00" + cluster))
-	return peerKey(sum[:8])
+	return PeerKey(sum[:8])
 }
 
 const (
@@ -61,7 +83,7 @@ const (
 
 	claimLen = 10
 	// maxClaims is how many claims a datagram has that passes every tunnel.
-	maxClaims = (minMTU - probeHeaders - probeLen) / claimLen
+	maxClaims = (MinMTU - probeHeaders - probeLen) / claimLen
 )
 
 // encode returns a datagram of the given size, or of that of the claims, at least
@@ -91,21 +113,21 @@ func (p probe) encode(size int) []byte {
 	binary.BigEndian.PutUint64(b[8:], p.seq)
 	for _, key := range slices.SortedFunc(maps.Keys(p.claims), comparePeerKeys) {
 		c, flags := p.claims[key], byte(0)
-		if c.carries {
+		if c.Carries {
 			flags |= flagCarries
 		}
-		b = append(append(b, key[:]...), byte(c.reach), flags)
+		b = append(append(b, key[:]...), byte(c.Reach), flags)
 	}
 	return b
 }
 
-func comparePeerKeys(a, b peerKey) int { return bytes.Compare(a[:], b[:]) }
+func comparePeerKeys(a, b PeerKey) int { return bytes.Compare(a[:], b[:]) }
 
 // encodeClaims returns the datagrams that say some claims.
-func encodeClaims(claims map[peerKey]claim) [][]byte {
+func encodeClaims(claims map[PeerKey]Claim) [][]byte {
 	var out [][]byte
 	for keys := range slices.Chunk(slices.SortedFunc(maps.Keys(claims), comparePeerKeys), maxClaims) {
-		part := make(map[peerKey]claim, len(keys))
+		part := make(map[PeerKey]Claim, len(keys))
 		for _, key := range keys {
 			part[key] = claims[key]
 		}
@@ -130,12 +152,12 @@ func decodeProbe(b []byte) (probe, bool) {
 	if len(entries)%claimLen != 0 || len(entries)/claimLen > maxClaims {
 		return probe{}, false
 	}
-	p.claims = make(map[peerKey]claim, len(entries)/claimLen)
+	p.claims = make(map[PeerKey]Claim, len(entries)/claimLen)
 	for e := range slices.Chunk(entries, claimLen) {
-		if reach(e[8]) > reachCarrier {
+		if Reach(e[8]) > ReachCarrier {
 			return probe{}, false
 		}
-		p.claims[peerKey(e)] = claim{reach: reach(e[8]), carries: e[9]&flagCarries != 0}
+		p.claims[PeerKey(e)] = Claim{Reach: Reach(e[8]), Carries: e[9]&flagCarries != 0}
 	}
 	return p, true
 }

@@ -1,6 +1,7 @@
-package tunnel
+package firewall
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 
@@ -8,6 +9,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // family is what differs between IPv4 and IPv6 rules.
@@ -44,16 +47,16 @@ const icmpHeader = 8
 
 func families() []family { return []family{ipv4(), ipv6()} }
 
-func (f family) of(p netip.Prefix) bool { return (p.Addr().BitLen() == 128) == (f.size == 16) }
+func (f family) of(a netip.Addr) bool { return a.BitLen() == int(f.size)*8 }
 
 func (f family) only(ps []netip.Prefix) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(ps), func(p netip.Prefix) bool { return !f.of(p) })
+	return slices.DeleteFunc(slices.Clone(ps), func(p netip.Prefix) bool { return !f.of(p.Addr()) })
 }
 
 // inPrefix matches an address of the packet.
 func (f family) inPrefix(base expr.PayloadBase, offset uint32, p netip.Prefix) []expr.Any {
 	return slices.Concat(load(base, offset, f.size, unix.NFT_REG_1), []expr.Any{
-		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: f.size, Mask: prefixMask(p), Xor: make([]byte, f.size)},
+		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: f.size, Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()), Xor: make([]byte, f.size)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Masked().Addr().AsSlice()},
 	})
 }
@@ -132,7 +135,7 @@ func ifname(name string) []byte {
 // interval is a prefix as the two elements of an interval set.
 func interval(p netip.Prefix, v *expr.Verdict) []nftables.SetElement {
 	es := []nftables.SetElement{{Key: p.Masked().Addr().AsSlice(), VerdictData: v}}
-	if end := after(p); end.IsValid() {
+	if end := plan.After(p); end.IsValid() {
 		es = append(es, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 	}
 	return es

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"encoding/json"
@@ -28,13 +28,13 @@ func home(node string) Desired {
 			Gateways: []Gateway{{Node: "x", PublicKey: PublicKey{3}, Endpoints: []string{"away.example:51820"}}, {Node: "y", PublicKey: PublicKey{4}}},
 			Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
 			Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.242.0.0/16")}},
-			Inbound:  []Exposure{openTo(netip.MustParseAddr("10.200.2.9"))},
+			Inbound:  []Exposure{opened(netip.MustParseAddr("10.200.2.9"))},
 		}},
 	}
 }
 
-// openTo opens all of an address to all of a peer.
-func openTo(a netip.Addr) Exposure {
+// opened opens all of an address to all of a peer.
+func opened(a netip.Addr) Exposure {
 	return Exposure{Name: a.String(), AnySource: true, Destinations: []Destination{{Addr: a}}}
 }
 
@@ -129,7 +129,7 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 		"an endpoint inside the tunnel":       {func(p *Peer) { p.Gateways[0].Endpoints = []string{"10.243.0.1:51820"} }, "reached through the tunnel"},
 		"an endpoint on loopback":             {func(p *Peer) { p.Gateways[0].Endpoints = []string{"127.0.0.1:51820"} }, "not the address of a host"},
 		"an endpoint without port":            {func(p *Peer) { p.Gateways[0].Endpoints = []string{"203.0.113.1"} }, "host:port"},
-		"too many endpoints":                  {func(p *Peer) { p.Gateways[0].Endpoints = slices.Repeat([]string{"h:1"}, maxEndpoints+1) }, "maxEndpoints"},
+		"too many endpoints":                  {func(p *Peer) { p.Gateways[0].Endpoints = slices.Repeat([]string{"h:1"}, MaxEndpoints+1) }, "MaxEndpoints"},
 		"an endless endpoint":                 {func(p *Peer) { p.Gateways[0].Endpoints = []string{strings.Repeat("h", 300) + ":1"} }, "maxEndpointLen"},
 		"too many gateways":                   {func(p *Peer) { p.Gateways = make([]Gateway, maxGateways+1) }, "maxGateways"},
 		"too many prefixes":                   {func(p *Peer) { p.Remote = make([]Mapping, maxPrefixes+1) }, "maxPrefixes"},
@@ -240,21 +240,16 @@ func TestPlanRefusesAnInvalidHome(t *testing.T) {
 
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	secret := PresharedKey{1, 2, 3}
-	private := privateKey{1, 2, 3}
 	plain := PublicKey(secret).String()
 	var log strings.Builder
-	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", secret, "private", private, "peer", Peer{PresharedKey: secret})
-	data, err := json.Marshal(struct {
-		A PresharedKey
-		B privateKey
-	}{secret, private})
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", secret, "peer", Peer{PresharedKey: secret})
+	data, err := json.Marshal(struct{ A PresharedKey }{secret})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, parse := ParsePublicKey(plain + "x")
 	for _, text := range []string{
-		fmt.Sprint(secret, private), fmt.Sprintf("%v %+v %#v %x %s %d", secret, secret, secret, secret, secret, secret),
-		fmt.Sprintf("%v %+v %#v %x %s %d", private, private, private, private, private, private),
+		fmt.Sprint(secret), fmt.Sprintf("%v %+v %#v %x %s %d", secret, secret, secret, secret, secret, secret),
 		fmt.Sprintf("%+v", Peer{PresharedKey: secret}), log.String(), string(data), parse.Error(),
 	} {
 		if strings.Contains(text, plain) || strings.Contains(text, "1 2 3") || strings.Contains(text, "010203") || strings.Contains(text, "0x1, 0x2") {

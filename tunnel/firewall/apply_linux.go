@@ -1,7 +1,8 @@
-package tunnel
+package firewall
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 const (
@@ -23,8 +26,9 @@ const (
 	netlinkBuffer = 32 << 20
 )
 
-// firewall keeps the nftables table equal to a ruleset.
-type firewall struct {
+// Table keeps the nftables table of a node as its layout says. The zero value knows nothing
+// of it yet.
+type Table struct {
 	// settled is the generation of nftables at which the table last matched, digest the
 	// ruleset. While neither changed nothing is read.
 	settled uint32
@@ -50,10 +54,12 @@ func table() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 }
 
-// apply makes the table match and returns whether it changed it. It changes what differs, in
-// one transaction: the counters, and the elements, of what belongs to others stay. Where that
-// cannot be done, as with what another version left, the table is replaced.
-func (w *firewall) apply(now time.Time, want ruleset) (changed bool, err error) {
+// Apply makes the table match a layout, for a device and the UDP port of probes, and returns
+// whether it changed it. It changes what differs, in one transaction: the counters, and the
+// elements, of what belongs to others stay. Where that cannot be done, as with what another
+// version left, the table is replaced.
+func (w *Table) Apply(now time.Time, l plan.Layout, device string, probePort int) (changed bool, err error) {
+	want := rules(l, device, probePort)
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)
@@ -374,8 +380,8 @@ func inChunks(es []nftables.SetElement, do func([]nftables.SetElement) error) er
 	return nil
 }
 
-// removeTable deletes the table if there is one.
-func removeTable() error {
+// Remove deletes the table if there is one.
+func Remove() error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -386,4 +392,39 @@ func removeTable() error {
 		return fmt.Errorf("delete nftables table %s: %w", tableName, err)
 	}
 	return nil
+}
+
+// nftGeneration returns a number that changes with every transaction of nftables.
+func nftGeneration() (uint32, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
+	}
+	const family = 4 // length of the header of nfnetlink, before the attributes
+	answers, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request}, Data: make([]byte, family),
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range answers {
+		if len(a.Data) < family {
+			continue
+		}
+		attributes, err := netlink.NewAttributeDecoder(a.Data[family:])
+		if err != nil {
+			return 0, err
+		}
+		attributes.ByteOrder = binary.BigEndian
+		for attributes.Next() {
+			if attributes.Type() == unix.NFTA_GEN_ID {
+				return attributes.Uint32(), attributes.Err()
+			}
+		}
+	}
+	return 0, errors.New("nftables gave no generation")
 }

@@ -1,30 +1,60 @@
-package tunnel
+package firewall
 
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"runtime"
 	"slices"
 	"testing"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
+func cidr(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// alone calls a function on a thread in a network namespace of its own.
+func alone(t *testing.T, do func() error) error {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	failed := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { failed <- err }() // a test that fails ends the goroutine
+		runtime.LockOSThread()           // never unlocked: the thread ends here
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			err = do()
+		}
+	}()
+	return <-failed
+}
+
 // peerNumber is a peer with a gateway and one exposure, all different from other peers'.
-func peerNumber(i int) Peer {
-	return Peer{
-		ClusterID: fmt.Sprintf("peer%d", i), PresharedKey: PresharedKey{byte(i), byte(i >> 8), 1},
-		Gateways: []Gateway{{Node: "x", PublicKey: PublicKey{byte(i), byte(i >> 8), 9}, Endpoints: []string{"192.0.2.9:51820"}}},
-		Local:    []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i), 0, 0}), 16)}},
-		Remote:   []Mapping{{pfx("10.200.0.0/16"), netip.PrefixFrom(netip.AddrFrom4([4]byte{12, byte(i), 0, 0}), 16)}},
-		Inbound:  []Exposure{openTo(netip.AddrFrom4([4]byte{10, 200, 1, byte(i)}))},
+func peerNumber(i int) plan.Peer {
+	return plan.Peer{
+		ClusterID: fmt.Sprintf("peer%d", i), PresharedKey: plan.PresharedKey{byte(i), byte(i >> 8), 1},
+		Gateways: []plan.Gateway{{Node: "x", PublicKey: plan.PublicKey{byte(i), byte(i >> 8), 9}, Endpoints: []string{"192.0.2.9:51820"}}},
+		Local:    []plan.Mapping{{Real: cidr("10.200.0.0/16"), Alias: netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i), 0, 0}), 16)}},
+		Remote:   []plan.Mapping{{Real: cidr("10.200.0.0/16"), Alias: netip.PrefixFrom(netip.AddrFrom4([4]byte{12, byte(i), 0, 0}), 16)}},
+		Inbound:  []plan.Exposure{{Name: "a pod", AnySource: true, Destinations: []plan.Destination{{Addr: netip.AddrFrom4([4]byte{10, 200, 1, byte(i)})}}}},
 	}
 }
 
-func rulesFor(t interface{ Fatal(...any) }, peers ...Peer) ruleset {
-	d := home("gw")
-	d.Peers = peers
-	layout, err := Plan(d, Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("fd77:1::1")}})
+func rulesFor(t interface{ Fatal(...any) }, peers ...plan.Peer) ruleset {
+	d := plan.Desired{
+		ClusterID: "home", Node: "gw", Reserved: []netip.Prefix{cidr("10.96.0.0/16")}, Peers: peers,
+		Nodes: []plan.Node{
+			{Name: "gw", PublicKey: plan.PublicKey{1}, Endpoints: []string{"192.0.2.1:51820"}, PodCIDRs: []netip.Prefix{cidr("10.200.1.0/24")}, Gateway: true},
+			{Name: "worker", PublicKey: plan.PublicKey{2}, Endpoints: []string{"192.0.2.2:51820"}, PodCIDRs: []netip.Prefix{cidr("10.200.2.0/24")}},
+		},
+	}
+	layout, err := plan.Plan(d, plan.Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("fd77:1::1")}})
 	if err != nil || len(layout.Problems) > 0 {
 		t.Fatal(err, layout.Problems)
 	}
@@ -81,11 +111,9 @@ func change(want ruleset) error {
 }
 
 func TestFirewallLeavesTheRulesOfOtherPeersAlone(t *testing.T) {
-	r := newRig(t)
-	r.addNS("fw")
-	err := r.inNS("fw", func() error {
+	err := alone(t, func() error {
 		var before map[string][]uint64
-		for step, peers := range [][]Peer{
+		for step, peers := range [][]plan.Peer{
 			{peerNumber(1)},
 			{peerNumber(1), peerNumber(2)},
 			{peerNumber(1), peerNumber(2), peerNumber(3)},
@@ -115,27 +143,25 @@ func TestFirewallLeavesTheRulesOfOtherPeersAlone(t *testing.T) {
 
 // Whatever was there, what is wanted is there afterwards: peers come, go, and change.
 func TestFirewallFollowsAnySequence(t *testing.T) {
-	r := newRig(t)
-	r.addNS("fw")
-	err := r.inNS("fw", func() error {
+	err := alone(t, func() error {
 		rapid.Check(t, func(t *rapid.T) {
 			for range rapid.IntRange(1, 5).Draw(t, "steps") {
-				var peers []Peer
+				var peers []plan.Peer
 				for _, i := range rapid.SliceOfNDistinct(rapid.IntRange(0, 5), 0, 4, rapid.ID).Draw(t, "peers") {
 					p := peerNumber(i)
 					// Neighbours in the address space, and prefixes inside others' former ones.
 					bits := rapid.SampledFrom([]int{16, 17, 24}).Draw(t, "bits")
-					p.Remote[0] = Mapping{netip.PrefixFrom(p.Remote[0].Real.Addr(), bits), netip.PrefixFrom(p.Remote[0].Alias.Addr(), bits)}
+					p.Remote[0] = plan.Mapping{Real: netip.PrefixFrom(p.Remote[0].Real.Addr(), bits), Alias: netip.PrefixFrom(p.Remote[0].Alias.Addr(), bits)}
 					p.Local[0].Alias = netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(rapid.IntRange(0, 3).Draw(t, "local")), 0, 0}), 16)
 					if rapid.Bool().Draw(t, "six") {
-						p.Local = append(p.Local, Mapping{pfx("fd77:1::/64"), pfx(fmt.Sprintf("fd88:%x::/64", 1+i))})
-						p.Remote = append(p.Remote, Mapping{pfx("fd77:1::/64"), pfx(fmt.Sprintf("fd99:0:0:%x::/64", 1+i))})
+						p.Local = append(p.Local, plan.Mapping{Real: cidr("fd77:1::/64"), Alias: cidr(fmt.Sprintf("fd88:%x::/64", 1+i))})
+						p.Remote = append(p.Remote, plan.Mapping{Real: cidr("fd77:1::/64"), Alias: cidr(fmt.Sprintf("fd99:0:0:%x::/64", 1+i))})
 					}
 					for e := range rapid.IntRange(0, 3).Draw(t, "exposures") {
 						a := netip.AddrFrom4([4]byte{10, 200, 1, byte(rapid.IntRange(0, 9).Draw(t, "pod"))})
-						p.Inbound = append(p.Inbound, Exposure{
+						p.Inbound = append(p.Inbound, plan.Exposure{
 							Name: fmt.Sprint(e), Sources: []netip.Addr{p.Remote[0].Alias.Addr().Next()},
-							Destinations: []Destination{{Addr: a, Protocol: 6, Port: uint16(rapid.IntRange(1, 3).Draw(t, "port"))}},
+							Destinations: []plan.Destination{{Addr: a, Protocol: 6, Port: uint16(rapid.IntRange(1, 3).Draw(t, "port"))}},
 						})
 					}
 					peers = append(peers, p)

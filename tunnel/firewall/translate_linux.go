@@ -1,7 +1,8 @@
-package tunnel
+package firewall
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -52,7 +53,7 @@ func (f family) translate(offset, quoted uint32, from, to netip.Prefix, end expr
 
 // move puts the address in register 1 into a prefix.
 func (f family) move(to netip.Prefix) []expr.Any {
-	keep := prefixMask(to)
+	keep := net.CIDRMask(to.Bits(), to.Addr().BitLen())
 	for i := range keep {
 		keep[i] = ^keep[i]
 	}

@@ -1,4 +1,4 @@
-package tunnel
+package probe
 
 import (
 	"testing"
@@ -29,14 +29,14 @@ func TestSearchFindsWhatPasses(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
-		bound := rapid.IntRange(minMTU, 9000).Draw(t, "bound")
-		limit := rapid.IntRange(minMTU, 9100).Draw(t, "limit")
+		bound := rapid.IntRange(MinMTU, 9000).Draw(t, "bound")
+		limit := rapid.IntRange(MinMTU, 9100).Draw(t, "limit")
 		s := simulate(Search{}.Bounded(bound, 0), &now, 120, limit, nil)
 		if want := min(bound, limit); s.MTU() > want || s.MTU() <= want-searchStep {
 			t.Fatalf("of %d bytes that pass, with a bound of %d, it uses %d", limit, bound, s.MTU())
 		}
 		// Less passes from now on: that is seen within the time of two confirmations.
-		limit = rapid.IntRange(minMTU, limit).Draw(t, "less")
+		limit = rapid.IntRange(MinMTU, limit).Draw(t, "less")
 		s = simulate(s, &now, 10, limit, nil)
 		if s.MTU() > limit {
 			t.Fatalf("10 s after only %d bytes pass it uses %d", limit, s.MTU())
@@ -83,8 +83,8 @@ func TestSearchSaysThatNotEvenTheLeastPasses(t *testing.T) {
 	now := time.Unix(0, 0)
 	sent := 0
 	s := simulate(Search{}.Bounded(1420, 0), &now, 20, 600, nil)
-	if !s.Blocked() || s.MTU() != minMTU {
-		t.Errorf("blocked %v, MTU %d, want blocked and %d", s.Blocked(), s.MTU(), minMTU)
+	if !s.Blocked() || s.MTU() != MinMTU {
+		t.Errorf("blocked %v, MTU %d, want blocked and %d", s.Blocked(), s.MTU(), MinMTU)
 	}
 	s = simulate(s, &now, 60, 600, func(s Search) {
 		if s.sent.Equal(now.Add(-time.Second)) {

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"fmt"
@@ -19,49 +19,49 @@ func prefixesOf(texts ...string) []netip.Prefix {
 
 // The routes are those that the network plugins make.
 func TestWherePodsAre(t *testing.T) {
-	veth := func(address string) nodeRoute { return nodeRoute{prefix: pfx(address), kind: "veth"} }
+	veth := func(address string) NodeRoute { return NodeRoute{Prefix: pfx(address), Kind: "veth"} }
 	for name, tt := range map[string]struct {
 		cidrs, cluster []netip.Prefix
-		routes         []nodeRoute
+		routes         []NodeRoute
 		want           []netip.Prefix
 	}{
 		"nothing is known": {},
 		"no pod was there": {cidrs: prefixesOf("10.1.2.0/24", "fd00:1::/64"), want: prefixesOf("10.1.2.0/24", "fd00:1::/64")},
-		"a bridge":         {cidrs: prefixesOf("10.1.2.0/24"), routes: []nodeRoute{{prefix: pfx("10.1.2.0/24"), kind: "bridge"}}, want: prefixesOf("10.1.2.0/24")},
-		"kindnet":          {cidrs: prefixesOf("10.1.2.0/24"), routes: []nodeRoute{veth("10.1.2.7/32"), {prefix: pfx("10.1.3.0/24"), gateway: true}}, want: prefixesOf("10.1.2.0/24")},
-		"flannel over VXLAN": {cidrs: prefixesOf("10.1.2.0/24"), cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{
-			{prefix: pfx("10.1.2.0/24"), kind: "bridge"}, {prefix: pfx("10.1.3.0/24"), kind: "vxlan", gateway: true, addresses: []netip.Addr{netip.MustParseAddr("10.1.2.0")}},
+		"a bridge":         {cidrs: prefixesOf("10.1.2.0/24"), routes: []NodeRoute{{Prefix: pfx("10.1.2.0/24"), Kind: "bridge"}}, want: prefixesOf("10.1.2.0/24")},
+		"kindnet":          {cidrs: prefixesOf("10.1.2.0/24"), routes: []NodeRoute{veth("10.1.2.7/32"), {Prefix: pfx("10.1.3.0/24"), Gateway: true}}, want: prefixesOf("10.1.2.0/24")},
+		"flannel over VXLAN": {cidrs: prefixesOf("10.1.2.0/24"), cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{
+			{Prefix: pfx("10.1.2.0/24"), Kind: "bridge"}, {Prefix: pfx("10.1.3.0/24"), Kind: "vxlan", Gateway: true, Addresses: []netip.Addr{netip.MustParseAddr("10.1.2.0")}},
 		}, want: prefixesOf("10.1.2.0/24")},
 		"Calico: blocks, one of them in the podCIDR of another node, and one borrowed address": {
-			cidrs: prefixesOf("10.1.2.0/24"), cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{
-				{prefix: pfx("10.1.70.64/26"), blackhole: true},
+			cidrs: prefixesOf("10.1.2.0/24"), cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{
+				{Prefix: pfx("10.1.70.64/26"), Blackhole: true},
 				veth("10.1.70.65/32"),
-				{prefix: pfx("10.1.3.0/26"), blackhole: true},
+				{Prefix: pfx("10.1.3.0/26"), Blackhole: true},
 				veth("10.1.90.9/32"),
-				{prefix: pfx("10.1.80.0/26"), gateway: true, kind: "vxlan"},
+				{Prefix: pfx("10.1.80.0/26"), Gateway: true, Kind: "vxlan"},
 			}, want: prefixesOf("10.1.3.0/26", "10.1.70.64/26", "10.1.90.9/32"),
 		},
 		"Cilium with a pool of its own, in tunnels": {
-			cidrs: prefixesOf("10.244.1.0/24"), cluster: prefixesOf("10.0.0.0/8"), routes: []nodeRoute{
-				{prefix: pfx("10.0.1.0/24"), gateway: true, kind: "veth", addresses: []netip.Addr{netip.MustParseAddr("10.0.1.55")}},
-				{prefix: pfx("10.0.2.0/24"), gateway: true, kind: "veth", addresses: []netip.Addr{netip.MustParseAddr("10.0.1.55")}},
+			cidrs: prefixesOf("10.244.1.0/24"), cluster: prefixesOf("10.0.0.0/8"), routes: []NodeRoute{
+				{Prefix: pfx("10.0.1.0/24"), Gateway: true, Kind: "veth", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.55")}},
+				{Prefix: pfx("10.0.2.0/24"), Gateway: true, Kind: "veth", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.55")}},
 				veth("10.0.1.55/32"),
 			}, want: prefixesOf("10.0.1.0/24"),
 		},
 		"addresses of the nodes' own network": {
-			cluster: prefixesOf("10.0.0.0/16"), routes: []nodeRoute{
-				{prefix: pfx("10.0.4.0/24"), uplink: true}, {prefix: pfx("10.0.5.0/24")}, veth("10.0.4.17/32"), veth("10.0.4.90/32"),
+			cluster: prefixesOf("10.0.0.0/16"), routes: []NodeRoute{
+				{Prefix: pfx("10.0.4.0/24"), Uplink: true}, {Prefix: pfx("10.0.5.0/24")}, veth("10.0.4.17/32"), veth("10.0.4.90/32"),
 			}, want: prefixesOf("10.0.4.17/32", "10.0.4.90/32"),
 		},
-		"a bridge that is the node's own way out": {cluster: prefixesOf("10.0.0.0/16"), routes: []nodeRoute{{prefix: pfx("10.0.4.0/24"), kind: "bridge", uplink: true}}},
-		"what is of other programs":               {cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{{prefix: pfx("172.17.0.0/16"), kind: "bridge"}, {prefix: pfx("10.0.0.0/8"), blackhole: true}}},
+		"a bridge that is the node's own way out": {cluster: prefixesOf("10.0.0.0/16"), routes: []NodeRoute{{Prefix: pfx("10.0.4.0/24"), Kind: "bridge", Uplink: true}}},
+		"what is of other programs":               {cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{{Prefix: pfx("172.17.0.0/16"), Kind: "bridge"}, {Prefix: pfx("10.0.0.0/8"), Blackhole: true}}},
 		"one family has blocks, the other podCIDRs": {
-			cidrs: prefixesOf("10.1.2.0/24", "fd00:1::/64"), cluster: prefixesOf("10.1.0.0/16"), routes: []nodeRoute{{prefix: pfx("10.1.7.0/26"), blackhole: true}},
+			cidrs: prefixesOf("10.1.2.0/24", "fd00:1::/64"), cluster: prefixesOf("10.1.0.0/16"), routes: []NodeRoute{{Prefix: pfx("10.1.7.0/26"), Blackhole: true}},
 			want: prefixesOf("10.1.7.0/26", "fd00:1::/64"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, left := podsOf(tt.cidrs, tt.cluster, tt.routes)
+			got, left := PodsOf(tt.cidrs, tt.cluster, tt.routes)
 			if !slices.Equal(got, tt.want) || left != 0 {
 				t.Errorf("got %v and %d left, want %v", got, left, tt.want)
 			}
@@ -71,12 +71,12 @@ func TestWherePodsAre(t *testing.T) {
 
 // Too many are left out and counted, and blocks stay.
 func TestPodPrefixesAreBounded(t *testing.T) {
-	routes := []nodeRoute{{prefix: pfx("10.1.200.0/26"), blackhole: true}, {prefix: pfx("10.1.2.0/26"), blackhole: true}}
+	routes := []NodeRoute{{Prefix: pfx("10.1.200.0/26"), Blackhole: true}, {Prefix: pfx("10.1.2.0/26"), Blackhole: true}}
 	for i := range 300 {
-		routes = append(routes, nodeRoute{prefix: pfx(fmt.Sprintf("10.1.%d.%d/32", 100+i/100, 1+i%100)), kind: "veth"})
+		routes = append(routes, NodeRoute{Prefix: pfx(fmt.Sprintf("10.1.%d.%d/32", 100+i/100, 1+i%100)), Kind: "veth"})
 	}
-	got, left := podsOf(nil, prefixesOf("10.1.0.0/16"), routes)
-	if len(got) != maxNodePrefixes || left != 302-maxNodePrefixes {
+	got, left := PodsOf(nil, prefixesOf("10.1.0.0/16"), routes)
+	if len(got) != MaxNodePrefixes || left != 302-MaxNodePrefixes {
 		t.Errorf("%d prefixes and %d left", len(got), left)
 	}
 	for _, block := range prefixesOf("10.1.200.0/26", "10.1.2.0/26") {

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"errors"
@@ -68,7 +68,7 @@ func (p *planner) checkGateways(q Peer, aliases []netip.Prefix) error {
 	seen := map[PublicKey]bool{}
 	names := map[string]bool{}
 	for _, g := range q.Gateways {
-		overlay := gatewayOverlay(q, g)
+		overlay := GatewayOverlay(q, g)
 		switch {
 		case g.PublicKey.IsZero():
 			return fmt.Errorf("gateway %s has no WireGuard key", g.Node)
@@ -125,8 +125,8 @@ func checkPrefix(p netip.Prefix) error {
 
 // checkEndpoints refuses endpoints that cannot be dialled, or only through the tunnel itself.
 func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
-	if len(endpoints) > maxEndpoints {
-		return fmt.Errorf("%d endpoints, the limit is %d (maxEndpoints)", len(endpoints), maxEndpoints)
+	if len(endpoints) > MaxEndpoints {
+		return fmt.Errorf("%d endpoints, the limit is %d (MaxEndpoints)", len(endpoints), MaxEndpoints)
 	}
 	for _, e := range endpoints {
 		if len(e) > maxEndpointLen {
@@ -143,15 +143,15 @@ func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
 		if err != nil {
 			continue // a name; what it resolves to is checked when it is used
 		}
-		if err := checkDial(addr, aliases); err != nil {
+		if err := CheckDial(addr, aliases); err != nil {
 			return fmt.Errorf("endpoint %q: %w", e, err)
 		}
 	}
 	return nil
 }
 
-// checkDial refuses addresses that no peer can be at.
-func checkDial(addr netip.Addr, aliases []netip.Prefix) error {
+// CheckDial refuses addresses that no peer can be at.
+func CheckDial(addr netip.Addr, aliases []netip.Prefix) error {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return fmt.Errorf("%v is not the address of a host", addr)

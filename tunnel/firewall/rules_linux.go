@@ -1,4 +1,4 @@
-package tunnel
+package firewall
 
 import (
 	"crypto/sha256"
@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // tableName is the nftables table, of family inet, that is ours.
@@ -69,7 +71,7 @@ const (
 )
 
 // rules builds the table for a layout: a pure function.
-func rules(l Layout, device string, probePort int) ruleset {
+func rules(l plan.Layout, device string, probePort int) ruleset {
 	b := rulesBuilder{l: l, device: device, probePort: probePort}
 	b.prefixSets()
 	b.inboundChains()
@@ -82,7 +84,7 @@ func rules(l Layout, device string, probePort int) ruleset {
 }
 
 type rulesBuilder struct {
-	l         Layout
+	l         plan.Layout
 	device    string
 	probePort int
 	out       ruleset
@@ -131,24 +133,24 @@ func (b *rulesBuilder) prefixSets() {
 func (b *rulesBuilder) inboundChains() {
 	in := b.l.Inbound
 	for _, f := range families() {
-		byClass := map[Class][]Opening{}
+		byClass := map[plan.Class][]plan.Opening{}
 		for _, o := range in.Open {
-			if f.of(host(o.Addr)) {
+			if f.of(o.Addr) {
 				byClass[o.Class] = append(byClass[o.Class], o)
 			}
 		}
-		for _, class := range slices.SortedFunc(maps.Keys(byClass), func(a, b Class) int { return slices.Compare(a[:], b[:]) }) {
+		for _, class := range slices.SortedFunc(maps.Keys(byClass), func(a, b plan.Class) int { return slices.Compare(a[:], b[:]) }) {
 			b.classChain(f, class, byClass[class])
 		}
 		prefixes := ruleSet{name: setPrefixes + f.suffix, key: f.addr, interval: true, verdicts: true}
 		for _, p := range in.Prefixes {
-			if f.of(p.Prefix) && len(byClass[p.Class]) > 0 {
+			if f.of(p.Prefix.Addr()) && len(byClass[p.Class]) > 0 {
 				prefixes.elements = append(prefixes.elements, interval(p.Prefix, f.jump(p.Class))...)
 			}
 		}
 		sources := ruleSet{name: setSources + f.suffix, key: f.addr, verdicts: true}
 		for _, s := range in.Sources {
-			if f.of(host(s.Source)) && len(byClass[s.Class]) > 0 {
+			if f.of(s.Source) && len(byClass[s.Class]) > 0 {
 				sources.elements = append(sources.elements, nftables.SetElement{Key: s.Source.AsSlice(), VerdictData: f.jump(s.Class)})
 			}
 		}
@@ -161,7 +163,7 @@ func (b *rulesBuilder) inboundChains() {
 }
 
 // classChain accepts what is open to a class.
-func (b *rulesBuilder) classChain(f family, class Class, open []Opening) {
+func (b *rulesBuilder) classChain(f family, class plan.Class, open []plan.Opening) {
 	all := ruleSet{name: setOpenAll + f.classed(class), key: f.addr}
 	ports := ruleSet{name: setOpen + f.classed(class), key: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
 	for _, o := range open {
@@ -188,9 +190,9 @@ func (b *rulesBuilder) classChain(f family, class Class, open []Opening) {
 
 // classed is the end of a name that belongs to a class. Peers have a say in what
 // classes there are, so nothing of it is cut off.
-func (f family) classed(c Class) string { return f.suffix + "-" + hex.EncodeToString(c[:]) }
+func (f family) classed(c plan.Class) string { return f.suffix + "-" + hex.EncodeToString(c[:]) }
 
-func (f family) jump(c Class) *expr.Verdict {
+func (f family) jump(c plan.Class) *expr.Verdict {
 	return &expr.Verdict{Kind: expr.VerdictJump, Chain: "exposed" + f.classed(c)}
 }
 
@@ -213,7 +215,7 @@ func (b *rulesBuilder) translationChains() {
 			}
 			in, out := ruleChain{name: "enter" + name}, ruleChain{name: "leave" + name}
 			for _, m := range t.Local {
-				if !f.of(m.Real) {
+				if !f.of(m.Real.Addr()) {
 					continue
 				}
 				in.rules = append(in.rules, f.translate(f.dest, f.source, m.Alias, m.Real, expr.VerdictReturn)...)
@@ -297,7 +299,7 @@ func (b *rulesBuilder) source() ruleChain {
 		}
 		c.add("peers keep their alias", f.from(setRemote), f.loadSource(), keep)
 		for _, s := range b.l.Sources {
-			if !f.of(host(s)) {
+			if !f.of(s) {
 				continue
 			}
 			match := []expr.Any{}

@@ -1,31 +1,31 @@
-package tunnel
+package plan
 
 import (
 	"net/netip"
 	"slices"
 )
 
-// nodeRoute is a route of the node's main table, of others than the fabric.
-type nodeRoute struct {
-	prefix netip.Prefix
-	// blackhole says that packets that match no longer prefix end here.
-	blackhole bool
-	// gateway says that the way leads through another router.
-	gateway bool
-	// kind is the kind of its link, as `ip -d link` calls it; empty for hardware.
-	kind string
-	// uplink says that a default route of the node leaves by its link.
-	uplink bool
-	// addresses are those of its link.
-	addresses []netip.Addr
+// NodeRoute is a route of the node's main table, of others than the fabric.
+type NodeRoute struct {
+	Prefix netip.Prefix
+	// Blackhole says that packets that match no longer prefix end here.
+	Blackhole bool
+	// Gateway says that the way leads through another router.
+	Gateway bool
+	// Kind is the kind of its link, as `ip -d link` calls it; empty for hardware.
+	Kind string
+	// Uplink says that a default route of the node leaves by its link.
+	Uplink bool
+	// Addresses are those of its link.
+	Addresses []netip.Addr
 }
 
-// routed are the prefixes of routes, but for those that say that nothing is there.
-func routed(routes []nodeRoute) []netip.Prefix {
+// Routed are the prefixes of routes, but for those that say that nothing is there.
+func Routed(routes []NodeRoute) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range routes {
-		if !r.blackhole {
-			out = append(out, r.prefix)
+		if !r.Blackhole {
+			out = append(out, r.Prefix)
 		}
 	}
 	return out
@@ -41,27 +41,27 @@ func podLink(kind string) bool {
 // plugins set blocks of the node apart with blackholes (Calico), give the node an address in
 // them (Cilium, OVN-Kubernetes), or have them on a bridge or one link a pod (bridge, ptp,
 // kindnet, the plugins of clouds).
-func (r nodeRoute) here() bool {
+func (r NodeRoute) here() bool {
 	switch {
-	case r.blackhole:
+	case r.Blackhole:
 		return true
-	case r.uplink || !podLink(r.kind):
+	case r.Uplink || !podLink(r.Kind):
 		return false
-	case r.gateway:
-		return slices.ContainsFunc(r.addresses, r.prefix.Contains)
+	case r.Gateway:
+		return slices.ContainsFunc(r.Addresses, r.Prefix.Contains)
 	}
 	return true
 }
 
-// podsOf returns the prefixes of the pods of a node, sorted, none inside another, and how many
+// PodsOf returns the prefixes of the pods of a node, sorted, none inside another, and how many
 // more there are than may be told: what the node's routes say, inside of what the cluster's pods
 // are in, and its spec.podCIDRs where pods may be in them. Network plugins with an address
 // management of their own give pods no address of these; then the routes show others.
-func podsOf(cidrs, cluster []netip.Prefix, routes []nodeRoute) (pods []netip.Prefix, left int) {
+func PodsOf(cidrs, cluster []netip.Prefix, routes []NodeRoute) (pods []netip.Prefix, left int) {
 	inside := slices.Concat(cidrs, cluster)
 	for _, r := range routes {
-		if r.here() && slices.ContainsFunc(inside, func(p netip.Prefix) bool { return covers(p, r.prefix) }) {
-			pods = append(pods, r.prefix)
+		if r.here() && slices.ContainsFunc(inside, func(p netip.Prefix) bool { return covers(p, r.Prefix) }) {
+			pods = append(pods, r.Prefix)
 		}
 	}
 	for _, c := range cidrs {
@@ -71,13 +71,13 @@ func podsOf(cidrs, cluster []netip.Prefix, routes []nodeRoute) (pods []netip.Pre
 		}
 	}
 	pods = minimal(pods)
-	if len(pods) <= maxNodePrefixes {
+	if len(pods) <= MaxNodePrefixes {
 		return pods, 0
 	}
 	// Blocks hold more pods than single addresses.
 	slices.SortStableFunc(pods, func(a, b netip.Prefix) int { return (a.Bits() - a.Addr().BitLen()) - (b.Bits() - b.Addr().BitLen()) })
-	left = len(pods) - maxNodePrefixes
-	return minimal(pods[:maxNodePrefixes]), left
+	left = len(pods) - MaxNodePrefixes
+	return minimal(pods[:MaxNodePrefixes]), left
 }
 
 // covers says that all addresses of b are in a.

@@ -1,4 +1,4 @@
-package tunnel
+package probe
 
 import (
 	"reflect"
@@ -92,9 +92,23 @@ func TestRoundTripIsThatOfThePathAndNotOfTheHandshake(t *testing.T) {
 		"no handshake now": {900 * time.Millisecond, 20 * time.Millisecond, false},
 		"some jitter":      {20 * time.Millisecond, 31 * time.Millisecond, true},
 	} {
-		if similar(tt.a, tt.b) != tt.want || similar(tt.b, tt.a) != tt.want {
+		if Similar(tt.a, tt.b) != tt.want || Similar(tt.b, tt.a) != tt.want {
 			t.Errorf("%s: similar is not %t", name, tt.want)
 		}
+	}
+}
+
+func TestTheRoundTripForgetsWhatWaitedForAHandshake(t *testing.T) {
+	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	var p Path
+	for i := range 3 {
+		p = p.Sent(start.Add(time.Duration(i) * time.Second))
+	}
+	for seq := range uint64(3) {
+		p = p.Answered(seq, start.Add(2010*time.Millisecond))
+	}
+	if got := p.RTT(); got > 20*time.Millisecond {
+		t.Errorf("the round trip is %s, want about 10ms", got)
 	}
 }
 
@@ -120,7 +134,7 @@ func FuzzProbe(f *testing.F) {
 	f.Add(probe{carries: true, seq: 7}.encode(0))
 	f.Add(probe{answer: true, large: true, seq: 1 << 63}.encode(1372))
 	f.Add([]byte("entp"))
-	f.Add(encodeClaims(map[peerKey]claim{{1}: {reachCarrier, true}, {2}: {}})[0])
+	f.Add(encodeClaims(map[PeerKey]Claim{{1}: {ReachCarrier, true}, {2}: {}})[0])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, ok := decodeProbe(b)
 		if !ok {

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"crypto/sha256"
@@ -163,8 +163,8 @@ func widened(prefixes []netip.Prefix, widen, few int, avoid []netip.Prefix) []ne
 	return out
 }
 
-// after is the first address after a prefix; not valid at the end of the address space.
-func after(p netip.Prefix) netip.Addr {
+// After is the first address after a prefix; not valid at the end of the address space.
+func After(p netip.Prefix) netip.Addr {
 	last := p.Masked().Addr().AsSlice()
 	for i, m := range prefixMask(p) {
 		last[i] |= ^m

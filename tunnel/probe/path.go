@@ -1,4 +1,4 @@
-package tunnel
+package probe
 
 import "time"
 
@@ -161,9 +161,9 @@ func (p Path) State(now time.Time) PathState {
 	return PathUp
 }
 
-// similar says whether two round trips differ so little that it is no news: by a
+// Similar says whether two round trips differ so little that it is no news: by a
 // millisecond, or by less than a half. One that is not known yet is like no other.
-func similar(a, b time.Duration) bool {
+func Similar(a, b time.Duration) bool {
 	a, b = min(a, b), max(a, b)
 	return a == b || a > 0 && (b-a < time.Millisecond || b < 2*a)
 }

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"errors"
@@ -92,10 +92,10 @@ func Plan(d Desired, o Observed) (Layout, error) {
 	if err := p.home(); err != nil {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
-	p.owners = owners(d.Peers[:min(len(d.Peers), maxPeers)], o)
+	p.owners = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
 	for i := range d.Peers {
-		if i >= maxPeers {
-			p.problem(d.Peers[i].ClusterID, "left out: limit of %d peers reached (maxPeers): end a peering", maxPeers)
+		if i >= MaxPeers {
+			p.problem(d.Peers[i].ClusterID, "left out: limit of %d peers reached (MaxPeers): end a peering", MaxPeers)
 			continue
 		}
 		peer := d.Peers[i]
@@ -233,7 +233,8 @@ func (p *planner) node(n Node) {
 	}
 }
 
-func gatewayOverlay(q Peer, g Gateway) netip.Addr {
+// GatewayOverlay is the address inside the tunnel of a gateway of a peer.
+func GatewayOverlay(q Peer, g Gateway) netip.Addr {
 	if g.Overlay.IsValid() {
 		return g.Overlay
 	}
@@ -298,7 +299,7 @@ func (p *planner) carrier(q Peer) Carrier {
 func best[T any](nodes []T, name func(T) (string, bool), cluster, other string) string {
 	found := ""
 	for _, n := range nodes {
-		if node, can := name(n); can && (found == "" || rank(cluster, other, node) > rank(cluster, other, found)) {
+		if node, can := name(n); can && (found == "" || Rank(cluster, other, node) > Rank(cluster, other, found)) {
 			found = node
 		}
 	}
@@ -316,7 +317,7 @@ func (p *planner) way(q Peer) netip.Addr {
 		return Overlay(p.d.ClusterID, t.Home)
 	}
 	if i := slices.IndexFunc(q.Gateways, func(g Gateway) bool { return g.Node == t.Peer }); i >= 0 {
-		return gatewayOverlay(q, q.Gateways[i])
+		return GatewayOverlay(q, q.Gateways[i])
 	}
 	return netip.Addr{}
 }
@@ -347,7 +348,7 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 		active = gateways[0].Node // the one in use was left out
 	}
 	for _, g := range gateways {
-		overlay := gatewayOverlay(q, g)
+		overlay := GatewayOverlay(q, g)
 		who := "gateway " + g.Node + " of " + q.ClusterID
 		p.keys[g.PublicKey], p.overlays[overlay] = who, who
 		w := &WireGuardPeer{

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"encoding/base64"
@@ -21,9 +21,6 @@ type PublicKey [keyLen]byte
 // PresharedKey is mixed into the handshakes of one peering, so that tunnels of
 // two peerings never share all their secrets. It is never printed.
 type PresharedKey [keyLen]byte
-
-// privateKey is the device's own secret. It never leaves this package.
-type privateKey [keyLen]byte
 
 // ParsePublicKey reads the base64 form. Its error does not repeat the text, which may be a
 // secret.
@@ -61,7 +58,3 @@ func (PresharedKey) LogValue() slog.Value { return slog.StringValue(redacted) }
 
 // MarshalText hides the key.
 func (PresharedKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }
-
-func (privateKey) Format(s fmt.State, _ rune)   { _, _ = s.Write([]byte(redacted)) }
-func (privateKey) LogValue() slog.Value         { return slog.StringValue(redacted) }
-func (privateKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }

@@ -1,4 +1,4 @@
-package tunnel
+package plan
 
 import (
 	"errors"
@@ -195,7 +195,7 @@ func firstFree(taken []netip.Prefix, bits int, pool netip.Prefix) netip.Prefix {
 		if !slices.ContainsFunc(taken, p.Overlaps) {
 			return p
 		}
-		next := after(p)
+		next := After(p)
 		if !next.IsValid() {
 			break
 		}

@@ -1,0 +1,44 @@
+package plan
+
+import "time"
+
+// Limits on what comes from outside. What exceeds one is refused by [Plan] with
+// the limit's name.
+const (
+	// MaxPeers is the number of clusters that a node peers with.
+	MaxPeers = 512
+	// maxNodes is the number of nodes of the home cluster.
+	maxNodes = 5000
+	// MaxNodePrefixes is the number of pod prefixes of one node of the home cluster. A
+	// kubelet runs 110 pods unless it is told otherwise, and few network plugins give each
+	// one of its own.
+	MaxNodePrefixes = 256
+	// maxGateways is the number of gateways that one peer announces.
+	maxGateways = 64
+	// MaxEndpoints is the number of endpoints of one WireGuard peer.
+	MaxEndpoints = 8
+	// maxEndpointLen is the length of one endpoint, in bytes.
+	maxEndpointLen = 261
+	// maxPrefixes is the number of prefixes that one peer maps, each way.
+	maxPrefixes = 16
+	// maxInbound is the number of sources and destinations, together, of the flows
+	// that one peer may open; a destination that sources of several exposures
+	// reach counts for each combination of exposures.
+	maxInbound = 1 << 16
+	// maxClasses is the number of classes of sources of one peer: sets of exposures
+	// that name the same sources. Each is a chain, of which a packet passes at most
+	// two.
+	maxClasses = 512
+	// minBits4 is the shortest IPv4 prefix that may be mapped.
+	minBits4 = 8
+	// minBits6 is the shortest IPv6 prefix that may be mapped.
+	minBits6 = 32
+	// coverStep is by how many bits prefixes are widened at a time when there are too
+	// many to tell, coverMost by how many at most.
+	coverStep = 4
+	coverMost = 8
+)
+
+// keepalive holds NAT mappings open and makes a peer with an endpoint
+// handshake without waiting for traffic.
+const keepalive = 25 * time.Second

@@ -1,0 +1,16 @@
+package tunnel
+
+import (
+	"fmt"
+	"log/slog"
+)
+
+// hidden is what the private key prints as.
+const hidden = "[redacted]"
+
+// privateKey is the device's own secret, of 32 bytes as all keys of WireGuard. It never leaves this package.
+type privateKey [32]byte
+
+func (privateKey) Format(s fmt.State, _ rune)   { _, _ = s.Write([]byte(hidden)) }
+func (privateKey) LogValue() slog.Value         { return slog.StringValue(hidden) }
+func (privateKey) MarshalText() ([]byte, error) { return []byte(hidden), nil }
