@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/automatic"
 	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/lending"
@@ -59,7 +60,7 @@ type agent struct {
 	// announces says whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
-	gateways  *controller.Gateways
+	gateways  *gateways.Reconciler
 	events    events.EventRecorder
 	states    *controller.States
 	exchange  *exchange
@@ -164,9 +165,13 @@ func (a *agent) half(peer peering.ClusterID) peering.PresharedHalf {
 }
 
 func (a *agent) reconcileGateways(context.Context) error {
-	a.gateways = &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints, Silent: a.wakePeers, Now: time.Now, Reserved: a.states.Reserved, Services: controller.GatewayServices{
-		Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
-	}}
+	a.gateways = &gateways.Reconciler{
+		Client: a.mgr.GetClient(), Self: a.source.ID(), Most: a.cfg.Gateways, Endpoints: a.cfg.FabricEndpoints,
+		Services: gateways.Services{
+			Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
+		},
+		Reserved: a.states.Reserved, Silent: a.wakePeers, Now: time.Now,
+	}
 	return a.gateways.SetupWithManager(a.mgr)
 }
 

@@ -151,10 +151,16 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
+	// Which nodes are gateways, and where other clusters dial them.
+	{
+		packages: "internal/gateways",
+		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
+	},
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/gateways", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

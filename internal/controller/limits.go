@@ -4,22 +4,6 @@ import (
 	"time"
 )
 
-// gatewayPatience is how long a gateway's Node has not to be Ready, or its fabric to be silent,
-// until another node is made a gateway in its place. Nothing waits for that: another gateway
-// carries its traffic meanwhile.
-const gatewayPatience = 5 * time.Minute
-
-// maxGatewayServices is how many gateways have a Service of their own: each can cost a load
-// balancer. As many can be asked for without labels.
-const maxGatewayServices = 16
-
-// maxServiceCIDRs is how many prefixes of Services nodes are told, as in the custom resource.
-const maxServiceCIDRs = 64
-
-// maxEndpointProblems is how many things a FabricNode says of why endpoints are not announced as
-// configured, as in the custom resource.
-const maxEndpointProblems = 8
-
 // peerWorkers is how many peers are looked at at once: what takes time is the API
 // server's answers, one after the other.
 const peerWorkers = 8

@@ -14,21 +14,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Announced returns the gateways and where other clusters are told to dial them.
-func (r *Gateways) Announced(ctx context.Context) ([]peering.PlannedGateway, error) {
-	var list v1alpha1.FabricNodeList
-	if err := r.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list fabric nodes: %w", err)
-	}
-	gateways := slices.DeleteFunc(list.Items, func(n v1alpha1.FabricNode) bool { return !n.Spec.Gateway })
-	var out []peering.PlannedGateway
-	for i := range gateways {
-		spec := gateways[i].Spec
-		out = append(out, peering.PlannedGateway{Name: gateways[i].Name, Endpoints: spec.Endpoints, Problems: spec.EndpointProblems})
-	}
-	return out, nil
-}
-
 // PlanNetwork returns what the network with a peer would be. A peer that told no prefixes is
 // planned with some that are assumed. own is this cluster's gateways.
 func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, assumed []string, own []peering.PlannedGateway) (peering.NetworkPlan, error) {

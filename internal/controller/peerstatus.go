@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
@@ -359,19 +360,19 @@ func network(v PeerSnapshot) metav1.Condition {
 	if v.TunnelWaits != "" {
 		return store.Condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
 	}
-	gateways, stale, cut := 0, "", ""
+	found, stale, cut := false, "", ""
 	var worst *metav1.Condition
 	for _, n := range v.FabricNodes {
 		if !n.Spec.Gateway {
 			continue
 		}
-		gateways++
-		reached, lost := reach(v.FabricNodes, n.Name, nil, v.Now)
+		found = true
+		reached, lost := reach(v.FabricNodes, n.Name, v.Now)
 		if len(lost) > 0 && len(lost) >= len(reached) {
 			cut = fmt.Sprintf("probes to gateway node %s are lost from %s: look at that node and the network to it; another node takes over if one can", n.Name, someOf(lost))
 			continue
 		}
-		if isSilent(&n, v.Now) {
+		if gateways.Silent(&n, v.Now) {
 			stale = fmt.Sprintf("the fabric on gateway node %s was last heard of at %s: look at its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
 			continue
 		}
@@ -396,7 +397,7 @@ func network(v PeerSnapshot) metav1.Condition {
 	switch {
 	case worst != nil:
 		return *worst
-	case gateways == 0:
+	case !found:
 		return store.Condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
 	case cut != "":
 		return store.Condition(kind, metav1.ConditionFalse, "GatewayUnreachable", cut)
@@ -508,3 +509,26 @@ func offloading(v PeerSnapshot) metav1.Condition {
 
 // ConditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
 const ConditionNodeReady = "NodeReady"
+
+// reach returns the other nodes that reach a gateway by their probes, and those that do not.
+// Nodes whose fabrics are silent count as neither.
+func reach(nodes []v1alpha1.FabricNode, gateway string, now time.Time) (reached, lost []string) {
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Name == gateway || gateways.Silent(n, now) {
+			continue
+		}
+		for _, p := range n.Status.Paths {
+			if p.PeerID != n.Spec.ClusterID || p.Node != gateway {
+				continue
+			}
+			switch p.State {
+			case "Up":
+				reached = append(reached, n.Name)
+			case "Down":
+				lost = append(lost, n.Name)
+			}
+		}
+	}
+	return reached, lost
+}

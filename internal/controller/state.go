@@ -21,9 +21,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// fabricFresh is how old a fabric's word may be: it writes each minute.
-const fabricFresh = 3 * time.Minute
-
 // States is what this cluster says to each peer, and what it keeps of what they
 // say.
 type States struct {

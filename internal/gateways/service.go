@@ -1,4 +1,4 @@
-package controller
+package gateways
 
 import (
 	"cmp"
@@ -15,21 +15,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// GatewayServices is how other clusters dial gateways by Services, one for each gateway: its
+// Services is how other clusters dial gateways by Services, one for each gateway: its
 // key is its own, so packets for one must not arrive at another. The zero value is not at all.
-type GatewayServices struct {
+type Services struct {
 	// Namespace is where the Services are.
 	Namespace string
 	// Type is LoadBalancer or NodePort; empty makes none, and removes those that were made.
@@ -40,23 +37,14 @@ type GatewayServices struct {
 }
 
 const (
-	// gatewayServicePrefix is what the names of gateways' Services begin with. The chart's
+	// servicePrefix is what the names of gateways' Services begin with. The chart's
 	// guard lets the agent make only these.
-	gatewayServicePrefix = "entente-gateway-"
-	componentLabel       = "app.kubernetes.io/component"
-	componentGateway     = "gateway"
+	servicePrefix    = "entente-gateway-"
+	componentLabel   = "app.kubernetes.io/component"
+	componentGateway = "gateway"
 	// annotationApplied is the hash of what was written last.
 	annotationApplied = "entente.dev/applied"
 )
-
-// servedGateway is what of a gateway its Service is made of.
-type servedGateway struct {
-	node string
-	uid  types.UID
-	// addresses are the Node's; port is where its fabric listens, empty while that is not known.
-	addresses []corev1.NodeAddress
-	port      string
-}
 
 // gatewayService is the Service of a gateway, with what is behind it.
 type gatewayService struct {
@@ -65,31 +53,37 @@ type gatewayService struct {
 	slices     []*discoveryv1ac.EndpointSliceApplyConfiguration
 }
 
+// has says whether an object is the Service of a gateway, by its label.
+func (cfg Services) has(o client.Object) bool {
+	return o.GetNamespace() == cfg.Namespace && o.GetLabels()[componentLabel] == componentGateway
+}
+
 // name is that of a gateway's Service: another one for each type and class, which cannot be
 // changed under a cloud's controller.
-func (cfg GatewayServices) name(node string) string {
+func (cfg Services) name(node string) string {
 	sum := sha256.Sum256([]byte(string(cfg.Type) + "/" + cfg.Class + "/" + node))
-	return gatewayServicePrefix + hex.EncodeToString(sum[:8])
+	return servicePrefix + hex.EncodeToString(sum[:8])
 }
 
 // planServices returns the Services of gateways; which of those that are there go, for
-// nothing wants them; and of which gateways none is made, with the reason. Of more gateways than may have one those keep theirs that have it.
-func planServices(cfg GatewayServices, gateways []servedGateway, have []corev1.Service) (want []gatewayService, gone []*corev1.Service, without map[string]string) {
-	standing, without := map[string]bool{}, map[string]string{}
+// nothing wants them; and of which gateways none is made, with the reason. Of more gateways than
+// may have one those keep theirs that have it.
+func planServices(cfg Services, gateways []gateway, have []corev1.Service) (want []gatewayService, gone []*corev1.Service, without map[string]string) {
+	exists, without := map[string]bool{}, map[string]string{}
 	for i := range have {
-		standing[have[i].Name] = true
+		exists[have[i].Name] = true
 	}
 	if cfg.Type == "" {
 		gateways = nil
 	}
-	gateways = slices.SortedFunc(slices.Values(gateways), func(a, b servedGateway) int {
-		return cmp.Or(compareBool(standing[cfg.name(b.node)], standing[cfg.name(a.node)]), cmp.Compare(a.node, b.node))
+	gateways = slices.SortedFunc(slices.Values(gateways), func(a, b gateway) int {
+		return cmp.Or(compareBool(exists[cfg.name(b.node)], exists[cfg.name(a.node)]), cmp.Compare(a.node, b.node))
 	})
 	kept := map[string]bool{}
 	for i, g := range gateways {
 		name := cfg.name(g.node)
-		if i >= maxGatewayServices {
-			without[g.node] = fmt.Sprintf("there are %d gateways, and %d at most have a Service by which they are dialled: this one has none; label fewer nodes %s=true", len(gateways), maxGatewayServices, v1alpha1.LabelGateway)
+		if i >= maxServices {
+			without[g.node] = fmt.Sprintf("there are %d gateways, and %d at most have a Service by which they are dialled: this one has none; label fewer nodes %s=true", len(gateways), maxServices, v1alpha1.LabelGateway)
 			continue
 		}
 		s := serviceFor(cfg, name, g)
@@ -110,7 +104,7 @@ func planServices(cfg GatewayServices, gateways []servedGateway, have []corev1.S
 
 // serviceFor returns a gateway's Service, which leads to the fabric on that very node, and only
 // from packets that arrive there: so their source is kept, and a load balancer asks that node.
-func serviceFor(cfg GatewayServices, name string, g servedGateway) gatewayService {
+func serviceFor(cfg Services, name string, g gateway) gatewayService {
 	out := gatewayService{name: name, node: g.node}
 	port, err := strconv.ParseUint(g.port, 10, 16)
 	if err != nil || port == 0 {
@@ -157,9 +151,9 @@ func (s gatewayService) hash() (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// stands says that a Service is as it was last written, and that nobody changed since what
+// upToDate says that a Service is as it was last written, and that nobody changed since what
 // matters.
-func (s gatewayService) stands(at *corev1.Service, hash string) bool {
+func (s gatewayService) upToDate(at *corev1.Service, hash string) bool {
 	return at != nil && at.Annotations[annotationApplied] == hash && at.Spec.Type == *s.service.Spec.Type && len(at.Spec.Selector) == 0 &&
 		at.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && len(at.Spec.Ports) == 1 &&
 		at.Spec.Ports[0].Port == *s.service.Spec.Ports[0].Port && at.Spec.Ports[0].Protocol == corev1.ProtocolUDP
@@ -207,7 +201,7 @@ type served struct {
 
 // serve makes the Services of gateways as they should be, and returns what they do for each.
 // An error with one stops no other, and nothing that is announced without it.
-func (r *Gateways) serve(ctx context.Context, gateways []servedGateway) (map[string]served, error) {
+func (r *Reconciler) serve(ctx context.Context, gateways []gateway) (map[string]served, error) {
 	var list corev1.ServiceList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.Services.Namespace), client.MatchingLabels{componentLabel: componentGateway, v1alpha1.LabelManaged: v1alpha1.Manager}); err != nil {
 		return nil, fmt.Errorf("list Services of gateways: %w", err)
@@ -246,7 +240,7 @@ func (r *Gateways) serve(ctx context.Context, gateways []servedGateway) (map[str
 }
 
 // applyService writes a Service and its EndpointSlices where they are not as they should be.
-func (r *Gateways) applyService(ctx context.Context, s gatewayService, at *corev1.Service) error {
+func (r *Reconciler) applyService(ctx context.Context, s gatewayService, at *corev1.Service) error {
 	hash, err := s.hash()
 	if err != nil {
 		return err
@@ -260,7 +254,7 @@ func (r *Gateways) applyService(ctx context.Context, s gatewayService, at *corev
 		}
 		missing = missing || err != nil || len(is.Endpoints) != 1 || !slices.Equal(is.Endpoints[0].Addresses, slice.Endpoints[0].Addresses)
 	}
-	if !missing && s.stands(at, hash) {
+	if !missing && s.upToDate(at, hash) {
 		return nil
 	}
 	// The Service last: it says that all of it was written.
@@ -274,11 +268,4 @@ func (r *Gateways) applyService(ctx context.Context, s gatewayService, at *corev
 		return fmt.Errorf("write Service %s: %w", s.name, err)
 	}
 	return nil
-}
-
-// servesGateway lets only Services of gateways pass.
-func servesGateway(namespace string) builder.Predicates {
-	return builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return o.GetNamespace() == namespace && o.GetLabels()[componentLabel] == componentGateway
-	}))
 }

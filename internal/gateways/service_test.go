@@ -1,4 +1,4 @@
-package controller
+package gateways
 
 import (
 	"encoding/base64"
@@ -72,36 +72,36 @@ func TestWhereAServiceLeads(t *testing.T) {
 }
 
 func TestWhichServicesGatewaysHave(t *testing.T) {
-	cfg := GatewayServices{Namespace: "entente-system", Type: corev1.ServiceTypeNodePort}
+	cfg := Services{Namespace: "entente-system", Type: corev1.ServiceTypeNodePort}
 	other := cfg
 	other.Type = corev1.ServiceTypeLoadBalancer
-	gateway := func(node string) servedGateway {
-		return servedGateway{node: node, uid: "u", port: "51820", addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}}
+	gw := func(node string) gateway {
+		return gateway{node: node, uid: "u", port: "51820", addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}}
 	}
-	var many []servedGateway
+	var many []gateway
 	var nodes []string
-	for i := range maxGatewayServices + 2 {
+	for i := range maxServices + 2 {
 		nodes = append(nodes, fmt.Sprintf("n%02d", i))
-		many = append(many, gateway(nodes[i]))
+		many = append(many, gw(nodes[i]))
 	}
-	blind := gateway("n1")
+	blind := gw("n1")
 	blind.port = ""
 	for name, test := range map[string]struct {
-		cfg      GatewayServices
-		gateways []servedGateway
+		cfg      Services
+		gateways []gateway
 		have     []string
 		want     []string
 		gone     []string
 		without  []string
 	}{
-		"one for each":                        {cfg: cfg, gateways: []servedGateway{gateway("n2"), gateway("n1")}, want: []string{"n1", "n2"}},
-		"none where none is asked for":        {cfg: GatewayServices{Namespace: "entente-system"}, gateways: []servedGateway{gateway("n1")}, have: []string{cfg.name("n1")}, gone: []string{cfg.name("n1")}},
-		"none of a node that was a gateway":   {cfg: cfg, gateways: []servedGateway{gateway("n1")}, have: []string{cfg.name("n1"), cfg.name("n2")}, want: []string{"n1"}, gone: []string{cfg.name("n2")}},
-		"another one for another type":        {cfg: other, gateways: []servedGateway{gateway("n1")}, have: []string{cfg.name("n1")}, want: []string{"n1"}, gone: []string{cfg.name("n1")}},
-		"as many as there may be":             {cfg: cfg, gateways: many, want: nodes[:maxGatewayServices], without: nodes[maxGatewayServices:]},
+		"one for each":                        {cfg: cfg, gateways: []gateway{gw("n2"), gw("n1")}, want: []string{"n1", "n2"}},
+		"none where none is asked for":        {cfg: Services{Namespace: "entente-system"}, gateways: []gateway{gw("n1")}, have: []string{cfg.name("n1")}, gone: []string{cfg.name("n1")}},
+		"none of a node that was a gateway":   {cfg: cfg, gateways: []gateway{gw("n1")}, have: []string{cfg.name("n1"), cfg.name("n2")}, want: []string{"n1"}, gone: []string{cfg.name("n2")}},
+		"another one for another type":        {cfg: other, gateways: []gateway{gw("n1")}, have: []string{cfg.name("n1")}, want: []string{"n1"}, gone: []string{cfg.name("n1")}},
+		"as many as there may be":             {cfg: cfg, gateways: many, want: nodes[:maxServices], without: nodes[maxServices:]},
 		"those that have theirs keep it":      {cfg: cfg, gateways: many, have: []string{cfg.name(nodes[17])}, want: append([]string{nodes[17]}, nodes[:15]...), without: nodes[15:17]},
-		"it stays while its port is unknown":  {cfg: cfg, gateways: []servedGateway{blind}, have: []string{cfg.name("n1")}, without: []string{"n1"}},
-		"and none is made until it is":        {cfg: cfg, gateways: []servedGateway{blind}, without: []string{"n1"}},
+		"it stays while its port is unknown":  {cfg: cfg, gateways: []gateway{blind}, have: []string{cfg.name("n1")}, without: []string{"n1"}},
+		"and none is made until it is":        {cfg: cfg, gateways: []gateway{blind}, without: []string{"n1"}},
 		"none is wanted where there are none": {cfg: cfg},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestGatewaysAreAnnouncedByTheirServices(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}}
 	c := peertest.Client(t, fabric, node)
-	r := &Gateways{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Services: GatewayServices{
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Services: Services{
 		Namespace: "entente-system", Type: corev1.ServiceTypeLoadBalancer, Annotations: map[string]string{"example.com/pool": "a"},
 	}}
 	announced := func() v1alpha1.FabricNodeSpec {

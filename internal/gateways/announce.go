@@ -1,4 +1,4 @@
-package controller
+package gateways
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -16,9 +17,11 @@ import (
 // nodePlaceholder stands for a gateway's name in an endpoint that was configured for all.
 const nodePlaceholder = "{node}"
 
-// announcing is what decides where other clusters are told to dial a gateway.
-type announcing struct {
+// gateway is what decides where other clusters are told to dial one.
+type gateway struct {
 	node string
+	// uid is that of its FabricNode.
+	uid types.UID
 	// annotation is the Node's v1alpha1.AnnotationEndpoint, named the endpoints that were
 	// configured for all gateways.
 	annotation string
@@ -32,10 +35,10 @@ type announcing struct {
 	port string
 }
 
-// announcingOf is that of a node with a fabric.
-func announcingOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gateways int) announcing {
-	a := announcing{
-		node: n.Name, annotation: node.Annotations[v1alpha1.AnnotationEndpoint], named: named, gateways: gateways, addresses: node.Status.Addresses,
+// gatewayOf returns the gateway on a node.
+func gatewayOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gateways int) gateway {
+	a := gateway{
+		node: n.Name, uid: n.UID, annotation: node.Annotations[v1alpha1.AnnotationEndpoint], named: named, gateways: gateways, addresses: node.Status.Addresses,
 	}
 	if len(n.Status.Endpoints) > 0 {
 		_, a.port, _ = net.SplitHostPort(n.Status.Endpoints[0])
@@ -47,52 +50,56 @@ func announcingOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gat
 // the configuration is of no use. The first that says anything usable decides alone, so that
 // nobody is told an address that was not meant for them: the Node's annotation, what was
 // configured for all gateways, its Service, the Node's own addresses, external ones first.
-func announce(a announcing) (endpoints, problems []string) {
+func (g gateway) announce() (endpoints, problems []string) {
 	var from []string
-	for text := range strings.SplitSeq(a.annotation, ",") {
+	for text := range strings.SplitSeq(g.annotation, ",") {
 		if text = strings.TrimSpace(text); text != "" {
 			from = append(from, text)
 		}
 	}
-	endpoints, problems = a.usable(from, fmt.Sprintf("the annotation %s of node %s", v1alpha1.AnnotationEndpoint, a.node))
+	endpoints, problems = g.usable(from, fmt.Sprintf("the annotation %s of node %s", v1alpha1.AnnotationEndpoint, g.node))
 	if len(endpoints) == 0 {
 		var named []string
-		for _, text := range a.named {
-			if strings.Contains(text, nodePlaceholder) || a.gateways <= 1 {
-				named = append(named, strings.ReplaceAll(text, nodePlaceholder, a.node))
+		for _, text := range g.named {
+			if strings.Contains(text, nodePlaceholder) || g.gateways <= 1 {
+				named = append(named, strings.ReplaceAll(text, nodePlaceholder, g.node))
 				continue
 			}
 			problems = append(problems, fmt.Sprintf(
 				"endpoint %q names one machine, and there are %d gateways, each with a key of its own, so packets for one would end at another: write %s into it, annotate each Node with %s, or set network.gateways=1",
-				peering.Text(text, peering.MaxEndpointLen), a.gateways, nodePlaceholder, v1alpha1.AnnotationEndpoint))
+				peering.Text(text, peering.MaxEndpointLen), g.gateways, nodePlaceholder, v1alpha1.AnnotationEndpoint))
 		}
 		var more []string
-		endpoints, more = a.usable(named, "fabric.endpoints")
+		endpoints, more = g.usable(named, "fabric.endpoints")
 		problems = append(problems, more...)
 	}
 	if len(endpoints) == 0 {
 		var more []string
-		endpoints, more = a.usable(a.service.endpoints, "the Service of node "+a.node)
+		endpoints, more = g.usable(g.service.endpoints, "the Service of node "+g.node)
 		problems = append(problems, more...)
-		if a.service.problem != "" {
-			problems = append(problems, a.service.problem)
+		if g.service.problem != "" {
+			problems = append(problems, g.service.problem)
 		}
 	}
-	if len(endpoints) == 0 && a.port != "" {
-		endpoints = nodeEndpoints(a.addresses, a.port)
+	if len(endpoints) == 0 && g.port != "" {
+		endpoints = nodeEndpoints(g.addresses, g.port)
 	}
 	if n := len(endpoints) - peering.MaxEndpoints; n > 0 {
-		problems = append(problems, fmt.Sprintf("node %s has %d endpoints, and peers are told %d: the last %d are left out", a.node, len(endpoints), peering.MaxEndpoints, n))
+		problems = append(problems, fmt.Sprintf("node %s has %d endpoints, and peers are told %d: the last %d are left out", g.node, len(endpoints), peering.MaxEndpoints, n))
 		endpoints = endpoints[:peering.MaxEndpoints]
+	}
+	problems = problems[:min(len(problems), maxProblems)]
+	for i, p := range problems {
+		problems[i] = peering.Text(p, peering.MaxMessageLen)
 	}
 	return endpoints, problems
 }
 
 // usable returns the endpoints that can be dialled, each once, with the fabric's port where
 // they name none.
-func (a announcing) usable(texts []string, where string) (out, problems []string) {
+func (g gateway) usable(texts []string, where string) (out, problems []string) {
 	for _, text := range texts {
-		e, err := a.complete(text)
+		e, err := g.complete(text)
 		switch {
 		case err != nil:
 			problems = append(problems, fmt.Sprintf("%s: %v", where, err))
@@ -104,11 +111,11 @@ func (a announcing) usable(texts []string, where string) (out, problems []string
 }
 
 // complete returns an endpoint with its port; empty while the port is not known.
-func (a announcing) complete(text string) (string, error) {
+func (g gateway) complete(text string) (string, error) {
 	e := text
 	if _, _, err := net.SplitHostPort(text); err != nil {
 		host := strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
-		port := a.port
+		port := g.port
 		if port == "" {
 			port = "1" // only to check the host
 		}
@@ -124,7 +131,7 @@ func (a announcing) complete(text string) (string, error) {
 	if addr, err := netip.ParseAddr(host); err == nil && (addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.IsLinkLocalUnicast()) {
 		return "", fmt.Errorf("%q: no other cluster can be told to dial %v", peering.Text(text, peering.MaxEndpointLen), addr)
 	}
-	if e != text && a.port == "" {
+	if e != text && g.port == "" {
 		return "", nil
 	}
 	return e, nil

@@ -1,0 +1,188 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Reconciler chooses which nodes hold tunnels to other clusters, and forgets the
+// FabricNodes of nodes that are gone. Which of them carries a peer's traffic the nodes
+// agree upon without an API server, within a second of the death of one: see package tunnel.
+type Reconciler struct {
+	Client client.Client
+	// Self is this cluster's ID, which the fabric learns from its FabricNode.
+	Self peering.ClusterID
+	// Most is how many gateways are chosen where no Node is labelled as one.
+	Most int
+	// Endpoints is where other clusters can dial gateways, where their Nodes do not say: as
+	// host or host:port, with {node} for a gateway's name.
+	Endpoints []string
+	// Services is by which Services they can, where neither says.
+	Services Services
+	// Reserved returns the prefixes of Services, of which nodes check that no alias overlaps
+	// them; nil returns none.
+	Reserved func(context.Context) ([]netip.Prefix, error)
+	// Silent is called when the fabric of a gateway fell silent, or reports again:
+	// when that is so changes no object.
+	Silent func()
+	Now    func() time.Time
+
+	// silent is the gateways whose fabrics are.
+	silent  []string
+	failing failures
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: "gateways"}}}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("gateways").
+		Watches(&v1alpha1.FabricNode{}, all).
+		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeMatters})).
+		Watches(&corev1.Service{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(r.Services.has))).
+		Complete(r)
+}
+
+// nodeMatters says whether an update of a Node can change whether it is a gateway, or where it
+// can be dialled.
+func nodeMatters(e event.UpdateEvent) bool {
+	was, is := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+	return was.Annotations[v1alpha1.AnnotationEndpoint] != is.Annotations[v1alpha1.AnnotationEndpoint] || isReady(was) != isReady(is) || isFree(was) != isFree(is) ||
+		was.Labels[v1alpha1.LabelGateway] != is.Labels[v1alpha1.LabelGateway] || !slices.Equal(was.Status.Addresses, is.Status.Addresses)
+}
+
+// machine is a FabricNode and its Node.
+type machine struct {
+	fabric *v1alpha1.FabricNode
+	node   *corev1.Node
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	machines, err := r.machines(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	now := r.Now()
+	var candidates []candidate
+	for _, m := range machines {
+		candidates = append(candidates, candidateOf(m.fabric, m.node, now))
+	}
+	r.failing = r.failing.next(candidates, now)
+	chosen := choose(candidates, r.failing, r.Most, now)
+	// New gateways are named before the old ones are not any more: there is never none.
+	slices.SortStableFunc(machines, func(a, b machine) int {
+		return compareBool(chosen[b.fabric.Name], chosen[a.fabric.Name])
+	})
+	var gateways []gateway
+	for _, m := range machines[:len(chosen)] {
+		gateways = append(gateways, gatewayOf(m.fabric, m.node, r.Endpoints, len(chosen)))
+	}
+	services, unserved := r.serve(ctx, gateways)
+	if services == nil {
+		return reconcile.Result{}, unserved
+	}
+	serviceCIDRs, err := r.serviceCIDRs(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	var nodes []*v1alpha1.FabricNode
+	for i, m := range machines {
+		n, before := m.fabric, m.fabric.DeepCopy()
+		nodes = append(nodes, n)
+		n.Spec.ClusterID, n.Spec.ServiceCIDRs = string(r.Self), serviceCIDRs
+		n.Spec.Gateway, n.Spec.Endpoints, n.Spec.EndpointProblems = i < len(gateways), nil, nil
+		if n.Spec.Gateway {
+			gateways[i].service = services[n.Name]
+			n.Spec.Endpoints, n.Spec.EndpointProblems = gateways[i].announce()
+		}
+		if n.Spec.Gateway != before.Spec.Gateway {
+			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", n.Spec.Gateway)
+		}
+		if err := store.Patch(ctx, r.Client, before, n); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if now := silent(nodes, now); !slices.Equal(now, r.silent) {
+		r.silent = now
+		r.Silent()
+	}
+	return reconcile.Result{RequeueAfter: reportMaxAge / 3}, unserved
+}
+
+// machines returns the nodes of the cluster that have a FabricNode, and deletes the FabricNodes
+// of those that are gone.
+func (r *Reconciler) machines(ctx context.Context) ([]machine, error) {
+	var list v1alpha1.FabricNodeList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	var out []machine
+	for i := range list.Items {
+		n, node := &list.Items[i], new(corev1.Node)
+		err := r.Client.Get(ctx, client.ObjectKey{Name: n.Name}, node)
+		switch {
+		case apierrors.IsNotFound(err):
+			if err := r.Client.Delete(ctx, n, client.Preconditions{UID: &n.UID}); client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("forget fabric node %s: %w", n.Name, err)
+			}
+		case err != nil:
+			return nil, fmt.Errorf("read node %s: %w", n.Name, err)
+		default:
+			out = append(out, machine{fabric: n, node: node})
+		}
+	}
+	return out, nil
+}
+
+// serviceCIDRs returns the prefixes of Services that nodes are told.
+func (r *Reconciler) serviceCIDRs(ctx context.Context) ([]string, error) {
+	if r.Reserved == nil {
+		return nil, nil
+	}
+	prefixes, err := r.Reserved(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	return out[:min(len(out), maxServiceCIDRs)], nil
+}
+
+// Announced returns the gateways and where other clusters are told to dial them.
+func (r *Reconciler) Announced(ctx context.Context) ([]peering.PlannedGateway, error) {
+	var list v1alpha1.FabricNodeList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	var out []peering.PlannedGateway
+	for _, n := range list.Items {
+		if n.Spec.Gateway {
+			out = append(out, peering.PlannedGateway{Name: n.Name, Endpoints: n.Spec.Endpoints, Problems: n.Spec.EndpointProblems})
+		}
+	}
+	return out, nil
+}

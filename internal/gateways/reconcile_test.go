@@ -1,0 +1,150 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
+)
+
+var now = peertest.Now
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	os.Exit(m.Run())
+}
+
+func TestSilentGatewayEnqueuesPeers(t *testing.T) {
+	t.Parallel()
+	clock, told := now, 0
+	node := &v1alpha1.FabricNode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
+		Status: v1alpha1.FabricNodeStatus{PublicKey: "key", ObservedAt: metav1.NewTime(now)},
+	}
+	c := peertest.Client(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() { told++ }, Now: func() time.Time { return clock }}
+	look := func(after time.Duration, want int, what string) {
+		t.Helper()
+		clock = clock.Add(after)
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		if told != want {
+			t.Errorf("%s: peers were looked at %d times, want %d", what, told, want)
+		}
+	}
+	look(0, 0, "it is there")
+	look(reportMaxAge, 0, "it is a little late")
+	look(time.Minute, 1, "it fell silent")
+	look(time.Minute, 1, "it still is")
+	var n v1alpha1.FabricNode
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(node), &n); err != nil {
+		t.Fatal(err)
+	}
+	n.Status.ObservedAt = metav1.NewTime(clock)
+	if err := c.Update(t.Context(), &n); err != nil {
+		t.Fatal(err)
+	}
+	look(time.Second, 2, "it is heard of again")
+}
+
+// Nodes are told the prefixes of Services, gateways and others.
+func TestNodesAreToldServicePrefixes(t *testing.T) {
+	t.Parallel()
+	c := peertest.Client(t,
+		&v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+		&v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+	prefixes, refused := []netip.Prefix{netip.MustParsePrefix("10.112.0.0/16"), netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.96.0.0/12")}, error(nil)
+	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Reserved: func(context.Context) ([]netip.Prefix, error) {
+		return prefixes, refused
+	}}
+	look := func(want []string) {
+		t.Helper()
+		_, err := r.Reconcile(t.Context(), reconcile.Request{})
+		if !errors.Is(err, refused) {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"n1", "n2"} {
+			var n v1alpha1.FabricNode
+			if err := c.Get(t.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(n.Spec.ServiceCIDRs, want) {
+				t.Errorf("%s is told %q, want %q", name, n.Spec.ServiceCIDRs, want)
+			}
+		}
+	}
+	look([]string{"10.112.0.0/16", "10.96.0.0/12"})
+	prefixes, refused = nil, errors.New("no API server")
+	look([]string{"10.112.0.0/16", "10.96.0.0/12"})
+	for i := range 2 * maxServiceCIDRs {
+		prefixes = append(prefixes, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
+	}
+	refused = nil
+	if told, err := r.serviceCIDRs(t.Context()); err != nil || len(told) != maxServiceCIDRs {
+		t.Errorf("%d prefixes are told (%v), want %d", len(told), err, maxServiceCIDRs)
+	}
+}
+
+// A gateway that is dead for long gives its place to another node, and one that is dead for a
+// moment does not: others carry its traffic.
+func TestGatewayThatStaysDeadIsReplaced(t *testing.T) {
+	t.Parallel()
+	clock := now
+	fabric := func(name string, gateway bool) *v1alpha1.FabricNode {
+		n := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: gateway}}
+		n.Status = v1alpha1.FabricNodeStatus{PublicKey: "key-" + name, ObservedAt: metav1.NewTime(now.Add(time.Hour))}
+		return n
+	}
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	c := peertest.Client(t, fabric("n1", true), fabric("n2", true), fabric("n3", false),
+		node("n1", corev1.ConditionFalse), node("n2", corev1.ConditionTrue), node("n3", corev1.ConditionTrue))
+	r := &Reconciler{Client: c, Self: "self", Most: 2, Silent: func() {}, Now: func() time.Time { return clock }}
+	gateways := func() string {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), reconcile.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.RequeueAfter == 0 || result.RequeueAfter > replaceAfter {
+			t.Errorf("looks again after %s", result.RequeueAfter)
+		}
+		var list v1alpha1.FabricNodeList
+		if err := c.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, n := range list.Items {
+			if n.Spec.Gateway {
+				names = append(names, n.Name)
+			}
+		}
+		return strings.Join(names, " ")
+	}
+	for after, want := range map[time.Duration]string{0: "n1 n2", replaceAfter - time.Second: "n1 n2"} {
+		clock = now.Add(after)
+		if got := gateways(); got != want {
+			t.Errorf("after %s the gateways are %s, want %s", after, got, want)
+		}
+	}
+	clock = now.Add(2 * replaceAfter)
+	if got := gateways(); got != "n2 n3" {
+		t.Errorf("in the end the gateways are %s, want n2 n3", got)
+	}
+}
