@@ -12,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -24,7 +25,7 @@ type app struct {
 	// connect reaches the agent of a cluster.
 	connect func(ctx context.Context, target target) (*cluster, error)
 	// reported reads what the resources of a cluster tell.
-	reported func(ctx context.Context, target target) (reported, error)
+	reported func(ctx context.Context, target target) (doctor.Report, error)
 	// interactive says that somebody is there to answer.
 	interactive bool
 	// watched says that errOut is a terminal, which somebody reads; redraw, that a

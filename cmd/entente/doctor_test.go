@@ -1,23 +1,17 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 )
 
 // checkedNode is what a node reports that checked itself a minute ago.
@@ -36,93 +30,17 @@ func TestDoctorListsWhatNodesFound(t *testing.T) {
 	small := v1alpha1.FabricFinding{Reason: "UnderlayMTUTooSmall", Severity: "Warning", Message: "the way to other clusters passes packets of 1300 bytes", Remedy: "raise the MTU"}
 	maybe := v1alpha1.FabricFinding{Reason: "HostRoutingByEBPF", Severity: "Info", Message: "Cilium runs here", Remedy: "if it does, set bpf.hostLegacyRouting=true"}
 
-	w.is.nodes = []v1alpha1.FabricNode{checkedNode("node-a"), checkedNode("node-b")}
+	w.is.Nodes = []v1alpha1.FabricNode{checkedNode("node-a"), checkedNode("node-b")}
 	golden(t, "doctor", w, []string{"doctor"}, []string{"doctor", "network", "-o", "json"})
-	w.is.nodes = []v1alpha1.FabricNode{checkedNode("node-a", maybe)}
+	w.is.Nodes = []v1alpha1.FabricNode{checkedNode("node-a", maybe)}
 	golden(t, "doctor-info", w, []string{"doctor", "network"}, []string{"doctor", "--get", "healthy"})
-	w.is.nodes = []v1alpha1.FabricNode{checkedNode("node-b", small, maybe), checkedNode("node-a", taken, maybe)}
+	w.is.Nodes = []v1alpha1.FabricNode{checkedNode("node-b", small, maybe), checkedNode("node-a", taken, maybe)}
 	for i := range 6 {
-		w.is.nodes = append(w.is.nodes, checkedNode(fmt.Sprintf("pool-%d", i), taken))
+		w.is.Nodes = append(w.is.Nodes, checkedNode(fmt.Sprintf("pool-%d", i), taken))
 	}
 	golden(t, "doctor-findings", w, []string{"doctor", "network"}, []string{"doctor", "network", "--get", "findings[*].reason"}, []string{"doctor", "--get", "findings[0]", "-o", "yaml"})
-	w.is.nodes = nil
+	w.is.Nodes = nil
 	golden(t, "doctor-nothing", w, []string{"doctor", "network"}, []string{"doctor", "network", "-o", "yaml"}, []string{"doctor", "storage"}, []string{"doctor", "network", "storage"})
-}
-
-// A node of which nothing is known is not one on which nothing is wrong.
-func TestDoctorTellsOfNodesThatWereNotChecked(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change func(*v1alpha1.FabricNode)
-		want   string
-	}{
-		"checked":             {func(*v1alpha1.FabricNode) {}, ""},
-		"checked long ago":    {func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(epoch.Add(-4 * time.Minute)) }, "since 2026-03-01T11:56:00Z"},
-		"never heard of":      {func(n *v1alpha1.FabricNode) { n.Status = v1alpha1.FabricNodeStatus{} }, "has not reported yet"},
-		"of an older version": {func(n *v1alpha1.FabricNode) { n.Status.Preflight = nil }, "older than this command"},
-		"with a clock ahead":  {func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(epoch.Add(time.Hour)) }, ""},
-	} {
-		n := checkedNode("node-a")
-		tc.change(&n)
-		found := networkFindings(reported{nodes: []v1alpha1.FabricNode{n}}, epoch)
-		if tc.want == "" && len(found) > 0 || tc.want != "" && (len(found) != 1 || found[0].Reason != "NotChecked" || !strings.Contains(found[0].Message, tc.want)) {
-			t.Errorf("%s: found %+v, want %q", name, found, tc.want)
-		}
-	}
-}
-
-// It asks the API server for FabricNodes and ForeignClusters, and for nothing else.
-func TestDoctorReadsNodesAndPeersAlone(t *testing.T) {
-	pages := map[string]any{
-		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
-		"fabricnodesmore": v1alpha1.FabricNodeList{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
-		"foreignclusters": v1alpha1.ForeignClusterList{Items: []v1alpha1.ForeignCluster{trustedPeer("office")}},
-	}
-	var refuse *metav1.Status
-	var asked []string
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
-		asked = append(asked, req.Method+" "+req.URL.Path)
-		rw.Header().Set("Content-Type", "application/json")
-		if refuse != nil {
-			rw.WriteHeader(int(refuse.Code))
-			_ = json.NewEncoder(rw).Encode(refuse)
-			return
-		}
-		_ = json.NewEncoder(rw).Encode(pages[path.Base(req.URL.Path)+req.URL.Query().Get("continue")])
-	}))
-	defer server.Close()
-	file := filepath.Join(t.TempDir(), "config")
-	config := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n", server.URL)
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	flags := genericclioptions.NewConfigFlags(true)
-	flags.KubeConfig = &file
-	local := target{label: "local", flags: flags}
-	is, err := reportOf(t.Context(), local)
-	if err != nil || len(is.nodes) != 2 || is.nodes[1].Name != "node-b" || is.nodes[0].Status.Preflight == nil || len(is.peers) != 1 || is.peers[0].Name != "office" {
-		t.Fatalf("%v, %+v", err, is)
-	}
-	const api = "GET /apis/entente.dev/v1alpha1/"
-	if want := []string{api + "fabricnodes", api + "fabricnodes", api + "foreignclusters"}; !slices.Equal(asked, want) {
-		t.Errorf("asked for %q, want %q", asked, want)
-	}
-	for reason, tc := range map[metav1.StatusReason]struct {
-		code int32
-		want string
-	}{
-		metav1.StatusReasonForbidden: {http.StatusForbidden, "next: have an administrator bind the ClusterRole entente-view"},
-		metav1.StatusReasonNotFound:  {http.StatusNotFound, "next: install Entente in this cluster"},
-	} {
-		refuse = &metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: tc.code, Message: "no"}
-		if _, err := reportOf(t.Context(), local); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q", reason, err, tc.want)
-		}
-	}
-	w := newWorld()
-	w.unreadable = errors.New("no API server")
-	if _, errOut, code := w.run(t, "", "doctor"); code != exitError || !strings.Contains(errOut, "no API server") {
-		t.Errorf("exit %d: %s", code, errOut)
-	}
 }
 
 // trustedPeer is a peer of which all is well, but for what the conditions say.
@@ -152,38 +70,14 @@ func TestDoctorListsWaysAndPeersThatDoNotWork(t *testing.T) {
 	node.Status.Problems = []string{"translate tables: no such device"}
 	lost := metav1.Condition{Type: "Connected", Status: metav1.ConditionFalse, Reason: "NoSession", Message: "dial 192.0.2.9:7443: connection refused"}
 	down := metav1.Condition{Type: "Network", Status: metav1.ConditionFalse, Reason: "ProbesLost", Message: "probes were lost"}
-	w.is = reported{nodes: []v1alpha1.FabricNode{node}, peers: []v1alpha1.ForeignCluster{trustedPeer("lab", lost, down), trustedPeer("office")}}
+	w.is = doctor.Report{Nodes: []v1alpha1.FabricNode{node}, Peers: []v1alpha1.ForeignCluster{trustedPeer("lab", lost, down), trustedPeer("office")}}
 	golden(t, "doctor-peers", w, []string{"doctor"}, []string{"doctor", "network"}, []string{"doctor", "peers"}, []string{"doctor", "peers", "-o", "json"})
 }
 
-func TestPeerFindings(t *testing.T) {
-	no := func(kind, reason string) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason}
-	}
-	yes := func(kind, reason string) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason}
-	}
-	for name, tc := range map[string]struct {
-		peer v1alpha1.ForeignCluster
-		want string
-	}{
-		"all is well":             {trustedPeer("p"), ""},
-		"nothing is agreed":       {trustedPeer("p", no("Network", "NotWanted"), no("Offloading", "NoContract")), ""},
-		"not trusted by it":       {trustedPeer("p", no("Trusted", "NotTrustedByPeer"), no("Connected", "NoSession")), "Error NotTrustedByPeer"},
-		"clocks differ":           {trustedPeer("p", yes("Connected", "ClocksDiffer")), "Warning ClocksDiffer"},
-		"root ends soon":          {trustedPeer("p", yes("CertificateValid", "RootEndsSoon")), "Warning RootEndsSoon"},
-		"root ended, and no node": {trustedPeer("p", no("CertificateValid", "RootEnded"), no("Offloading", "PeerLost")), "Error RootEnded, Error PeerLost"},
-		"fabric is silent":        {trustedPeer("p", metav1.Condition{Type: "Network", Status: metav1.ConditionUnknown, Reason: "FabricSilent"}), "Warning FabricSilent"},
-		"the agent never looked":  {v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "roots"}}, "Warning NotChecked, Warning NotChecked, Warning NotChecked, Warning NotChecked"},
-		"found by discovery":      {v1alpha1.ForeignCluster{}, ""},
-		"claims to be another":    {v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{yes("Impostor", "IDDiffers")}}}, "Warning IDDiffers"},
-	} {
-		var got []string
-		for _, f := range peerFindings(&tc.peer) {
-			got = append(got, f.Severity+" "+f.Reason)
-		}
-		if text := strings.Join(got, ", "); text != tc.want {
-			t.Errorf("%s: %q, want %q", name, text, tc.want)
-		}
+func TestDoctorFailsWithoutTheAPIServer(t *testing.T) {
+	w := newWorld()
+	w.unreadable = errors.New("no API server")
+	if _, errOut, code := w.run(t, "", "doctor"); code != exitError || !strings.Contains(errOut, "no API server") {
+		t.Errorf("exit %d: %s", code, errOut)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -89,7 +90,7 @@ type world struct {
 	published []*ententev1.DNSPublication
 	// fabricNodes is what the nodes of the local cluster report, unreadable why that cannot
 	// be read.
-	is         reported
+	is         doctor.Report
 	unreadable error
 	// domains is where they look for others.
 	domains []*ententev1.DNSDomain
@@ -372,7 +373,7 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 		interactive: input != "", width: 100,
 		watched: w.terminal, redraw: w.terminal, colour: w.terminal, colourErr: w.terminal,
 		connect:  func(_ context.Context, target target) (*cluster, error) { return w.connect(t, target) },
-		reported: func(context.Context, target) (reported, error) { return w.is, w.unreadable },
+		reported: func(context.Context, target) (doctor.Report, error) { return w.is, w.unreadable },
 		now:      func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.clock },
 	}
 	// Time in the world passes only here: a command that waits for ever times out

@@ -1,7 +1,5 @@
 package main
 
-import "time"
-
 // Limits of what the command reads. What agents answer has limits of its own; these are
 // for the case that one is broken.
 const (
@@ -10,10 +8,6 @@ const (
 	maxTokenLine = 16 << 10
 	// maxNamespaces is the most namespaces that the shell is offered.
 	maxNamespaces = 500
-	// doctorNodes is how many nodes are named of which the same is said, and fabricFresh
-	// how old a node's report may be to count.
-	doctorNodes = 5
-	fabricFresh = 3 * time.Minute
 	// infoDomains is how many domains `entente info` has a line for.
 	infoDomains = 8
 	// maxNearNames is how many names an error suggests.

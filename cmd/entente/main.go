@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 )
 
 func main() {
@@ -28,7 +30,7 @@ func main() {
 	a := &app{
 		in: os.Stdin, out: os.Stdout, errOut: os.Stderr,
 		connect:     connectCluster,
-		reported:    reportOf,
+		reported:    func(ctx context.Context, t target) (doctor.Report, error) { return doctor.Read(ctx, t.label, t.flags) },
 		interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(errOut),
 		watched:     term.IsTerminal(errOut),
 		redraw:      term.IsTerminal(errOut) && smart,

@@ -222,6 +222,7 @@ var rules = []rule{
 	{packages: "cmd/entente/internal/format", ours: []string{
 		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering", "internal/wire", "internal/identity",
 	}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
+	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering"}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
 		"cmd/entente/internal/...", "gen/...", "peering", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},

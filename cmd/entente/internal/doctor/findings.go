@@ -1,6 +1,7 @@
-package main
+package doctor
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -10,25 +11,48 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
+// What doctor checks.
+const (
+	AreaNetwork = "network"
+	AreaPeers   = "peers"
+)
+
+// Report is what a cluster's resources tell doctor.
+type Report struct {
+	Nodes []v1alpha1.FabricNode
+	Peers []v1alpha1.ForeignCluster
+}
+
+// Finding is something that is wrong, as it is printed.
+type Finding struct {
+	Area     string `json:"area"`
+	Node     string `json:"node,omitempty"`
+	Peer     string `json:"peer,omitempty"`
+	Reason   string `json:"reason"`
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+	Remedy   string `json:"remedy"`
+}
+
 // networkFindings is what is wrong on nodes and on their ways to gateways. A node that has
 // not said of late that nothing is, counts as one that was not checked.
-func networkFindings(is reported, now time.Time) []finding {
-	var found []finding
+func networkFindings(is Report, now time.Time) []Finding {
+	var found []Finding
 	add := func(node, reason, severity, message, remedy string) {
-		found = append(found, finding{Area: areaNetwork, Node: node, Reason: reason, Severity: severity, Message: message, Remedy: remedy})
+		found = append(found, Finding{Area: AreaNetwork, Node: node, Reason: reason, Severity: severity, Message: message, Remedy: remedy})
 	}
 	unchecked := func(node, message string) {
-		add(node, "NotChecked", severityWarning, message, "look at the pods of DaemonSet entente-fabric: kubectl -n entente-system describe pods")
+		add(node, "NotChecked", Warning, message, "look at the pods of DaemonSet entente-fabric: kubectl -n entente-system describe pods")
 	}
-	if len(is.nodes) == 0 {
+	if len(is.Nodes) == 0 {
 		unchecked("", "no node has reported: there is no FabricNode")
 	}
-	for i := range is.nodes {
-		n := &is.nodes[i]
+	for i := range is.Nodes {
+		n := &is.Nodes[i]
 		switch seen := n.Status.ObservedAt; {
 		case seen.IsZero():
 			unchecked(n.Name, "its fabric has not reported yet")
-		case now.Sub(seen.Time) > fabricFresh:
+		case now.Sub(seen.Time) > reportMaxAge:
 			unchecked(n.Name, "its fabric has not reported since "+seen.UTC().Format(time.RFC3339)+", so what it found may be out of date")
 		case n.Status.Preflight == nil:
 			unchecked(n.Name, "its fabric reports, and has not checked the node: it just started, or is older than this command")
@@ -38,23 +62,23 @@ func networkFindings(is reported, now time.Time) []finding {
 				add(n.Name, f.Reason, f.Severity, f.Message, f.Remedy)
 			}
 		}
-		found = append(found, pathFindings(n, is.peers)...)
+		found = append(found, pathFindings(n, is.Peers)...)
 		for _, problem := range n.Status.Problems {
-			add(n.Name, "TunnelProblem", severityWarning, problem, "see `entente network status`")
+			add(n.Name, "TunnelProblem", Warning, problem, "see `entente network status`")
 		}
 	}
 	return found
 }
 
 // pathFindings is the ways from a node to gateways that do not pass packets of each size.
-func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []finding {
-	var found []finding
+func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Finding {
+	var found []Finding
 	for _, p := range n.Status.Paths {
 		if p.State != "Down" && !p.LargePacketsLost {
 			continue
 		}
-		f := finding{
-			Area: areaNetwork, Node: n.Name, Reason: "PathDown", Severity: severityError, Message: p.Message,
+		f := Finding{
+			Area: AreaNetwork, Node: n.Name, Reason: "PathDown", Severity: Error, Message: p.Message,
 			Remedy: "see that UDP passes between the two nodes both ways, and what `entente doctor` says of the node at the other end",
 		}
 		for i := range peers {
@@ -69,7 +93,7 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []fin
 			f.Reason = "StandbyDown"
 		}
 		if p.Standby {
-			f.Severity = severityWarning
+			f.Severity = Warning
 		}
 		found = append(found, f)
 	}
@@ -79,11 +103,11 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []fin
 // peerFindings is what is wrong with a known cluster, by the conditions that the agent
 // wrote: with one that is trusted here, or that claims to be one that is. Of a hop that
 // cannot be before another one is, nothing is said.
-func peerFindings(fc *v1alpha1.ForeignCluster) []finding {
-	var found []finding
+func peerFindings(fc *v1alpha1.ForeignCluster) []Finding {
+	var found []Finding
 	add := func(c *metav1.Condition, severity string) {
-		found = append(found, finding{
-			Area: areaPeers, Peer: fc.Name, Reason: c.Reason, Severity: severity, Message: strings.TrimSuffix(c.Message, "."),
+		found = append(found, Finding{
+			Area: AreaPeers, Peer: fc.Name, Reason: c.Reason, Severity: severity, Message: strings.TrimSuffix(c.Message, "."),
 			Remedy: "see `entente info peer " + fc.Name + "`",
 		})
 	}
@@ -95,29 +119,54 @@ func peerFindings(fc *v1alpha1.ForeignCluster) []finding {
 		return &fc.Status.Conditions[i]
 	}
 	if c := condition(v1alpha1.ConditionImpostor); c.Status == metav1.ConditionTrue {
-		add(c, severityWarning)
+		add(c, Warning)
 	}
 	if fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
 		return found
 	}
 	if c := condition(v1alpha1.ConditionCertificateValid); c.Status == metav1.ConditionFalse {
-		add(c, severityError)
+		add(c, Error)
 	} else if c.Reason == v1alpha1.ReasonRootEndsSoon {
-		add(c, severityWarning)
+		add(c, Warning)
 	}
 	for _, kind := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork, v1alpha1.ConditionOffloading} {
 		switch c := condition(kind); {
 		case c.Reason == v1alpha1.ReasonClocksDiffer:
-			add(c, severityWarning)
+			add(c, Warning)
 		case c.Status == metav1.ConditionTrue, c.Reason == v1alpha1.ReasonNoTunnelWanted, c.Reason == v1alpha1.ReasonNoContract:
 		case c.Status == metav1.ConditionUnknown:
-			add(c, severityWarning)
+			add(c, Warning)
 		default:
-			add(c, severityError)
+			add(c, Error)
 			if kind == v1alpha1.ConditionTrusted {
 				return found
 			}
 		}
 	}
+	return found
+}
+
+// The severities of findings, worst first.
+const (
+	Error   = "Error"
+	Warning = "Warning"
+	Info    = "Info"
+)
+
+// Findings returns what is wrong in an area, worst first; empty is all areas.
+func Findings(is Report, area string, now time.Time) []Finding {
+	found := []Finding{}
+	if area != AreaPeers {
+		found = append(found, networkFindings(is, now)...)
+	}
+	if area != AreaNetwork {
+		for i := range is.Peers {
+			found = append(found, peerFindings(&is.Peers[i])...)
+		}
+	}
+	rank := func(f Finding) int {
+		return slices.Index([]string{Error, Warning, Info}, f.Severity)
+	}
+	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Node, b.Node)) })
 	return found
 }

@@ -1,0 +1,144 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// checkedNode is what a node reports that checked itself a minute ago.
+func checkedNode(name string, found ...v1alpha1.FabricFinding) v1alpha1.FabricNode {
+	return v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.FabricNodeStatus{
+		ObservedAt: metav1.NewTime(epoch.Add(-time.Minute)), Preflight: &v1alpha1.FabricPreflight{Findings: found},
+	}}
+}
+
+// A node of which nothing is known is not one on which nothing is wrong.
+func TestDoctorTellsOfNodesThatWereNotChecked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.FabricNode)
+		want   string
+	}{
+		"checked":             {func(*v1alpha1.FabricNode) {}, ""},
+		"checked long ago":    {func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(epoch.Add(-4 * time.Minute)) }, "since 2026-03-01T11:56:00Z"},
+		"never heard of":      {func(n *v1alpha1.FabricNode) { n.Status = v1alpha1.FabricNodeStatus{} }, "has not reported yet"},
+		"of an older version": {func(n *v1alpha1.FabricNode) { n.Status.Preflight = nil }, "older than this command"},
+		"with a clock ahead":  {func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(epoch.Add(time.Hour)) }, ""},
+	} {
+		n := checkedNode("node-a")
+		tc.change(&n)
+		found := networkFindings(Report{Nodes: []v1alpha1.FabricNode{n}}, epoch)
+		if tc.want == "" && len(found) > 0 || tc.want != "" && (len(found) != 1 || found[0].Reason != "NotChecked" || !strings.Contains(found[0].Message, tc.want)) {
+			t.Errorf("%s: found %+v, want %q", name, found, tc.want)
+		}
+	}
+}
+
+// It asks the API server for FabricNodes and ForeignClusters, and for nothing else.
+func TestDoctorReadsNodesAndPeersAlone(t *testing.T) {
+	pages := map[string]any{
+		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
+		"fabricnodesmore": v1alpha1.FabricNodeList{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
+		"foreignclusters": v1alpha1.ForeignClusterList{Items: []v1alpha1.ForeignCluster{trustedPeer("office")}},
+	}
+	var refuse *metav1.Status
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		asked = append(asked, req.Method+" "+req.URL.Path)
+		rw.Header().Set("Content-Type", "application/json")
+		if refuse != nil {
+			rw.WriteHeader(int(refuse.Code))
+			_ = json.NewEncoder(rw).Encode(refuse)
+			return
+		}
+		_ = json.NewEncoder(rw).Encode(pages[path.Base(req.URL.Path)+req.URL.Query().Get("continue")])
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "config")
+	config := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n", server.URL)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.KubeConfig = &file
+	is, err := Read(t.Context(), "local", flags)
+	if err != nil || len(is.Nodes) != 2 || is.Nodes[1].Name != "node-b" || is.Nodes[0].Status.Preflight == nil || len(is.Peers) != 1 || is.Peers[0].Name != "office" {
+		t.Fatalf("%v, %+v", err, is)
+	}
+	const api = "GET /apis/entente.dev/v1alpha1/"
+	if want := []string{api + "fabricnodes", api + "fabricnodes", api + "foreignclusters"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+	for reason, tc := range map[metav1.StatusReason]struct {
+		code int32
+		want string
+	}{
+		metav1.StatusReasonForbidden: {http.StatusForbidden, "next: have an administrator bind the ClusterRole entente-view"},
+		metav1.StatusReasonNotFound:  {http.StatusNotFound, "next: install Entente in this cluster"},
+	} {
+		refuse = &metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: tc.code, Message: "no"}
+		if _, err := Read(t.Context(), "local", flags); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", reason, err, tc.want)
+		}
+	}
+}
+
+// trustedPeer is a peer of which all is well, but for what the conditions say.
+func trustedPeer(name string, conditions ...metav1.Condition) v1alpha1.ForeignCluster {
+	fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "id-of-" + name, TrustBundle: "roots"}}
+	for _, kind := range []string{"Trusted", "Connected", "Network", "Offloading", "CertificateValid"} {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Fine"}
+		if i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind }); i >= 0 {
+			c = conditions[i]
+		}
+		fc.Status.Conditions = append(fc.Status.Conditions, c)
+	}
+	return fc
+}
+
+func TestPeerFindings(t *testing.T) {
+	no := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason}
+	}
+	yes := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason}
+	}
+	for name, tc := range map[string]struct {
+		peer v1alpha1.ForeignCluster
+		want string
+	}{
+		"all is well":             {trustedPeer("p"), ""},
+		"nothing is agreed":       {trustedPeer("p", no("Network", "NotWanted"), no("Offloading", "NoContract")), ""},
+		"not trusted by it":       {trustedPeer("p", no("Trusted", "NotTrustedByPeer"), no("Connected", "NoSession")), "Error NotTrustedByPeer"},
+		"clocks differ":           {trustedPeer("p", yes("Connected", "ClocksDiffer")), "Warning ClocksDiffer"},
+		"root ends soon":          {trustedPeer("p", yes("CertificateValid", "RootEndsSoon")), "Warning RootEndsSoon"},
+		"root ended, and no node": {trustedPeer("p", no("CertificateValid", "RootEnded"), no("Offloading", "PeerLost")), "Error RootEnded, Error PeerLost"},
+		"fabric is silent":        {trustedPeer("p", metav1.Condition{Type: "Network", Status: metav1.ConditionUnknown, Reason: "FabricSilent"}), "Warning FabricSilent"},
+		"the agent never looked":  {v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "roots"}}, "Warning NotChecked, Warning NotChecked, Warning NotChecked, Warning NotChecked"},
+		"found by discovery":      {v1alpha1.ForeignCluster{}, ""},
+		"claims to be another":    {v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{yes("Impostor", "IDDiffers")}}}, "Warning IDDiffers"},
+	} {
+		var got []string
+		for _, f := range peerFindings(&tc.peer) {
+			got = append(got, f.Severity+" "+f.Reason)
+		}
+		if text := strings.Join(got, ", "); text != tc.want {
+			t.Errorf("%s: %q, want %q", name, text, tc.want)
+		}
+	}
+}

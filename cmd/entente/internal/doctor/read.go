@@ -1,0 +1,69 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// Read reads what a cluster's resources tell from its API server, without the agent.
+func Read(ctx context.Context, label string, flags genericclioptions.RESTClientGetter) (Report, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return Report{}, fmt.Errorf("(%s) read kubeconfig: %w", label, err)
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return Report{}, fmt.Errorf("(%s) read kubeconfig: %w", label, err)
+	}
+	var is Report
+	if is.Nodes, err = listOf[v1alpha1.FabricNode](ctx, clients.RESTClient(), "fabricnodes"); err != nil {
+		return is, fmt.Errorf("(%s) list fabric nodes: %w%s", label, err, hintFor(err))
+	}
+	if is.Peers, err = listOf[v1alpha1.ForeignCluster](ctx, clients.RESTClient(), "foreignclusters"); err != nil {
+		return is, fmt.Errorf("(%s) list foreign clusters: %w%s", label, err, hintFor(err))
+	}
+	return is, nil
+}
+
+// listOf lists a resource of ours, page by page.
+func listOf[T any](ctx context.Context, c rest.Interface, resource string) ([]T, error) {
+	var all []T
+	for next := ""; ; {
+		raw, err := c.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, resource).
+			Param("limit", "500").Param("continue", next).Do(ctx).Raw()
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the caller says of what
+		}
+		var list struct {
+			metav1.ListMeta `json:"metadata"`
+			Items           []T `json:"items"`
+		}
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, fmt.Errorf("read the answer: %w", err)
+		}
+		if all = append(all, list.Items...); list.Continue == "" {
+			return all, nil
+		}
+		next = list.Continue
+	}
+}
+
+// hintFor is what to do where FabricNodes cannot be read.
+func hintFor(err error) string {
+	switch {
+	case apierrors.IsForbidden(err):
+		return "\n  next: have an administrator bind the ClusterRole entente-view"
+	case apierrors.IsNotFound(err):
+		return "\n  next: install Entente in this cluster, or choose another one by --context"
+	}
+	return ""
+}
