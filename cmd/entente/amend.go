@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -64,7 +65,7 @@ entente amend office --no-renewal`),
 // request is what the flags change. Of the resources it has those that were told.
 func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, error) {
 	if f.renewal && f.noRenewal {
-		return nil, usageError("--renewal and --no-renewal contradict each other")
+		return nil, exit.Usagef("--renewal and --no-renewal contradict each other")
 	}
 	peering := &ententev1.Peering{
 		Name: peeringName(name), Resources: f.resources.Proto(), Duration: f.duration.Proto(), PriceCeiling: f.priceCeiling.Amount, NoRenewal: f.noRenewal,
@@ -84,7 +85,7 @@ func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, erro
 		}
 	}
 	if len(paths) == 0 {
-		return nil, usageError("nothing changes: give --resources, --duration, --price-ceiling, --renewal or --no-renewal")
+		return nil, exit.Usagef("nothing changes: give --resources, --duration, --price-ceiling, --renewal or --no-renewal")
 	}
 	return &ententev1.UpdatePeeringRequest{
 		Peering: peering, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths}, ValidateOnly: f.dryRun,
@@ -166,7 +167,7 @@ func (r *run) revised(ctx context.Context, before *ententev1.Peering, signed *en
 		// The same word as before may be the one on what was asked before.
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
 		if format.Refused(accepted) && (isNew || r.progress.settles(&same)) {
-			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
+			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
 				r.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), signed.GetRevision())}
 		}
 		var err error

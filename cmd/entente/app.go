@@ -13,9 +13,11 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // app is the command and what it touches of the world.
@@ -63,7 +65,7 @@ Tables are for people; -o json and -o yaml are for programs, and then nothing el
 is printed to standard output. Colours are shown on terminals only, and not if
 NO_COLOR is set.
 
-Exit codes:` + exitCodes(),
+Exit codes:` + exit.Help(),
 		Example: indent(`# Let this cluster use resources of another, with access to both
 entente peer --remote-kubeconfig provider.yaml
 
@@ -86,7 +88,7 @@ entente info`),
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.errOut)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError("%w; see `%s --help`", err, cmd.CommandPath())
+		return exit.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 	})
 	a.flags = genericclioptions.NewConfigFlags(true)
 	a.flags.AddFlags(cmd.PersistentFlags())
@@ -139,3 +141,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// problem is an error as people see it: what the agent said of it, and the reason
+// in brackets, for searching. Errors repeat what was given, so a token in a wrong place is
+// taken out here.
+func (a *app) problem(err error) string {
+	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + peering.WithoutTokens(err.Error())
+}
+
+// safe is a line about what a command does: it drives no terminal, and has no token that
+// somebody gave for a name.
+func safe(s string) string { return peering.WithoutTokens(printer.Clean(s)) }

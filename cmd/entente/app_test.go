@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -35,27 +36,27 @@ func TestErrorsSayWhatFailedWhereAndWhatToDo(t *testing.T) {
 func TestExitCodesAreOneTable(t *testing.T) {
 	root := testApp().root("entente")
 	seen := map[int]bool{}
-	for _, e := range exits() {
-		if seen[e.code] || e.means == "" || !strings.Contains(root.Long, fmt.Sprintf("\n  %-5d%s", e.code, e.means)) {
-			t.Errorf("exit code %d", e.code)
+	for _, e := range exit.Codes() {
+		if seen[e.Code] || e.Means == "" || !strings.Contains(root.Long, fmt.Sprintf("\n  %-5d%s", e.Code, e.Means)) {
+			t.Errorf("exit code %d", e.Code)
 		}
-		seen[e.code] = true
+		seen[e.Code] = true
 	}
 	for _, tc := range []struct {
 		err         error
 		interrupted bool
 		want        int
 	}{
-		{nil, false, exitOK},
-		{errors.New("x"), false, exitError},
-		{errors.New("x"), true, exitInterrupted},
-		{usageError("x"), true, exitUsage},
-		{fmt.Errorf("x: %w", usageError("y")), false, exitUsage},
-		{failure(peering.ReasonPolicyRefused, "no"), false, exitRefused},
-		{&callError{err: failure(peering.ReasonPriceAboveCeiling, "no")}, false, exitRefused},
-		{&callError{err: failure(peering.ReasonPeerUnknown, "no")}, false, exitError},
+		{nil, false, exit.OK},
+		{errors.New("x"), false, exit.Failed},
+		{errors.New("x"), true, exit.Interrupted},
+		{exit.Usagef("x"), true, exit.Usage},
+		{fmt.Errorf("x: %w", exit.Usagef("y")), false, exit.Usage},
+		{failure(peering.ReasonPolicyRefused, "no"), false, exit.Refused},
+		{&exit.CallError{Err: failure(peering.ReasonPriceAboveCeiling, "no")}, false, exit.Refused},
+		{&exit.CallError{Err: failure(peering.ReasonPeerUnknown, "no")}, false, exit.Failed},
 	} {
-		if got := exitCode(tc.err, tc.interrupted); got != tc.want || !seen[got] {
+		if got := exit.CodeOf(tc.err, tc.interrupted); got != tc.want || !seen[got] {
 			t.Errorf("%v is exit code %d, want %d", tc.err, got, tc.want)
 		}
 	}
@@ -74,7 +75,7 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 	found := 0
 	for _, m := range reasons.FindAllStringSubmatch(string(proto), -1) {
 		found++
-		if r := m[1]; hintFor(client.Reason(r)) == "" && !without[r] {
+		if r := m[1]; exit.HintFor(client.Reason(r)) == "" && !without[r] {
 			t.Errorf("no hint says what to do about %s", r)
 		}
 	}
@@ -82,11 +83,11 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 		t.Errorf("only %d reasons were found: the test proves nothing", found)
 	}
 	seen := map[client.Reason]bool{}
-	for _, h := range hints() {
-		if seen[h.reason] || h.next == "" {
-			t.Errorf("hint for %s is there twice, or empty", h.reason)
+	for _, h := range exit.Hints() {
+		if seen[h.Reason] || h.Next == "" {
+			t.Errorf("hint for %s is there twice, or empty", h.Reason)
 		}
-		seen[h.reason] = true
+		seen[h.Reason] = true
 	}
 }
 
@@ -139,11 +140,11 @@ func TestTheShellOffersNames(t *testing.T) {
 		[]string{"__complete", "token", "list", ""}, []string{"__complete", "con"},
 	)
 	w.consumer.err = &peering.Error{Reason: peering.ReasonKubernetes, Message: "no API server"}
-	if _, _, code := w.run(t, "", "__complete", "info", "peer", ""); code != exitOK {
+	if _, _, code := w.run(t, "", "__complete", "info", "peer", ""); code != exit.OK {
 		t.Errorf("without a cluster: exit %d", code)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if out, errOut, code := w.run(t, "", "completion", shell); code != exitOK || len(out) < 1000 {
+		if out, errOut, code := w.run(t, "", "completion", shell); code != exit.OK || len(out) < 1000 {
 			t.Errorf("completion %s: exit %d, %d bytes, %s", shell, code, len(out), errOut)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -35,7 +36,7 @@ entente approve request office/5f1d…`),
 		PreRunE: func(*cobra.Command, []string) error {
 			codeSeen = strings.TrimSpace(codeSeen)
 			if codeSeen != "" && !regexp.MustCompile(`^[0-9]{3} ?[0-9]{3}$`).MatchString(codeSeen) {
-				return usageError("--code %q: want six digits", codeSeen)
+				return exit.Usagef("--code %q: want six digits", codeSeen)
 			}
 			return nil
 		},
@@ -77,7 +78,7 @@ func (r *run) compare(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	if !r.interactive {
-		return "", usageError("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", format.ShortName(peer))
+		return "", exit.Usagef("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", format.ShortName(peer))
 	}
 	return peer.GetCode(), r.confirm(false, "The code for "+format.ShortName(peer)+" is "+format.Code(peer)+" here. Does the other side see the same?")
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -47,7 +48,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 	}
 	admin, err := client.DialAdmin(ctx, client.AdminConfig{REST: config, Namespace: t.namespace})
 	if client.ReasonOf(err) == "CALLER_NOT_ALLOWED" {
-		return nil, &callError{cluster: t.label, doing: "reach the agent", err: err}
+		return nil, &exit.CallError{Cluster: t.label, Doing: "reach the agent", Err: err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("(%s) %w\n  next: see whether kubectl works with the same kubeconfig: kubectl -n %s get pods", t.label, err, t.namespace)
@@ -97,7 +98,7 @@ func (c *cluster) call(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &callError{cluster: c.label, doing: doing, err: err}
+	return &exit.CallError{Cluster: c.label, Doing: doing, Err: err}
 }
 
 // hangUp ends the connection.

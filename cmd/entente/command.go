@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
@@ -66,7 +67,7 @@ func (a *app) positional(cmd *cobra.Command) {
 			err = fmt.Errorf("want %s: %w", use, err)
 		}
 		if err != nil {
-			return usageError("%w; see `%s --help`", err, cmd.CommandPath())
+			return exit.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 		}
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/evidence"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/peering"
 )
@@ -24,7 +25,7 @@ func TestContractsAreListedShownAndTerminated(t *testing.T) {
 		w := peered()
 		_, errOut, code := w.run(t, answer, "contract", "terminate", "7f3c9a", "--now")
 		ended := strings.Contains(strings.Join(w.consumer.requests, " "), "TerminateContract")
-		if (code == exitOK) != want || ended != want || !strings.Contains(errOut, "3 pods by contract 7f3c9a will be killed.") {
+		if (code == exit.OK) != want || ended != want || !strings.Contains(errOut, "3 pods by contract 7f3c9a will be killed.") {
 			t.Errorf("answer %q: exit %d, ended %v\n%s", answer, code, ended, errOut)
 		}
 	}
@@ -34,14 +35,14 @@ func TestVerifyAcceptsTheOutputOfShow(t *testing.T) {
 	for _, form := range []string{"json", "yaml", "dsse"} {
 		w := peered()
 		out, errOut, code := w.run(t, "", "contract", "show", "7f3c9a", "-o", form)
-		if code != exitOK {
+		if code != exit.OK {
 			t.Fatalf("show: exit %d: %s", code, errOut)
 		}
 		if form == printer.FormDSSE && out != string(evidenceFile("contract-2.json"))+"\n" {
 			t.Errorf("the envelope was changed:\n%s", out)
 		}
 		verified, errOut, code := w.run(t, out, "contract", "verify", "-", "--consumer", evidenceID("consumer"), "--provider", evidenceID("provider"))
-		if code != exitOK || !strings.Contains(verified, evidenceID("consumer")) || !strings.Contains(verified, "Revision          2") {
+		if code != exit.OK || !strings.Contains(verified, evidenceID("consumer")) || !strings.Contains(verified, "Revision          2") {
 			t.Errorf("verify what show -o %s printed: exit %d\n%s%s", form, code, verified, errOut)
 		}
 	}
@@ -59,7 +60,7 @@ func TestVerifyReadsEveryFormOfAContract(t *testing.T) {
 		"an array":                   "[" + statement + "," + envelope + "]",
 		"an answer of the API":       `{"contract":{"envelope":` + quote(envelope) + `}}`,
 	} {
-		if out, errOut, code := newWorld().run(t, text, "contract", "verify", "-"); code != exitOK || !strings.Contains(out, "signed") {
+		if out, errOut, code := newWorld().run(t, text, "contract", "verify", "-"); code != exit.OK || !strings.Contains(out, "signed") {
 			t.Errorf("%s: exit %d: %s", name, code, errOut)
 		} else if strings.Contains(text, statement) && !strings.Contains(out, "STATEMENT") {
 			t.Errorf("%s: the statement was lost\n%s", name, out)
@@ -125,7 +126,7 @@ func TestVerifyRefuses(t *testing.T) {
 			text.WriteString(m.raw(e) + "\n")
 		}
 		out, errOut, code := newWorld().run(t, text.String(), append([]string{"contract", "verify", "-"}, tc.args...)...)
-		if code != exitError || !strings.Contains(errOut, tc.says) || out != "" {
+		if code != exit.Failed || !strings.Contains(errOut, tc.says) || out != "" {
 			t.Errorf("%s: exit %d, printed %q %q", name, code, out, errOut)
 		}
 	}
@@ -147,7 +148,7 @@ func withAmount(m *maker, s peering.Statement) peering.Statement {
 func TestVerifyRefusesGarbage(t *testing.T) {
 	nested := strings.Repeat("[", 50) + strings.Repeat("]", 50)
 	for _, garbage := range []string{"", "hello", "kind: Contract", "{}", "\x00", "[]", "null", nested, "{\"items\":[]}", "a: [", "---\n---\n", "{\"envelope\":\"x\"}", "{\"contract\":null}"} {
-		if _, errOut, code := newWorld().run(t, garbage+"\n", "contract", "verify", "-"); code != exitError {
+		if _, errOut, code := newWorld().run(t, garbage+"\n", "contract", "verify", "-"); code != exit.Failed {
 			t.Errorf("%q: exit %d %s", garbage, code, errOut)
 		}
 	}
@@ -155,11 +156,11 @@ func TestVerifyRefusesGarbage(t *testing.T) {
 	if err := os.WriteFile(large, bytes.Repeat([]byte("a"), evidence.MaxFile+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, errOut, code := newWorld().run(t, "", "contract", "verify", large); code != exitError || !strings.Contains(errOut, "more than") {
+	if _, errOut, code := newWorld().run(t, "", "contract", "verify", large); code != exit.Failed || !strings.Contains(errOut, "more than") {
 		t.Errorf("a large file: exit %d %s", code, errOut)
 	}
 	many := "[" + strings.TrimSuffix(strings.Repeat(string(evidenceFile("statement-1.json"))+",", evidence.MaxEnvelopes+1), ",") + "]"
-	if _, errOut, code := newWorld().run(t, many, "contract", "verify", "-"); code != exitError || !strings.Contains(errOut, "more than") {
+	if _, errOut, code := newWorld().run(t, many, "contract", "verify", "-"); code != exit.Failed || !strings.Contains(errOut, "more than") {
 		t.Errorf("many envelopes: exit %d %s", code, errOut)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -31,7 +32,7 @@ different things. NAME is the peer's if there is none.`,
 entente peerings gpus`),
 		PreRunE: func(cmd *cobra.Command, argv []string) error {
 			if (peer != "") == whom.given() {
-				return usageError("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())
+				return exit.Usagef("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())
 			}
 			req = ask.request()
 			req.Peer, req.PeerSelector = peerName(cmp.Or(peer, format.AnyPeer)), whom.selector

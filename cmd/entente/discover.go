@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/discovery/dnssd"
@@ -96,11 +97,11 @@ entente discover --watch`),
 // check reads the domains; given says that the flag is there.
 func (s *sources) check(given bool) error {
 	if given && len(s.domains) == 0 {
-		return usageError("--domain: want a DNS name")
+		return exit.Usagef("--domain: want a DNS name")
 	}
 	for i, d := range s.domains {
 		if err := dnssd.CheckDomain(d); err != nil {
-			return usageError("--domain: %w", err)
+			return exit.Usagef("--domain: %w", err)
 		}
 		s.domains[i] = bareDomain(d)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -147,5 +148,5 @@ func (r *run) noneFound(ctx context.Context, from *sources) error {
 	if err := printList[*ententev1.Peer](r, nil, from.nothing(b), "Join a cluster that you know of:\n  entente join HOST:PORT", nil); err != nil {
 		return err
 	}
-	return unhealthy(wrong)
+	return exit.Problems(wrong)
 }

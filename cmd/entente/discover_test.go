@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -88,7 +89,7 @@ func TestDiscoverRefusesWhatIsNoDomain(t *testing.T) {
 	for _, domain := range []string{"bad domain!", "", "example..com", "192.0.2.1:53", "good.example,"} {
 		w := discovered()
 		out, errOut, code := w.run(t, "", "discover", "--domain", domain)
-		if code != exitUsage || out != "" || !strings.Contains(errOut, "--domain") {
+		if code != exit.Usage || out != "" || !strings.Contains(errOut, "--domain") {
 			t.Errorf("%q: exit %d\n%s%s", domain, code, out, errOut)
 		}
 		sent(t, w.consumer)

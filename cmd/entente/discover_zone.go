@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -59,7 +60,7 @@ func (r *run) printZone(ctx context.Context, domain, instance string, given []ne
 	}
 	records, err := dnssd.Records(s, domain, ttl)
 	if err != nil {
-		return usageError("these records cannot be made: %w", err)
+		return exit.Usagef("these records cannot be made: %w", err)
 	}
 	if r.output.Structured() {
 		var list []any
@@ -84,7 +85,7 @@ func parseAddresses(texts []string) ([]netip.Addr, error) {
 	for _, text := range texts {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, usageError("--address %q: want an IP address", text)
+			return nil, exit.Usagef("--address %q: want an IP address", text)
 		}
 		out = append(out, addr)
 	}
@@ -110,7 +111,7 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 	case s.Port == 0:
 		return s, fmt.Errorf("this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached")
 	case len(s.Addresses) == 0:
-		return s, usageError("none of this cluster's endpoints (%s) is an address that others may dial: give one with --address", strings.Join(info.GetEndpoints(), ", "))
+		return s, exit.Usagef("none of this cluster's endpoints (%s) is an address that others may dial: give one with --address", strings.Join(info.GetEndpoints(), ", "))
 	}
 	return s, nil
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 )
 
 // TestDocsMatchTheCommands holds docs/cli.md to what --help says.
@@ -38,8 +40,8 @@ This page is made from the commands themselves by ` + "`go test ./cmd/entente -u
 | code | means |
 | --- | --- |
 `)
-	for _, e := range exits() {
-		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.means)
+	for _, e := range exit.Codes() {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Means)
 	}
 	b.WriteString(`
 ## Reasons, and what to do next
@@ -49,8 +51,8 @@ Errors of the agent end in a reason in brackets, which never changes its meaning
 | reason | next |
 | --- | --- |
 `)
-	for _, h := range hints() {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", h.reason, strings.ReplaceAll(h.next, "|", `\|`))
+	for _, h := range exit.Hints() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", h.Reason, strings.ReplaceAll(h.Next, "|", `\|`))
 	}
 	b.WriteString("\n## Commands\n\n")
 	each(root, func(cmd *cobra.Command) {
@@ -85,8 +87,8 @@ func TestCommandsAndFlagsInDocsExist(t *testing.T) {
 			texts[page] = string(text)
 		}
 	}
-	for _, h := range hints() {
-		texts["what to do after "+string(h.reason)] = "`" + h.next + "`"
+	for _, h := range exit.Hints() {
+		texts["what to do after "+string(h.Reason)] = "`" + h.Next + "`"
 	}
 	calls := 0
 	for where, text := range texts {

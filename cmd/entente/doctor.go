@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
@@ -38,7 +39,7 @@ entente doctor --get findings[*].reason`),
 		area := ""
 		if len(r.argv) == 1 {
 			if area = r.argv[0]; area != doctor.AreaNetwork && area != doctor.AreaPeers {
-				return usageError("there is no area %q: it is %s or %s; see `%s --help`", area, doctor.AreaNetwork, doctor.AreaPeers, r.path)
+				return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, doctor.AreaNetwork, doctor.AreaPeers, r.path)
 			}
 		}
 		is, err := a.reported(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
@@ -88,7 +89,7 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 	if !wrong {
 		return nil
 	}
-	return &codeError{exitUnhealthy, fmt.Errorf("unhealthy: docs/troubleshooting.md explains each reason")}
+	return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("unhealthy: docs/troubleshooting.md explains each reason")}
 }
 
 // plainValue is a value as maps and slices.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 )
 
 // checkedNode is what a node reports that checked itself a minute ago.
@@ -77,7 +78,7 @@ func TestDoctorListsWaysAndPeersThatDoNotWork(t *testing.T) {
 func TestDoctorFailsWithoutTheAPIServer(t *testing.T) {
 	w := newWorld()
 	w.unreadable = errors.New("no API server")
-	if _, errOut, code := w.run(t, "", "doctor"); code != exitError || !strings.Contains(errOut, "no API server") {
+	if _, errOut, code := w.run(t, "", "doctor"); code != exit.Failed || !strings.Contains(errOut, "no API server") {
 		t.Errorf("exit %d: %s", code, errOut)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -397,7 +398,7 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 	if err != nil {
 		fmt.Fprintln(&stderr, a.problem(err))
 	}
-	return stdout.String(), stderr.String(), exitCode(err, false)
+	return stdout.String(), stderr.String(), exit.CodeOf(err, false)
 }
 
 func (w *world) connect(t *testing.T, target target) (*cluster, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -49,7 +50,7 @@ entente info peer office`),
 		} else {
 			a.printInfo(info, peers)
 		}
-		return unhealthy(wrong)
+		return exit.Problems(wrong)
 	}, printer.FormTable)
 	cmd.AddCommand(a.infoPeerCommand())
 	return cmd

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -81,20 +82,20 @@ func (a *app) readInvitation(arg string) (invitation, error) {
 	if arg == "-" {
 		line, err := bufio.NewReader(io.LimitReader(a.in, maxTokenLine)).ReadString('\n')
 		if err != nil && line == "" {
-			return invitation{}, usageError("no token on standard input")
+			return invitation{}, exit.Usagef("no token on standard input")
 		}
 		arg = line
 	}
 	arg = strings.TrimSpace(arg)
 	if arg == "" {
-		return invitation{}, usageError("the token is empty")
+		return invitation{}, exit.Usagef("the token is empty")
 	}
 	if id, endpoint, ok := strings.Cut(arg, "@"); ok {
 		if _, err := peering.ParseClusterID(id); err != nil {
-			return invitation{}, usageError("what is before the @ has to be a cluster ID: %w", err)
+			return invitation{}, exit.Usagef("what is before the @ has to be a cluster ID: %w", err)
 		}
 		if err := peering.CheckEndpoint(endpoint); err != nil {
-			return invitation{}, usageError("what is behind the @ has to be HOST:PORT: %w", err)
+			return invitation{}, exit.Usagef("what is behind the @ has to be HOST:PORT: %w", err)
 		}
 		return invitation{id: id, endpoint: endpoint}, nil
 	}
@@ -141,7 +142,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 			here = "this cluster knows the other one, " + format.ShortName(peer) + ", and does not trust it; that one may trust this one already"
 		}
 	}
-	return &codeError{exitInterrupted, fmt.Errorf(`(%s) interrupted while joining: %s
+	return &exit.Error{Code: exit.Interrupted, Err: fmt.Errorf(`(%s) interrupted while joining: %s
   next: to finish, run the same command again; to undo, on each side where `+"`entente info`"+` lists the other: entente unpeer PEER --forget`, c.label, printer.Clean(here))}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 )
 
 const someID = "k2a7k2a7k2a7k2a7k2a7k2a7k2a7k2a7"
@@ -40,7 +42,7 @@ func TestJoinReadsATokenFromAPipe(t *testing.T) {
 	if got := w.consumer.requests[0]; got != "JoinPeer ent1.piped.token" {
 		t.Errorf("sent %q", got)
 	}
-	if _, _, code := w.run(t, "\n", "join", "-"); code != exitUsage {
+	if _, _, code := w.run(t, "\n", "join", "-"); code != exit.Usage {
 		t.Errorf("an empty line: exit %d", code)
 	}
 }
@@ -50,7 +52,7 @@ func TestJoinNeverRepeatsAToken(t *testing.T) {
 		w := newWorld()
 		w.hidden = true
 		out, errOut, code := w.run(t, "", "join", token)
-		if code != exitError || strings.Contains(out+errOut, "s3") {
+		if code != exit.Failed || strings.Contains(out+errOut, "s3") {
 			t.Errorf("%s: exit %d\n%s%s", token, code, out, errOut)
 		}
 	}
@@ -88,7 +90,7 @@ func TestApproveComparesCodes(t *testing.T) {
 		w := newWorld()
 		w.introduced = true
 		_, errOut, code := w.run(t, answer, "approve", "provider")
-		if (code == exitOK) != want || (w.decision == "Approved") != want || !strings.Contains(errOut, "The code for provider is 042 917 here.") {
+		if (code == exit.OK) != want || (w.decision == "Approved") != want || !strings.Contains(errOut, "The code for provider is 042 917 here.") {
 			t.Errorf("answer %q: exit %d, %s\n%s", answer, code, w.decision, errOut)
 		}
 	}
@@ -100,13 +102,13 @@ func TestDenyNamesThePodsThatEnd(t *testing.T) {
 	for answer, want := range map[string]bool{"y\n": true, "n\n": false} {
 		w := peered()
 		_, errOut, code := w.run(t, answer, "deny", "provider")
-		if (code == exitOK) != want || (w.decision == "Denied") != want || !strings.Contains(errOut, "The contracts with provider end at once, and 3 pods by them will be killed.") {
+		if (code == exit.OK) != want || (w.decision == "Denied") != want || !strings.Contains(errOut, "The contracts with provider end at once, and 3 pods by them will be killed.") {
 			t.Errorf("answer %q: exit %d, %s\n%s", answer, code, w.decision, errOut)
 		}
 	}
 	w = newWorld()
 	w.introduced = true
-	if _, errOut, code := w.run(t, "n\n", "deny", "provider"); code != exitOK {
+	if _, errOut, code := w.run(t, "n\n", "deny", "provider"); code != exit.OK {
 		t.Errorf("where nothing dies nobody is asked: exit %d %s", code, errOut)
 	}
 }
@@ -137,7 +139,7 @@ func TestInterruptedJoinShowsItsStateAndHowToFinish(t *testing.T) {
 			w := newWorld()
 			w.interruptJoin = true
 			out, errOut, code := w.run(t, "", "join", tc.arg)
-			if code != exitInterrupted || out != "" || !strings.Contains(errOut, "interrupted while joining: "+tc.want) || strings.Contains(errOut, "context canceled") {
+			if code != exit.Interrupted || out != "" || !strings.Contains(errOut, "interrupted while joining: "+tc.want) || strings.Contains(errOut, "context canceled") {
 				t.Errorf("exit %d: %s%s", code, out, errOut)
 			}
 			for _, next := range []string{"run the same command again", "entente unpeer PEER --forget"} {

@@ -10,6 +10,4 @@ const (
 	maxNamespaces = 500
 	// infoDomains is how many domains `entente info` has a line for.
 	infoDomains = 8
-	// maxNearNames is how many names an error suggests.
-	maxNearNames = 3
 )

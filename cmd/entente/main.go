@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 )
 
 func main() {
@@ -49,5 +50,5 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, a.problem(err))
 	}
-	os.Exit(exitCode(err, interrupted))
+	os.Exit(exit.CodeOf(err, interrupted))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -154,7 +155,7 @@ func (r *run) printPlans(plans []*ententev1.NetworkPlan) error {
 		}
 	}
 	if slices.ContainsFunc(plans, func(p *ententev1.NetworkPlan) bool { return len(p.GetRefused()) > 0 }) {
-		return &codeError{exitUnhealthy, errors.New("it cannot work as planned")}
+		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("it cannot work as planned")}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -250,7 +251,7 @@ func (c *connecting) gone(ctx context.Context) error {
 		return err
 	}
 	if peer != nil && format.ConditionOf(peer, "Network").GetReason() != "NotWanted" && len(theirs) > 0 {
-		return &codeError{exitUnhealthy, errors.New("the tunnel stays: " + c.local.peer + " asks for it by what this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
+		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("the tunnel stays: " + c.local.peer + " asks for it by what this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
 	}
 	c.done("There is no tunnel to %s", c.local.peer)
 	return nil

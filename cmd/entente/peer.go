@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -102,9 +103,9 @@ func (f *peerFlags) whomOf(r *run) (string, error) {
 	ways := count(len(r.argv) == 1, f.remote.given(), f.whom.given())
 	switch {
 	case ways == 0:
-		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", r.path)
+		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", r.path)
 	case ways > 1:
-		return "", usageError("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
+		return "", exit.Usagef("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
 	case f.whom.given():
 		return format.AnyPeer, nil
 	case len(r.argv) == 1:
@@ -154,18 +155,18 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 
 // stands adds to a wait that ended too early what stands, and how to end it.
 func (p *peeringRun) stands(err error) error {
-	var coded *codeError
-	if !errors.As(err, &coded) || coded.code != exitTimeout && coded.code != exitInterrupted {
+	var coded *exit.Error
+	if !errors.As(err, &coded) || coded.Code != exit.Timeout && coded.Code != exit.Interrupted {
 		return err
 	}
-	return &codeError{coded.code, fmt.Errorf("%w\n  PeeringRequest %s stays, and the agents go on with it; to end it: entente unpeer --peering %s", err, p.request, p.request)}
+	return &exit.Error{Code: coded.Code, Err: fmt.Errorf("%w\n  PeeringRequest %s stays, and the agents go on with it; to end it: entente unpeer --peering %s", err, p.request, p.request)}
 }
 
 // await waits until what was asked for can be used.
 func (p *peeringRun) await(ctx context.Context) error {
 	local := &p.local
 	if local.peer != format.AnyPeer {
-		if err := p.progress.await(ctx, *local, hintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
+		if err := p.progress.await(ctx, *local, exit.HintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
 			return err
 		}
 		if err := p.progress.await(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -130,7 +131,7 @@ func TestPeerAsksNobodyWhoIsNotTrusted(t *testing.T) {
 func TestPeerWaitsForTrustThatIsOnItsWay(t *testing.T) {
 	w := newWorld()
 	w.joined, w.trustedAt = true, 3
-	if out, errOut, code := w.run(t, "", "peer", "provider"); code != exitOK || !strings.Contains(out, "is Ready") {
+	if out, errOut, code := w.run(t, "", "peer", "provider"); code != exit.OK || !strings.Contains(out, "is Ready") {
 		t.Errorf("joined just now: exit %d\n%s%s", code, out, errOut)
 	}
 	// What this side approved is asked, and without the other side's approval no address helps.
@@ -149,7 +150,7 @@ func TestPeerWaitsWhileTheAgentIsAway(t *testing.T) {
 	w := newWorld()
 	w.away = map[int]bool{3: true, 4: true, 7: true}
 	out, errOut, code := w.run(t, "", "peer", "--remote-context", "provider")
-	if code != exitOK || !strings.Contains(out, "is Ready") || !strings.Contains(errOut, "for the agent to answer (no leader)") {
+	if code != exit.OK || !strings.Contains(out, "is Ready") || !strings.Contains(errOut, "for the agent to answer (no leader)") {
 		t.Errorf("exit %d\n%s%s", code, out, errOut)
 	}
 }
@@ -158,7 +159,7 @@ func TestPeerFailsAtOnceWhereItCannotAsk(t *testing.T) {
 	w := newWorld()
 	w.consumer.err = &peering.Error{Reason: peering.ReasonKubernetes, Message: "no API server"}
 	_, errOut, code := w.run(t, "", "peer", "provider")
-	if code != exitError || !strings.Contains(errOut, "KUBERNETES_UNAVAILABLE") {
+	if code != exit.Failed || !strings.Contains(errOut, "KUBERNETES_UNAVAILABLE") {
 		t.Errorf("got %d %s", code, errOut)
 	}
 }
@@ -179,7 +180,7 @@ func TestPeerCanBeInterrupted(t *testing.T) {
 	w := newWorld()
 	w.joined, w.stuck, w.interrupt = true, "Contract", true
 	_, errOut, code := w.run(t, "", "peer", "provider")
-	if code != exitInterrupted || !strings.Contains(errOut, "the clusters continue what was begun") {
+	if code != exit.Interrupted || !strings.Contains(errOut, "the clusters continue what was begun") {
 		t.Errorf("exit %d: %s", code, errOut)
 	}
 }

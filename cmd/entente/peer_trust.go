@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -17,7 +18,7 @@ import (
 func (p *peeringRun) mayAsk(ctx context.Context) error {
 	local := p.local
 	var since time.Time
-	return p.progress.poll(ctx, local.cluster, hintTrusted, func(ctx context.Context) (bool, string, error) {
+	return p.progress.poll(ctx, local.cluster, exit.HintTrusted, func(ctx context.Context) (bool, string, error) {
 		peer, err := local.find(ctx, local.peer)
 		trusted := format.ConditionOf(peer, "Trusted")
 		switch {
@@ -58,7 +59,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	local.peer = format.ShortName(joined)
 	p.done("The peer is called %s here", local.peer)
 	for _, s := range p.each() {
-		if err := p.progress.await(ctx, s, hintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
+		if err := p.progress.await(ctx, s, exit.HintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
 			return err
 		}
 		p.progress.done(s.label, "Trusts the other cluster")

@@ -8,13 +8,13 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 const (
-	hintTrusted   = "join the two: entente join, with a token of either side, or with HOST:PORT and approval by code on both sides; see `entente info peer`"
 	hintConnected = "one of the two clusters has to be reachable by the other: see the endpoints in `entente info peer`"
 	hintEnding    = "see what holds it: kubectl get peeringrequests,contracts -o yaml"
 	hintContract  = "see what became of the ask: entente peerings; at the provider: entente policy test, entente requests"
@@ -29,7 +29,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
 		if format.Refused(accepted) {
-			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
+			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
 				local.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), p.request, p.request)}
 		}
 		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + format.Why(accepted), nil

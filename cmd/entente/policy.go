@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -59,7 +60,7 @@ func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) 
 	}
 	switch {
 	case ad == nil:
-		return &codeError{exitRefused, fmt.Errorf("%s would get nothing: %s [%s]", peer,
+		return &exit.Error{Code: exit.Refused, Err: fmt.Errorf("%s would get nothing: %s [%s]", peer,
 			printer.Clean(cmp.Or(one.GetMessage(), "no PeeringPolicy says why")), cmp.Or(one.GetReason(), "POLICY_REFUSED"))}
 	case r.output.Structured():
 		return nil

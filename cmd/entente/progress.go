@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
@@ -132,9 +133,9 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 			if hint != "" {
 				msg += "\n  next: " + hint
 			}
-			return &codeError{exitTimeout, errors.New(msg)}
+			return &exit.Error{Code: exit.Timeout, Err: errors.New(msg)}
 		}
-		return &codeError{exitInterrupted, errors.New("interrupted; the clusters continue what was begun")}
+		return &exit.Error{Code: exit.Interrupted, Err: errors.New("interrupted; the clusters continue what was begun")}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -76,7 +77,7 @@ func TestInfoShowsTheCodeWhereApprovalWaits(t *testing.T) {
 		w := newWorld()
 		w.introduced, w.joined, w.decision = true, tt.joined, tt.decision
 		out, errOut, code := w.run(t, "", "info", "peer", "provider")
-		if code != exitOK || strings.Contains(out, "042 917") != (tt.want != "") || !strings.Contains(out, tt.want) {
+		if code != exit.OK || strings.Contains(out, "042 917") != (tt.want != "") || !strings.Contains(out, tt.want) {
 			t.Errorf("decision %q, joined %v: exit %d\n%s%s", tt.decision, tt.joined, code, out, errOut)
 		}
 	}
@@ -97,7 +98,7 @@ func TestWatchReconnects(t *testing.T) {
 func TestWatchEndsWhenInterrupted(t *testing.T) {
 	w := peered()
 	w.interrupt = true
-	if out, errOut, code := w.run(t, "", "watch", "events"); code != exitOK {
+	if out, errOut, code := w.run(t, "", "watch", "events"); code != exit.OK {
 		t.Errorf("exit %d\n%s%s", code, out, errOut)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
@@ -67,7 +68,7 @@ func requestName(s string) (string, error) {
 	peer, id, ok := strings.Cut(strings.TrimPrefix(s, "peers/"), "/")
 	id = strings.TrimPrefix(id, "requests/")
 	if !ok || peer == "" || id == "" || strings.Contains(id, "/") {
-		return "", usageError("request %q: want PEER/ID, as `entente requests` lists them", s)
+		return "", exit.Usagef("request %q: want PEER/ID, as `entente requests` lists them", s)
 	}
 	return "peers/" + peer + "/requests/" + id, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -105,7 +106,7 @@ func (r *run) meet(ctx context.Context, s *sides, f remoteFlags) error {
 	}
 	s.local.peer, s.remote.peer = met[1].GetClusterId(), met[0].GetClusterId()
 	if s.local.peer == s.remote.peer {
-		return usageError("both kubeconfigs lead to the same cluster, %s", s.local.peer)
+		return exit.Usagef("both kubeconfigs lead to the same cluster, %s", s.local.peer)
 	}
 	return nil
 }

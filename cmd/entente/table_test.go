@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
@@ -13,7 +14,7 @@ func TestTablesFitIn100Columns(t *testing.T) {
 	const longer = len("c-f871c9ccdafc7f5b5f56") - len("7f3c9a")
 	for _, argv := range [][]string{{"info"}, {"contract", "list"}, {"peerings"}, {"usage"}, {"policy", "test"}, {"token", "list"}, {"requests"}, {"offloadings"}} {
 		out, _, code := peered().run(t, "", argv...)
-		if code != exitOK || strings.Count(out, "\n") < 2 {
+		if code != exit.OK || strings.Count(out, "\n") < 2 {
 			t.Errorf("%q: exit %d\n%s", argv, code, out)
 		}
 		for line := range strings.Lines(out) {
@@ -31,7 +32,7 @@ func TestTablesFitIn100Columns(t *testing.T) {
 func TestEmptyListsAreReportedInAPipe(t *testing.T) {
 	for _, argv := range [][]string{{"contract", "list"}, {"peerings"}, {"usage"}, {"info", "peer"}, {"requests"}, {"offloadings"}} {
 		out, errOut, code := newWorld().run(t, "", argv...)
-		if out != "" || code != exitOK || strings.Count(errOut, "\n") != 1 {
+		if out != "" || code != exit.OK || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q; want one line on stderr", argv, code, out, errOut)
 		}
 	}

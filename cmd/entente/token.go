@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -39,7 +40,7 @@ entente token create
 TOKEN=$(entente token create --ttl 2m)`),
 		PreRunE: func(*cobra.Command, []string) error {
 			if ttl < time.Second || ttl > 15*time.Minute {
-				return usageError("--ttl %s: want from 1s to 15m", ttl)
+				return exit.Usagef("--ttl %s: want from 1s to 15m", ttl)
 			}
 			return nil
 		},

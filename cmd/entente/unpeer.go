@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -90,9 +91,9 @@ func (f *unpeerFlags) check(r *run) (string, error) {
 	ways := count(len(r.argv) == 1, f.remote.given(), f.peering != "")
 	switch {
 	case ways != 1:
-		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
+		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
 	case f.peering != "" && (f.now || f.forget):
-		return "", usageError("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
+		return "", exit.Usagef("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
 	case len(r.argv) == 1:
 		return r.argv[0], nil
 	}

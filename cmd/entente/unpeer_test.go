@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 )
 
 func TestUnpeerDrainsAndWaits(t *testing.T) {
@@ -50,7 +52,7 @@ func TestUnpeerNowAsksForConfirmation(t *testing.T) {
 		for answer, want := range map[string]bool{"y\n": true, "yes\n": true, "n\n": false, "\n": false, "x": false} {
 			w := peered()
 			out, _, code := w.run(t, answer, "unpeer", "provider", flag)
-			if (code == exitOK) != want || !strings.Contains(out, "3 pods by the contracts with provider will be killed") {
+			if (code == exit.OK) != want || !strings.Contains(out, "3 pods by the contracts with provider will be killed") {
 				t.Errorf("%s, answer %q: exit %d, printed %s", flag, answer, code, out)
 			}
 			if ended := strings.Contains(strings.Join(w.consumer.requests, " "), "EndPeering"); ended != want {

@@ -1,4 +1,4 @@
-package main
+package exit
 
 import (
 	"fmt"
@@ -6,35 +6,24 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
-	"github.com/entente-dev/entente/peering"
 )
 
-// problem is an error as people see it: what the agent said of it, and the reason
-// in brackets, for searching. Errors repeat what was given, so a token in a wrong place is
-// taken out here.
-func (a *app) problem(err error) string {
-	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + peering.WithoutTokens(err.Error())
+// CallError is a call to an agent that failed.
+type CallError struct {
+	// Cluster is local or remote, and Doing what was tried.
+	Cluster, Doing string
+	Err            error
+	// Near is the peers that may be meant by one that is not known.
+	Near []string
 }
 
-// safe is a line about what a command does: it drives no terminal, and has no token that
-// somebody gave for a name.
-func safe(s string) string { return peering.WithoutTokens(printer.Clean(s)) }
-
-// callError is a call to an agent that failed.
-type callError struct {
-	// cluster is local or remote, and doing what was tried.
-	cluster, doing string
-	err            error
-	// near is the peers that may be meant by one that is not known.
-	near []string
-}
-
-func (e *callError) Error() string {
-	reason := client.ReasonOf(e.err)
-	msg := fmt.Sprintf("(%s) %s: %s [%s]", e.cluster, e.doing, printer.Clean(client.Explain(e.err)), reason)
-	hint := hintFor(reason)
-	if len(e.near) > 0 {
-		hint = "did you mean " + strings.Join(e.near, " or ") + "? If not, " + hint
+// Error implements error.
+func (e *CallError) Error() string {
+	reason := client.ReasonOf(e.Err)
+	msg := fmt.Sprintf("(%s) %s: %s [%s]", e.Cluster, e.Doing, printer.Clean(client.Explain(e.Err)), reason)
+	hint := HintFor(reason)
+	if len(e.Near) > 0 {
+		hint = "did you mean " + strings.Join(e.Near, " or ") + "? If not, " + hint
 	}
 	if hint != "" {
 		msg += "\n  next: " + hint
@@ -42,28 +31,31 @@ func (e *callError) Error() string {
 	return msg
 }
 
-func (e *callError) Unwrap() error { return e.err }
+func (e *CallError) Unwrap() error { return e.Err }
 
-// hintFor is what to do about a reason; empty if its message says it all.
-func hintFor(r client.Reason) string {
-	for _, h := range hints() {
-		if h.reason == r {
-			return h.next
+// HintTrusted is what to do about a peer that is not trusted.
+const HintTrusted = "join the two: entente join, with a token of either side, or with HOST:PORT and approval by code on both sides; see `entente info peer`"
+
+// HintFor is what to do about a reason; empty if its message says it all.
+func HintFor(r client.Reason) string {
+	for _, h := range Hints() {
+		if h.Reason == r {
+			return h.Next
 		}
 	}
 	return ""
 }
 
-// hint is what to do about a reason.
-type hint struct {
-	reason client.Reason
-	next   string
+// Hint is what to do about a reason.
+type Hint struct {
+	Reason client.Reason
+	Next   string
 }
 
-// hints is what to do about errors whose message cannot say it. docs/cli.md has
+// Hints returns what to do about errors whose message cannot say it. docs/cli.md has
 // it as a table.
-func hints() []hint {
-	return []hint{
+func Hints() []Hint {
+	return []Hint{
 		{"CALLER_UNKNOWN", "check that this kubeconfig works with kubectl, and log in again if it uses a plugin"},
 		{"CALLER_NOT_ALLOWED", "have an administrator bind a role of Entente: ClusterRole entente-view to look, entente-admin to change, entente-offload for one namespace, and Role entente-cli in entente-system to reach the agent"},
 		{"UNAVAILABLE", "see whether the agent runs: kubectl -n entente-system get pods"},
@@ -80,7 +72,7 @@ func hints() []hint {
 		{"TOKEN_INVALID", "ask for a new one, which the other side makes with `entente token create`"},
 
 		{"PEER_UNKNOWN", "list the peers: entente info peer"},
-		{"PEER_NOT_TRUSTED", hintTrusted},
+		{"PEER_NOT_TRUSTED", HintTrusted},
 		{"PEER_UNREACHABLE", "one of the two clusters has to reach the other at its endpoints (entente info there says which): check address and firewall, or let the other side dial"},
 		{"PEER_IDENTITY_MISMATCH", "another cluster answers at that address: check both with the person who gave them to you"},
 		{"PEER_NAME_TAKEN", "choose another name for it here: --name"},

@@ -1,0 +1,99 @@
+package exit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/entente-dev/entente/client"
+)
+
+// Exit codes. They are part of the command's interface; Codes says what each one means.
+const (
+	OK          = 0
+	Failed      = 1
+	Usage       = 2
+	Unhealthy   = 3
+	Timeout     = 4
+	Refused     = 5
+	Interrupted = 130
+)
+
+// Code is an exit code and what it means.
+type Code struct {
+	Code  int
+	Means string
+}
+
+// Codes returns what --help and docs/cli.md say of the exit codes.
+func Codes() []Code {
+	return []Code{
+		{OK, "done"},
+		{Failed, "failed: the message says what, where and what to do next"},
+		{Usage, "wrong use: an argument or a flag that makes no sense"},
+		{Unhealthy, "something is not as it should be (info, doctor, discover, network plan, network disconnect)"},
+		{Timeout, "timed out: the message says what it was waiting for"},
+		{Refused, "refused by a policy, a price or an administrator"},
+		{Interrupted, "interrupted: the clusters continue what was begun"},
+	}
+}
+
+// Help lists the codes for --help.
+func Help() string {
+	var codes strings.Builder
+	for _, e := range Codes() {
+		fmt.Fprintf(&codes, "\n  %-5d%s", e.Code, e.Means)
+	}
+	return codes.String()
+}
+
+// Error is an error with an exit code.
+type Error struct {
+	Code int
+	Err  error
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Usagef returns an error of wrong use.
+func Usagef(format string, args ...any) error {
+	return &Error{Usage, fmt.Errorf(format, args...)}
+}
+
+// refusals is the reasons of a no that is somebody's decision, which waiting does
+// not change.
+func refusals() []client.Reason {
+	return []client.Reason{"POLICY_REFUSED", "POLICY_PENDING", "PRICE_ABOVE_CEILING", "CAPACITY_EXHAUSTED", "TRUST_DENIED", "TRUST_FORGOTTEN", "KUBERNETES_REFUSED"}
+}
+
+// CodeOf is what an error of a command means to the shell.
+func CodeOf(err error, interrupted bool) int {
+	var coded *Error
+	switch {
+	case err == nil:
+		return OK
+	case errors.As(err, &coded):
+		return coded.Code
+	case interrupted:
+		return Interrupted
+	case client.ReasonOf(err) == "DEADLINE_EXCEEDED":
+		return Timeout
+	case slices.Contains(refusals(), client.ReasonOf(err)):
+		return Refused
+	case strings.HasPrefix(err.Error(), "unknown command"):
+		return Usage
+	}
+	return Failed
+}
+
+// Problems returns the error of a cluster that has problems; nil if there are none.
+func Problems(problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return &Error{Unhealthy, fmt.Errorf("unhealthy\n  %s", strings.Join(problems, "\n  "))}
+}

@@ -1,0 +1,4 @@
+package exit
+
+// MaxNear is how many names an error suggests.
+const MaxNear = 3
