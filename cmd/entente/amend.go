@@ -159,14 +159,14 @@ func takesRevision(before, after *ententev1.Peering) bool {
 func (r *run) revised(ctx context.Context, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
 	var now *ententev1.Contract
 	var same time.Time
-	peering, err := r.progress.awaitPeering(ctx, r.cluster, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
+	peering, err := r.awaitPeering(ctx, r.cluster, format.Short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
 		if peering.GetContract() == "" {
 			return false, "a contract" + format.Why(peering.GetAccepted()), nil
 		}
 		accepted := peering.GetAccepted()
 		// The same word as before may be the one on what was asked before.
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
-		if format.Refused(accepted) && (isNew || r.progress.settles(&same)) {
+		if format.Refused(accepted) && (isNew || r.progress.Settles(&same)) {
 			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
 				r.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), signed.GetRevision())}
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -40,7 +42,7 @@ type app struct {
 	sleep             func(ctx context.Context, d time.Duration) error
 	// follow hears of changes at a cluster that is waited for; nil asks again and
 	// again.
-	follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *follower
+	follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *progress.Follower
 
 	flags     *genericclioptions.ConfigFlags
 	namespace string
@@ -142,13 +144,29 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// progress begins to tell of the steps of a command with that output. Where it is for a
+// program and nobody watches, nothing is told.
+func (a *app) progress(o *printer.Flags) *progress.Progress {
+	t := progress.Terminal{Steps: a.out, Waits: a.errOut, Redraw: a.redraw, Width: a.width, Now: a.now, Sleep: a.sleep, Follow: a.follow}
+	if o.Structured() {
+		t.Steps = a.errOut
+		if !a.watched {
+			t.Steps, t.Waits = io.Discard, io.Discard
+		}
+	}
+	return progress.New(t)
+}
+
+// next says what can be done next, where somebody reads it.
+func (a *app) next(format string, args ...any) {
+	if a.watched {
+		_, _ = fmt.Fprintf(a.errOut, format+"\n", args...)
+	}
+}
+
 // problem is an error as people see it: what the agent said of it, and the reason
 // in brackets, for searching. Errors repeat what was given, so a token in a wrong place is
 // taken out here.
 func (a *app) problem(err error) string {
 	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + peering.WithoutTokens(err.Error())
 }
-
-// safe is a line about what a command does: it drives no terminal, and has no token that
-// somebody gave for a name.
-func safe(s string) string { return peering.WithoutTokens(printer.Clean(s)) }

@@ -37,8 +37,6 @@ type cluster struct {
 	namespaces func(ctx context.Context) ([]string, error)
 	// browsed tells where the cluster looks for others. It may be nil.
 	browsed func(ctx context.Context) (*browsed, error)
-	// follower is there once something is waited for at the cluster.
-	follower *follower
 }
 
 func connectCluster(ctx context.Context, t target) (*cluster, error) {

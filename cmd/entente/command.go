@@ -10,13 +10,14 @@ import (
 
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 )
 
 // run is one run of a command at the cluster of the current kubeconfig.
 type run struct {
 	*app
 	*cluster
-	progress *progress
+	progress *progress.Progress
 	output   *printer.Flags
 	// path is how the command is called, and argv its arguments.
 	path string
@@ -101,8 +102,8 @@ func (a *app) group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Comma
 }
 
 // done tells of a step at the cluster, and note of what is no step.
-func (r *run) done(format string, args ...any) { r.progress.done(r.label, format, args...) }
-func (r *run) note(format string, args ...any) { r.progress.note(r.label, format, args...) }
+func (r *run) done(format string, args ...any) { r.progress.Done(r.label, format, args...) }
+func (r *run) note(format string, args ...any) { r.progress.Note(r.label, format, args...) }
 
 // write prints a message, and writeValue what encoding/json reads.
 func (r *run) write(m proto.Message) error { return r.output.Write(r.out, m) }

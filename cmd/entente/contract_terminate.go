@@ -63,7 +63,7 @@ func (r *run) confirmEnd(ctx context.Context, yes bool) error {
 // ended waits until a contract that was ended drains, or is closed.
 func (r *run) ended(ctx context.Context, k *ententev1.Contract, now bool) (*ententev1.Contract, error) {
 	id := k.GetContractId()
-	err := r.progress.poll(ctx, r.cluster, "see the Contract's conditions: kubectl get contracts -o yaml", func(ctx context.Context) (bool, string, error) {
+	err := r.poll(ctx, r.cluster, "see the Contract's conditions: kubectl get contracts -o yaml", func(ctx context.Context) (bool, string, error) {
 		// Ending it is a change of its resource, which the agent then acts upon.
 		next, err := r.contract(ctx, id)
 		if err != nil {

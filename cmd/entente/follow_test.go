@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -15,14 +16,14 @@ func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	a := &app{out: t.Output(), errOut: t.Output(), now: time.Now, sleep: sleep, follow: follow}
+	a := &app{out: t.Output(), errOut: t.Output(), now: time.Now, sleep: sleep, follow: progress.Follow}
 	c, err := w.connect(t, target{label: "local"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.hangUp()
 	start := time.Now()
-	if err := a.progress(&printer.Flags{}).poll(ctx, c, "", func(context.Context) (bool, string, error) {
+	if err := a.progress(&printer.Flags{}).Poll(ctx, c.label, c.admin, "", func(context.Context) (bool, string, error) {
 		asked++
 		return check(asked), "something", nil
 	}); err != nil {
@@ -42,7 +43,7 @@ func TestWaitPollsAfterAChange(t *testing.T) {
 		}
 		return asked == 4
 	})
-	if took < 3*pollPause {
+	if took < 3*progress.PollPause {
 		t.Errorf("asked %d times within %s", asked, took)
 	}
 	if w.count("WatchPeers") != 1 || w.count("WatchEvents") != 1 {
@@ -54,7 +55,7 @@ func TestWaitPollsSeldomWhileItWatches(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
 	// What no watch tells of is asked for all the same, and not often.
-	if asked, took := waits(t, w, func(asked int) bool { return asked == 3 }); took < pollFollowed {
+	if asked, took := waits(t, w, func(asked int) bool { return asked == 3 }); took < progress.PollFollowed {
 		t.Errorf("asked %d times within %s", asked, took)
 	}
 }
@@ -64,7 +65,7 @@ func TestWaitPollsWithoutTheRightToWatch(t *testing.T) {
 	w.consumer.live = make(chan struct{})
 	w.consumer.err = &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "may not list foreignclusters"}
 	asked, took := waits(t, w, func(asked int) bool { return asked == 4 })
-	if took < 3*pollEvery || took > 20*pollFollowed {
+	if took < 3*progress.PollEvery || took > 20*progress.PollFollowed {
 		t.Errorf("asked %d times within %s", asked, took)
 	}
 	if w.count("WatchPeers") != 1 || w.count("WatchEvents") != 1 {

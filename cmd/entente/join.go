@@ -53,9 +53,9 @@ entente join k2a7…@office.example.com:7443`),
 			return err
 		},
 	}, func(ctx context.Context, r *run) error {
-		r.progress.wait(r.label, "the other cluster")
+		r.progress.Wait(r.label, "the other cluster")
 		peer, err := whom.join(ctx, r.cluster, name)
-		r.progress.clear()
+		r.progress.Clear()
 		if ctx.Err() != nil {
 			return whom.interrupted(ctx, r.cluster)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
+	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 )
 
 func main() {
@@ -40,7 +41,7 @@ func main() {
 		colourErr:   term.IsTerminal(errOut) && colour,
 		now:         time.Now,
 		sleep:       sleep,
-		follow:      follow,
+		follow:      progress.Follow,
 	}
 	cmd := a.root(filepath.Base(os.Args[0]))
 	cmd.SetArgs(os.Args[1:])

@@ -140,7 +140,7 @@ func (c *connecting) connect(ctx context.Context) error {
 
 // awaitTunnel waits until traffic passes.
 func (c *connecting) awaitTunnel(ctx context.Context) error {
-	if err := c.progress.await(ctx, c.local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
+	if err := c.awaitPeer(ctx, c.local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
 		return err
 	}
 	peering, err := c.contract(ctx)
@@ -238,10 +238,10 @@ func (c *connecting) amendNetwork(ctx context.Context, before *ententev1.Peering
 func (c *connecting) gone(ctx context.Context) error {
 	var theirs []*ententev1.Contract
 	var same time.Time
-	err := c.progress.await(ctx, c.local, "see each node's fabric: kubectl get fabricnodes,tunnels -o yaml", func(peer *ententev1.Peer) (bool, string, error) {
+	err := c.awaitPeer(ctx, c.local, "see each node's fabric: kubectl get fabricnodes,tunnels -o yaml", func(peer *ententev1.Peer) (bool, string, error) {
 		theirs = format.OpenContracts(peer, "Provider")
 		notWanted := format.ConditionOf(peer, "Network").GetReason() == "NotWanted"
-		return notWanted || len(theirs) > 0 && c.progress.settles(&same), "the tunnel to go" + format.Because(peer, "Network"), nil
+		return notWanted || len(theirs) > 0 && c.progress.Settles(&same), "the tunnel to go" + format.Because(peer, "Network"), nil
 	})
 	if err != nil {
 		return err

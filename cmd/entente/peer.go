@@ -166,10 +166,10 @@ func (p *peeringRun) stands(err error) error {
 func (p *peeringRun) await(ctx context.Context) error {
 	local := &p.local
 	if local.peer != format.AnyPeer {
-		if err := p.progress.await(ctx, *local, exit.HintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
+		if err := p.awaitPeer(ctx, *local, exit.HintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
 			return err
 		}
-		if err := p.progress.await(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
+		if err := p.awaitPeer(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
 			return err
 		}
 		p.done("Connected to the peer's agent")
@@ -255,7 +255,7 @@ func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringReq
 	local := p.local
 	var resp *ententev1.CreatePeeringResponse
 	var failed error
-	err := p.progress.poll(ctx, local.cluster, hintEnding, func(ctx context.Context) (bool, string, error) {
+	err := p.poll(ctx, local.cluster, hintEnding, func(ctx context.Context) (bool, string, error) {
 		resp, failed = local.admin.CreatePeering(ctx, req)
 		if client.ReasonOf(failed) == "PEERING_EXISTS" && client.Facts(failed)["ending"] != "" {
 			return false, "PeeringRequest " + client.Facts(failed)["peeringRequest"] + " to go, which is being taken down", nil

@@ -18,13 +18,13 @@ import (
 func (p *peeringRun) mayAsk(ctx context.Context) error {
 	local := p.local
 	var since time.Time
-	return p.progress.poll(ctx, local.cluster, exit.HintTrusted, func(ctx context.Context) (bool, string, error) {
+	return p.poll(ctx, local.cluster, exit.HintTrusted, func(ctx context.Context) (bool, string, error) {
 		peer, err := local.find(ctx, local.peer)
 		trusted := format.ConditionOf(peer, "Trusted")
 		switch {
 		case err != nil || trusted.GetStatus() != "False" || trusted.GetReason() == "Joining" || peer.GetDecision() == "Approved":
 			return true, "", nil //nolint:nilerr // as above
-		case !format.IsHint(peer) && !p.progress.settles(&since):
+		case !format.IsHint(peer) && !p.progress.Settles(&since):
 			// It may be the word of before a join.
 			return false, "trust between the two clusters" + format.Why(trusted), nil
 		}
@@ -59,10 +59,10 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	local.peer = format.ShortName(joined)
 	p.done("The peer is called %s here", local.peer)
 	for _, s := range p.each() {
-		if err := p.progress.await(ctx, s, exit.HintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
+		if err := p.awaitPeer(ctx, s, exit.HintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
 			return err
 		}
-		p.progress.done(s.label, "Trusts the other cluster")
+		p.progress.Done(s.label, "Trusts the other cluster")
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (p *peeringRun) join(ctx context.Context) (*ententev1.Peer, error) {
 		return joined, err
 	}
 	// One of the two has to be reachable, no matter which.
-	p.progress.note(remote.label, "cannot be dialled from here (%s); trying the other way round", reason)
+	p.progress.Note(remote.label, "cannot be dialled from here (%s); trying the other way round", reason)
 	if _, back := p.redeem(ctx, local.cluster, remote.cluster, ""); back != nil {
 		return nil, fmt.Errorf("neither cluster can dial the other:\n  %w\n  %w", err, back)
 	}
@@ -95,12 +95,12 @@ func (p *peeringRun) redeem(ctx context.Context, issuer, redeemer *cluster, name
 	if err != nil {
 		return nil, issuer.call("make a token", err)
 	}
-	p.progress.done(issuer.label, "Made a one-time token")
+	p.progress.Done(issuer.label, "Made a one-time token")
 	joined, err := redeemer.admin.JoinPeer(ctx, &ententev1.JoinPeerRequest{Token: token.GetToken(), Name: name})
 	if err != nil {
 		return nil, redeemer.call("join", err)
 	}
-	p.progress.done(redeemer.label, "Redeemed the token")
+	p.progress.Done(redeemer.label, "Redeemed the token")
 	return joined.GetPeer(), nil
 }
 

@@ -26,7 +26,7 @@ const (
 // the contract is in force there, too.
 func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	local := &p.local
-	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
+	peering, err := p.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
 		if format.Refused(accepted) {
 			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
@@ -51,7 +51,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	if remote == nil {
 		return peering, nil
 	}
-	err = p.progress.poll(ctx, remote.cluster, hintContract, func(ctx context.Context) (bool, string, error) {
+	err = p.poll(ctx, remote.cluster, hintContract, func(ctx context.Context) (bool, string, error) {
 		there, err := remote.contract(ctx, contract.GetContractId())
 		if client.ReasonOf(err) == "CONTRACT_UNKNOWN" {
 			return false, "the contract to be known", nil
@@ -61,14 +61,14 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.progress.done(remote.label, "Contract %s is in force", contract.GetContractId())
+	p.progress.Done(remote.label, "Contract %s is in force", contract.GetContractId())
 	return peering, nil
 }
 
 // awaitPeering waits until an ask is as it should be.
-func (p *progress) awaitPeering(ctx context.Context, c *cluster, name string, check func(*ententev1.Peering) (bool, string, error)) (*ententev1.Peering, error) {
+func (r *run) awaitPeering(ctx context.Context, c *cluster, name string, check func(*ententev1.Peering) (bool, string, error)) (*ententev1.Peering, error) {
 	var last *ententev1.Peering
-	err := p.poll(ctx, c, hintContract, func(ctx context.Context) (bool, string, error) {
+	err := r.poll(ctx, c, hintContract, func(ctx context.Context) (bool, string, error) {
 		resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
 		if err != nil {
 			return false, "", c.call("get peering "+name, err)
@@ -84,11 +84,11 @@ func (p *peeringRun) network(ctx context.Context) error {
 	for _, s := range p.each() {
 		var tunnel *ententev1.Tunnel
 		wanted, unwanted := true, time.Time{}
-		err := p.progress.await(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
+		err := p.awaitPeer(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
 			if format.ConditionOf(peer, "Network").GetReason() == v1alpha1.ReasonNoTunnelWanted {
 				// It may be the word of before the contract.
-				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.settles(&unwanted)
+				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.Settles(&unwanted)
 				return !wanted, "the tunnel to be made", nil
 			}
 			wanted, unwanted = true, time.Time{}
@@ -98,10 +98,10 @@ func (p *peeringRun) network(ctx context.Context) error {
 			return err
 		}
 		if !wanted {
-			p.progress.done(s.label, "No tunnel is wanted")
+			p.progress.Done(s.label, "No tunnel is wanted")
 			continue
 		}
-		p.progress.done(s.label, "Traffic passes through the tunnel%s", format.TunnelFacts(tunnel))
+		p.progress.Done(s.label, "Traffic passes through the tunnel%s", format.TunnelFacts(tunnel))
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (p *peeringRun) network(ctx context.Context) error {
 func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error {
 	local := p.local
 	var node string
-	err := p.progress.await(ctx, local, hintNode, func(peer *ententev1.Peer) (bool, string, error) {
+	err := p.awaitPeer(ctx, local, hintNode, func(peer *ententev1.Peer) (bool, string, error) {
 		for _, c := range format.OpenContracts(peer, "Consumer") {
 			if contractName(c.GetContractId()) == contractName(format.Short(peering.GetContract())) {
 				node = c.GetNode()

@@ -102,7 +102,7 @@ func (r *run) meet(ctx context.Context, s *sides, f remoteFlags) error {
 		if met[i], err = side.self(ctx); err != nil {
 			return err
 		}
-		r.progress.done(side.label, "Reached cluster %s (%s)", met[i].GetClusterName(), met[i].GetClusterId())
+		r.progress.Done(side.label, "Reached cluster %s (%s)", met[i].GetClusterName(), met[i].GetClusterId())
 	}
 	s.local.peer, s.remote.peer = met[1].GetClusterId(), met[0].GetClusterId()
 	if s.local.peer == s.remote.peer {
@@ -111,9 +111,9 @@ func (r *run) meet(ctx context.Context, s *sides, f remoteFlags) error {
 	return nil
 }
 
-// await waits until what a side knows of its peer is as it should be.
-func (p *progress) await(ctx context.Context, s side, hint string, check func(*ententev1.Peer) (bool, string, error)) error {
-	return p.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
+// awaitPeer waits until what a side knows of its peer is as it should be.
+func (r *run) awaitPeer(ctx context.Context, s side, hint string, check func(*ententev1.Peer) (bool, string, error)) error {
+	return r.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		peer, err := s.find(ctx, s.peer)
 		if err != nil {
 			return false, "", err
@@ -123,4 +123,9 @@ func (p *progress) await(ctx context.Context, s side, hint string, check func(*e
 		}
 		return check(peer)
 	})
+}
+
+// poll asks a cluster until check says that it is done.
+func (r *run) poll(ctx context.Context, c *cluster, hint string, check func(context.Context) (done bool, waiting string, err error)) error {
+	return r.progress.Poll(ctx, c.label, c.admin, hint, check)
 }

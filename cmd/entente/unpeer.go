@@ -179,7 +179,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		if err := u.awaitEnd(ctx, *remote, "Provider"); err != nil {
 			return nil, err
 		}
-		u.progress.done(remote.label, "Nothing is provided any more")
+		u.progress.Done(remote.label, "Nothing is provided any more")
 	}
 	if u.flags.forget {
 		if err := u.awaitForgotten(ctx, local); err != nil {
@@ -217,7 +217,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 		return local.call("end peering "+name, err)
 	}
 	u.done("Ending peering %s, draining", name)
-	err := u.progress.poll(ctx, local.cluster, "see what holds it: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
+	err := u.poll(ctx, local.cluster, "see what holds it: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
 		_, err := local.peering(ctx, name)
 		if client.ReasonOf(err) == "PEERING_UNKNOWN" {
 			return true, "", nil
@@ -245,7 +245,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if err := u.app.confirm(u.flags.yes, "Go on?"); err != nil {
 		return err
 	}
-	u.progress.begin()
+	u.progress.Begin()
 	return nil
 }
 
@@ -255,7 +255,7 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 	if u.flags.atOnce() {
 		hint = "see the Contract's conditions: kubectl get contracts -o yaml"
 	}
-	return u.progress.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
+	return u.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		peer, err := s.find(ctx, s.peer)
 		if err != nil {
 			return false, "", err
@@ -278,7 +278,7 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 	}
 	for _, node := range nodes {
 		var unseen error
-		err := u.progress.poll(ctx, local.cluster, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
+		err := u.poll(ctx, local.cluster, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
 			exists, err := local.nodeExists(ctx, node)
 			unseen = err
 			return err != nil || !exists, "virtual node " + node + " to go", nil //nolint:nilerr // ending a peering does not need the right to see nodes
@@ -297,7 +297,7 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 
 func (u *unpeering) awaitForgotten(ctx context.Context, s side) error {
 	hint := "see what holds it: kubectl get foreignclusters -o yaml"
-	return u.progress.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
+	return u.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		found, err := s.find(ctx, s.peer)
 		return found == nil, "foreign cluster " + s.peer + " to go", err
 	})
@@ -325,6 +325,6 @@ func (u *unpeering) awaitRemote(ctx context.Context) error {
 	if err := u.awaitForgotten(ctx, *remote); err != nil {
 		return err
 	}
-	u.progress.done(remote.label, "Forgot this cluster")
+	u.progress.Done(remote.label, "Forgot this cluster")
 	return nil
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +12,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -100,12 +99,12 @@ func watch[M any](ctx context.Context, r *run, doing string, open func(context.C
 	}
 	for {
 		began := r.now()
-		err := drainStream(ctx, func(ctx context.Context) (grpc.ServerStreamingClient[M], error) {
+		err := progress.Drain(ctx, func(ctx context.Context) (grpc.ServerStreamingClient[M], error) {
 			stream, err := open(ctx)
 			if err != nil || !lost {
 				return stream, err
 			}
-			begun, err := begins(stream)
+			begun, err := progress.Begins(stream)
 			if begun {
 				lost = false
 				note("the watch goes on")
@@ -118,7 +117,7 @@ func watch[M any](ctx context.Context, r *run, doing string, open func(context.C
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupting is how a watch ends
-		case err != nil && !passes(err) && client.ReasonOf(err) != "READER_TOO_SLOW":
+		case err != nil && !progress.Passes(err) && client.ReasonOf(err) != "READER_TOO_SLOW":
 			return r.call(doing, err)
 		case err != nil:
 			lost = true
@@ -128,31 +127,5 @@ func watch[M any](ctx context.Context, r *run, doing string, open func(context.C
 			return nil //nolint:nilerr // as above
 		}
 		pause = min(2*pause, watchAgainLast)
-	}
-}
-
-// begins waits until a stream was let through, or says that it was refused: then it has no
-// headers, and reading it says why.
-func begins[M any](stream grpc.ServerStreamingClient[M]) (bool, error) {
-	header, err := stream.Header()
-	return header != nil, err
-}
-
-func drainStream[M any](ctx context.Context, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
-	stream, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	for {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := tell(m); err != nil {
-			return err
-		}
 	}
 }

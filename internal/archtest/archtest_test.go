@@ -227,6 +227,10 @@ var rules = []rule{
 	{packages: "cmd/entente/internal/exit", ours: []string{
 		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}},
+	{packages: "cmd/entente/internal/progress", ours: []string{
+		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering", "internal/wire", "internal/identity",
+		"internal/heartbeat", "internal/pake",
+	}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
 		"cmd/entente/internal/...", "gen/...", "peering", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},

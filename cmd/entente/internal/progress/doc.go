@@ -1,0 +1,2 @@
+// Package progress tells of the steps of a command, and waits for what changes at a cluster.
+package progress

@@ -1,0 +1,47 @@
+package progress
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"github.com/entente-dev/entente/client"
+)
+
+// Begins waits until a stream was let through, or says that it was refused: then it has no
+// headers, and reading it says why.
+func Begins[M any](stream grpc.ServerStreamingClient[M]) (bool, error) {
+	header, err := stream.Header()
+	return header != nil, err
+}
+
+// Drain passes on the messages of a stream until it ends.
+func Drain[M any](ctx context.Context, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
+	stream, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := tell(m); err != nil {
+			return err
+		}
+	}
+}
+
+// Passes says whether a failed call is worth repeating.
+func Passes(err error) bool {
+	switch client.ReasonOf(err) {
+	case "UNAVAILABLE", "KUBERNETES_UNAVAILABLE", "RATE_LIMITED", "TOO_MANY_CALLS", "CONFLICT", "STOPPING":
+		return true
+	}
+	return false
+}
