@@ -273,7 +273,7 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 }
 
 // One peer's flood is refused beyond its rate, and takes nothing from another's.
-func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
+func TestFloodingPeerLeavesOthersTheirTurn(t *testing.T) {
 	// The clock of the limits stands still: what is refused does not depend on how
 	// fast this machine is.
 	now := time.Now()

@@ -50,7 +50,7 @@ func (p *peerTest) givenBack(t *testing.T, most int64) {
 // A trusted peer announces the largest message on each call and sends all of it but
 // the end, in frames of any size: what that takes is counted as it is, bounded, and
 // given back.
-func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
+func TestUnfinishedMessagesOfAPeerAreBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		size int
 		cost int64
@@ -126,7 +126,7 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 }
 
 // When all together hold too much, it is who holds the most whose calls have to go.
-func TestTheCallsOfWhoHoldsTheMostAreEnded(t *testing.T) {
+func TestCallersWithTheMostUnreadBytesLoseTheirCalls(t *testing.T) {
 	p := newPeerTest(t, unread(func(c *intake.Config) { c.All = 12 << 20 }))
 	p.trustCaller(t)
 	var small []*servertest.H2
@@ -347,7 +347,7 @@ func TestLargeMessagesThatAreTakenPass(t *testing.T) {
 	p.givenBack(t, 0)
 }
 
-func TestANumberOfStreamsThatNobodyOpenedHoldsNothing(t *testing.T) {
+func TestDataForAnUnopenedStreamHoldsNothing(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	r := p.raw(t, p.caller)

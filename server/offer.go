@@ -14,11 +14,11 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Offers is what telling peers of offers needs.
+// Offers is what watching offers needs.
 type Offers interface {
 	// Offer returns what this cluster would lend a peer now, and a channel that is
-	// closed once it may be something else; nil never is. A peer that gets nothing
-	// has an offer too, which says why.
+	// closed when that may have changed; nil is never closed. The offer to a peer that
+	// gets nothing says why.
 	Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error)
 }
 
@@ -30,7 +30,7 @@ func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.S
 	}
 	ctx, leave := s.watches.enter(stream.Context(), peer)
 	defer leave()
-	err = tellOffers(ctx, func(ctx context.Context) (peering.Offer, <-chan struct{}, error) {
+	err = sendOffers(ctx, func(ctx context.Context) (peering.Offer, <-chan struct{}, error) {
 		return s.cfg.Offers.Offer(ctx, peer)
 	}, stream.Send)
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
@@ -42,14 +42,14 @@ func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.S
 	return nil
 }
 
-// tellOffers sends the offer, and sends it again as it changes, until ctx ends. What is
-// sent is what holds at that moment, however long a change waited or the reader was slow.
-func tellOffers(
+// sendOffers sends the current offer, and sends it again when it changes, until ctx ends.
+// Each message is the offer at that moment, however long a change was held back.
+func sendOffers(
 	ctx context.Context, current func(context.Context) (peering.Offer, <-chan struct{}, error),
 	send func(*ententev1.WatchOfferResponse) error,
 ) error {
 	var (
-		told *peering.Offer // nil before the first message
+		sent *peering.Offer // nil before the first message
 		at   time.Time      // of the last message
 	)
 	for {
@@ -60,7 +60,7 @@ func tellOffers(
 			if offer, changed, err = current(ctx); err != nil {
 				return err
 			}
-			before := told
+			before := sent
 			if before != nil {
 				pause, differs := offerPause(*before, offer)
 				if !differs {
@@ -71,7 +71,7 @@ func tellOffers(
 					return nil
 				}
 			}
-			told, at = &offer, time.Now()
+			sent, at = &offer, time.Now()
 			return send(wire.OfferTo(offer, before))
 		}); err != nil {
 			return err
@@ -85,12 +85,11 @@ func tellOffers(
 	}
 }
 
-// offerPause is how long after the last message a changed offer may be told: whether
-// there is anything at all, at once; small changes late; the rest in between. An offer
-// that is the same is not told.
-func offerPause(told, now peering.Offer) (pause time.Duration, differs bool) {
-	switch change := told.Compare(now, OfferSmallPercent); {
-	case told.Available != now.Available:
+// offerPause is the least time between the last message and one with a changed offer: none
+// where Available changes, a long one for small changes. An equal offer is not sent.
+func offerPause(sent, now peering.Offer) (pause time.Duration, differs bool) {
+	switch change := sent.Compare(now, OfferSmallPercent); {
+	case sent.Available != now.Available:
 		return 0, true
 	case change == peering.ChangedLittle:
 		return OfferSmallPause, true

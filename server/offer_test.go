@@ -57,7 +57,7 @@ func cpu(n int64) func(*peering.Offer) {
 	return func(o *peering.Offer) { o.Resources["cpu"] = peering.Whole(n) }
 }
 
-func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
+func TestSmallOfferChangesAreSentLater(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		at   time.Duration
@@ -107,7 +107,7 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 				}}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
-				go func() { done <- tellOffers(ctx, o.current, o.send) }()
+				go func() { done <- sendOffers(ctx, o.current, o.send) }()
 				for _, s := range tc.steps {
 					time.Sleep(s.at - time.Since(o.begin))
 					o.set(s.edit)
@@ -133,15 +133,15 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 	}
 }
 
-func TestAnOfferThatCannotBeToldEndsTheWatch(t *testing.T) {
+func TestOfferWatchEndsWhereReadingOrSendingFails(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
 	o := &offering{changed: make(chan struct{})}
-	if err := tellOffers(t.Context(), o.current, func(*ententev1.WatchOfferResponse) error { return broken }); !errors.Is(err, broken) {
+	if err := sendOffers(t.Context(), o.current, func(*ententev1.WatchOfferResponse) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 	failing := func(context.Context) (peering.Offer, <-chan struct{}, error) { return peering.Offer{}, nil, broken }
-	if err := tellOffers(t.Context(), failing, o.send); !errors.Is(err, broken) {
+	if err := sendOffers(t.Context(), failing, o.send); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -155,7 +155,7 @@ func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (peering.Offe
 
 // Who is told what follows from the certificate alone: a peer cannot read what
 // another is offered, and a stranger nothing.
-func TestEachPeerIsToldItsOwnOffer(t *testing.T) {
+func TestEachPeerReceivesItsOwnOffer(t *testing.T) {
 	offers := offersBy{}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Offers = offers })
 	other, stranger := servertest.NewSource(t), servertest.NewSource(t)

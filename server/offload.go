@@ -18,20 +18,20 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// OffloadObjects holds the objects of contracts.
+// OffloadObjects applies the objects of contracts.
 type OffloadObjects interface {
-	// Held returns all that is held for the contract.
+	// Held returns all objects that exist for the contract.
 	Held(ctx context.Context, contract string) ([]peering.Held, error)
-	// Admit waits until the contract's consumer may have something written, first come
-	// first served, and not for long. Apply is called next, and done after it. A no is
-	// a *peering.Refusal.
+	// Admit waits, for a limited time, until the contract's consumer may have something
+	// written, first come first served. Apply is called next, and done after it. A
+	// refusal is a *peering.Refusal.
 	Admit(ctx context.Context, contract string) (done func(), err error)
-	// Apply makes the object so, and returns nil once that is persisted. A no is a
+	// Apply writes the object, and returns nil once it is persisted. A refusal is a
 	// *peering.Refusal.
 	Apply(ctx context.Context, contract string, o peering.Object) error
 	// Delete removes the object if it has the UID of ref, and returns nil once
-	// that is persisted or when there is no such object. A pod then ends with
-	// grace, in seconds; nil leaves it to the pod.
+	// that is persisted or when there is no such object. grace is the grace period of
+	// a pod in seconds; nil is that of its spec.
 	Delete(ctx context.Context, contract string, ref peering.ObjectRef, grace *int64) error
 	// Watch calls status for each pod of the contract and then whenever one
 	// changes, and event whenever something happens to one, until ctx ends. The
@@ -39,7 +39,7 @@ type OffloadObjects interface {
 	Watch(ctx context.Context, contract string, status func(peering.PodStatus), event func(peering.PodEvent)) error
 }
 
-// OffloadStreams reaches into the pods of contracts. An error for which
+// OffloadStreams opens streams into the pods of contracts. An error for which
 // k8s.io/apimachinery's IsNotFound is true means that there is no such pod.
 type OffloadStreams interface {
 	// Logs opens a container's log.
@@ -71,7 +71,7 @@ type OffloadConfig struct {
 	Contracts func(id string) (OffloadContract, bool)
 	// Peer returns who calls. Required.
 	Peer func(context.Context) (peering.ClusterID, bool)
-	// Log is for what the other side is not told. Nil discards.
+	// Log takes what the peer is not told. Nil discards.
 	Log *slog.Logger
 }
 
@@ -82,19 +82,19 @@ type Offload struct {
 	cfg OffloadConfig
 
 	mu sync.Mutex
-	// syncs has the one Sync stream of each contract.
+	// syncs is the only Sync stream of each contract.
 	syncs map[string]*syncTurn
-	// works has what is done for each peer that has streams.
+	// works is the concurrent work of each peer that has streams.
 	works map[peering.ClusterID]*peerWork
 }
 
-// peerWork is what is done at once for a peer.
+// peerWork limits the concurrent work for a peer.
 type peerWork struct {
-	// applies and deletes bound that for all its Sync streams.
+	// applies and deletes limit those of all its Sync streams.
 	applies, deletes *semaphore.Weighted
-	// reaches bounds its logs, execs and port-forwards.
-	reaches *semaphore.Weighted
-	streams int
+	// podStreams limits its logs, execs and port-forwards.
+	podStreams *semaphore.Weighted
+	streams    int
 }
 
 // syncTurn is a Sync stream's hold on its contract.
@@ -127,8 +127,8 @@ func (s *Offload) authorize(ctx context.Context, contract string) (peering.Clust
 	return peer, s.open(peer, contract)
 }
 
-// open says whether the contract is the peer's and open. A contract of another
-// peer is as unknown as one that there is not.
+// open returns an error unless the contract is the peer's and open. A contract of another
+// peer is unknown, as one that does not exist.
 func (s *Offload) open(peer peering.ClusterID, contract string) error {
 	c, ok := s.cfg.Contracts(contract)
 	if !ok || c.Consumer != peer {
@@ -140,8 +140,8 @@ func (s *Offload) open(peer peering.ClusterID, contract string) error {
 	return nil
 }
 
-// supersede makes this stream the contract's own: it ends an older one and
-// waits until that does nothing more.
+// supersede makes this stream the contract's only one: it ends an older one and waits until
+// that has returned.
 func (s *Offload) supersede(ctx context.Context, contract string, cancel context.CancelCauseFunc) (release func(), err error) {
 	turn := &syncTurn{cancel: cancel, done: make(chan struct{})}
 	release = func() {
@@ -177,7 +177,7 @@ func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 	if w == nil {
 		w = &peerWork{
 			applies: semaphore.NewWeighted(offloadMaxWork), deletes: semaphore.NewWeighted(offloadMaxWork),
-			reaches: semaphore.NewWeighted(offloadMaxStreams),
+			podStreams: semaphore.NewWeighted(offloadMaxStreams),
 		}
 		s.works[peer] = w
 	}
@@ -191,7 +191,7 @@ func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 	}
 }
 
-// podError is what a peer hears of an error of reaching into a pod.
+// podError is the error that a peer gets of a stream into a pod.
 func podError(err error, pod peering.ObjectRef) error {
 	var own *peering.Error
 	switch {
@@ -209,7 +209,7 @@ func podError(err error, pod peering.ObjectRef) error {
 	return &peering.Error{Reason: peering.ReasonKubernetes, Message: "the provider's cluster says: " + streamCause(err), Err: err}
 }
 
-// maxCause is how much of a cause crosses.
+// maxCause is the most bytes of a cause that a peer gets.
 const maxCause = 512
 
 // streamCause is why the provider's cluster did not open a stream into a pod: the end

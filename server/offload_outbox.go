@@ -11,10 +11,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// outbox is what waits to be sent on a Sync stream. Answers wait for room, so
-// that the one who works waits for a slow reader and so takes no more work. Of
-// statuses only the latest of each pod waits, of events only the latest few: a
-// slow reader costs a bounded amount of memory, and a stuck one is cut off.
+// outbox is what waits to be sent on a Sync stream. Answers wait for room, so that a slow
+// reader slows down the work. Of statuses only the latest of each pod waits, of events only
+// the latest few: a slow reader costs a bounded amount of memory, and the stream of a stuck
+// one ends.
 type outbox struct {
 	// answers has what must not be lost, in order.
 	answers chan *ententev1.SyncResponse
@@ -23,7 +23,7 @@ type outbox struct {
 	statuses map[peering.ObjectRef]peering.PodStatus
 	order    []peering.ObjectRef
 	events   []peering.PodEvent
-	// wake tells the sender of statuses and events.
+	// wake is notified of statuses and events.
 	wake notify.Channel
 }
 
@@ -67,7 +67,7 @@ func (o *outbox) event(e peering.PodEvent) {
 	o.wake.Notify()
 }
 
-// next returns a status or event that waits, and nil if none does.
+// next returns the next status or event; nil if there is none.
 func (o *outbox) next() *ententev1.SyncResponse {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +86,7 @@ func (o *outbox) next() *ententev1.SyncResponse {
 }
 
 // send sends what waits until ctx ends. A message that cannot be sent within
-// offloadSendTimeout cancels the stream.
+// offloadSendTimeout ends the stream.
 func (o *outbox) send(ctx context.Context, cancel context.CancelCauseFunc, stream ententev1.OffloadService_SyncServer) {
 	cut := time.AfterFunc(offloadSendTimeout, func() {
 		e := peering.Errorf(peering.ReasonTooManyCalls, "the consumer did not read for %s", offloadSendTimeout)

@@ -52,7 +52,7 @@ func TestAnIdleStreamIsNotCutOff(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsForASlowReaderIsBounded(t *testing.T) {
+func TestMessagesForASlowReaderAreBounded(t *testing.T) {
 	o := newOutbox()
 	for i := range 100_000 {
 		ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: fmt.Sprint("p", i%10), UID: fmt.Sprint("u", i%10)}

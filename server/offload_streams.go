@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// admit checks the first words of a stream into a pod, and counts it.
+// admit checks the first message of a stream into a pod, and counts the stream.
 func (s *Offload) admit(ctx context.Context, contract string, ref *ententev1.ObjectRef) (pod peering.ObjectRef, release func(), err error) {
 	peer, err := s.authorize(ctx, contract)
 	if err != nil {
@@ -31,14 +31,14 @@ func (s *Offload) admit(ctx context.Context, contract string, ref *ententev1.Obj
 		return pod, nil, peering.Errorf(peering.ReasonRequestInvalid, "want a pod, not a %s", pod.Kind)
 	}
 	work, leave := s.share(peer)
-	if !work.reaches.TryAcquire(1) {
+	if !work.podStreams.TryAcquire(1) {
 		leave()
 		e := peering.Errorf(peering.ReasonTooManyCalls, "a peer has at most %d logs, execs and port-forwards open at once; close some", offloadMaxStreams)
 		e.RetryAfter = time.Second
 		return pod, nil, e
 	}
 	return pod, func() {
-		work.reaches.Release(1)
+		work.podStreams.Release(1)
 		leave()
 	}, nil
 }
@@ -163,7 +163,7 @@ func execOptions(start *ententev1.ExecRequest_Start, stdin io.Reader, stdout, st
 	return opts
 }
 
-// checkExec says what is wrong with how a process is to be started.
+// checkExec validates the start of an exec stream.
 func checkExec(start *ententev1.ExecRequest_Start) error {
 	if err := checkContainer(start.GetContainer()); err != nil {
 		return err
@@ -181,7 +181,7 @@ func checkExec(start *ententev1.ExecRequest_Start) error {
 	return nil
 }
 
-// receiveExec hands input and sizes on until the stream ends or breaks the
+// receiveExec passes on input and terminal sizes until the stream ends or violates the
 // protocol.
 func receiveExec(stream ententev1.OffloadService_ExecServer, stdin *io.PipeWriter, sizes sizeQueue) {
 	for {

@@ -97,7 +97,7 @@ func awaitOpen(ctx context.Context, in <-chan *ententev1.SyncRequest) (string, e
 	}
 }
 
-// syncRun is one Sync stream that was let in.
+// syncRun is one Sync stream that was admitted.
 type syncRun struct {
 	*Offload
 	peer     peering.ClusterID
@@ -113,8 +113,8 @@ type syncRun struct {
 	work    sync.WaitGroup
 }
 
-// lane is the work of one namespace, in the order in which it came. Who has done a
-// task takes it out.
+// lane is the tasks of one namespace, in the order in which they came. A task is removed
+// when it is done.
 type lane struct {
 	tasks []*syncTask
 }
@@ -128,9 +128,9 @@ type syncTask struct {
 	do     func(context.Context) error
 }
 
-// due returns the tasks that can begin, and has them begun. Tasks of one name come one
-// after the other. What a pod may need is applied in order, one after the other; pods
-// then beside each other. A delete makes room, and waits for nothing but its own name.
+// due returns the tasks that can begin, and marks them begun. Tasks of one name run one
+// after the other. Objects that pods may need are applied in order, one at a time; then pods
+// are applied concurrently. A delete waits only for earlier tasks of its name.
 func (l *lane) due() []*syncTask {
 	type name struct {
 		kind peering.Kind
@@ -150,8 +150,8 @@ func (l *lane) due() []*syncTask {
 	return out
 }
 
-// serve says what is held, and then carries out what comes until ctx ends or
-// something is wrong with the stream.
+// serve sends what exists, and then carries out the consumer's messages until ctx ends or
+// the stream fails.
 func (r *syncRun) serve(ctx context.Context) error {
 	held, err := r.cfg.Objects.Held(ctx, r.contract)
 	if err != nil {
@@ -187,7 +187,7 @@ func (r *syncRun) serve(ctx context.Context) error {
 	}
 }
 
-// watch brings statuses and events, again and again until ctx ends.
+// watch sends statuses and events until ctx ends, and restarts a watch that failed.
 func (r *syncRun) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := r.cfg.Objects.Watch(ctx, r.contract, r.out.status, r.out.event)
@@ -227,13 +227,13 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		}
 	case nil:
 		if len(msg.ProtoReflect().GetUnknown()) == 0 {
-			return peering.Errorf(peering.ReasonRequestInvalid, "a message of a sync stream says something")
+			return peering.Errorf(peering.ReasonRequestInvalid, "a message of a sync stream must not be empty")
 		}
-		return nil // of a later revision, and so no word on what is known here
+		return nil // of a later revision of the protocol
 	default:
 		return peering.Errorf(peering.ReasonRequestInvalid, "a sync stream takes apply and delete after open, not %T", x)
 	}
-	// Nothing more is read while too much is to do: the consumer waits, not we.
+	// Nothing more is read while too much is in flight, so the consumer waits.
 	if err := r.count.Acquire(ctx, 1); err != nil {
 		return context.Cause(ctx)
 	}
@@ -252,8 +252,8 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 	return nil
 }
 
-// refuseInvalid refuses an object that cannot be read, if it can be said which
-// that is. Otherwise the stream ends.
+// refuseInvalid refuses a malformed object if its reference and hash are valid. Otherwise
+// the stream ends.
 func (r *syncRun) refuseInvalid(ctx context.Context, m *ententev1.SyncRequest_Apply, cause error) error {
 	ref, err := wire.ObjectRefFrom(m.GetRef())
 	if len(m.GetHash()) == len(peering.Hash{}) && wire.ReasonOf(err) == peering.ReasonProtocolUnsupported {
@@ -268,8 +268,8 @@ func (r *syncRun) refuseInvalid(ctx context.Context, m *ententev1.SyncRequest_Ap
 	}))
 }
 
-// refuseLater refuses an object of a kind that only a later revision knows, by the
-// name that it came with; nothing else is refused with it.
+// refuseLater refuses only an object of a kind that a later revision of the protocol added,
+// by the reference that it came with.
 func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, hash []byte, cause error) error {
 	ref.ProtoReflect().SetUnknown(nil)
 	return r.out.put(ctx, &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: &ententev1.SyncResponse_Ack{
@@ -277,9 +277,9 @@ func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, has
 	}}})
 }
 
-// enqueue puts a task behind the others of its namespace, and begins what can begin.
-// Of an object that is applied again before the first state was begun only the last
-// is written: the first, which is returned, will not be.
+// enqueue puts a task behind the others of its namespace, and begins those that can begin.
+// Where an object is applied again before an earlier state of it was begun, the new task
+// replaces the older one, which is returned.
 func (r *syncRun) enqueue(ctx context.Context, t *syncTask) (older *syncTask, superseded bool) {
 	space := t.ref.Namespace
 	if t.ref.Kind == peering.KindNamespace {
@@ -307,7 +307,7 @@ func (r *syncRun) enqueue(ctx context.Context, t *syncTask) (older *syncTask, su
 	return nil, false
 }
 
-// begin has the work of a namespace done that can be done now. The lock is held.
+// begin starts the tasks of a namespace that are due. The lock is held.
 func (r *syncRun) begin(ctx context.Context, space string, l *lane) {
 	for _, t := range l.due() {
 		r.work.Go(func() {
@@ -323,8 +323,8 @@ func (r *syncRun) begin(ctx context.Context, space string, l *lane) {
 	}
 }
 
-// carryOut does a task and answers it. Without an answer, because ctx ended, the
-// consumer compares again.
+// carryOut does a task and acknowledges it. If ctx ends first there is no acknowledgement,
+// and the consumer compares again.
 func (r *syncRun) carryOut(ctx context.Context, t *syncTask) {
 	defer r.count.Release(1)
 	defer r.bytes.Release(t.size)
@@ -344,8 +344,8 @@ func (r *syncRun) carryOut(ctx context.Context, t *syncTask) {
 	_ = r.out.put(ctx, wire.AckTo(ack))
 }
 
-// inTurn does a task when it is its turn among what is done for the peer. What waits
-// for the peer's budget has no place there meanwhile.
+// inTurn does a task when a slot of the peer is free. A task that waits for the peer's write
+// budget occupies none.
 func (r *syncRun) inTurn(ctx context.Context, t *syncTask) error {
 	turn := r.shared.deletes
 	if !t.delete {

@@ -51,7 +51,7 @@ func (slowObjects) Watch(ctx context.Context, _ string, _ func(peering.PodStatus
 
 // However many contracts a peer has, so much is done for it at once; what makes room
 // does not wait for it, nor does another peer.
-func TestWhatIsDoneForAPeerAtOnceIsBounded(t *testing.T) {
+func TestConcurrentWorkForAPeerIsBounded(t *testing.T) {
 	t.Parallel()
 	objects := slowObjects{begun: make(chan string, 1024), done: make(chan struct{})}
 	svc, err := NewOffload(OffloadConfig{
@@ -252,7 +252,7 @@ func TestADeleteWaitsForNoOtherObject(t *testing.T) {
 
 // What is said of one object, and of another of its name, is done in the order in which
 // it was said.
-func TestTheOrderOfAnObjectIsKept(t *testing.T) {
+func TestChangesOfAnObjectStayInOrder(t *testing.T) {
 	syncWith(t, func(o spentObjects, send func(...*ententev1.SyncRequest), did func() []string) {
 		step := func(want ...string) {
 			t.Helper()

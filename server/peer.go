@@ -42,11 +42,11 @@ type PeerConfig struct {
 	Trust Trust
 	// Negotiator is what negotiating contracts needs. Required.
 	Negotiator Negotiator
-	// Offers is what telling peers of offers needs. Required.
+	// Offers is what watching offers needs. Required.
 	Offers Offers
 	// Sessions is what exchanging states needs. Required.
 	Sessions Sessions
-	// Silent is called when a peer said nothing for too long, with the session, as in
+	// Silent is called when the heartbeat of a peer is lost, with the session, as in
 	// identity.AuthInfo; nil does nothing.
 	Silent func(session uint64)
 	// Offload runs the peers' pods; nil leaves the service out.
@@ -65,11 +65,11 @@ type PeerConfig struct {
 
 // Peer serves the peer API.
 type Peer struct {
-	cfg      PeerConfig
-	grpc     *grpc.Server
-	health   *health.Server
-	meter    *intake.Meter
-	standing *standing
+	cfg     PeerConfig
+	grpc    *grpc.Server
+	health  *health.Server
+	meter   *intake.Meter
+	streams *trustedStreams
 }
 
 // withDefaults checks a configuration and fills in what it leaves out.
@@ -102,7 +102,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Peer{cfg: cfg, health: health.NewServer(), standing: newStanding(cfg.Trusted)}
+	p := &Peer{cfg: cfg, health: health.NewServer(), streams: newTrustedStreams(cfg.Trusted)}
 	unread := intake.Config{
 		Log: cfg.Log, Sender: p.sender, Call: CallUnread, Peer: PeerUnread, Stranger: StrangerUnread, All: AllUnread,
 		EndTimeout: EndTimeout, WriteTimeout: middleware.WriteTimeout, ReadBuffer: ReadBuffer,
@@ -189,11 +189,11 @@ func (p *Peer) Run(ctx context.Context, listeners ...net.Listener) error {
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
-				p.standing.check()
+				p.streams.check()
 			}
 		}
 		p.health.Shutdown()
-		p.standing.stop()
+		p.streams.stop()
 		stop(p.grpc)
 		return nil
 	})
@@ -243,10 +243,10 @@ func (p *Peer) admit(ctx context.Context, c *middleware.Call, next func(context.
 	case c.Request != nil:
 		return next(ctx)
 	}
-	return p.standing.run(ctx, info.ID, c.ID, next)
+	return p.streams.run(ctx, info.ID, c.ID, next)
 }
 
-// peerMutates says which calls of peers are worth a line in the log.
+// peerMutates says which calls of peers change something and are audited.
 func peerMutates(method string) bool {
 	switch method {
 	case ententev1.TrustService_Join_FullMethodName,

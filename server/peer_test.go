@@ -317,7 +317,7 @@ func TestAConnectionWithoutACertificateCannotEvenJoin(t *testing.T) {
 	}
 }
 
-func TestJoinsThatAreRefused(t *testing.T) {
+func TestInvalidJoinsAreRefused(t *testing.T) {
 	p := newPeerTest(t)
 	stranger := servertest.NewSource(t)
 	for name, tc := range map[string]struct {
@@ -416,7 +416,7 @@ func TestAJoinThatFailedHalfWayCanBeRepeated(t *testing.T) {
 	}
 }
 
-func TestWhatTrustedPeersGet(t *testing.T) {
+func TestTrustedPeersNegotiateContracts(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	ctx := t.Context()
@@ -475,7 +475,7 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsNotValidIsToldFieldByField(t *testing.T) {
+func TestInvalidMessageIsReportedFieldByField(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	conn := p.dial(t, p.caller)
@@ -499,7 +499,7 @@ func TestAMessageThatIsNotValidIsToldFieldByField(t *testing.T) {
 	}
 }
 
-func TestAPanicIsAnErrorOfItsCallAlone(t *testing.T) {
+func TestPanicFailsItsCallAlone(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	c := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
@@ -562,7 +562,7 @@ func TestASilentSessionEnds(t *testing.T) {
 
 // Whether a caller is there shows in its session; of other connections only the
 // states tell.
-func TestPatienceIsWithSessions(t *testing.T) {
+func TestOnlySessionsHaveALongerHeartbeatTimeout(t *testing.T) {
 	for session, want := range map[uint64]time.Duration{0: 0, 7: heartbeat.SessionPatience} {
 		p := newPeerTest(t, func(c *PeerConfig) {
 			creds, _ := c.Credentials.(peerCreds)
@@ -673,7 +673,7 @@ func TestMessagesBeyondTheLimitAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheAuditLineTellsWhoAndWhatAndNoSecret(t *testing.T) {
+func TestAuditLineNamesCallerAndCallButNoSecret(t *testing.T) {
 	p := newPeerTest(t)
 	token := p.token(t)
 	if _, err := ententev1.NewTrustServiceClient(p.dial(t, p.caller)).Join(t.Context(), joinRequest(token, p.caller)); err != nil {

@@ -19,15 +19,14 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Negotiator is what negotiating contracts needs. Its errors are *peering.Error,
-// *peering.Error, *peering.SignatureError and *peering.RejectedError where
-// the peer is to learn why.
+// Negotiator is what negotiating contracts needs. Its errors are *peering.Error where
+// the peer is told the reason.
 type Negotiator interface {
 	// Advertise answers an ask. The same request ID gets the same answer while that
 	// is valid.
 	Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
-	// Preview says what Advertise would answer, and holds nothing back. The answer
-	// has no contract ID.
+	// Preview returns what Advertise would, and reserves nothing. The answer has no
+	// contract ID.
 	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Sign takes a contract that the peer signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error)
@@ -44,20 +43,19 @@ type Contracts interface {
 	// MaxStatements.
 	Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error)
 	// Terminate records that the peer ended a contract: pods may run on until
-	// drainUntil; zero ends it at once. One that is closed or unknown, or another
-	// peer's, is no error and changes nothing.
+	// drainUntil; zero ends it at once. A contract that is closed, unknown or another
+	// peer's is not an error and changes nothing.
 	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error
 }
 
 // Sessions is what exchanging states with peers needs.
 type Sessions interface {
-	// State returns what this cluster says to a peer now. The caller may change the
-	// state.
+	// State returns this cluster's state for a peer. The caller may change it.
 	State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error)
-	// Watch has changed called whenever that may be another, until stop. changed does
-	// not wait.
+	// Watch calls changed whenever State may have changed, until stop. changed does
+	// not block.
 	Watch(peer peering.ClusterID, changed func()) (stop func())
-	// Observe records what a peer says. An error ends the session.
+	// Observe records the state of a peer. An error ends the session.
 	Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error
 }
 
@@ -199,7 +197,7 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 		},
 		Watch: func(changed func()) func() { return s.cfg.Sessions.Watch(peer, changed) },
 		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
-			return middleware.OnFreshStack("what follows from a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
+			return middleware.OnFreshStack("a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
 		},
 	})
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
@@ -216,8 +214,8 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 
 var errSuperseded = &peering.Error{Reason: peering.ReasonSessionSuperseded, Message: "the peer opened newer streams of the kind"}
 
-// streamCount keeps a peer from holding more than MaxSessionsPerPeer streams of a
-// kind: the oldest one ends when another begins.
+// streamCount limits a peer to MaxSessionsPerPeer streams of a kind: the oldest one ends
+// when another begins.
 type streamCount struct {
 	mu   sync.Mutex
 	open map[peering.ClusterID][]*openStream

@@ -11,12 +11,12 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Trust is what making and ending trust needs. Who a cluster is was proven by the
-// connection, and what it says of itself was checked against that.
+// Trust is what making and ending trust needs. The connection proved the ID of the cluster,
+// and its ClusterInfo was checked against that.
 type Trust interface {
-	// Join uses a token up for a cluster, makes the cluster trusted, and returns
-	// what this one says of itself. Of several clusters exactly one succeeds, and
-	// the same one succeeds again. A token that is unknown, expired, used by another
+	// Join redeems a token for a cluster, makes the cluster trusted, and returns
+	// this cluster's own ClusterInfo. Of several clusters exactly one succeeds, and
+	// it may repeat the call. A token that is unknown, expired, used by another
 	// or has another secret is a *peering.Error with the reason TOKEN_INVALID.
 	Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret peering.Secret) (identity.ClusterInfo, error)
 	Introductions
@@ -30,8 +30,8 @@ type Trust interface {
 
 // Introductions is what clusters that are not trusted need to introduce themselves.
 type Introductions interface {
-	// Introduce keeps what a cluster says of itself until it opens its commitment,
-	// and returns what this one says of itself and its random number. Errors have
+	// Introduce keeps the ClusterInfo of a cluster until it opens its commitment, and
+	// returns this cluster's own and its random number. Errors have
 	// the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
 	Introduce(ctx context.Context, i Introduction) (self identity.ClusterInfo, nonce [32]byte, err error)
 	// Reveal opens the commitment of a cluster's introduction. Errors have the
@@ -44,9 +44,9 @@ type Introductions interface {
 type Introduction struct {
 	// ID is what it proved to be.
 	ID peering.ClusterID
-	// From is what its address counts as, for limits.
+	// From is the key of its address in limits.
 	From string
-	// Info is what it says of itself.
+	// Info is its ClusterInfo.
 	Info identity.ClusterInfo
 	// Commitment is the hash of its random number.
 	Commitment peering.Hash
@@ -99,8 +99,8 @@ func openToStrangers(method string) bool {
 	return false
 }
 
-// stranger returns the cluster that calls, which need not be trusted, and what it
-// says of itself. Who it is is who holds the key of the connection.
+// stranger returns the calling cluster, which need not be trusted, and its ClusterInfo. Its
+// ID is that of the key of the connection.
 func (s *trustServer) stranger(ctx context.Context, m *ententev1.ClusterInfo) (peering.ClusterID, identity.ClusterInfo, error) {
 	caller, err := identified(ctx)
 	if err != nil {

@@ -134,7 +134,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 	}
 }
 
-func TestIntroductionsThatAreRefused(t *testing.T) {
+func TestInvalidIntroductionsAreRefused(t *testing.T) {
 	p := newPeerTest(t)
 	stranger := servertest.NewSource(t)
 	for name, tc := range map[string]struct {
@@ -215,7 +215,7 @@ func TestAStrangerProvesAGroupsSecretOverItsConnection(t *testing.T) {
 	}
 }
 
-func TestProofsThatAreRefused(t *testing.T) {
+func TestInvalidProofsAreRefused(t *testing.T) {
 	p := newPeerTest(t)
 	stranger := servertest.NewSource(t)
 	for name, tc := range map[string]struct {

@@ -224,7 +224,7 @@ func TestATunnelTakesAsMuchAsIsPlanned(t *testing.T) {
 	takes(destination, "ports", maxPorts)
 }
 
-func TestMeetIsWhatBothOpen(t *testing.T) {
+func TestExposuresMeetInWhatBothOpen(t *testing.T) {
 	t.Parallel()
 	to := func(ports ...int32) []v1alpha1.Destination {
 		d := v1alpha1.Destination{Addresses: []string{"10.0.0.7"}, AnyPort: len(ports) == 0}

@@ -157,7 +157,7 @@ func TestNoPrefixEndsASession(t *testing.T) {
 
 // As many nodes as there may be, each with prefixes of its own, are told in a state
 // that the peer takes, and have a way to it.
-func TestManyNodesAreToldInOneState(t *testing.T) {
+func TestStateHoldsThePrefixesOfManyNodes(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	fc := peertest.TrustedAs("milan", milan)

@@ -23,7 +23,7 @@ func contractIn(role v1alpha1.ContractRole, phase peering.Phase) v1alpha1.Contra
 	return c
 }
 
-func TestRoleOf(t *testing.T) {
+func TestRoleFollowsFromContractsInForce(t *testing.T) {
 	t.Parallel()
 	consumer := contractIn(v1alpha1.ContractConsumer, peering.PhaseActive)
 	provider := contractIn(v1alpha1.ContractProvider, peering.PhaseDraining)

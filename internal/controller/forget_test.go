@@ -199,7 +199,7 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 	}
 }
 
-func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
+func TestOnlyLastingRefusalsEndContracts(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	const minute = time.Minute

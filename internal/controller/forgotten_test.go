@@ -211,7 +211,7 @@ func TestForgettingIsRecordedBeforeThePeerIsGone(t *testing.T) {
 	}
 }
 
-func TestForgettingAPeerKnownTwiceIsNone(t *testing.T) {
+func TestDeletingASecondObjectOfAPeerForgetsNothing(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	second := peertest.ApprovedPeer("second", milan)
@@ -229,9 +229,9 @@ func TestForgettingAPeerKnownTwiceIsNone(t *testing.T) {
 	}
 }
 
-// TestPolicyMayBeginAgainWhatItEnded tells a peer that a policy forgot from one that a
+// TestPolicyMayTrustAgainWhomItDropped tells a peer that a policy forgot from one that a
 // person did.
-func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
+func TestPolicyMayTrustAgainWhomItDropped(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	for name, by := range map[string]struct{ mark, label, ended bool }{

@@ -19,7 +19,7 @@ import (
 
 // What a Node's annotation says is what peers are told of it, and the other nodes of its
 // cluster go on dialling it by its own address.
-func TestPeersAreToldWhereANodeSaysItCanBeDialled(t *testing.T) {
+func TestStateHasTheEndpointsOfANodesAnnotation(t *testing.T) {
 	t.Parallel()
 	fabric := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{
 		PublicKey: base64.StdEncoding.EncodeToString(make([]byte, 32)), Overlay: "fd00::1", Endpoints: []string{"10.0.0.1:51820"}, ObservedAt: metav1.NewTime(now),

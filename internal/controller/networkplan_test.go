@@ -20,7 +20,7 @@ func planned(name string, endpoints ...string) []peering.PlannedGateway {
 	return []peering.PlannedGateway{{Name: name, Endpoints: endpoints}}
 }
 
-func TestWhatTheNetworkWouldBe(t *testing.T) {
+func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	prefixes := func(texts ...string) (out []netip.Prefix) {
 		for _, text := range texts {
@@ -115,7 +115,7 @@ func TestWhatTheNetworkWouldBe(t *testing.T) {
 	}
 }
 
-func TestWhetherGatewaysCanFindEachOther(t *testing.T) {
+func TestPlanRefusesGatewaysThatCannotReachEachOther(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		own, theirs      []peering.PlannedGateway
@@ -145,7 +145,7 @@ func TestWhetherGatewaysCanFindEachOther(t *testing.T) {
 }
 
 // What is planned for a peer that told everything is what the tunnel is then given.
-func TestAPlanIsWhatIsDone(t *testing.T) {
+func TestPlanNetworkAgreesWithTheTunnel(t *testing.T) {
 	t.Parallel()
 	pool := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fdd7:585b:e300::/40")}
 	r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
@@ -207,7 +207,7 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 }
 
 // What stops pods' packets is what nodes find.
-func TestBlockingFindingsExist(t *testing.T) {
+func TestBlockingReasonsArePreflightReasons(t *testing.T) {
 	t.Parallel()
 	for _, reason := range blocking() {
 		if !slices.Contains(preflight.Reasons(), preflight.Reason(reason)) {

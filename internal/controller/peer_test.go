@@ -516,7 +516,7 @@ func TestForgettingAPeerRevokesItsTokens(t *testing.T) {
 	}
 }
 
-func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+func TestTrustedConditionNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	view := func(edit func(*PeerSnapshot)) PeerSnapshot {
@@ -578,7 +578,7 @@ func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 }
 
 // What comes next is not to ask, where nobody would answer.
-func TestNoContractSaysWhatComesNext(t *testing.T) {
+func TestNoContractConditionNamesTheNextStep(t *testing.T) {
 	t.Parallel()
 	const ask = "entente peer"
 	milan := peertest.NewOther(t, "milan")
@@ -757,7 +757,7 @@ func TestPeerEventsAreRecordedOnce(t *testing.T) {
 	}
 }
 
-func TestHeldHashIsThatOfTheOwner(t *testing.T) {
+func TestHeldHashIsThatOfTheTrustBundle(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	if got := trust.HeldHash(peertest.TrustedAs("milan", milan)); got != milan.Info.Bundle.Hash() || got == (peering.Hash{}) {

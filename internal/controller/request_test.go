@@ -39,7 +39,7 @@ func choosing(s *v1alpha1.PeeringRequest) {
 	s.Spec.ForeignCluster, s.Spec.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}}
 }
 
-func TestWhatIsDoneForAPeeringRequest(t *testing.T) {
+func TestPlanRequestAsksAmendsAndRenews(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	never := func(s *v1alpha1.PeeringRequest) { s.Spec.Renewal = v1alpha1.RenewalNever }
@@ -106,7 +106,7 @@ func TestWhatIsDoneForAPeeringRequest(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedForTheNextRevision(t *testing.T) {
+func TestNextRevisionAsksForWhatTheSpecChanged(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	hour := &metav1.Duration{Duration: time.Hour}
@@ -326,7 +326,7 @@ func accepted(s *v1alpha1.PeeringRequest) *metav1.Condition {
 	return meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionAccepted)
 }
 
-func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
+func TestCheapestProviderIsTakenThenTheNext(t *testing.T) {
 	t.Parallel()
 	cheap, dear, dearest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}, &seller{price: eur(t, "cpu", "0.9")}
 	b := newRequestsBench(t, requestFor(func(s *v1alpha1.PeeringRequest) {
@@ -399,7 +399,7 @@ func TestRequestOfAHintSaysWhatItIsCalledNow(t *testing.T) {
 	}
 }
 
-func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
+func TestFirstProviderThatStillGrantsIsTaken(t *testing.T) {
 	t.Parallel()
 	fickle, honest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}
 	// It previews one price and asks for another when it is to be signed.
@@ -596,7 +596,7 @@ func asSettled(c *v1alpha1.Contract) *v1alpha1.Contract {
 	return c
 }
 
-func TestStraysAreTakenUpOrEnded(t *testing.T) {
+func TestOrphansAreTakenUpOrEnded(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	for name, tc := range map[string]struct {
@@ -648,7 +648,7 @@ func TestStraysAreTakenUpOrEnded(t *testing.T) {
 	}
 }
 
-func TestFirstOfferIsNoDecision(t *testing.T) {
+func TestFirstOfferIsNotADecision(t *testing.T) {
 	t.Parallel()
 	says := func(text string) *v1alpha1.ForeignCluster {
 		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Offer: &v1alpha1.Offer{Message: text}}}

@@ -64,7 +64,7 @@ func TestGrantedAndUsedSumUpContractsInForce(t *testing.T) {
 	}
 }
 
-func TestNamespaceStateNamesTheWorst(t *testing.T) {
+func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
 	t.Parallel()
 	at := func(name, state, message string) v1alpha1.NamespaceInCluster {
 		return v1alpha1.NamespaceInCluster{ForeignCluster: name, State: state, Message: message}

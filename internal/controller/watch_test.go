@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestOfASecretThatWasAppliedNothingButItsNameIsRemembered(t *testing.T) {
+func TestNamesOnlyDropsAnnotationsOfSecrets(t *testing.T) {
 	t.Parallel()
 	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "token", ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},

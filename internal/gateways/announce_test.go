@@ -11,7 +11,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestWhatIsAnnouncedOfAGateway(t *testing.T) {
+func TestGatewayAnnouncesItsFirstUsableEndpoints(t *testing.T) {
 	both := []corev1.NodeAddress{
 		{Type: corev1.NodeHostName, Address: "gw1"},
 		{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},

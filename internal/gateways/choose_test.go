@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestGatewaysAreChosen(t *testing.T) {
+func TestChoosePrefersLabelledReachableAndWorkingNodes(t *testing.T) {
 	t.Parallel()
 	node := func(name string, edit ...func(*candidate)) candidate {
 		n := candidate{name: name, able: true, works: true, free: true}

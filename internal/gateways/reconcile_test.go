@@ -63,7 +63,7 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 }
 
 // Nodes are told the prefixes of Services, gateways and others.
-func TestNodesAreToldServicePrefixes(t *testing.T) {
+func TestFabricNodesListServicePrefixes(t *testing.T) {
 	t.Parallel()
 	c := peertest.Client(t,
 		&v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},

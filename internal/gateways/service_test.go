@@ -19,7 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 )
 
-func TestWhereAServiceLeads(t *testing.T) {
+func TestServiceEndpointsAreThoseOfItsType(t *testing.T) {
 	addresses := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"}}
 	port := func(nodePort int32) []corev1.ServicePort {
 		return []corev1.ServicePort{{Protocol: corev1.ProtocolUDP, Port: 51820, NodePort: nodePort}}
@@ -71,7 +71,7 @@ func TestWhereAServiceLeads(t *testing.T) {
 	}
 }
 
-func TestWhichServicesGatewaysHave(t *testing.T) {
+func TestPlanServicesKeepsAServiceForEachGateway(t *testing.T) {
 	cfg := Services{Namespace: "entente-system", Type: corev1.ServiceTypeNodePort}
 	other := cfg
 	other.Type = corev1.ServiceTypeLoadBalancer

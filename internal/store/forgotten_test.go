@@ -88,9 +88,9 @@ func TestForgottenClustersAreBounded(t *testing.T) {
 	}
 }
 
-// TestWhatAPersonForgotDoesNotLapse has a person forget a cluster, and policies others,
+// TestClusterForgottenByAPersonStaysForgotten has a person forget a cluster, and policies others,
 // later and more than are kept.
-func TestWhatAPersonForgotDoesNotLapse(t *testing.T) {
+func TestClusterForgottenByAPersonStaysForgotten(t *testing.T) {
 	t.Parallel()
 	f, clock := newForgotten(t)
 	person := func(id peering.ClusterID) bool {

@@ -28,7 +28,7 @@ func (f *fields) IndexField(_ context.Context, _ client.Object, field string, _ 
 	return f.err
 }
 
-func TestACacheFindsByIndex(t *testing.T) {
+func TestIndexedCacheFindsObjects(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	fc := func(name, id, bundle string) client.Object {
@@ -96,7 +96,7 @@ func TestACacheFindsByIndex(t *testing.T) {
 	}
 }
 
-func TestIndexesAreAddedOrItIsSaid(t *testing.T) {
+func TestAddIndexesAddsAllOrFails(t *testing.T) {
 	t.Parallel()
 	all := &fields{}
 	if err := store.AddIndexes(t.Context(), all); err != nil || len(all.added) != len(store.Indexes()) {

@@ -105,7 +105,7 @@ func TestTokensAreListedWithoutSecretsAndRevoked(t *testing.T) {
 	}
 }
 
-func TestATokenIsWorthNothingOnceItsClusterIsForgottenOrItsTimeIsOver(t *testing.T) {
+func TestTokenIsInvalidOnceItsClusterIsForgottenOrItExpired(t *testing.T) {
 	t.Parallel()
 	tokens, clock := newTokens(t)
 	token, err := tokens.Mint(t.Context(), self, here, time.Minute)
@@ -171,7 +171,7 @@ func TestANewTokenEndsADenialAndAnOldOneDoesNot(t *testing.T) {
 	}
 }
 
-func TestWhatAPeerRevokedStandsUntilATokenEndsIt(t *testing.T) {
+func TestRevocationByAPeerHoldsUntilANewToken(t *testing.T) {
 	t.Parallel()
 	c := newPeersClient(t)
 	milan, info := cluster(t, "milan")
@@ -204,7 +204,7 @@ func TestWhatAPeerRevokedStandsUntilATokenEndsIt(t *testing.T) {
 	}
 }
 
-func TestWhatAnIntroductionLeaves(t *testing.T) {
+func TestIntroduceKeepsOrDecidesAnIntroduction(t *testing.T) {
 	t.Parallel()
 	milan, info := cluster(t, "milan")
 	id := string(milan.ID())
@@ -368,7 +368,7 @@ func TestABundleIsUpdatedOnlyForward(t *testing.T) {
 	}
 }
 
-func TestWhichOfTwoStandsForACluster(t *testing.T) {
+func TestTrustedObjectRepresentsItsCluster(t *testing.T) {
 	t.Parallel()
 	at := func(name string, age time.Duration, edit func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
 		fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(start.Add(-age))}}
@@ -424,9 +424,9 @@ func TestOnlyConflictsOfTheAPIServerAreRetried(t *testing.T) {
 	}
 }
 
-// TestFoundClusterIsFoundAsItIsTrusted has a cluster that discovery found be trusted, which
+// TestTrustedClusterKeepsItsSightings has a cluster that discovery found be trusted, which
 // gives it the name that it gives itself: where it is found is known of it all the time.
-func TestFoundClusterIsFoundAsItIsTrusted(t *testing.T) {
+func TestTrustedClusterKeepsItsSightings(t *testing.T) {
 	t.Parallel()
 	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Node: "n1", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(start.Truncate(time.Second).Local())}}
 	for name, trust := range map[string]func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error){

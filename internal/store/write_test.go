@@ -154,7 +154,7 @@ func TestPatchStatusWritesConditionsInAnotherForm(t *testing.T) {
 	}
 }
 
-func TestFailedTestIsToldFromAnInvalidObject(t *testing.T) {
+func TestFailedPatchTestDiffersFromAnInvalidObject(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupResource{Group: "entente.dev", Resource: "foreignclusters"}
 	for name, tc := range map[string]struct {
