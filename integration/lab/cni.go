@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,7 +21,11 @@ func (s nodeSpec) cniConfig() m {
 	if len(s.Node.Blocks) > 0 {
 		return cniList(s.pointToPoint())
 	}
-	return cniList(bridge([]m{{"subnet": s.Node.PodCIDR.String()}}))
+	var ranges [][]m
+	for _, p := range s.Node.PodCIDRs() {
+		ranges = append(ranges, []m{{"subnet": p.String()}})
+	}
+	return cniList(bridge(ranges))
 }
 
 func cniList(main m) m {
@@ -31,7 +36,7 @@ func cniList(main m) m {
 	}
 }
 
-func bridge(ranges []m) m {
+func bridge(ranges [][]m) m {
 	return m{
 		"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true,
 		"ipMasq": false, // masquerade() or flannel does it for all nodes' pods alike
@@ -39,16 +44,30 @@ func bridge(ranges []m) m {
 	}
 }
 
-func hostLocal(ranges []m) m {
-	return m{"type": "host-local", "ranges": [][]m{ranges}, "dataDir": "/run/cni/networks"}
+// hostLocal gives a pod an address of each set of ranges.
+func hostLocal(ranges [][]m) m {
+	return m{"type": "host-local", "ranges": ranges, "dataDir": "/run/cni/networks"}
 }
 
-// pointToPoint gives each pod a /32 route, as there is no bridge that could have several
-// prefixes. host-local goes round its ranges from first to last: the first block has two
-// addresses left, then come those that are borrowed, then the other block. So few pods
-// are enough to have some of each.
+// pointToPoint gives each pod a route of its own, as there is no bridge that could have
+// several prefixes. host-local goes round its ranges from first to last: the first block
+// has two addresses left, then come those that are borrowed, then the other block. So few
+// pods are enough to have some of each.
 func (s nodeSpec) pointToPoint() m {
-	n := s.Node
+	var ranges [][]m
+	var routes []m
+	for _, p := range s.Cluster.PodCIDRs() {
+		own := NodePlan{Blocks: within(s.Node.Blocks, p), Borrowed: slices.DeleteFunc(slices.Clone(s.Node.Borrowed), func(a netip.Addr) bool { return !p.Contains(a) })}
+		ranges = append(ranges, own.ranges())
+		routes = append(routes, m{"dst": netip.PrefixFrom(unspecified(p.Addr()), 0).String()})
+	}
+	ipam := hostLocal(ranges)
+	ipam["routes"] = routes
+	return m{"type": "ptp", "ipam": ipam}
+}
+
+// ranges are host-local's for blocks of one family.
+func (n NodePlan) ranges() []m {
 	first := n.Blocks[0]
 	start := first.Addr().Next().Next() // the first address is the pods' gateway
 	ranges := []m{{"subnet": first.String(), "rangeStart": start.String(), "rangeEnd": start.Next().String()}}
@@ -59,22 +78,41 @@ func (s nodeSpec) pointToPoint() m {
 	for _, b := range n.Blocks[1:] {
 		ranges = append(ranges, m{"subnet": b.String()})
 	}
-	ipam := hostLocal(ranges)
-	ipam["routes"] = []m{{"dst": "0.0.0.0/0"}}
-	return m{"type": "ptp", "ipam": ipam}
+	return ranges
+}
+
+// within are those of the prefixes that lie in p.
+func within(prefixes []netip.Prefix, p netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(prefixes), func(q netip.Prefix) bool { return !p.Overlaps(q) })
+}
+
+// unspecified is the address in the family of a that stands for all.
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
 }
 
 // masquerade is the rule set that gives pods the node's address when they speak
 // to anything that is not a pod of their cluster, as network plugins do: also
 // through interfaces that somebody adds later.
 func (s nodeSpec) masquerade() string {
-	return fmt.Sprintf(`table ip lab-node {
+	var b strings.Builder
+	for _, p := range s.Cluster.PodCIDRs() {
+		family, multicast := "ip", "224.0.0.0/4"
+		if p.Addr().Is6() {
+			family, multicast = "ip6", "ff00::/8"
+		}
+		fmt.Fprintf(&b, `table %[1]s lab-node {
   chain postrouting {
     type nat hook postrouting priority srcnat; policy accept;
-    ip saddr %[1]s ip daddr != %[1]s ip daddr != 224.0.0.0/4 masquerade
+    %[1]s saddr %[2]s %[1]s daddr != %[2]s %[1]s daddr != %[3]s masquerade
   }
 }
-`, s.Cluster.PodCIDR)
+`, family, p, multicast)
+	}
+	return b.String()
 }
 
 // podRoute is a way to pods of another node, from a node or the router between subnets.
@@ -94,11 +132,11 @@ func (s nodeSpec) routes() []podRoute {
 		if n.Name == s.Node.Name {
 			continue
 		}
-		via := n.Address
-		if n.Subnet != s.Node.Subnet {
-			via = s.Cluster.lans()[s.Node.Subnet].Gateway
-		}
 		for _, p := range n.Pods() {
+			via := n.addressLike(p.Addr())
+			if n.Subnet != s.Node.Subnet {
+				via = s.Cluster.lans()[s.Node.Subnet].gatewayLike(p.Addr())
+			}
 			all = append(all, podRoute{To: p, Via: via})
 		}
 	}
@@ -156,7 +194,7 @@ func flannelCNI(subnetEnv string) (m, error) {
 	if err != nil {
 		return nil, fmt.Errorf("FLANNEL_MTU: %w", err)
 	}
-	b := bridge([]m{{"subnet": subnet.Masked().String()}})
+	b := bridge([][]m{{{"subnet": subnet.Masked().String()}}})
 	b["mtu"] = mtu
 	b["ipam"].(m)["routes"] = []m{{"dst": network.String()}}
 	return cniList(b), nil

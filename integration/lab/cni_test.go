@@ -46,62 +46,82 @@ func argument(s nodeSpec, process, name string) string {
 	return ""
 }
 
-func number(a netip.Addr) int {
-	b := a.As4()
-	return int(binary.BigEndian.Uint32(b[:]))
+// blockNumber says which block of its family's an address is in, of those that begin with
+// the same bytes but the last two.
+func blockNumber(a netip.Addr) int {
+	b := a.AsSlice()
+	return int(binary.BigEndian.Uint16(b[len(b)-2:])) / blockSize
 }
 
 func TestPoolBlocksAreInterleavedAndNoPodCIDR(t *testing.T) {
-	for _, nodes := range []int{1, 2, 3, maxNodes} {
-		for _, ipam := range []IPAM{PoolIPAM, SharedPoolIPAM} {
-			if nodes == 1 && ipam == SharedPoolIPAM {
-				continue
-			}
-			c := mustPlan(t, Options{Clusters: 2, Nodes: nodes, IPAM: ipam, CIDRs: DistinctCIDRs}).Clusters[1]
-			owner, misleading := map[netip.Prefix]string{}, 0
-			for _, n := range c.Nodes {
-				if len(n.Blocks) != 2 {
-					t.Fatalf("%d nodes: %s has blocks %v", nodes, n.Name, n.Blocks)
+	for _, families := range []Families{IPv4Only, IPv6Only, DualStack} {
+		for _, nodes := range []int{1, 2, 3, maxNodes} {
+			for _, ipam := range []IPAM{PoolIPAM, SharedPoolIPAM} {
+				if nodes == 1 && ipam == SharedPoolIPAM {
+					continue
 				}
-				if apart := number(n.Blocks[0].Addr()) - number(n.Blocks[1].Addr()); nodes > 1 && apart <= blockSize {
-					t.Errorf("%d nodes: blocks %v of %s are next to each other", nodes, n.Blocks, n.Name)
-				}
-				for _, b := range n.Blocks {
-					for other, who := range owner {
-						if b.Overlaps(other) {
-							t.Errorf("%d nodes: %s of %s overlaps %s of %s", nodes, b, n.Name, other, who)
-						}
-					}
-					owner[b] = n.Name
-					if !c.PodCIDR.Overlaps(b) || b.Bits() != blockBits || b != b.Masked() || n.PodCIDR.Overlaps(b) {
-						t.Errorf("%d nodes: block %s of %s with podCIDR %s is misplaced", nodes, b, n.Name, n.PodCIDR)
-					}
-					for _, other := range c.Nodes {
-						if other.PodCIDR.Overlaps(b) {
-							misleading++
-						}
-					}
-				}
-			}
-			if want := min(1, nodes-1); misleading != want {
-				t.Errorf("%d nodes: %d blocks lie in the podCIDR of another node, want %d", nodes, misleading, want)
-			}
-			for _, n := range c.Nodes {
-				if want := map[IPAM]int{SharedPoolIPAM: 2}[ipam]; len(n.Borrowed) != want {
-					t.Errorf("%s borrows %v", n.Name, n.Borrowed)
-				}
-				for _, a := range n.Borrowed {
-					if lender := owner[netip.PrefixFrom(a, blockBits).Masked()]; lender == "" || lender == n.Name || n.PodCIDR.Contains(a) {
-						t.Errorf("%s borrows %s from %q", n.Name, a, lender)
-					}
+				c := mustPlan(t, Options{Clusters: 2, Nodes: nodes, IPAM: ipam, CIDRs: DistinctCIDRs, Families: families}).Clusters[1]
+				for _, p := range c.PodCIDRs() {
+					t.Run(fmt.Sprintf("%s, %d nodes, %s, %s", families, nodes, ipam, p), func(t *testing.T) { checkBlocks(t, c, p, ipam == SharedPoolIPAM) })
 				}
 			}
 		}
 	}
 }
 
-// ranges are the addresses that a node's host-local gives to pods, range by range.
-func ranges(t *testing.T, s nodeSpec) [][]netip.Addr {
+// checkBlocks checks the blocks of a cluster's nodes within the pods' prefix of a family.
+func checkBlocks(t *testing.T, c ClusterPlan, pods netip.Prefix, shared bool) {
+	nodes := len(c.Nodes)
+	owner, misleading := map[netip.Prefix]string{}, 0
+	for _, n := range c.Nodes {
+		own := within(n.Blocks, pods)
+		if len(own) != 2 {
+			t.Fatalf("%s has blocks %v", n.Name, own)
+		}
+		if apart := blockNumber(own[0].Addr()) - blockNumber(own[1].Addr()); nodes > 1 && (apart == 1 || apart == -1) {
+			t.Errorf("blocks %v of %s are next to each other", own, n.Name)
+		}
+		for _, b := range own {
+			for other, who := range owner {
+				if b.Overlaps(other) {
+					t.Errorf("%s of %s overlaps %s of %s", b, n.Name, other, who)
+				}
+			}
+			owner[b] = n.Name
+			if !pods.Overlaps(b) || b.Addr().BitLen()-b.Bits() != blockHostBits || b != b.Masked() || slices.ContainsFunc(n.PodCIDRs(), b.Overlaps) {
+				t.Errorf("block %s of %s with podCIDRs %s is misplaced", b, n.Name, n.PodCIDRs())
+			}
+			for _, other := range c.Nodes {
+				if slices.ContainsFunc(other.PodCIDRs(), b.Overlaps) {
+					misleading++
+				}
+			}
+		}
+	}
+	if want := min(1, nodes-1); misleading != want {
+		t.Errorf("%d blocks lie in the podCIDR of another node, want %d", misleading, want)
+	}
+	for _, n := range c.Nodes {
+		borrowed := slices.DeleteFunc(slices.Clone(n.Borrowed), func(a netip.Addr) bool { return !pods.Contains(a) })
+		if want := map[bool]int{true: 2}[shared]; len(borrowed) != want {
+			t.Errorf("%s borrows %v", n.Name, borrowed)
+		}
+		for _, a := range borrowed {
+			lender := owner[netip.PrefixFrom(a, a.BitLen()-blockHostBits).Masked()]
+			if lender == "" || lender == n.Name || slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(a) }) {
+				t.Errorf("%s borrows %s from %q", n.Name, a, lender)
+			}
+		}
+	}
+}
+
+// mostOfRange bounds how many addresses of a range are listed: a /64 has more than anybody
+// can.
+const mostOfRange = 300
+
+// ranges are the addresses that a node's host-local gives to pods, family by family and
+// range by range.
+func ranges(t *testing.T, s nodeSpec) [][][]netip.Addr {
 	t.Helper()
 	b, err := json.Marshal(s.cniConfig())
 	if err != nil {
@@ -120,49 +140,63 @@ func ranges(t *testing.T, s nodeSpec) [][]netip.Addr {
 	if err := json.Unmarshal(b, &config); err != nil {
 		t.Fatal(err)
 	}
-	if len(config.Plugins) == 0 || len(config.Plugins[0].IPAM.Ranges) != 1 { // a pod has one address of each
+	if len(config.Plugins) == 0 || len(config.Plugins[0].IPAM.Ranges) != len(s.Cluster.PodCIDRs()) { // a pod has one address of each
 		t.Fatalf("configuration is %s", b)
 	}
-	var all [][]netip.Addr
-	for _, r := range config.Plugins[0].IPAM.Ranges[0] {
-		var some []netip.Addr
-		a := r.RangeStart
-		if !a.IsValid() {
-			a = r.Subnet.Addr().Next().Next() // behind the gateway
+	var all [][][]netip.Addr
+	for _, set := range config.Plugins[0].IPAM.Ranges {
+		var family [][]netip.Addr
+		for _, r := range set {
+			var some []netip.Addr
+			a := r.RangeStart
+			if !a.IsValid() {
+				a = r.Subnet.Addr().Next().Next() // behind the gateway
+			}
+			broadcast := func() bool { return a.Is4() && !r.Subnet.Contains(a.Next()) }
+			for ; len(some) < mostOfRange && r.Subnet.Contains(a) && !broadcast() && (!r.RangeEnd.IsValid() || !r.RangeEnd.Less(a)); a = a.Next() {
+				some = append(some, a)
+			}
+			family = append(family, some)
 		}
-		for ; r.Subnet.Contains(a.Next()) && (!r.RangeEnd.IsValid() || !r.RangeEnd.Less(a)); a = a.Next() {
-			some = append(some, a)
-		}
-		all = append(all, some)
+		all = append(all, family)
 	}
 	return all
 }
 
 func TestNodesNeverGiveThePodsOfTwoTheSameAddress(t *testing.T) {
+	const many = mostOfRange
 	for _, tt := range []struct {
 		o     Options
-		sizes []int
+		sizes [][]int
 	}{
-		{Options{Nodes: 3}, []int{253}},
-		{Options{Nodes: 3, IPAM: PoolIPAM}, []int{2, 61}},
-		{Options{Nodes: 1, IPAM: PoolIPAM}, []int{2, 61}},
-		{Options{Nodes: 3, IPAM: SharedPoolIPAM}, []int{2, 2, 61}},
-		{Options{Nodes: 2, IPAM: SharedPoolIPAM}, []int{2, 2, 61}},
+		{Options{Nodes: 3}, [][]int{{253}}},
+		{Options{Nodes: 3, IPAM: PoolIPAM}, [][]int{{2, 61}}},
+		{Options{Nodes: 1, IPAM: PoolIPAM}, [][]int{{2, 61}}},
+		{Options{Nodes: 3, IPAM: SharedPoolIPAM}, [][]int{{2, 2, 61}}},
+		{Options{Nodes: 2, IPAM: SharedPoolIPAM}, [][]int{{2, 2, 61}}},
+		{Options{Nodes: 3, Families: IPv6Only}, [][]int{{many}}},
+		{Options{Nodes: 3, Families: DualStack}, [][]int{{253}, {many}}},
+		{Options{Nodes: 3, Families: IPv6Only, IPAM: PoolIPAM}, [][]int{{2, 62}}},
+		{Options{Nodes: 2, Families: DualStack, IPAM: SharedPoolIPAM}, [][]int{{2, 2, 61}, {2, 2, 62}}},
 	} {
 		given := map[netip.Addr]string{}
 		for _, s := range nodeSpecs(t, tt.o) {
-			var sizes []int
-			for _, r := range ranges(t, s) {
-				sizes = append(sizes, len(r))
-				for _, a := range r {
-					if other, ok := given[a]; ok {
-						t.Errorf("%+v: %s and %s both give %s", tt.o, s.Node.Name, other, a)
-					}
-					given[a] = s.Node.Name
-					if !slices.ContainsFunc(s.Node.Pods(), func(p netip.Prefix) bool { return p.Contains(a) }) {
-						t.Errorf("%+v: %s gives %s, which is in none of %v", tt.o, s.Node.Name, a, s.Node.Pods())
+			var sizes [][]int
+			for _, family := range ranges(t, s) {
+				var own []int
+				for _, r := range family {
+					own = append(own, len(r))
+					for _, a := range r {
+						if other, ok := given[a]; ok {
+							t.Errorf("%+v: %s and %s both give %s", tt.o, s.Node.Name, other, a)
+						}
+						given[a] = s.Node.Name
+						if !slices.ContainsFunc(s.Node.Pods(), func(p netip.Prefix) bool { return p.Contains(a) }) {
+							t.Errorf("%+v: %s gives %s, which is in none of %v", tt.o, s.Node.Name, a, s.Node.Pods())
+						}
 					}
 				}
+				sizes = append(sizes, own)
 			}
 			if !cmp.Equal(sizes, tt.sizes) {
 				t.Errorf("%+v: %s has ranges of %v addresses, want %v", tt.o, s.Node.Name, sizes, tt.sizes)
@@ -193,6 +227,24 @@ func TestRoutesOfNodesLeadToThePodsOfOthers(t *testing.T) {
 			[]string{"10.200.1.0/24 172.30.1.1", "10.200.2.0/24 172.30.1.13"},
 			nil,
 		},
+		"dual-stack": {
+			Options{Nodes: 2, Families: DualStack},
+			[]string{"10.200.1.0/24 172.30.1.12", "fd6c:6162:200:1::/64 fd6c:6162:1:1::1:c"},
+			nil,
+		},
+		"IPv6 and subnets": {
+			Options{Nodes: 3, Subnets: 2, Families: IPv6Only},
+			[]string{"fd6c:6162:200:1::/64 fd6c:6162:1:1::1", "fd6c:6162:200:2::/64 fd6c:6162:1:1::1:d"},
+			nil,
+		},
+		"dual-stack pool": {
+			Options{Nodes: 2, IPAM: PoolIPAM, Families: DualStack},
+			[]string{
+				"10.200.2.128/26 172.30.1.12", "10.200.2.0/26 172.30.1.12",
+				"fd6c:6162:200:2::80/122 fd6c:6162:1:1::1:c", "fd6c:6162:200:2::/122 fd6c:6162:1:1::1:c",
+			},
+			[]string{"10.200.2.64/26", "10.200.1.192/26", "fd6c:6162:200:2::40/122", "fd6c:6162:200:1:ffff:ffff:ffff:ffc0/122"},
+		},
 		"flannel, which makes its own": {Options{Nodes: 2, CNI: FlannelCNI}, nil, nil},
 	} {
 		s := nodeSpecs(t, tt.o)[0]
@@ -221,6 +273,33 @@ func TestNodeCIDRsAreSetUnlessNoneAreWanted(t *testing.T) {
 		spec := nodeObject(s.Node, !none)["spec"].(m)
 		if _, has := spec["podCIDRs"]; has == none {
 			t.Errorf("without: %t; the node's spec is %v", none, spec)
+		}
+	}
+}
+
+func TestComponentsAreToldOfBothFamilies(t *testing.T) {
+	for families, want := range map[Families][]string{
+		IPv4Only:  {"172.30.1.11", "10.96.0.0/16", "10.200.0.0/16", "24", "", "0.0.0.0"},
+		IPv6Only:  {"fd6c:6162:1:1::1:b", "fd6c:6162:96::/112", "fd6c:6162:200::/56", "64", "", "::"},
+		DualStack: {"172.30.1.11,fd6c:6162:1:1::1:b", "10.96.0.0/16,fd6c:6162:96::/112", "10.200.0.0/16,fd6c:6162:200::/56", "", "64", "::"},
+	} {
+		s := nodeSpecs(t, Options{Families: families})[0]
+		got := []string{
+			argument(s, "kubelet", "--node-ip"), argument(s, "kube-apiserver", "--service-cluster-ip-range"),
+			argument(s, "kube-controller-manager", "--cluster-cidr"), argument(s, "kube-controller-manager", "--node-cidr-mask-size"),
+			argument(s, "kube-controller-manager", "--node-cidr-mask-size-ipv6"), argument(s, "kube-apiserver", "--bind-address"),
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", families, d)
+		}
+		if got := s.kubeletConfig()["address"]; got != want[5] {
+			t.Errorf("%s: the kubelet listens on %v", families, got)
+		}
+		if got := s.proxyConfig()["clusterCIDR"]; got != want[2] {
+			t.Errorf("%s: kube-proxy takes %v for pods", families, got)
+		}
+		if got := strings.Count(s.masquerade(), "masquerade"); got != len(s.Cluster.PodCIDRs()) {
+			t.Errorf("%s: pods are masqueraded by\n%s", families, s.masquerade())
 		}
 	}
 }
@@ -265,7 +344,7 @@ func TestFlannelCNIConfigurationIsMadeOfWhatFlannelWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := bridge([]m{{"subnet": "10.200.3.0/24"}})
+	want := bridge([][]m{{{"subnet": "10.200.3.0/24"}}})
 	want["mtu"] = 1450
 	want["ipam"].(m)["routes"] = []m{{"dst": "10.200.0.0/16"}}
 	if d := cmp.Diff(cniList(want), got); d != "" {

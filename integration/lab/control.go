@@ -15,6 +15,11 @@ type ports struct {
 // nodePorts are used where the control plane has a network namespace to itself.
 var nodePorts = ports{API: 6443, Etcd: 2379, EtcdPeer: 2380, ControllerManager: 10257, Scheduler: 10259, Kwok: 10247} //nolint:gochecknoglobals // a constant
 
+// apiServer is where c's API server is.
+func apiServer(c ClusterPlan) string {
+	return netip.AddrPortFrom(c.Control().Address, uint16(nodePorts.API)).String()
+}
+
 // controlPlane is what is needed to run one cluster's control plane.
 type controlPlane struct {
 	cluster ClusterPlan
@@ -66,7 +71,7 @@ func (c controlPlane) processes() []process {
 		"--bind-address=" + c.bind.String(),
 		"--secure-port=" + strconv.Itoa(c.ports.API),
 		"--advertise-address=" + c.advertise.String(),
-		"--service-cluster-ip-range=" + c.cluster.ServiceCIDR.String(),
+		"--service-cluster-ip-range=" + list(c.cluster.ServiceCIDRs()),
 		"--client-ca-file=" + pki("ca.crt"),
 		"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
 		"--kubelet-client-certificate=" + pki("apiserver-kubelet-client.crt"),
@@ -105,13 +110,13 @@ func (c controlPlane) processes() []process {
 		"--cluster-signing-key-file=" + pki("ca.key"),
 		"--service-account-private-key-file=" + pki("service-account.key"),
 		"--use-service-account-credentials=true",
-		"--service-cluster-ip-range=" + c.cluster.ServiceCIDR.String(),
+		"--service-cluster-ip-range=" + list(c.cluster.ServiceCIDRs()),
 		"--leader-elect=false",
 		"--profiling=false",
 	}
 	if nodes && !c.noNodeCIDRs {
-		manager = append(manager, "--allocate-node-cidrs=true",
-			"--cluster-cidr="+c.cluster.PodCIDR.String(), "--node-cidr-mask-size=24")
+		manager = append(manager, "--allocate-node-cidrs=true", "--cluster-cidr="+list(c.cluster.PodCIDRs()))
+		manager = append(manager, c.nodeMasks()...)
 	}
 	scheduler := []string{
 		c.kube, "kube-scheduler",
@@ -152,6 +157,18 @@ func (c controlPlane) processes() []process {
 		ps = append(ps, process{Name: "kwok", Args: args, After: []condition{leases}})
 	}
 	return ps
+}
+
+// nodeMasks say how large a node's share of the pods' prefix is, in each family.
+func (c controlPlane) nodeMasks() []string {
+	prefixes := c.cluster.Nodes[0].PodCIDRs()
+	if len(prefixes) == 1 {
+		return []string{"--node-cidr-mask-size=" + strconv.Itoa(prefixes[0].Bits())}
+	}
+	return []string{
+		"--node-cidr-mask-size-ipv4=" + strconv.Itoa(prefixes[0].Bits()),
+		"--node-cidr-mask-size-ipv6=" + strconv.Itoa(prefixes[1].Bits()),
+	}
 }
 
 // writeKubeconfigs writes the kubeconfigs of the control plane's components.

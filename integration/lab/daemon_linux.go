@@ -220,11 +220,6 @@ func (d *daemon) forward(ctx context.Context, c ClusterPlan) error {
 	return d.writeInternalKubeconfig(c)
 }
 
-// apiServer is where c's API server is.
-func apiServer(c ClusterPlan) string {
-	return netip.AddrPortFrom(c.Control().Address, uint16(nodePorts.API)).String()
-}
-
 func (d *daemon) writeInternalKubeconfig(c ClusterPlan) error {
 	pki := filepath.Join(clusterDir(d.dir, c.Name), "pki")
 	return writeKubeconfig(internalKubeconfigFile(d.dir, c.Name), c.Name, pki, "admin", "https://"+apiServer(c))
@@ -254,7 +249,7 @@ func (d *daemon) clusterStatus(ctx context.Context, c ClusterPlan) ClusterStatus
 	d.mu.Lock()
 	s := ClusterStatus{
 		Name: c.Name, Kubeconfig: kubeconfigFile(d.dir, c.Name), Server: d.servers[c.Name],
-		PodCIDR: c.PodCIDR.String(), ServiceCIDR: c.ServiceCIDR.String(),
+		PodCIDR: list(c.PodCIDRs()), ServiceCIDR: list(c.ServiceCIDRs()),
 	}
 	if l := d.lights[c.Name]; l != nil {
 		s.Components, s.Logs = l.snapshot(), l.logDir

@@ -28,8 +28,9 @@
 // The nodes of a cluster can also be on two such networks in turn (Options.Subnets), lan1
 // and lan1b, 172.30.129.0/24, with the router between them. It then has a table of routes
 // for each cluster, as the network of a cloud has, by which it forwards packets between
-// pods: other clusters may have the same prefixes. Options.CNI, IPAM, NoNodeCIDRs and
-// Proxy change the nodes' own network.
+// pods: other clusters may have the same prefixes. Options.Families gives all of this
+// IPv6 addresses as well, or alone: lan1 is then fd6c:6162:1:1::/64. Options.CNI, IPAM,
+// NoNodeCIDRs and Proxy change the nodes' own network.
 //
 // The light variant has no nodes: etcd and the control plane run as plain
 // processes on loopback ports, without root, for controller tests.

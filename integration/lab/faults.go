@@ -165,7 +165,7 @@ func (f PairFault) String() string {
 // lost, and who is behind NAT. It replaces what was there in one step.
 func routerRules(p Plan, f Faults) string {
 	var b strings.Builder
-	b.WriteString("table ip lab\ndelete table ip lab\ntable ip lab {\n")
+	b.WriteString("table inet lab\ndelete table inet lab\ntable inet lab {\n")
 	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
 	f.eachWay(p, func(x PairFault, from, to ClusterPlan) {
 		match := fmt.Sprintf("iifname %s oifname %s", from.lanNames(), to.lanNames())
@@ -191,8 +191,11 @@ func routerRules(p Plan, f Faults) string {
 		for _, n := range f.NAT {
 			if c, err := p.Cluster(n); err == nil {
 				// Ports change too, as behind the worse kind of home router.
+				// IPv6 has only the filter above, as behind most of them.
 				for _, s := range c.lans() {
-					fmt.Fprintf(&b, "    ip saddr %s oifname != %s snat to %s fully-random\n", s.Prefix, c.lanNames(), c.Public)
+					if s.Prefix.IsValid() {
+						fmt.Fprintf(&b, "    ip saddr %s oifname != %s snat ip to %s fully-random\n", s.Prefix, c.lanNames(), c.Public)
+					}
 				}
 			}
 		}

@@ -121,9 +121,9 @@ func TestRouterRules(t *testing.T) {
 		},
 		NAT: []string{"lab-3"},
 	}
-	want := `table ip lab
-delete table ip lab
-table ip lab {
+	want := `table inet lab
+delete table inet lab
+table inet lab {
   chain forward {
     type filter hook forward priority filter; policy accept;
     iifname "lan1" oifname "lan2" counter drop
@@ -138,7 +138,7 @@ table ip lab {
   }
   chain postrouting {
     type nat hook postrouting priority srcnat; policy accept;
-    ip saddr 172.30.3.0/24 oifname != "lan3" snat to 172.31.0.3 fully-random
+    ip saddr 172.30.3.0/24 oifname != "lan3" snat ip to 172.31.0.3 fully-random
   }
 }
 `
@@ -168,8 +168,8 @@ func TestRouterRulesOfSubnets(t *testing.T) {
 	for _, want := range []string{
 		`iifname { "lan1", "lan1b" } oifname { "lan2", "lan2b" } numgen random mod 10000 < 5000 counter drop`,
 		`oifname { "lan2", "lan2b" } iifname != { "lan2", "lan2b" } ct state != { established, related } counter drop`,
-		`ip saddr 172.30.2.0/24 oifname != { "lan2", "lan2b" } snat to 172.31.0.2 fully-random`,
-		`ip saddr 172.30.130.0/24 oifname != { "lan2", "lan2b" } snat to 172.31.0.2 fully-random`,
+		`ip saddr 172.30.2.0/24 oifname != { "lan2", "lan2b" } snat ip to 172.31.0.2 fully-random`,
+		`ip saddr 172.30.130.0/24 oifname != { "lan2", "lan2b" } snat ip to 172.31.0.2 fully-random`,
 	} {
 		if got := routerRules(p, f); !strings.Contains(got, want) {
 			t.Errorf("%s is not in\n%s", want, got)
@@ -177,6 +177,19 @@ func TestRouterRulesOfSubnets(t *testing.T) {
 	}
 	if got := strings.Count(delayRules(p, f), "-j NFQUEUE"); got != 8 {
 		t.Errorf("%d of 8 ways are delayed:\n%s", got, delayRules(p, f))
+	}
+}
+
+// IPv6 is cut and lost by the same rules, and let out and not in behind NAT.
+func TestRouterRulesOfIPv6(t *testing.T) {
+	for families, want := range map[Families]string{
+		DualStack: "ip saddr 172.30.2.0/24 oifname != \"lan2\" snat ip to 172.31.0.2 fully-random\n  }",
+		IPv6Only:  "priority srcnat; policy accept;\n  }",
+	} {
+		got := routerRules(mustPlan(t, Options{Families: families}), Faults{NAT: []string{"lab-2"}})
+		if !strings.Contains(got, want) || !strings.Contains(got, `oifname "lan2" iifname != "lan2" ct state != { established, related } counter drop`) || !strings.Contains(got, "table inet lab") {
+			t.Errorf("%s: rules are\n%s", families, got)
+		}
 	}
 }
 
@@ -189,9 +202,9 @@ func TestASharedLANIsCutOnItsBridge(t *testing.T) {
 		{Pair: Pair{"lab-1", "lab-2"}, Cut: true, LossPercent: 50},
 		{Pair: Pair{"lab-1", "lab-3"}, LossPercent: 2.5},
 	}}
-	want := `table ip lab
-delete table ip lab
-table ip lab {
+	want := `table inet lab
+delete table inet lab
+table inet lab {
   chain forward {
     type filter hook forward priority filter; policy accept;
     ip saddr { 172.30.1.0/24, 172.29.1.0/24 } ip daddr { 172.30.2.0/24, 172.29.2.0/24 } counter drop
@@ -226,9 +239,9 @@ table bridge lab {
 }
 
 func TestRulesWithoutFaultsDropNothing(t *testing.T) {
-	want := `table ip lab
-delete table ip lab
-table ip lab {
+	want := `table inet lab
+delete table inet lab
+table inet lab {
   chain forward {
     type filter hook forward priority filter; policy accept;
   }
@@ -265,6 +278,11 @@ func TestEachPairHasAQueueOfItsOwn(t *testing.T) {
 func TestCaptureFilterKnowsTranslatedAddresses(t *testing.T) {
 	p := threeClusters(t)
 	want := "(net 172.30.1.0/24 or host 172.31.0.1) and (net 172.30.2.0/24 or host 172.31.0.2)"
+	if got := p.captureFilter(p.Clusters[0], p.Clusters[1]); got != want {
+		t.Errorf("filter is %q", got)
+	}
+	p = mustPlan(t, Options{Families: DualStack})
+	want = "(net 172.30.1.0/24 or net fd6c:6162:1:1::/64 or host 172.31.0.1) and (net 172.30.2.0/24 or net fd6c:6162:1:2::/64 or host 172.31.0.2)"
 	if got := p.captureFilter(p.Clusters[0], p.Clusters[1]); got != want {
 		t.Errorf("filter is %q", got)
 	}

@@ -65,7 +65,7 @@ func forward(ctx context.Context, l net.Listener, target func() string, logger *
 
 func forwardOne(ctx context.Context, client *net.TCPConn, target string) error {
 	defer func() { _ = client.Close() }()
-	s, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp4", target)
+	s, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", target)
 	if err != nil {
 		return err
 	}

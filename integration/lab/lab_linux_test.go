@@ -104,7 +104,12 @@ func (l *testLab) ping(from, to string, count int) (int, time.Duration) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	cmd, err := l.Exec(l.t.Context(), from, false, "ping", "-q", "-c", strconv.Itoa(count), "-i", "0.02", "-W", "1", n.Address.String())
+	return l.pingAddress(from, n.Address, count)
+}
+
+func (l *testLab) pingAddress(from string, to netip.Addr, count int) (int, time.Duration) {
+	l.t.Helper()
+	cmd, err := l.Exec(l.t.Context(), from, false, "ping", "-q", "-c", strconv.Itoa(count), "-i", "0.02", "-W", "1", to.String())
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -32,6 +32,10 @@ func TestLabOfOtherNetworks(t *testing.T) {
 		{"a shared pool, iptables, no podCIDRs", Options{IPAM: SharedPoolIPAM, NoNodeCIDRs: true, Proxy: IPTablesProxy}, false},
 		{"two subnets", Options{Subnets: 2, Clusters: 2}, false},
 		{"two subnets and a shared pool", Options{Subnets: 2, IPAM: SharedPoolIPAM}, true},
+		{"dual-stack", Options{Families: DualStack, Clusters: 2}, true},
+		{"dual-stack, iptables, a shared pool, two subnets", Options{Families: DualStack, Proxy: IPTablesProxy, IPAM: SharedPoolIPAM, NoNodeCIDRs: true, Subnets: 2}, false},
+		{"IPv6", Options{Families: IPv6Only, Clusters: 2}, false},
+		{"IPv6, iptables, a pool", Options{Families: IPv6Only, Proxy: IPTablesProxy, IPAM: PoolIPAM}, false},
 		{"flannel", Options{CNI: FlannelCNI}, false},
 		{"flannel, iptables, two subnets", Options{CNI: FlannelCNI, Proxy: IPTablesProxy, Subnets: 2}, true},
 	} {
@@ -67,8 +71,13 @@ const podsEach = 6
 
 type networkTest struct {
 	*testLab
-	address map[string]netip.Addr // of pods
+	address map[string][]netip.Addr // of pods, one for each family
 }
+
+// families are the numbers of the families of the lab's addresses, from 0.
+func (n *networkTest) families() int { return len(n.plan.Clusters[0].PodCIDRs()) }
+
+func at(a netip.Addr) string { return netip.AddrPortFrom(a, 8080).String() + "/" }
 
 func podOf(node, i int) string { return fmt.Sprintf("p%d-%d", node, i) }
 
@@ -89,24 +98,37 @@ func (n *networkTest) runPods(restarts int) {
 		}
 		add(fmt.Sprintf("h%d", node), node, true)
 		all = append(all, fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"n%d"},`+
-			`"spec":{"selector":{"node":"n%[1]d","host":"false"},"ports":[{"port":80,"targetPort":8080}]}}`, node))
+			`"spec":{"ipFamilyPolicy":"PreferDualStack","selector":{"node":"n%[1]d","host":"false"},"ports":[{"port":80,"targetPort":8080}]}}`, node))
 	}
 	n.mustKube("1", strings.Join(all, "\n"), "apply", "-f", "-")
 	n.mustKube("1", "", append([]string{"wait", "--for=condition=Ready", "--timeout=90s"}, names...)...)
-	n.address = map[string]netip.Addr{}
+	n.address = map[string][]netip.Addr{}
 	for k, name := range names {
 		if k > podsEach { // a pod is Ready for a moment after its node died
 			is := fmt.Sprintf("--for=jsonpath={.status.containerStatuses[0].restartCount}=%d", restarts)
 			n.mustKube("1", "", "wait", is, "--timeout=60s", name)
 			n.mustKube("1", "", "wait", "--for=condition=Ready", "--timeout=60s", name)
 		}
-		text := n.mustKube("1", "", "get", name, "-o", "jsonpath={.status.podIP}")
-		a, err := netip.ParseAddr(text)
+		n.address[strings.TrimPrefix(name, "pod/")] = n.addresses(name, "{.status.podIPs[*].ip}")
+	}
+}
+
+// addresses are an object's, one for each family.
+func (n *networkTest) addresses(object, path string) []netip.Addr {
+	n.t.Helper()
+	text := n.mustKube("1", "", "get", object, "-o", "jsonpath="+path)
+	var all []netip.Addr
+	for s := range strings.FieldsSeq(text) {
+		a, err := netip.ParseAddr(s)
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		n.address[strings.TrimPrefix(name, "pod/")] = a
+		all = append(all, a)
 	}
+	if len(all) != n.families() {
+		n.t.Fatalf("addresses of %s are %s, want one of each of %d families", object, text, n.families())
+	}
+	return all
 }
 
 // restartNode switches the second node off and on.
@@ -127,30 +149,30 @@ func (n *networkTest) restartNode() {
 func (n *networkTest) podsHaveTheirAddresses() {
 	n.t.Helper()
 	for k, node := range n.plan.Clusters[0].Nodes {
-		want := node.PodCIDR.String()
+		want := strings.ReplaceAll(list(node.PodCIDRs()), ",", " ")
 		if n.plan.Options.NoNodeCIDRs {
 			want = ""
 		}
-		if got := n.mustKube("1", "", "get", "node", node.Name, "-o", "jsonpath={.spec.podCIDR}"); got != want {
-			n.t.Errorf("spec.podCIDR of %s is %q, want %q", node.Name, got, want)
+		if got := n.mustKube("1", "", "get", "node", node.Name, "-o", "jsonpath={.spec.podCIDRs[*]}"); got != want {
+			n.t.Errorf("spec.podCIDRs of %s are %q, want %q", node.Name, got, want)
 		}
 		pods := map[netip.Prefix]int{}
 		for i := 1; i <= podsEach; i++ {
-			a := n.address[podOf(k+1, i)]
-			in := slices.IndexFunc(node.Pods(), func(p netip.Prefix) bool { return p.Contains(a) })
-			if in < 0 {
-				n.t.Errorf("%s has a pod at %s, want one of %v", node.Name, a, node.Pods())
-				continue
-			}
-			pods[node.Pods()[in]]++
-			if len(node.Blocks) > 0 && node.PodCIDR.Contains(a) {
-				n.t.Errorf("%s has a pod at %s, in its podCIDR %s", node.Name, a, node.PodCIDR)
+			for _, a := range n.address[podOf(k+1, i)] {
+				contains := func(p netip.Prefix) bool { return p.Contains(a) }
+				in := slices.IndexFunc(node.Pods(), contains)
+				if in < 0 {
+					n.t.Errorf("%s has a pod at %s, want one of %v", node.Name, a, node.Pods())
+					continue
+				}
+				pods[node.Pods()[in]]++
+				if len(node.Blocks) > 0 && slices.ContainsFunc(node.PodCIDRs(), contains) {
+					n.t.Errorf("%s has a pod at %s, in its podCIDRs %s", node.Name, a, node.PodCIDRs())
+				}
 			}
 		}
 		for _, block := range node.Blocks {
-			nobody := block.Addr().As4()
-			nobody[3] += blockSize - 2
-			if out, err := n.routeTo(node.Name, netip.AddrFrom4(nobody)); err == nil {
+			if out, err := n.routeTo(node.Name, numbered(block, blockSize-2)); err == nil {
 				n.t.Errorf("what %s sends to no pod of its own goes %s", node.Name, out)
 			}
 		}
@@ -160,13 +182,14 @@ func (n *networkTest) podsHaveTheirAddresses() {
 	}
 }
 
-// seen is the address under which a pod is seen by the server at another address. A new
-// Service takes a moment.
-func (n *networkTest) seen(pod, server string) string {
+// seen is the address under which a pod is seen by the server at another address, with
+// these arguments of the tool. A new Service takes a moment.
+func (n *networkTest) seen(pod, server string, args ...string) string {
 	n.t.Helper()
 	var out string
 	if err := eventually.Is(n.t.Context(), 20*time.Second, pod+" to reach "+server, func(context.Context) (err error) {
-		out, err = n.kube("1", "", "exec", pod, "--", "/tool", "curl", "-t", "2s", "http://"+server)
+		command := append([]string{"exec", pod, "--", "/tool", "curl", "-t", "2s"}, args...)
+		out, err = n.kube("1", "", append(command, "http://"+server)...)
 		return err
 	}); err != nil {
 		n.t.Fatal(err)
@@ -181,9 +204,9 @@ func (n *networkTest) seen(pod, server string) string {
 	return a.Addr().String()
 }
 
-func (n *networkTest) wantSeen(pod, server string, want netip.Addr) {
+func (n *networkTest) wantSeen(pod, server string, want netip.Addr, args ...string) {
 	n.t.Helper()
-	if got := n.seen(pod, server); got != "" && got != want.String() {
+	if got := n.seen(pod, server, args...); got != "" && got != want.String() {
 		n.t.Errorf("%s reaches %s from %s, want %s", pod, server, got, want)
 	}
 }
@@ -192,21 +215,23 @@ func (n *networkTest) wantSeen(pod, server string, want netip.Addr) {
 // own, from its own address, and that large packets pass.
 func (n *networkTest) podsReachEachOther() {
 	n.t.Helper()
-	for i := 1; i <= podsEach; i++ {
-		for node := 1; node <= 2; node++ {
-			from := podOf(node, i)
-			for _, to := range []string{podOf(3-node, i), podOf(node, i%podsEach+1)} {
-				n.wantSeen(from, n.address[to].String()+":8080/", n.address[from])
+	for f := range n.families() {
+		for i := 1; i <= podsEach; i++ {
+			for node := 1; node <= 2; node++ {
+				from := podOf(node, i)
+				for _, to := range []string{podOf(3-node, i), podOf(node, i%podsEach+1)} {
+					n.wantSeen(from, at(n.address[to][f]), n.address[from][f])
+				}
+			}
+			for node := 1; node <= 2; node++ { // as a kubelet does
+				n.seen(fmt.Sprintf("h%d", 3-node), at(n.address[podOf(node, i)][f]))
 			}
 		}
-		for node := 1; node <= 2; node++ { // as a kubelet does
-			n.seen(fmt.Sprintf("h%d", 3-node), n.address[podOf(node, i)].String()+":8080/")
+		const size = 200_000
+		out := n.mustKube("1", "", "exec", podOf(1, 1), "--", "/tool", "curl", "-t", "5s", fmt.Sprintf("http://%sbytes/%d", at(n.address[podOf(2, 1)][f]), size))
+		if len(out) < size {
+			n.t.Errorf("%d of %d bytes arrived", len(out), size)
 		}
-	}
-	const size = 200_000
-	out := n.mustKube("1", "", "exec", podOf(1, 1), "--", "/tool", "curl", "-t", "5s", fmt.Sprintf("http://%s:8080/bytes/%d", n.address[podOf(2, 1)], size))
-	if len(out) < size {
-		n.t.Errorf("%d of %d bytes arrived", len(out), size)
 	}
 }
 
@@ -216,8 +241,11 @@ func (n *networkTest) servicesAreReached() {
 	n.t.Helper()
 	for node := 1; node <= 2; node++ {
 		service := fmt.Sprintf("n%d", 3-node)
-		n.wantSeen(podOf(node, 1), service+".default.svc.cluster.local/", n.address[podOf(node, 1)])
-		n.seen(fmt.Sprintf("h%d", node), n.mustKube("1", "", "get", "service", service, "-o", "jsonpath={.spec.clusterIP}")+"/")
+		for f, vip := range n.addresses("service/"+service, "{.spec.clusterIPs[*]}") {
+			family := map[bool]string{false: "-4", true: "-6"}[vip.Is6()]
+			n.wantSeen(podOf(node, 1), service+".default.svc.cluster.local/", n.address[podOf(node, 1)][f], family)
+			n.seen(fmt.Sprintf("h%d", node), netip.AddrPortFrom(vip, 80).String()+"/")
+		}
 	}
 	out := n.mustKube("1", "", "exec", "h2", "--", "/tool", "curl", "http://127.0.0.1:10249/proxyMode")
 	if want := string(n.plan.Options.Proxy); !strings.Contains(out, want) {
@@ -230,14 +258,16 @@ func (n *networkTest) servicesAreReached() {
 func (n *networkTest) podsAreHiddenBehindTheirNode() {
 	n.t.Helper()
 	c := n.plan.Clusters[0]
-	n.wantSeen(podOf(1, 1), n.address["h2"].String()+":8080/", n.address["h1"])
-	n.wantSeen(podOf(2, 1), n.address["h1"].String()+":8080/", n.address["h2"])
-	out, err := n.routeTo(c.Nodes[0].Name, c.Nodes[1].Address)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if routed := strings.Contains(out, "via "+c.Gateway.String()); routed != (n.plan.Options.Subnets > 1) {
-		n.t.Errorf("in %d subnets the way between nodes is %s", n.plan.Options.Subnets, out)
+	for f, to := range c.Nodes[1].Addresses() {
+		n.wantSeen(podOf(1, 1), at(n.address["h2"][f]), n.address["h1"][f])
+		n.wantSeen(podOf(2, 1), at(n.address["h1"][f]), n.address["h2"][f])
+		out, err := n.routeTo(c.Nodes[0].Name, to)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if routed := strings.Contains(out, "via "+c.lans()[0].gatewayLike(to).String()); routed != (n.plan.Options.Subnets > 1) {
+			n.t.Errorf("in %d subnets the way between nodes is %s", n.plan.Options.Subnets, out)
+		}
 	}
 }
 
@@ -260,8 +290,10 @@ func (n *networkTest) faultsAreBetweenClusters() {
 			{b.Nodes[0], a.Nodes[1], back},
 			{b.Nodes[1], a.Nodes[0], back},
 		} {
-			if got, _ := n.ping(tt.from.Name, tt.to.Name, 2); (got == 2) != tt.want {
-				n.t.Errorf("%s: %s has %d of 2 answers from %s", when, tt.from.Name, got, tt.to.Name)
+			for _, to := range tt.to.Addresses() {
+				if got, _ := n.pingAddress(tt.from.Name, to, 2); (got == 2) != tt.want {
+					n.t.Errorf("%s: %s has %d of 2 answers from %s, %s", when, tt.from.Name, got, tt.to.Name, to)
+				}
 			}
 		}
 	}
@@ -271,18 +303,23 @@ func (n *networkTest) faultsAreBetweenClusters() {
 	n.mustFault(FaultRequest{Kind: "heal"})
 	n.mustFault(FaultRequest{Kind: "nat", A: a.Name})
 	wantAnswers("behind NAT", true, false)
-	n.wantSeen(podOf(1, 1), n.address[podOf(2, 1)].String()+":8080/", n.address[podOf(1, 1)])
+	n.wantSeen(podOf(1, 1), at(n.address[podOf(2, 1)][0]), n.address[podOf(1, 1)][0])
 	n.mustFault(FaultRequest{Kind: "heal"})
 	const delay = 30 * time.Millisecond
 	n.mustFault(FaultRequest{Kind: "delay", A: a.Name, B: b.Name, Delay: delay})
 	for _, from := range a.Nodes {
 		for _, to := range b.Nodes {
-			if got, mean := n.ping(from.Name, to.Name, 5); got != 5 || mean < 2*delay {
-				n.t.Errorf("delayed: %s has %d of 5 answers from %s after %v", from.Name, got, to.Name, mean)
+			for _, a := range to.Addresses() {
+				if got, mean := n.pingAddress(from.Name, a, 5); got != 5 || mean < 2*delay {
+					n.t.Errorf("delayed: %s has %d of 5 answers from %s, %s, after %v", from.Name, got, to.Name, a, mean)
+				}
 			}
 		}
 	}
 	n.mustFault(FaultRequest{Kind: "heal"})
+	if n.plan.Options.Subnets == 1 {
+		return
+	}
 	if err := n.Capture(n.t.Context(), a.Name, b.Name, filepath.Join(n.t.TempDir(), "x.pcap"), nil); err == nil {
 		n.t.Error("a capture is made of one subnet of two")
 	}

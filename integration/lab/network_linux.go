@@ -27,17 +27,39 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 		return err
 	}
 	lan := s.Cluster.lans()[s.Node.Subnet]
-	if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address, lan.Prefix.Bits())); err != nil {
-		return err
-	}
-	if s.Node.Address6.IsValid() {
-		if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address6, lan.Prefix6.Bits())); err != nil {
+	for _, a := range s.Node.Addresses() {
+		if err := linkAddress("eth0", netip.PrefixFrom(a, lan.prefixLike(a).Bits())); err != nil {
 			return err
 		}
 	}
 	if err := linkUp("eth0"); err != nil {
 		return err
 	}
+	if err := s.nodeRoutes(lan); err != nil {
+		return err
+	}
+	settings := map[string]string{
+		"net/ipv4/ip_forward":                "1",
+		"net/bridge/bridge-nf-call-iptables": "1",
+	}
+	if s.Options.Families.has6() {
+		settings["net/ipv6/conf/all/forwarding"] = "1"
+		settings["net/bridge/bridge-nf-call-ip6tables"] = "1"
+	}
+	for k, v := range settings {
+		if err := setSysctl(k, v); err != nil {
+			return err
+		}
+	}
+	if s.Options.CNI == FlannelCNI {
+		return nil
+	}
+	return nft(ctx, s.masquerade())
+}
+
+// nodeRoutes are the node's: to elsewhere, to the pods of other nodes, and to addresses
+// of its own that no pod has.
+func (s nodeSpec) nodeRoutes(lan Segment) error {
 	eth0, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return err
@@ -49,8 +71,10 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 		}
 		return nil
 	}
-	if err := route(nil, lan.Gateway); err != nil {
-		return err
+	for _, g := range lan.gateways() {
+		if err := route(nil, g); err != nil {
+			return err
+		}
 	}
 	for _, r := range s.routes() {
 		if err := route(ipNet(r.To), r.Via); err != nil {
@@ -64,18 +88,7 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 			return fmt.Errorf("blackhole %v: %w", p, err)
 		}
 	}
-	for k, v := range map[string]string{
-		"net/ipv4/ip_forward":                "1",
-		"net/bridge/bridge-nf-call-iptables": "1",
-	} {
-		if err := setSysctl(k, v); err != nil {
-			return err
-		}
-	}
-	if s.Options.CNI == FlannelCNI {
-		return nil
-	}
-	return nft(ctx, s.masquerade())
+	return nil
 }
 
 // internet is the part of the network that belongs to no cluster, made in the
@@ -88,7 +101,7 @@ func (n internet) create(ctx context.Context, p Plan) error {
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
-	for k, v := range map[string]string{
+	settings := map[string]string{
 		"net/ipv4/ip_forward": "1",
 		// A LAN's own traffic does not pass the router.
 		"net/bridge/bridge-nf-call-iptables":  "0",
@@ -96,7 +109,12 @@ func (n internet) create(ctx context.Context, p Plan) error {
 		"net/bridge/bridge-nf-call-arptables": "0",
 		// The router must not tell nodes of ways around it.
 		"net/ipv4/conf/all/send_redirects": "0",
-	} {
+	}
+	if p.Options.Families.has6() {
+		settings["net/ipv6/conf/all/disable_ipv6"] = "0"
+		settings["net/ipv6/conf/all/forwarding"] = "1"
+	}
+	for k, v := range settings {
 		if err := setSysctl(k, v); err != nil {
 			return err
 		}
@@ -112,8 +130,10 @@ func (n internet) create(ctx context.Context, p Plan) error {
 		if err := netlink.LinkAdd(bridge); err != nil {
 			return fmt.Errorf("make bridge %s: %w", s.Name, err)
 		}
-		if err := linkAddress(s.Name, netip.PrefixFrom(s.Gateway, s.Prefix.Bits())); err != nil {
-			return err
+		for _, g := range s.gateways() {
+			if err := linkAddress(s.Name, netip.PrefixFrom(g, s.prefixLike(g).Bits())); err != nil {
+				return err
+			}
 		}
 		if err := linkUp(s.Name); err != nil {
 			return err
@@ -145,17 +165,23 @@ func (n internet) routePods(c ClusterPlan) error {
 			return err
 		}
 		links = append(links, link.Attrs().Index)
-		rule := netlink.NewRule()
-		rule.IifName, rule.Table, rule.Family = s.Name, tables+c.Index, netlink.FAMILY_V4
-		if err := netlink.RuleAdd(rule); err != nil {
-			return fmt.Errorf("rule for %s: %w", s.Name, err)
+		for _, p := range c.PodCIDRs() {
+			rule := netlink.NewRule()
+			rule.IifName, rule.Table, rule.Family = s.Name, tables+c.Index, netlink.FAMILY_V4
+			if p.Addr().Is6() {
+				rule.Family = netlink.FAMILY_V6
+			}
+			if err := netlink.RuleAdd(rule); err != nil {
+				return fmt.Errorf("rule for %s: %w", s.Name, err)
+			}
 		}
 	}
 	for _, node := range c.Nodes {
 		for _, p := range node.Pods() {
-			r := &netlink.Route{LinkIndex: links[node.Subnet], Dst: ipNet(p), Gw: node.Address.AsSlice(), Table: tables + c.Index}
+			via := node.addressLike(p.Addr())
+			r := &netlink.Route{LinkIndex: links[node.Subnet], Dst: ipNet(p), Gw: via.AsSlice(), Table: tables + c.Index}
 			if err := netlink.RouteReplace(r); err != nil {
-				return fmt.Errorf("route %v via %v: %w", p, node.Address, err)
+				return fmt.Errorf("route %v via %v: %w", p, via, err)
 			}
 		}
 	}
@@ -203,7 +229,16 @@ func (n internet) apply(ctx context.Context, p Plan, f Faults) error {
 	if err := nft(ctx, routerRules(p, f)); err != nil {
 		return err
 	}
-	return n.run(ctx, delayRules(p, f), "iptables-restore", "--table", "mangle")
+	restores := []string{"iptables-restore"}
+	if p.Options.Families.has6() {
+		restores = append(restores, "ip6tables-restore")
+	}
+	for _, restore := range restores {
+		if err := n.run(ctx, delayRules(p, f), restore, "--table", "mangle"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // forget drops the router's memory of connections, as a router does that is
@@ -238,9 +273,14 @@ func linkUp(name string) error {
 }
 
 func linkAddress(name string, p netip.Prefix) error {
+	flags := 0
+	if p.Addr().Is6() {
+		flags = unix.IFA_F_NODAD
+	}
 	l, err := netlink.LinkByName(name)
 	if err == nil {
-		err = netlink.AddrReplace(l, &netlink.Addr{IPNet: ipNet(p)})
+		// The plan sees to it that nobody else has it: no need to wait for an objection.
+		err = netlink.AddrReplace(l, &netlink.Addr{IPNet: ipNet(p), Flags: flags})
 	}
 	if err != nil {
 		return fmt.Errorf("give link %s address %s: %w", name, p, err)

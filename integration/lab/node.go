@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Paths inside a node's root.
@@ -57,7 +58,7 @@ func (s nodeSpec) processes() []process {
 			"--config=" + nodeConfig + "/kubelet.json",
 			"--kubeconfig=" + nodeConfig + "/kubelet.kubeconfig",
 			"--hostname-override=" + s.Node.Name,
-			"--node-ip=" + s.Node.Address.String(),
+			"--node-ip=" + list(s.nodeIPs()),
 			"--housekeeping-interval=60s",
 		}, After: []condition{{Step: "import images"}, apiReady}},
 		process{Name: "kube-proxy", Args: []string{
@@ -68,6 +69,14 @@ func (s nodeSpec) processes() []process {
 	)
 }
 
+// nodeIPs are the addresses that the node has in Kubernetes.
+func (s nodeSpec) nodeIPs() []netip.Addr {
+	if s.Options.Families == DualStack {
+		return s.Node.Addresses()
+	}
+	return []netip.Addr{s.Node.Address}
+}
+
 func machineID(node string) string {
 	h := sha256.Sum256([]byte("entente lab node " + node))
 	return hex.EncodeToString(h[:16])
@@ -76,7 +85,7 @@ func machineID(node string) string {
 func (s nodeSpec) control() controlPlane {
 	c := controlPlane{
 		cluster: s.Cluster, kube: nodeBin + "/kube/kube", pki: nodePKI, data: "/var/lib/etcd",
-		bind: netip.IPv4Unspecified(), advertise: s.Node.Address, ports: nodePorts,
+		bind: s.everywhere(), advertise: s.Node.Address, ports: nodePorts,
 		checkKubelets: s.Options.CheckKubelets, noNodeCIDRs: s.Options.NoNodeCIDRs,
 	}
 	if s.Kwok {
@@ -85,11 +94,29 @@ func (s nodeSpec) control() controlPlane {
 	return c
 }
 
+// everywhere is the address to listen on for all that the node has.
+func (s nodeSpec) everywhere() netip.Addr {
+	if s.Options.Families.has6() {
+		return netip.IPv6Unspecified() // and with it IPv4
+	}
+	return netip.IPv4Unspecified()
+}
+
+// hosts is the node's /etc/hosts.
+func (s nodeSpec) hosts() string {
+	var b strings.Builder
+	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
+	for _, a := range s.nodeIPs() {
+		fmt.Fprintf(&b, "%s %s\n", a, s.Node.Name)
+	}
+	return b.String()
+}
+
 // files are the configuration files of the node's components.
 func (s nodeSpec) files() (map[string]string, error) {
 	fs := map[string]string{
 		"/etc/hostname":               s.Node.Name + "\n",
-		"/etc/hosts":                  fmt.Sprintf("127.0.0.1 localhost\n::1 localhost ip6-localhost\n%s %s\n", s.Node.Address, s.Node.Name),
+		"/etc/hosts":                  s.hosts(),
 		"/etc/resolv.conf":            "",
 		"/etc/machine-id":             machineID(s.Node.Name) + "\n",
 		"/etc/containerd/config.toml": containerdConfig,
@@ -117,6 +144,7 @@ func (s nodeSpec) kubeletConfig() map[string]any {
 	return m{
 		"apiVersion":     "kubelet.config.k8s.io/v1beta1",
 		"kind":           "KubeletConfiguration",
+		"address":        s.everywhere().String(),
 		"authentication": m{"anonymous": m{"enabled": false}, "webhook": m{"enabled": true}, "x509": m{"clientCAFile": nodePKI + "/ca.crt"}},
 		"authorization":  m{"mode": "Webhook"},
 		"tlsCertFile":    nodePKI + "/kubelet-serving-" + s.Node.Name + ".crt", "tlsPrivateKeyFile": nodePKI + "/kubelet-serving-" + s.Node.Name + ".key",
@@ -147,7 +175,7 @@ func (s nodeSpec) proxyConfig() map[string]any {
 		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":             "KubeProxyConfiguration",
 		"mode":             mode,
-		"clusterCIDR":      s.Cluster.PodCIDR.String(),
+		"clusterCIDR":      list(s.Cluster.PodCIDRs()),
 		"clientConnection": m{"kubeconfig": nodeConfig + "/kube-proxy.kubeconfig"},
 		// The machine's connection table is not writable from a namespace.
 		"conntrack":  m{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
@@ -225,7 +253,7 @@ func (s nodeSpec) prepareKeys(to, config, pki string) error {
 			return err
 		}
 	}
-	server := "https://" + s.Cluster.Control().Address.String() + ":6443"
+	server := "https://" + apiServer(s.Cluster)
 	if err := writeKubeconfig(filepath.Join(config, "kubelet.kubeconfig"), s.Cluster.Name, pki, "kubelet-"+s.Node.Name, server); err != nil {
 		return err
 	}

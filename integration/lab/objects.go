@@ -18,7 +18,7 @@ type m = map[string]any
 func nodeObject(n NodePlan, podCIDR bool) m {
 	spec := m{}
 	if podCIDR {
-		spec = m{"podCIDR": n.PodCIDR.String(), "podCIDRs": []string{n.PodCIDR.String()}}
+		spec = m{"podCIDR": n.PodCIDR.String(), "podCIDRs": n.PodCIDRs()}
 	}
 	// The annotation is a controller's, which sets it to this. Flannel takes it that a node
 	// has some annotation, as those have that a kubelet made.
@@ -97,18 +97,26 @@ func coreDNS(c ClusterPlan) []object {
 		{namespaced + "/configmaps/" + name, m{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta(name), "data": m{"Corefile": corefile}}},
 		{namespaced + "/services/kube-dns", m{
 			"apiVersion": "v1", "kind": "Service", "metadata": meta("kube-dns"),
-			"spec": m{
-				"selector": labels, "clusterIP": c.DNSService.String(),
-				"ports": []m{
-					{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
-					{"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
-				},
-			},
+			"spec": dnsService(c, labels),
 		}},
 		{"/apis/apps/v1/namespaces/" + ns + "/deployments/" + name, m{
 			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta(name),
 			"spec": m{"replicas": 1, "selector": m{"matchLabels": labels}, "template": m{"metadata": m{"labels": labels}, "spec": coreDNSPod(name)}},
 		}},
+	}
+}
+
+func dnsService(c ClusterPlan, labels m) m {
+	policy := "SingleStack"
+	if c.DNSService6.IsValid() {
+		policy = "RequireDualStack"
+	}
+	return m{
+		"selector": labels, "clusterIP": c.DNSService.String(), "clusterIPs": given(c.DNSService, c.DNSService6), "ipFamilyPolicy": policy,
+		"ports": []m{
+			{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+			{"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+		},
 	}
 }
 

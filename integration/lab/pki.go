@@ -180,17 +180,26 @@ func certificates(c ClusterPlan) []request {
 	}
 	for _, n := range c.Nodes {
 		if n.Control {
-			apiHosts = append(apiHosts, n.Address.String(), n.Name)
+			apiHosts = append(apiHosts, append(n.hosts(), n.Name)...)
 		}
 		rs = append(rs,
 			request{file: "kubelet-" + n.Name, cn: "system:node:" + n.Name, orgs: []string{"system:nodes"}},
 			request{
 				file: "kubelet-serving-" + n.Name, cn: "system:node:" + n.Name, orgs: []string{"system:nodes"},
-				hosts: []string{n.Name, n.Address.String()},
+				hosts: append(n.hosts(), n.Name),
 			},
 		)
 	}
 	return append(rs, request{file: "apiserver", cn: "kube-apiserver", hosts: apiHosts})
+}
+
+// hosts are the node's addresses as a certificate has them.
+func (n NodePlan) hosts() []string {
+	var all []string
+	for _, a := range n.Addresses() {
+		all = append(all, a.String())
+	}
+	return all
 }
 
 // credentials are an administrator's access to one API server.

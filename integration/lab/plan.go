@@ -93,6 +93,8 @@ type Options struct {
 	Nodes int `json:"nodes"`
 	// CIDRs is same or distinct; default same.
 	CIDRs CIDRs `json:"cidrs"`
+	// Families is ipv4, ipv6 or dual; default ipv4.
+	Families Families `json:"families"`
 	// LAN is separate or shared; default separate.
 	LAN LAN `json:"lan"`
 	// Subnets is the number of networks that the nodes of a cluster are on in turn, 1
@@ -133,6 +135,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.CIDRs == "" {
 		o.CIDRs = SameCIDRs
+	}
+	if o.Families == "" {
+		o.Families = IPv4Only
 	}
 	if o.LAN == "" {
 		o.LAN = SeparateLANs
@@ -185,12 +190,18 @@ func (o Options) checkNetwork() error {
 		return fmt.Errorf("IPAM %q: want %s, %s or %s", o.IPAM, NodeIPAM, PoolIPAM, SharedPoolIPAM)
 	case o.Proxy != NFTablesProxy && o.Proxy != IPTablesProxy:
 		return fmt.Errorf("proxy %q: want %s or %s", o.Proxy, NFTablesProxy, IPTablesProxy)
-	case o.Light && (o.Subnets != 1 || o.CNI != BridgeCNI || o.IPAM != NodeIPAM || o.NoNodeCIDRs || o.Proxy != NFTablesProxy):
+	case o.Families != IPv4Only && o.Families != IPv6Only && o.Families != DualStack:
+		return fmt.Errorf("families %q: want %s, %s or %s", o.Families, IPv4Only, IPv6Only, DualStack)
+	case o.Light && (o.Subnets != 1 || o.CNI != BridgeCNI || o.IPAM != NodeIPAM || o.NoNodeCIDRs || o.Proxy != NFTablesProxy || o.Families != IPv4Only):
 		return errors.New("a light lab has no nodes whose network could be another")
 	case o.Subnets > o.Nodes:
 		return fmt.Errorf("%d subnets: want as many nodes, have %d", o.Subnets, o.Nodes)
 	case o.Subnets > 1 && o.LAN == SharedLAN:
 		return errors.New("several subnets: the clusters share a LAN, so each has one network only")
+	case o.Families.has6() && o.LAN == SharedLAN:
+		return errors.New("IPv6 is not routed between the LANs of a shared lab: want separate LANs")
+	case o.Families.has6() && o.CNI == FlannelCNI:
+		return errors.New("flannel runs with IPv4 alone here: want CNI bridge")
 	case o.CNI == FlannelCNI && (o.IPAM != NodeIPAM || o.NoNodeCIDRs):
 		return errors.New("flannel gives pods addresses of their node's podCIDR: want IPAM node and node CIDRs")
 	case o.IPAM == SharedPoolIPAM && o.Nodes < 2:
@@ -207,14 +218,15 @@ type Plan struct {
 }
 
 // Segment is a LAN: a bridge in the internet's namespace, where the router has the
-// address Gateway.
+// addresses Gateway and Gateway6, of the families that it routes.
 type Segment struct {
 	Name    string       `json:"name"`
-	Prefix  netip.Prefix `json:"prefix"`
-	Gateway netip.Addr   `json:"gateway"`
-	// Prefix6 is a unique local prefix (RFC 4193), which is not routed; unset if
-	// nodes have link-local addresses only.
-	Prefix6 netip.Prefix `json:"prefix6,omitzero"`
+	Prefix  netip.Prefix `json:"prefix,omitzero"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+	// Prefix6 is a unique local prefix (RFC 4193); unset if nodes have link-local
+	// addresses only.
+	Prefix6  netip.Prefix `json:"prefix6,omitzero"`
+	Gateway6 netip.Addr   `json:"gateway6,omitzero"`
 }
 
 // ClusterPlan is one cluster's share of the Plan.
@@ -223,40 +235,49 @@ type ClusterPlan struct {
 	Index int    `json:"index"` // from 1
 	// LAN is the prefix that the cluster's nodes share, perhaps with those of others;
 	// LANName the bridge that carries it in the internet's namespace.
-	LAN     netip.Prefix `json:"lan"`
+	LAN     netip.Prefix `json:"lan,omitzero"`
 	LANName string       `json:"lanName"`
 	LAN6    netip.Prefix `json:"lan6,omitzero"`
-	// Gateway is the router's address in the LAN.
-	Gateway netip.Addr `json:"gateway"`
+	// Gateway and Gateway6 are the router's addresses in the LAN.
+	Gateway  netip.Addr `json:"gateway,omitzero"`
+	Gateway6 netip.Addr `json:"gateway6,omitzero"`
 	// More are the further networks that the cluster's nodes are on.
 	More []Segment `json:"more,omitempty"`
-	// Public is the address under which the cluster appears behind NAT.
+	// Public is the IPv4 address under which the cluster appears behind NAT.
 	Public netip.Addr `json:"public"`
 
-	PodCIDR     netip.Prefix `json:"podCIDR"`
-	ServiceCIDR netip.Prefix `json:"serviceCIDR"`
+	// PodCIDR and ServiceCIDR are of the first family, PodCIDR6 and ServiceCIDR6 are set
+	// for dual-stack clusters.
+	PodCIDR      netip.Prefix `json:"podCIDR"`
+	ServiceCIDR  netip.Prefix `json:"serviceCIDR"`
+	PodCIDR6     netip.Prefix `json:"podCIDR6,omitzero"`
+	ServiceCIDR6 netip.Prefix `json:"serviceCIDR6,omitzero"`
 	// APIService and DNSService are the addresses of the Services kubernetes
-	// and kube-dns.
-	APIService netip.Addr `json:"apiService"`
-	DNSService netip.Addr `json:"dnsService"`
+	// and kube-dns; DNSService6 is the latter's second one in a dual-stack cluster.
+	APIService  netip.Addr `json:"apiService"`
+	DNSService  netip.Addr `json:"dnsService"`
+	DNSService6 netip.Addr `json:"dnsService6,omitzero"`
 
 	Nodes []NodePlan `json:"nodes"`
 }
 
 // NodePlan is one node's share of the Plan.
 type NodePlan struct {
-	Name    string     `json:"name"`
-	Index   int        `json:"index"` // from 1
+	Name  string `json:"name"`
+	Index int    `json:"index"` // from 1
+	// Address is of the first family.
 	Address netip.Addr `json:"address"`
 	// Address6 is the address in the LAN's IPv6 prefix, if it has one.
 	Address6 netip.Addr `json:"address6,omitzero"`
 	// Subnet is the network that the node is on: 0 is the cluster's LAN, others are
 	// its More.
 	Subnet int `json:"subnet,omitempty"`
-	// PodCIDR is the node's spec.podCIDR, unless nodes have none there.
-	PodCIDR netip.Prefix `json:"podCIDR"`
+	// PodCIDR is the node's spec.podCIDR, unless nodes have none there; PodCIDR6 is the
+	// second one of its spec.podCIDRs in a dual-stack cluster.
+	PodCIDR  netip.Prefix `json:"podCIDR"`
+	PodCIDR6 netip.Prefix `json:"podCIDR6,omitzero"`
 	// Blocks are the prefixes out of which the node's pods have their addresses, if not
-	// PodCIDR. Borrowed are single addresses out of a block of another node.
+	// those. Borrowed are single addresses out of a block of another node.
 	Blocks   []netip.Prefix `json:"blocks,omitempty"`
 	Borrowed []netip.Addr   `json:"borrowed,omitempty"`
 	// Control is set for the node that runs etcd and the control plane.
@@ -293,11 +314,16 @@ func planSegments(o Options) []Segment {
 	for i := 1; i <= o.Clusters; i++ {
 		for j, suffix := range []string{"", "b"}[:o.Subnets] {
 			b := byte(i + 128*j)
-			all = append(all, Segment{
-				Name:    fmt.Sprintf("lan%d%s", i, suffix),
-				Prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24),
-				Gateway: netip.AddrFrom4([4]byte{172, 30, b, 1}),
-			})
+			s := Segment{Name: fmt.Sprintf("lan%d%s", i, suffix)}
+			if o.Families.has4() {
+				s.Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24)
+				s.Gateway = numbered(s.Prefix, 1)
+			}
+			if o.Families.has6() {
+				s.Prefix6 = prefix6(lans6, b, 64)
+				s.Gateway6 = numbered(s.Prefix6, 1)
+			}
+			all = append(all, s)
 		}
 	}
 	return all
@@ -311,48 +337,44 @@ func sharedSegment(i int) Segment {
 		Name:    fmt.Sprintf("lan%d", i),
 		Prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{172, b, 0, 0}), 16),
 		Gateway: netip.AddrFrom4([4]byte{172, b, 0, 1}),
-		Prefix6: netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x6c, 0x61, 0x62, 7: byte(i)}), 64),
+		Prefix6: prefix6(sharedLANs6, byte(i), 64),
 	}
 }
 
 // address is that of machine n of a group: of a cluster's nodes, or of the hosts,
 // whose group is 0.
 func (s Segment) address(group, n int) (v4, v6 netip.Addr) {
-	a := s.Prefix.Addr().As4()
-	a[2], a[3] = byte(group), byte(n)
-	if s.Prefix.Bits() == 24 {
-		a[2] = s.Prefix.Addr().As4()[2]
+	if s.Prefix.IsValid() {
+		a := s.Prefix.Addr().As4()
+		if s.Prefix.Bits() < 24 {
+			a[2] = byte(group)
+		}
+		a[3] = byte(n)
+		v4 = netip.AddrFrom4(a)
 	}
 	if s.Prefix6.IsValid() {
 		b := s.Prefix6.Addr().As16()
 		b[13], b[15] = byte(group), byte(n)
 		v6 = netip.AddrFrom16(b)
 	}
-	return netip.AddrFrom4(a), v6
+	return v4, v6
 }
 
 // planCluster is cluster number i, whose nodes are on these LANs in turn.
 func planCluster(o Options, i int, lans []Segment) ClusterPlan {
 	on := lans[0]
-	own := byte(0)
-	if o.CIDRs == DistinctCIDRs {
-		own = byte(i)
-	}
-	b := byte(i)
 	c := ClusterPlan{
-		Name:        fmt.Sprintf("%s-%d", o.Name, i),
-		Index:       i,
-		LAN:         on.Prefix,
-		LANName:     on.Name,
-		LAN6:        on.Prefix6,
-		Gateway:     on.Gateway,
-		More:        slices.Clone(lans[1:]),
-		Public:      netip.AddrFrom4([4]byte{172, 31, 0, b}),
-		PodCIDR:     netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, 0, 0}), 16),
-		ServiceCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96 + own, 0, 0}), 16),
-		APIService:  netip.AddrFrom4([4]byte{10, 96 + own, 0, 1}),
-		DNSService:  netip.AddrFrom4([4]byte{10, 96 + own, 0, 10}),
+		Name:     fmt.Sprintf("%s-%d", o.Name, i),
+		Index:    i,
+		LAN:      on.Prefix,
+		LANName:  on.Name,
+		LAN6:     on.Prefix6,
+		Gateway:  on.Gateway,
+		Gateway6: on.Gateway6,
+		More:     slices.Clone(lans[1:]),
+		Public:   netip.AddrFrom4([4]byte{172, 31, 0, byte(i)}),
 	}
+	c.planPrefixes(o)
 	if o.Light {
 		return c
 	}
@@ -363,59 +385,108 @@ func planCluster(o Options, i int, lans []Segment) ClusterPlan {
 		c.Nodes = append(c.Nodes, NodePlan{
 			Name:     name,
 			Index:    n,
-			Address:  v4,
+			Address:  given(v4, v6)[0],
 			Address6: v6,
 			Subnet:   subnet,
-			PodCIDR:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, byte(n - 1), 0}), 24),
+			PodCIDR:  nodePods(c.PodCIDR, n),
+			PodCIDR6: nodePods(c.PodCIDR6, n),
 			Control:  n == 1,
 			Cgroup:   "/" + cgroupMark(o.Name) + name,
 			Uplink:   fmt.Sprintf("n%d-%d", i, n),
 		})
 	}
 	if o.IPAM != NodeIPAM {
-		c.planBlocks(o.IPAM == SharedPoolIPAM)
+		for _, p := range c.PodCIDRs() {
+			c.planBlocks(p, o.IPAM == SharedPoolIPAM)
+		}
 	}
 	return c
 }
 
-// Calico's default size of a block.
+// planPrefixes gives the cluster its prefixes of pods and Services.
+func (c *ClusterPlan) planPrefixes(o Options) {
+	own := byte(0)
+	if o.CIDRs == DistinctCIDRs {
+		own = byte(c.Index)
+	}
+	if o.Families.has4() {
+		c.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, 0, 0}), 16)
+		c.ServiceCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96 + own, 0, 0}), 16)
+		c.APIService, c.DNSService = numbered(c.ServiceCIDR, 1), numbered(c.ServiceCIDR, 10)
+	}
+	if !o.Families.has6() {
+		return
+	}
+	pods, services := prefix6(pods6+uint16(own), 0, 56), prefix6(services6+uint16(own), 0, 112)
+	if o.Families.has4() {
+		c.PodCIDR6, c.ServiceCIDR6, c.DNSService6 = pods, services, numbered(services, 10)
+		return
+	}
+	c.PodCIDR, c.ServiceCIDR = pods, services
+	c.APIService, c.DNSService = numbered(services, 1), numbered(services, 10)
+}
+
+// nodePods is the share of node number n of the pods' prefix p: a /24 or a /64.
+func nodePods(p netip.Prefix, n int) netip.Prefix {
+	if !p.IsValid() {
+		return p
+	}
+	if p.Addr().Is6() {
+		a := p.Addr().As16()
+		a[7] = byte(n - 1)
+		return netip.PrefixFrom(netip.AddrFrom16(a), 64)
+	}
+	a := p.Addr().As4()
+	a[2] = byte(n - 1)
+	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
+}
+
+// Calico's default size of a block: a /26 or a /122.
 const (
-	blockBits = 26
-	blockSize = 1 << (32 - blockBits)
+	blockHostBits = 6
+	blockSize     = 1 << blockHostBits
 )
 
-// planBlocks gives the nodes blocks in turn, so that those of one node are not next to
-// each other. The second block of the first node lies in the podCIDR of the last node:
-// podCIDRs mislead, as they can beside Calico. The other blocks lie in none.
-func (c *ClusterPlan) planBlocks(shared bool) {
+// planBlocks gives the nodes blocks of the pods' prefix p in turn, so that those of one
+// node are not next to each other. The second block of the first node lies in the podCIDR
+// of the last node: podCIDRs mislead, as they can beside Calico. The other blocks lie in
+// none.
+func (c *ClusterPlan) planBlocks(p netip.Prefix, shared bool) {
 	nodes := len(c.Nodes)
-	least := 4*nodes - 1 // the last /26 of the last podCIDR
-	if nodes == 1 {
-		least++ // no address of a pod is in its own node's podCIDR
-	}
-	at := func(block, i int) netip.Addr {
-		a := c.PodCIDR.Addr().As4()
-		i += block * blockSize
-		a[2], a[3] = byte(i>>8), byte(i)
-		return netip.AddrFrom4(a)
-	}
-	first := func(k int) int { return least + nodes + k%nodes }
+	last, within := nodePods(p, nodes), min(1, nodes-1) // no pod's address is in its own node's podCIDR
+	first := func(k int) int { return nodes - within + k%nodes }
 	for k := range c.Nodes {
 		n := &c.Nodes[k]
-		for _, block := range []int{first(k), least + k} {
-			n.Blocks = append(n.Blocks, netip.PrefixFrom(at(block, 0), blockBits))
-		}
+		n.Blocks = append(n.Blocks, blockAfter(last, first(k)), blockAfter(last, k-within))
 		if shared {
-			lender := first(k + 1)
-			n.Borrowed = []netip.Addr{at(lender, blockSize-4), at(lender, blockSize-3)}
+			lender := blockAfter(last, first(k+1))
+			n.Borrowed = append(n.Borrowed, numbered(lender, blockSize-4), numbered(lender, blockSize-3))
 		}
 	}
+}
+
+// blockAfter is number i of the blocks that come after a node's prefix; -1 is the last one
+// within it.
+func blockAfter(p netip.Prefix, i int) netip.Prefix {
+	b := p.Addr().AsSlice()
+	n, own := len(b), p.Bits()/8
+	if i < 0 {
+		for k := own; k < n; k++ {
+			b[k] = 0xff
+		}
+	} else {
+		b[own-1]++
+		b[n-2] += byte(i * blockSize >> 8)
+		b[n-1] = byte(i * blockSize)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(a, 8*n-blockHostBits).Masked()
 }
 
 // Pods are the prefixes out of which the pods of the node have their addresses.
 func (n NodePlan) Pods() []netip.Prefix {
 	if len(n.Blocks) == 0 {
-		return []netip.Prefix{n.PodCIDR}
+		return n.PodCIDRs()
 	}
 	all := slices.Clone(n.Blocks)
 	for _, a := range n.Borrowed {
@@ -426,7 +497,7 @@ func (n NodePlan) Pods() []netip.Prefix {
 
 // lans are the networks that the cluster's nodes are on, by NodePlan.Subnet.
 func (c ClusterPlan) lans() []Segment {
-	return append([]Segment{{Name: c.LANName, Prefix: c.LAN, Prefix6: c.LAN6, Gateway: c.Gateway}}, c.More...)
+	return append([]Segment{{Name: c.LANName, Prefix: c.LAN, Prefix6: c.LAN6, Gateway: c.Gateway, Gateway6: c.Gateway6}}, c.More...)
 }
 
 // cgroupMark begins the name of each cgroup of the lab called name.
@@ -438,7 +509,7 @@ func (p Plan) own(c ClusterPlan) []netip.Prefix {
 	var all []netip.Prefix
 	if p.Options.LAN != SharedLAN {
 		for _, s := range c.lans() {
-			all = append(all, s.Prefix)
+			all = append(all, s.prefixes()...)
 		}
 		return all
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -32,6 +33,10 @@ func TestPlanRefusesWhatCannotBe(t *testing.T) {
 		"flannel without podCIDRs":                    {CNI: FlannelCNI, NoNodeCIDRs: true},
 		"a pool shared by one node":                   {IPAM: SharedPoolIPAM},
 		"a CNI of no nodes":                           {CNI: FlannelCNI, Light: true},
+		"families that are not known":                 {Families: "ipx"},
+		"families of no nodes":                        {Families: DualStack, Light: true},
+		"IPv6 on a shared LAN":                        {Families: DualStack, LAN: SharedLAN},
+		"IPv6 with flannel":                           {Families: IPv6Only, CNI: FlannelCNI},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, err := NewPlan(o); err == nil {
@@ -46,7 +51,7 @@ func TestPlanDefaultsToTwoClustersWithTheSamePrefixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Options{Name: "lab", Clusters: 2, Nodes: 1, CIDRs: SameCIDRs, LAN: SeparateLANs, Subnets: 1, CNI: BridgeCNI, IPAM: NodeIPAM, Proxy: NFTablesProxy}
+	want := Options{Name: "lab", Clusters: 2, Nodes: 1, CIDRs: SameCIDRs, Families: IPv4Only, LAN: SeparateLANs, Subnets: 1, CNI: BridgeCNI, IPAM: NodeIPAM, Proxy: NFTablesProxy}
 	if d := cmp.Diff(want, p.Options); d != "" {
 		t.Errorf("options (-want +got):\n%s", d)
 	}
@@ -64,65 +69,97 @@ func TestPlanDefaultsToTwoClustersWithTheSamePrefixes(t *testing.T) {
 
 // The largest plan has room for everything: nothing overlaps that must not.
 func TestAddressesOfTheLargestPlanDoNotOverlap(t *testing.T) {
-	for _, cidrs := range []CIDRs{SameCIDRs, DistinctCIDRs} {
-		p, err := NewPlan(Options{Clusters: maxClusters, Nodes: maxNodes, CIDRs: cidrs})
-		if err != nil {
-			t.Fatal(err)
+	for _, families := range []Families{IPv4Only, IPv6Only, DualStack} {
+		for _, cidrs := range []CIDRs{SameCIDRs, DistinctCIDRs} {
+			t.Run(fmt.Sprintf("%s, %s", families, cidrs), func(t *testing.T) {
+				p := mustPlan(t, Options{Clusters: maxClusters, Nodes: maxNodes, CIDRs: cidrs, Families: families})
+				checkPlan(t, p, cidrs == DistinctCIDRs)
+			})
 		}
-		addresses, names := map[netip.Addr]string{}, map[string]bool{}
-		take := func(a netip.Addr, who string) {
-			if other, ok := addresses[a]; ok {
-				t.Errorf("%s: %s and %s are both %s", cidrs, who, other, a)
-			}
-			addresses[a] = who
+	}
+}
+
+func overlap(a, b []netip.Prefix) bool {
+	return slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
+}
+
+func checkPlan(t *testing.T, p Plan, distinct bool) {
+	families := map[Families]int{DualStack: 2}[p.Options.Families]
+	families = max(1, families)
+	addresses, names := map[netip.Addr]string{}, map[string]bool{}
+	take := func(a netip.Addr, who string) {
+		if other, ok := addresses[a]; ok {
+			t.Errorf("%s and %s are both %s", who, other, a)
 		}
-		for i, c := range p.Clusters {
-			take(c.Gateway, c.Name+" gateway")
-			take(c.Public, c.Name+" public")
-			if c.PodCIDR.Overlaps(c.ServiceCIDR) || c.LAN.Overlaps(c.PodCIDR) || c.LAN.Overlaps(c.ServiceCIDR) {
-				t.Errorf("%s: prefixes of %s overlap", cidrs, c.Name)
+		addresses[a] = who
+	}
+	for i, c := range p.Clusters {
+		lan := c.lans()[0]
+		own := slices.Concat(c.PodCIDRs(), c.ServiceCIDRs())
+		if len(lan.gateways()) != families || len(c.PodCIDRs()) != families || len(c.ServiceCIDRs()) != families {
+			t.Errorf("%s has not one prefix for each family: %+v", c.Name, c)
+		}
+		for _, g := range lan.gateways() {
+			take(g, c.Name+" gateway")
+		}
+		take(c.Public, c.Name+" public")
+		if overlap(c.PodCIDRs(), c.ServiceCIDRs()) || overlap(lan.prefixes(), own) {
+			t.Errorf("prefixes of %s overlap", c.Name)
+		}
+		if !c.ServiceCIDR.Contains(c.DNSService) || !c.ServiceCIDR.Contains(c.APIService) || families == 2 && !c.ServiceCIDR6.Contains(c.DNSService6) {
+			t.Errorf("services of %s are outside of %s", c.Name, c.ServiceCIDRs())
+		}
+		for _, other := range p.Clusters[:i] {
+			if overlap(lan.prefixes(), other.lans()[0].prefixes()) || c.LAN.Contains(other.Public) {
+				t.Errorf("LANs of %s and %s overlap", c.Name, other.Name)
 			}
-			if !c.ServiceCIDR.Contains(c.DNSService) || !c.ServiceCIDR.Contains(c.APIService) {
-				t.Errorf("%s: services of %s are outside of %s", cidrs, c.Name, c.ServiceCIDR)
+			if others := slices.Concat(other.PodCIDRs(), other.ServiceCIDRs()); distinct == overlap(own, others) {
+				t.Errorf("prefixes of %s and %s: %s and %s", c.Name, other.Name, own, others)
 			}
-			for _, other := range p.Clusters[:i] {
-				if c.LAN.Overlaps(other.LAN) || c.LAN.Contains(other.Public) {
-					t.Errorf("%s: LANs of %s and %s overlap", cidrs, c.Name, other.Name)
-				}
-				if cidrs == DistinctCIDRs && (c.PodCIDR.Overlaps(other.PodCIDR) || c.ServiceCIDR.Overlaps(other.ServiceCIDR) || c.PodCIDR.Overlaps(other.ServiceCIDR)) {
-					t.Errorf("prefixes of %s and %s overlap", c.Name, other.Name)
+		}
+		pods := map[netip.Prefix]bool{}
+		for _, n := range c.Nodes {
+			if len(n.Addresses()) != families || len(n.PodCIDRs()) != families {
+				t.Errorf("%s has not one address and prefix for each family: %+v", n.Name, n)
+			}
+			for _, a := range n.Addresses() {
+				take(a, n.Name)
+				if !lan.prefixLike(a).Contains(a) {
+					t.Errorf("%s is at %s, which is not on %+v", n.Name, a, lan)
 				}
 			}
-			pods := map[netip.Prefix]bool{}
-			for _, n := range c.Nodes {
-				take(n.Address, n.Name)
-				if !c.LAN.Contains(n.Address) || !c.PodCIDR.Overlaps(n.PodCIDR) || pods[n.PodCIDR] {
-					t.Errorf("%s: node %s is misplaced: %s, %s", cidrs, n.Name, n.Address, n.PodCIDR)
+			for _, p := range n.PodCIDRs() {
+				if !slices.ContainsFunc(c.PodCIDRs(), func(all netip.Prefix) bool { return all.Overlaps(p) && all.Bits() < p.Bits() }) || pods[p] {
+					t.Errorf("pods of %s are misplaced: %s", n.Name, p)
 				}
-				pods[n.PodCIDR] = true
-				if len(n.Uplink) > 15 || names[n.Uplink] {
-					t.Errorf("%s: link %q of %s is too long or not its own", cidrs, n.Uplink, n.Name)
-				}
-				names[n.Uplink] = true
-				if n.Control != (n.Index == 1) {
-					t.Errorf("node %s: control is %v", n.Name, n.Control)
-				}
+				pods[p] = true
+			}
+			if len(n.Uplink) > 15 || names[n.Uplink] {
+				t.Errorf("link %q of %s is too long or not its own", n.Uplink, n.Name)
+			}
+			names[n.Uplink] = true
+			if n.Control != (n.Index == 1) {
+				t.Errorf("node %s: control is %v", n.Name, n.Control)
 			}
 		}
 	}
 }
 
 func TestNodesOfAClusterAreOnItsSubnetsInTurn(t *testing.T) {
-	p, err := NewPlan(Options{Clusters: maxClusters, Nodes: maxNodes, Subnets: maxSubnets})
-	if err != nil {
-		t.Fatal(err)
+	for _, families := range []Families{IPv4Only, IPv6Only, DualStack} {
+		t.Run(string(families), func(t *testing.T) {
+			checkSubnets(t, mustPlan(t, Options{Clusters: maxClusters, Nodes: maxNodes, Subnets: maxSubnets, Families: families}))
+		})
 	}
+}
+
+func checkSubnets(t *testing.T, p Plan) {
 	if len(p.Segments) != maxClusters*maxSubnets {
 		t.Fatalf("the LANs are %+v", p.Segments)
 	}
 	for i, s := range p.Segments {
 		for _, other := range p.Segments[:i] {
-			if s.Prefix.Overlaps(other.Prefix) || s.Name == other.Name {
+			if overlap(s.prefixes(), other.prefixes()) || s.Name == other.Name {
 				t.Errorf("%+v overlaps %+v", s, other)
 			}
 		}
@@ -136,13 +173,15 @@ func TestNodesOfAClusterAreOnItsSubnetsInTurn(t *testing.T) {
 		var own []netip.Prefix
 		for k, n := range c.Nodes {
 			lan := lans[n.Subnet]
-			if n.Subnet != k%maxSubnets || !lan.Prefix.Contains(n.Address) || n.Address == lan.Gateway || addresses[n.Address] {
-				t.Errorf("%s is misplaced: %s in %+v", n.Name, n.Address, lan)
+			for _, a := range n.Addresses() {
+				if n.Subnet != k%maxSubnets || !lan.prefixLike(a).Contains(a) || a == lan.gatewayLike(a) || addresses[a] {
+					t.Errorf("%s is misplaced: %s in %+v", n.Name, a, lan)
+				}
+				addresses[a] = true
 			}
-			addresses[n.Address] = true
 		}
 		for _, s := range lans {
-			own = append(own, s.Prefix)
+			own = append(own, s.prefixes()...)
 			if s.Prefix.Contains(c.Public) {
 				t.Errorf("%s has the public address of %s", s.Prefix, c.Name)
 			}

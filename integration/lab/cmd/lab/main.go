@@ -24,9 +24,10 @@ const usage = `lab runs real Kubernetes clusters on one Linux machine.
 
 usage: lab [--name NAME] COMMAND
 
-  up [--clusters N] [--nodes M] [--cidrs same|distinct] [--lan separate|shared]
-     [--light] [--fake-nodes F] [--check-kubelets] [--subnets 1|2] [--cni bridge|flannel]
-     [--ipam node|pool|shared-pool] [--no-node-cidrs] [--proxy nftables|iptables]
+  up [--clusters N] [--nodes M] [--cidrs same|distinct] [--families ipv4|ipv6|dual]
+     [--lan separate|shared] [--light] [--fake-nodes F] [--check-kubelets]
+     [--subnets 1|2] [--cni bridge|flannel] [--ipam node|pool|shared-pool]
+     [--no-node-cidrs] [--proxy nftables|iptables]
                             make clusters NAME-1, NAME-2, …; ready when it returns
   down [--all]              remove the lab, all of it, also after a crash
   status [-o json]          what runs, and which faults there are
@@ -167,6 +168,7 @@ func (c *command) upOptions() (lab.Options, error) {
 	fs.IntVar(&o.Clusters, "clusters", 2, "number of clusters")
 	fs.IntVar(&o.Nodes, "nodes", 1, "nodes of each cluster")
 	cidrs := fs.String("cidrs", string(lab.SameCIDRs), "pod and service prefixes: same or distinct")
+	families := fs.String("families", string(lab.IPv4Only), "IP families of nodes, pods and Services: ipv4, ipv6, or dual for both")
 	lan := fs.String("lan", string(lab.SeparateLANs), "LANs of the clusters: separate, with a router between them, or one that they share")
 	fs.IntVar(&o.Subnets, "subnets", 1, "networks that the nodes of a cluster are on in turn, with the router between them")
 	cni := fs.String("cni", string(lab.BridgeCNI), "network plugin: bridge, with routes between nodes, or flannel, which has vxlan and its own masquerading")
@@ -178,6 +180,7 @@ func (c *command) upOptions() (lab.Options, error) {
 	fs.BoolVar(&o.CheckKubelets, "check-kubelets", false, "API servers check the certificates of kubelets (--kubelet-certificate-authority)")
 	_, err := c.parse(fs, 0, 0)
 	o.Name, o.CIDRs, o.LAN = c.name, lab.CIDRs(*cidrs), lab.LAN(*lan)
+	o.Families = lab.Families(*families)
 	o.CNI, o.IPAM, o.Proxy = lab.CNI(*cni), lab.IPAM(*ipam), lab.Proxy(*proxy)
 	return o, err
 }

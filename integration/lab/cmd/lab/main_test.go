@@ -44,12 +44,13 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 
 func TestUpOptionsAreRead(t *testing.T) {
 	usual := lab.Options{
-		Name: "lab", Clusters: 2, Nodes: 1, CIDRs: lab.SameCIDRs, LAN: lab.SeparateLANs,
+		Name: "lab", Clusters: 2, Nodes: 1, CIDRs: lab.SameCIDRs, Families: lab.IPv4Only, LAN: lab.SeparateLANs,
 		Subnets: 1, CNI: lab.BridgeCNI, IPAM: lab.NodeIPAM, Proxy: lab.NFTablesProxy,
 	}
 	for line, change := range map[string]func(*lab.Options){
 		"": func(*lab.Options) {},
 		"--clusters 3 --nodes 2 --cidrs distinct": func(o *lab.Options) { o.Clusters, o.Nodes, o.CIDRs = 3, 2, lab.DistinctCIDRs },
+		"--families dual":                         func(o *lab.Options) { o.Families = lab.DualStack },
 		"--lan shared --check-kubelets":           func(o *lab.Options) { o.LAN, o.CheckKubelets = lab.SharedLAN, true },
 		"--subnets 2 --cni flannel":               func(o *lab.Options) { o.Subnets, o.CNI = 2, lab.FlannelCNI },
 		"--ipam shared-pool --no-node-cidrs":      func(o *lab.Options) { o.IPAM, o.NoNodeCIDRs = lab.SharedPoolIPAM, true },

@@ -22,7 +22,8 @@ import (
 
 const usage = `usage: tool [COMMAND]
   serve [ADDRESS]            the default: HTTP on :8080, TCP and UDP echo on :8081
-  curl [-n N] [-t D] URL     fetch URL N times, waiting at most D each time
+  curl [-4|-6] [-n N] [-t D] URL
+                             fetch URL N times, waiting at most D each time
   dig NAME                   addresses of NAME
   echo tcp|udp HOST:PORT TXT send TXT and print what comes back
   sleep [SECONDS]            wait; for ever without SECONDS
@@ -216,8 +217,13 @@ func echoUDP(c net.PacketConn) {
 }
 
 func curl(ctx context.Context, args []string) error {
-	times, timeout := 1, 5*time.Second
+	times, timeout, network := 1, 5*time.Second, "tcp"
 	for len(args) > 1 {
+		if args[0] == "-4" || args[0] == "-6" {
+			network = "tcp" + args[0][1:]
+			args = args[1:]
+			continue
+		}
 		var err error
 		switch args[0] {
 		case "-n":
@@ -239,7 +245,10 @@ func curl(ctx context.Context, args []string) error {
 	if !strings.Contains(url, "://") {
 		url = "http://" + url
 	}
-	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	failed := 0
 	for range times {
 		if err := fetch(ctx, client, url); err != nil {
