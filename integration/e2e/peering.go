@@ -293,16 +293,17 @@ func Alias(peer *v1alpha1.ForeignCluster, address string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if !prefix.Contains(a) || !a.Is4() || prefix.Bits() != alias.Bits() {
+		if !prefix.Contains(a) || prefix.Bits() != alias.Bits() || prefix.Addr().BitLen() != alias.Addr().BitLen() {
 			continue
 		}
-		from, to := a.As4(), alias.Masked().Addr().As4()
+		from, to := a.AsSlice(), alias.Masked().Addr().AsSlice()
 		for i := range from {
 			bits := min(max(prefix.Bits()-8*i, 0), 8)
 			host := byte(0xff >> bits)
 			to[i] |= from[i] & host
 		}
-		return netip.AddrFrom4(to).String(), nil
+		known, _ := netip.AddrFromSlice(to)
+		return known.String(), nil
 	}
 	return "", fmt.Errorf("no alias of %s has %s", peer.Name, address)
 }

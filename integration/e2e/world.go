@@ -46,8 +46,9 @@ type Config struct {
 	// lab.Options has it.
 	Nodes         int
 	CheckKubelets bool
-	// CIDRs is as lab.Options has it; default same.
-	CIDRs lab.CIDRs
+	// CIDRs and Families are as lab.Options has them; default same, and ipv4.
+	CIDRs    lab.CIDRs
+	Families lab.Families
 	// IPAM, NoNodeCIDRs and Proxy are as lab.Options has them. Where pods have other addresses
 	// than their nodes' spec.podCIDRs, the chart is told the prefix of all pods.
 	IPAM        lab.IPAM
@@ -133,7 +134,7 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 		return nil, err
 	}
 	shape := lab.Options{
-		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: cfg.CIDRs, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets,
+		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: cfg.CIDRs, Families: cfg.Families, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets,
 		IPAM: cfg.IPAM, NoNodeCIDRs: cfg.NoNodeCIDRs, Proxy: cfg.Proxy,
 	}
 	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {
@@ -205,6 +206,15 @@ func (w *World) LoadImage(ctx context.Context) error {
 // Wait says what is waited for.
 func (w *World) Wait(what string) { w.Waiting(what) }
 
+// helmList is a list as --set has it.
+func helmList(prefixes []netip.Prefix) string {
+	var all []string
+	for _, p := range prefixes {
+		all = append(all, p.String())
+	}
+	return "{" + strings.Join(all, ",") + "}"
+}
+
 // InstallArgs are helm's arguments for installing the chart in a cluster. Both
 // clusters have the same prefixes, which the chart is told, as on a cluster whose
 // nodes do not say.
@@ -213,7 +223,7 @@ func (w *World) InstallArgs(s *Side) []string {
 		"upgrade", "--install", Release, filepath.Join(w.Root, "charts/entente"),
 		"--namespace", SystemNamespace, "--create-namespace",
 		"--set", "cluster.name=" + s.Name,
-		"--set", "cluster.serviceCIDRs={" + s.Plan.ServiceCIDR.String() + "}",
+		"--set", "cluster.serviceCIDRs=" + helmList(s.Plan.ServiceCIDRs()),
 		"--wait", "--timeout", "3m",
 	}
 	if i := strings.LastIndex(w.Image, ":"); i > 0 {
@@ -221,7 +231,7 @@ func (w *World) InstallArgs(s *Side) []string {
 	}
 	values := slices.Concat(w.Values, s.Values)
 	if w.NoNodeCIDRs || w.IPAM != "" {
-		values = append(values, "cluster.podCIDRs={"+s.Plan.PodCIDR.String()+"}")
+		values = append(values, "cluster.podCIDRs="+helmList(s.Plan.PodCIDRs()))
 	}
 	for _, v := range values {
 		args = append(args, "--set", v)

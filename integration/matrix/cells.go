@@ -8,21 +8,29 @@ import (
 
 // Setup says what the networks of the clusters are like.
 type Setup struct {
-	CIDRs lab.CIDRs
-	IPAM  lab.IPAM
-	Proxy lab.Proxy
+	CIDRs    lab.CIDRs
+	Families lab.Families
+	IPAM     lab.IPAM
+	Proxy    lab.Proxy
 }
 
 // Sample is the setup that runs with every change: the one furthest from the defaults of Kubernetes.
-var Sample = Setup{CIDRs: lab.SameCIDRs, IPAM: lab.PoolIPAM, Proxy: lab.NFTablesProxy} //nolint:gochecknoglobals // a constant, if the type could be one
+var Sample = Setup{CIDRs: lab.SameCIDRs, Families: lab.DualStack, IPAM: lab.PoolIPAM, Proxy: lab.NFTablesProxy} //nolint:gochecknoglobals // a constant, if the type could be one
 
 // Setups are all setups.
 func Setups() []Setup {
 	var all []Setup
-	for _, cidrs := range []lab.CIDRs{lab.SameCIDRs, lab.DistinctCIDRs} {
+	for _, prefixes := range []Setup{
+		{CIDRs: lab.SameCIDRs, Families: lab.IPv4Only},
+		{CIDRs: lab.DistinctCIDRs, Families: lab.IPv4Only},
+		{CIDRs: lab.SameCIDRs, Families: lab.DualStack},
+		{CIDRs: lab.SameCIDRs, Families: lab.IPv6Only},
+	} {
 		for _, ipam := range []lab.IPAM{lab.NodeIPAM, lab.PoolIPAM} {
 			for _, proxy := range []lab.Proxy{lab.IPTablesProxy, lab.NFTablesProxy} {
-				all = append(all, Setup{CIDRs: cidrs, IPAM: ipam, Proxy: proxy})
+				s := prefixes
+				s.IPAM, s.Proxy = ipam, proxy
+				all = append(all, s)
 			}
 		}
 	}
@@ -31,7 +39,28 @@ func Setups() []Setup {
 
 // String names the setup.
 func (s Setup) String() string {
-	return strings.Join([]string{string(s.CIDRs), string(s.IPAM), string(s.Proxy)}, "-")
+	return strings.Join([]string{string(s.CIDRs), string(s.Families), string(s.IPAM), string(s.Proxy)}, "-")
+}
+
+// Family is the IP family of a connection.
+type Family string
+
+// The families.
+const (
+	IPv4 Family = "IPv4"
+	IPv6 Family = "IPv6"
+)
+
+// Over are the families over which each cell is tried in the setup.
+func (s Setup) Over() []Family {
+	switch s.Families {
+	case lab.DualStack:
+		return []Family{IPv4, IPv6}
+	case lab.IPv6Only:
+		return []Family{IPv6}
+	case lab.IPv4Only:
+	}
+	return []Family{IPv4}
 }
 
 // Direction says from where to where a connection is opened.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/entente-dev/entente/integration/e2e"
 )
 
@@ -61,10 +63,13 @@ func TestSetupsAreAllThatThereAreAndHaveTheSample(t *testing.T) {
 	for _, s := range all {
 		names[s.String()] = true
 	}
-	if len(all) != 8 || len(names) != 8 {
-		t.Errorf("%d setups have %d names, want 8", len(all), len(names))
+	if len(all) != 16 || len(names) != 16 {
+		t.Errorf("%d setups have %d names, want 16", len(all), len(names))
 	}
 	if !slices.Contains(all, Sample) {
 		t.Errorf("the sample %s is not among %v", Sample, all)
+	}
+	if d := cmp.Diff([]Family{IPv4, IPv6}, Sample.Over()); d != "" {
+		t.Errorf("the sample is tried over (-want +got):\n%s", d)
 	}
 }

@@ -18,28 +18,32 @@ import (
 const (
 	labName = "matrix"
 	// patience bounds a setup: clusters up, all cells, clusters down.
-	patience = 15 * time.Minute
+	patience = 20 * time.Minute
 )
 
 // TestSampleOfTheMatrix tries each cell once, in one setup.
 func TestSampleOfTheMatrix(t *testing.T) {
 	ctx, s := bringUp(t, Sample)
 	for i, c := range Tried() {
-		s.try(ctx, t, s.pairs[i%len(s.pairs)], c)
+		for _, over := range Sample.Over() {
+			s.try(ctx, t, s.pairs[i%len(s.pairs)], c, over)
+		}
 	}
 }
 
 // TestMatrix tries each cell between all pairs of clusters, in all setups.
 func TestMatrix(t *testing.T) {
 	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("all setups take an hour: set ENTENTE_MATRIX=1, as `make matrix` does")
+		t.Skip("all setups take two hours: set ENTENTE_MATRIX=1, as `make matrix` does")
 	}
 	for _, setup := range Setups() {
 		t.Run(setup.String(), func(t *testing.T) {
 			ctx, s := bringUp(t, setup)
 			for _, p := range s.pairs {
 				for _, c := range Tried() {
-					s.try(ctx, t, p, c)
+					for _, over := range setup.Over() {
+						s.try(ctx, t, p, c, over)
+					}
 				}
 			}
 		})
@@ -68,22 +72,22 @@ func bringUp(t *testing.T, setup Setup) (context.Context, *stage) {
 }
 
 // try tries a cell and records what came of it.
-func (s *stage) try(ctx context.Context, t *testing.T, p *pair, c Cell) {
+func (s *stage) try(ctx context.Context, t *testing.T, p *pair, c Cell, over Family) {
 	t.Helper()
 	begin := time.Now()
 	result := "works"
-	err := p.try(ctx, c)
+	err := p.try(ctx, c, over)
 	if err != nil {
 		result = "FAILS"
-		t.Errorf("%s with %s: %s: %v", p.consumer.Name, p.provider.Name, c, err)
+		t.Errorf("%s with %s over %s: %s: %v", p.consumer.Name, p.provider.Name, over, c, err)
 	}
-	t.Logf("%s after %.1f s: %s with %s: %s", result, time.Since(begin).Seconds(), p.consumer.Name, p.provider.Name, c)
+	t.Logf("%s after %.1f s: %s with %s over %s: %s", result, time.Since(begin).Seconds(), p.consumer.Name, p.provider.Name, over, c)
 }
 
 func (s *stage) build(ctx context.Context, setup Setup) error {
 	w, err := e2e.Up(ctx, e2e.Config{
 		Lab: labName, More: []string{"oslo"}, Nodes: 2, Waiting: s.Say,
-		CIDRs: setup.CIDRs, IPAM: setup.IPAM, NoNodeCIDRs: setup.IPAM != lab.NodeIPAM, Proxy: setup.Proxy,
+		CIDRs: setup.CIDRs, Families: setup.Families, IPAM: setup.IPAM, NoNodeCIDRs: setup.IPAM != lab.NodeIPAM, Proxy: setup.Proxy,
 	})
 	if err != nil {
 		return err

@@ -32,16 +32,24 @@ func Page() string {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, reason)
 	}
 	b.WriteString("\n## Setups\n\nEach *yes* is tried in each of these setups, by `make matrix`. The sample runs with every change.\n\n")
-	b.WriteString("| prefixes of the clusters | addresses of pods | kube-proxy | sample |\n| --- | --- | --- | --- |\n")
+	b.WriteString("| prefixes of the clusters | IP families | addresses of pods | kube-proxy | sample |\n| --- | --- | --- | --- | --- |\n")
 	for _, s := range Setups() {
 		sample := ""
 		if s == Sample {
 			sample = "yes"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.CIDRs, ipamText(s.IPAM), s.Proxy, sample)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.CIDRs, familiesText(s), ipamText(s.IPAM), s.Proxy, sample)
 	}
-	b.WriteString("\nNot tried yet: dual-stack clusters, which the lab does not have, and in-band peering, which is not built. The\nsample tries each cell between one of the three pairs of clusters.\n")
+	b.WriteString("\nIn dual-stack clusters each cell is tried over IPv4 and over IPv6. Not tried yet: in-band peering, which is not\nbuilt. The sample tries each cell between one of the three pairs of clusters.\n")
 	return b.String()
+}
+
+func familiesText(s Setup) string {
+	var over []string
+	for _, f := range s.Over() {
+		over = append(over, string(f))
+	}
+	return strings.Join(over, " and ")
 }
 
 func ipamText(ipam lab.IPAM) string {

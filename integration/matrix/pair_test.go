@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -65,7 +66,7 @@ func podName(kind string, place Place) string { return kind + "-" + string(place
 func services(name string) (service, headless *corev1.Service) {
 	labels := map[string]string{"app": name}
 	spec := corev1.ServiceSpec{
-		Selector: labels, Type: corev1.ServiceTypeNodePort,
+		Selector: labels, Type: corev1.ServiceTypeNodePort, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 		Ports: []corev1.ServicePort{{Name: "http", Port: e2e.WebPort, TargetPort: intstr.FromInt32(e2e.WebPort)}},
 	}
 	service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name, Labels: labels}, Spec: spec}
@@ -135,18 +136,18 @@ func (p *pair) ready(ctx context.Context) error {
 }
 
 // try tries a cell until it works, and returns the last error if it does not.
-func (p *pair) try(ctx context.Context, c Cell) error {
+func (p *pair) try(ctx context.Context, c Cell, over Family) error {
 	to := p.far[c.At]
 	if c.Direction == FromOffloaded {
 		to = p.near[c.At]
 	}
-	host, port, err := p.address(c, to)
+	host, port, err := p.address(c, to, over)
 	if err != nil {
 		return err
 	}
 	url := "http://" + net.JoinHostPort(host, port) + "/name"
 	return eventually.Is(ctx, settled, c.String(), func(ctx context.Context) error {
-		answer, err := p.fetch(ctx, c, url)
+		answer, err := p.fetch(ctx, c, over, url)
 		if err != nil {
 			return err
 		}
@@ -158,13 +159,17 @@ func (p *pair) try(ctx context.Context, c Cell) error {
 }
 
 // address is where the cell's source connects to.
-func (p *pair) address(c Cell, to target) (host, port string, err error) {
+func (p *pair) address(c Cell, to target, over Family) (host, port string, err error) {
 	port = strconv.Itoa(e2e.WebPort)
 	nodePort := strconv.Itoa(int(to.service.Spec.Ports[0].NodePort))
 	switch c.To {
 	case PodAddress:
-		host = to.pod.Status.PodIP
-		if c.Direction == FromOffloaded {
+		var pods []string
+		for _, ip := range to.pod.Status.PodIPs {
+			pods = append(pods, ip.IP)
+		}
+		host, err = over.pick("addresses of pod "+to.pod.Name, pods)
+		if err == nil && c.Direction == FromOffloaded {
 			host, err = e2e.Alias(&p.known, host)
 		}
 		return host, port, err
@@ -172,30 +177,58 @@ func (p *pair) address(c Cell, to target) (host, port string, err error) {
 		if c.Direction == FromOffloaded {
 			return to.service.Name, port, nil // which resolves to the VIP that the provider gave it
 		}
-		return to.service.Spec.ClusterIP, port, nil
+		host, err = over.pick("VIPs of Service "+to.service.Name, to.service.Spec.ClusterIPs)
+		return host, port, err
 	case OwnNodePort:
-		return node(p.consumer, c.From).Address.String(), nodePort, nil
+		return over.node(node(p.consumer, c.From)), nodePort, nil
 	case OtherNodePort:
-		return node(p.consumer, other(c.From)).Address.String(), nodePort, nil
+		return over.node(node(p.consumer, other(c.From))), nodePort, nil
 	case Headless:
 		return to.service.Name + "-each." + shop + ".svc.cluster.local", port, nil
 	}
 	return "", "", fmt.Errorf("destination %q is unknown", c.To)
 }
 
+// pick is the address of the family, of which there has to be one.
+func (f Family) pick(what string, addresses []string) (string, error) {
+	for _, text := range addresses {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is6() == (f == IPv6) {
+			return text, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %q, and none of %s", what, addresses, f)
+}
+
+// node is the node's address of the family.
+func (f Family) node(n lab.NodePlan) string {
+	if f == IPv6 {
+		return n.Address6.String()
+	}
+	return n.Address.String()
+}
+
+// option has curl, and the lab's tool, use the family.
+func (f Family) option() string {
+	if f == IPv6 {
+		return "-6"
+	}
+	return "-4"
+}
+
 // fetch asks a URL once, from where the cell says.
-func (p *pair) fetch(ctx context.Context, c Cell, url string) (string, error) {
+func (p *pair) fetch(ctx context.Context, c Cell, over Family, url string) (string, error) {
+	tool := []string{"/tool", "curl", over.option(), url}
 	if c.Direction == FromOffloaded {
 		twin := p.twins[c.From]
-		return p.provider.InPod(ctx, twin.Namespace, twin.Name, "/tool", "curl", url)
+		return p.provider.InPod(ctx, twin.Namespace, twin.Name, tool...)
 	}
 	switch c.Source {
 	case Pod:
-		return p.consumer.InPod(ctx, shop, podName("near", c.From), "/tool", "curl", url)
+		return p.consumer.InPod(ctx, shop, podName("near", c.From), tool...)
 	case HostPod:
-		return p.consumer.InPod(ctx, shop, podName("host", c.From), "/tool", "curl", url)
+		return p.consumer.InPod(ctx, shop, podName("host", c.From), tool...)
 	case NodeProcess:
-		return p.w.On(ctx, node(p.consumer, c.From).Name, "curl", "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "5", url)
+		return p.w.On(ctx, node(p.consumer, c.From).Name, "curl", over.option(), "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "5", url)
 	}
 	return "", fmt.Errorf("source %q is unknown", c.Source)
 }
