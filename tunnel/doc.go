@@ -49,7 +49,8 @@
 // The device has the MTU that the widest network around the node allows. What passes to each
 // other node is found by padded probes ([probe.Search], RFC 8899), and is the MTU of the routes that
 // lead there: the kernel answers what is larger, fragments it if it may, and limits the
-// segments of TCP. A carrier does so for the nodes behind it.
+// segments of TCP. A carrier does so for the nodes behind it. Where less passes than IPv6 needs,
+// IPv4 goes on in smaller packets, and the status says what IPv6 lacks.
 //
 // # Exposure
 //

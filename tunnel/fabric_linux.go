@@ -172,6 +172,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 type pass struct {
 	now      time.Time
 	status   Status
+	peers    []plan.Peer // what is wanted
 	layout   plan.Layout
 	link     int // index of the device; zero if there is none
 	device   *wgtypes.Device
@@ -291,7 +292,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d plan.Desired) {
 		return
 	}
 	f.proofs.planned(p.now, layout.Peers)
-	p.layout = layout
+	p.layout, p.peers = layout, d.Peers
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
@@ -348,7 +349,7 @@ func (p *pass) bound(key plan.PublicKey) int {
 	if p.device != nil {
 		for _, h := range p.device.Peers {
 			if plan.PublicKey(h.PublicKey) == key && h.Endpoint != nil {
-				return min(p.status.MTU, deviceMTU(underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})))
+				return min(p.status.MTU, underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})-wireGuardOverhead)
 			}
 		}
 	}

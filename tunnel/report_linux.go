@@ -53,7 +53,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 		seen := f.prober.Look(w.Overlay)
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
-			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && seen.Search.Blocked(),
+			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
 		if p.device != nil {
@@ -78,6 +78,14 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	return out
 }
 
+// six says whether IPv6 of pods may be sent to a peer of the device: to a home node what is for
+// any peer, as it may carry it.
+func (p *pass) six(w plan.WireGuardPeer) bool {
+	return slices.ContainsFunc(p.peers, func(q plan.Peer) bool {
+		return (!w.Remote || q.ClusterID == w.Cluster) && slices.ContainsFunc(q.Remote, func(m plan.Mapping) bool { return m.Alias.Addr().Is6() })
+	})
+}
+
 // fabricReturns is how long a fabric may be away while its tunnel works: for a restart.
 const fabricReturns = 30 * time.Second
 
@@ -94,7 +102,11 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	case q.State == probe.PathUp && !seen.Path.Answers(p.now) && p.now.Sub(seen.Path.LastAnswer()) > fabricReturns:
 		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.Path.LastAnswer().UTC().Format(time.RFC3339))
 	case q.LargeLost:
-		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: the network between has to pass %d bytes of UDP, or fragments", probe.MinMTU, q.Node, probe.MinMTU+wireGuardOverhead)
+		size, why := probe.MinMTU, ", which IPv6 needs"
+		if seen.Search.Blocked() {
+			size, why = probe.LeastMTU, ""
+		}
+		return fmt.Sprintf("packets of %d bytes%s, do not pass the tunnel to %s though small ones do: the network between has to pass packets of %d bytes, or fragments", size, why, q.Node, size+wireGuardOverhead)
 	case q.State != probe.PathDown:
 		return ""
 	case !q.Endpoint.IsValid():

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 const (
@@ -53,7 +54,11 @@ func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 			table = returnTable
 		}
 		if link != 0 {
-			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, mtu: sizes[r.Way], source: r.Source})
+			mtu := sizes[r.Way]
+			if r.Prefix.Addr().Is6() && mtu > 0 {
+				mtu = max(mtu, probe.MinMTU) // where less passes, the status says so
+			}
+			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, mtu: mtu, source: r.Source})
 		}
 		if !r.Return {
 			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
@@ -71,7 +76,7 @@ func standingSizes(l plan.Layout, have []routeKey) map[netip.Addr]int {
 	out := map[netip.Addr]int{}
 	for _, r := range l.Routes {
 		for _, h := range have {
-			if h.prefix == r.Prefix && h.mtu > 0 && r.Way.IsValid() {
+			if known, ok := out[r.Way]; h.prefix == r.Prefix && h.mtu > 0 && r.Way.IsValid() && (!ok || h.mtu < known) {
 				out[r.Way] = h.mtu
 			}
 		}

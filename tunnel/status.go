@@ -54,7 +54,8 @@ type PeerStatus struct {
 	RTT   time.Duration
 	// MTU is the size of packets that pass the way to it; zero while it is not known.
 	MTU int
-	// LargeLost says that the way is up, and packets of the least MTU of IPv6 do not pass.
+	// LargeLost says that the way is up, and packets of [probe.LeastMTU] do not pass, or, to a
+	// cluster whose pods have IPv6, those of [probe.MinMTU].
 	LargeLost bool
 	// Remote says that it is a gateway of another cluster.
 	Remote bool

@@ -157,8 +157,8 @@ type FabricPath struct {
 	// mtu is the size in bytes of the packets that pass the tunnel there and back.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
-	// largePacketsLost says that the tunnel is up and packets of 1280 bytes, which IPv6
-	// requires, do not pass it.
+	// largePacketsLost says that the tunnel is up and packets of 576 bytes do not pass it, or,
+	// to a cluster whose pods have IPv6, those of 1280 bytes, which IPv6 requires.
 	// +optional
 	LargePacketsLost bool `json:"largePacketsLost,omitempty"`
 	// endpoint is the peer's endpoint in use.

@@ -326,7 +326,7 @@ func mtu(_ *Fabric, o *Observed) *Finding {
 		return nil
 	}
 	return found(UnderlayMTUTooSmall, Warning,
-		fmt.Sprintf("the way to other clusters passes packets of %d bytes; tunnels need %d: packets of 1280 bytes, the least that IPv6 can do with, and 80 around them", o.Underlay, leastUnderlay),
+		fmt.Sprintf("the way to other clusters passes packets of %d bytes; IPv6 of pods needs %d: packets of 1280 bytes and 80 around them", o.Underlay, leastUnderlay),
 		fmt.Sprintf("raise the MTU of the node's network to %d or more; where it is a tunnel itself, have that one carry less around each packet", leastUnderlay))
 }
 

@@ -12,5 +12,11 @@ const (
 	claimsMost = plan.MaxPeers
 )
 
-// MinMTU is the smallest size of packets: IPv6, and so the overlay, needs it.
-const MinMTU = 1280
+// Sizes of packets inside the tunnel, in bytes.
+const (
+	// MinMTU is the smallest MTU of a device that has IPv6, as the overlay does, and the size of
+	// packets that IPv6 needs to pass (RFC 8200).
+	MinMTU = 1280
+	// LeastMTU is the smallest size that is tried: IPv4 makes do with less.
+	LeastMTU = 576
+)

@@ -7,8 +7,8 @@ import "time"
 // packets inside the tunnel, in bytes. The zero value knows nothing.
 //
 // It trusts the network at first: what the way to the endpoint allows is used until three probes
-// of that size in a row are lost while small ones are answered. Then the least size is used until
-// a larger one is answered.
+// of that size in a row are lost while small ones are answered. Then what IPv6 needs is used until
+// a larger one is answered, and if that is lost as well, the least size.
 type Search struct {
 	// bound is the largest size that is tried.
 	bound int
@@ -39,11 +39,11 @@ const (
 // Bounded is the search on a path of which the network says that no more than bound fits. It
 // begins again when that changes; the first time with standing, what was known to pass before.
 func (s Search) Bounded(bound, standing int) Search {
-	bound = max(bound, MinMTU)
+	bound = max(bound, LeastMTU)
 	switch {
 	case bound == s.bound:
 		return s
-	case s.bound == 0 && standing >= MinMTU && standing < bound:
+	case s.bound == 0 && standing >= LeastMTU && standing < bound:
 		return Search{bound: bound, floor: standing, ceiling: bound + 1}
 	}
 	return Search{bound: bound}
@@ -54,11 +54,17 @@ func (s Search) MTU() int {
 	if s.ceiling == 0 {
 		return s.bound
 	}
-	return max(s.floor, MinMTU)
+	if s.floor == 0 {
+		return s.candidate()
+	}
+	return s.floor
 }
 
 // Blocked says that not even the least size passes.
-func (s Search) Blocked() bool { return s.ceiling > 0 && s.ceiling <= MinMTU }
+func (s Search) Blocked() bool { return s.ceiling > 0 && s.ceiling <= LeastMTU }
+
+// Narrow says that what IPv6 needs does not pass.
+func (s Search) Narrow() bool { return s.bound > 0 && s.MTU() < MinMTU }
 
 // Next is the size of the probe that is due; zero if none is.
 func (s Search) Next(now time.Time) int {
@@ -77,8 +83,10 @@ func (s Search) candidate() int {
 	switch {
 	case s.ceiling == 0:
 		return s.bound
-	case s.floor == 0:
+	case s.floor == 0 && s.ceiling > MinMTU:
 		return MinMTU
+	case s.floor == 0:
+		return LeastMTU
 	case s.floor < s.bound && s.ceiling > s.bound:
 		return s.bound
 	}

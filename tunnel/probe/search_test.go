@@ -29,17 +29,17 @@ func TestSearchFindsWhatPasses(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
-		bound := rapid.IntRange(MinMTU, 9000).Draw(t, "bound")
-		limit := rapid.IntRange(MinMTU, 9100).Draw(t, "limit")
+		bound := rapid.IntRange(LeastMTU, 9000).Draw(t, "bound")
+		limit := rapid.IntRange(LeastMTU, 9100).Draw(t, "limit")
 		s := simulate(Search{}.Bounded(bound, 0), &now, 120, limit, nil)
 		if want := min(bound, limit); s.MTU() > want || s.MTU() <= want-searchStep {
 			t.Fatalf("of %d bytes that pass, with a bound of %d, it uses %d", limit, bound, s.MTU())
 		}
 		// Less passes from now on: that is seen within the time of two confirmations.
-		limit = rapid.IntRange(MinMTU, limit).Draw(t, "less")
-		s = simulate(s, &now, 10, limit, nil)
+		limit = rapid.IntRange(LeastMTU, limit).Draw(t, "less")
+		s = simulate(s, &now, 14, limit, nil)
 		if s.MTU() > limit {
-			t.Fatalf("10 s after only %d bytes pass it uses %d", limit, s.MTU())
+			t.Fatalf("14 s after only %d bytes pass it uses %d", limit, s.MTU())
 		}
 		s = simulate(s, &now, 120, limit, func(s Search) {
 			if s.MTU() > limit {
@@ -82,11 +82,11 @@ func TestSearchSaysThatNotEvenTheLeastPasses(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
 	sent := 0
-	s := simulate(Search{}.Bounded(1420, 0), &now, 20, 600, nil)
-	if !s.Blocked() || s.MTU() != MinMTU {
-		t.Errorf("blocked %v, MTU %d, want blocked and %d", s.Blocked(), s.MTU(), MinMTU)
+	s := simulate(Search{}.Bounded(1420, 0), &now, 20, 500, nil)
+	if !s.Blocked() || !s.Narrow() || s.MTU() != LeastMTU {
+		t.Errorf("blocked %v, narrow %v, MTU %d, want blocked, narrow and %d", s.Blocked(), s.Narrow(), s.MTU(), LeastMTU)
 	}
-	s = simulate(s, &now, 60, 600, func(s Search) {
+	s = simulate(s, &now, 60, 500, func(s Search) {
 		if s.sent.Equal(now.Add(-time.Second)) {
 			sent++
 		}
@@ -94,7 +94,7 @@ func TestSearchSaysThatNotEvenTheLeastPasses(t *testing.T) {
 	if sent > 12 {
 		t.Errorf("%d large probes within a minute on a path that passes none", sent)
 	}
-	if s = simulate(s, &now, 60, 1400, nil); s.Blocked() || s.MTU() > 1400 || s.MTU() <= 1400-searchStep {
+	if s = simulate(s, &now, 60, 1400, nil); s.Blocked() || s.Narrow() || s.MTU() > 1400 || s.MTU() <= 1400-searchStep {
 		t.Errorf("1400 bytes pass: blocked %v, MTU %d", s.Blocked(), s.MTU())
 	}
 }
