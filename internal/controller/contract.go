@@ -106,26 +106,25 @@ type Contracts struct {
 
 	meters meters
 	asked  pauses
-	// written is when the status of each contract, by name, was last written for what merely
-	// follows from a peer.
+	// written is when the status of each contract, by name, was last written only because of
+	// its peer.
 	written sync.Map
 }
 
 const (
-	// restInterval is how often a peer or a contract is reconciled that nothing happens to: all
-	// that matters to it wakes it.
+	// restInterval is how often a peer or a contract is reconciled if nothing wakes it.
 	restInterval = 5 * time.Minute
-	// endingInterval is how often one is that is ending, or that a peer has yet to report.
+	// endingInterval is how often while it ends, or until a peer reports it.
 	endingInterval = 15 * time.Second
-	// removalPoll is how often one is of which something is being removed.
+	// removalPoll is how often while something of it is being removed.
 	removalPoll = time.Second
 	// callTimeout bounds a call of a peer about a contract.
 	callTimeout = 5 * time.Second
-	// lastWord is for how long a contract that costs is kept after it closed, so that
-	// the last statement of use arrives.
-	lastWord = time.Minute
+	// statementGrace is how long a contract with a price is kept after it closed, for the
+	// last statement of use to arrive.
+	statementGrace = time.Minute
 	// tombstone is how long a closed contract is kept whose peer could not be notified, to
-	// do that when it is back.
+	// notify it when it is back.
 	tombstone = 7 * 24 * time.Hour
 )
 
@@ -251,9 +250,8 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 	return s, err
 }
 
-// askPeer asks the peer what a plan wants to know. changed says that the contract did
-// because of the answer, behind that a later revision could not be had: then this side goes
-// on by the one that it has.
+// askPeer asks the peer what a plan needs. changed says that the answer changed the contract,
+// behind that a later revision could not be fetched: then this side continues with its own.
 func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contractPlan) (changed, behind bool, err error) {
 	var envelope peering.Envelope
 	fetch := func(ctx context.Context) (err error) {
@@ -266,8 +264,8 @@ func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contr
 			if err := fetch(ctx); err != nil {
 				return err
 			}
-			// This cluster's own signature on it is the proof of having agreed: it missed the
-			// answer, or was restored from a backup.
+			// This cluster's own signature on it proves that it agreed: it missed the answer, or
+			// was restored from a backup.
 			return laterRevision(s.stored, envelope, self)
 		})
 		if asked && err == nil {
@@ -278,7 +276,7 @@ func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contr
 			r.Log.Warn("cannot take over a later revision of a contract", "contract", s.stored.Name, "peer", s.stored.Spec.PeerID, "err", err)
 		}
 	}
-	if plan.askHeld && !changed {
+	if plan.askExists && !changed {
 		_, err := r.ask(ctx, s.stored, "held", fetch)
 		switch peering.ReasonOf(err) { //nolint:exhaustive // all others prove nothing
 		case peering.ReasonContractUnknown, peering.ReasonContractClosed:
@@ -288,8 +286,8 @@ func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contr
 	return changed, behind, nil
 }
 
-// ask calls the peer about a contract, unless it was called about the same a moment ago or
-// does not answer. asked says whether it did.
+// ask calls the peer about a contract, unless it was called about the same shortly before or
+// does not answer. asked says whether it called.
 func (r *Contracts) ask(ctx context.Context, stored *v1alpha1.Contract, what string, call func(context.Context) error) (asked bool, err error) {
 	peer, contract := peering.ClusterID(stored.Spec.PeerID), stored.Name
 	if !r.asked.due(peer, contract, what, r.Now()) {
@@ -303,7 +301,7 @@ func (r *Contracts) ask(ctx context.Context, stored *v1alpha1.Contract, what str
 }
 
 // peerEnds records that the peer ended a contract by a call: at once, or with notice until
-// drainUntil, by its clock. The session's state says the same again.
+// drainUntil, by its clock. Its state on the session repeats that.
 func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
 	if drainUntil.IsZero() {
 		return terminate(ctx, c, stored, v1alpha1.TerminatePeer)
@@ -322,7 +320,7 @@ func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored
 	if equality.Semantic.DeepEqual(before.Status, stored.Status) {
 		return nil
 	}
-	// A contract ends once, and may say without end that it ends a little earlier.
+	// A contract ends once, but its end can be moved a little earlier without limit.
 	if err := b.Take(peering.ClusterID(stored.Spec.PeerID), stored); err != nil {
 		return err
 	}
@@ -332,8 +330,8 @@ func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored
 	return nil
 }
 
-// act does what a contract wants, and applies to it what comes of that. It says when to
-// do so again, 0 for not before something changes, and what is in use.
+// act makes what a contract wants, and applies the resulting events to it. It returns when to
+// do so again, 0 when something changes, and what is in use.
 func (r *Contracts) act(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	if c.Role == peering.Provider {
 		return r.provide(ctx, c, stored)
@@ -443,11 +441,11 @@ func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1
 	return endingInterval, used, nil
 }
 
-// release removes the finalizer of a closed contract of which nothing exists any more,
-// once the peer knows or cannot be notified, and what it cost was stated. At the consumer
-// it stays as long as its PeeringRequest needs it. One that had a price is kept on: with
-// its statements it is the only proof of what is owed. Nothing depends on it then, and a
-// deletion, then or before, takes effect at once.
+// release removes the finalizer of a closed contract of which nothing exists any more, once the
+// peer knows or cannot be notified, and its use was stated. At the consumer it stays as long as
+// its PeeringRequest needs it. A contract with a price is not deleted: with its statements it is
+// the only proof of what is owed. Nothing depends on it then, and deleting it, then or before,
+// takes effect at once.
 func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile.Result, error) {
 	stored, closed := s.stored, r.Now().Sub(timeOf(s.stored.Status.ClosedAt))
 	if !knowsOfEnd(s, r.Now()) && r.notify(ctx, s) != nil {
@@ -456,8 +454,8 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 		}
 		return reconcile.Result{RequeueAfter: endingInterval}, nil
 	}
-	if s.peer != nil && s.peer.DeletionTimestamp.IsZero() && !s.terms.Price.IsFree() && closed < lastWord {
-		return reconcile.Result{RequeueAfter: min(endingInterval, lastWord-closed)}, nil
+	if s.peer != nil && s.peer.DeletionTimestamp.IsZero() && !s.terms.Price.IsFree() && closed < statementGrace {
+		return reconcile.Result{RequeueAfter: min(endingInterval, statementGrace-closed)}, nil
 	}
 	if stored.Spec.Role == v1alpha1.ContractConsumer {
 		request, err := requestByID(ctx, r.Client, stored.Spec.RequestID)
@@ -475,11 +473,11 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 	return reconcile.Result{}, client.IgnoreNotFound(store.Patch(ctx, r.Client, before, stored))
 }
 
-// notify calls the peer to say that this side ended a contract, or ends it.
+// notify tells the peer by a call that this side ended a contract, or ends it.
 func (r *Contracts) notify(ctx context.Context, s *contractSnapshot) error {
 	peer := peering.ClusterID(s.stored.Spec.PeerID)
 	if s.peer == nil || r.asked.slow(peer, r.Now()) {
-		return errors.New("the peer is not known any more, or did not answer a moment ago")
+		return errors.New("the peer is not known any more, or did not answer shortly before")
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -488,8 +486,8 @@ func (r *Contracts) notify(ctx context.Context, s *contractSnapshot) error {
 	return err
 }
 
-// pruneClosed deletes a settled contract once nobody may want to see any more what was owed
-// and why, and those of its peer that are too many.
+// pruneClosed deletes a settled contract that was kept long enough, and those beyond the
+// limit of its peer.
 func (r *Contracts) pruneClosed(ctx context.Context, s *contractSnapshot) (reconcile.Result, error) {
 	all, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(s.stored.Spec.PeerID), client.UnsafeDisableDeepCopy)
 	if err != nil {

@@ -649,7 +649,7 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 				}
 			}
 			b.look(t)
-			b.clock = b.clock.Add(lastWord)
+			b.clock = b.clock.Add(statementGrace)
 			got := b.look(t)
 			if (got != nil) != tc.kept {
 				t.Fatalf("it is kept: %t", got != nil)

@@ -19,8 +19,8 @@ import (
 type contractSnapshot struct {
 	// stored is the object. Its status is changed until it is written.
 	stored *v1alpha1.Contract
-	// contract and terms are what both signed, and the state that is stored. invalid says
-	// why nobody signed it.
+	// contract and terms are what both signed, with the state that is stored. invalid is why
+	// the envelope does not verify.
 	contract peering.Contract
 	terms    peering.Terms
 	invalid  error
@@ -33,26 +33,25 @@ type contractSnapshot struct {
 type contractStep int
 
 const (
-	// stepConverge: make things as the contract wants them.
+	// stepConverge: make what the contract wants.
 	stepConverge contractStep = iota
-	// stepPrune: it is settled, and kept only because of what it cost.
+	// stepPrune: it is settled, and kept only as a record of what it cost.
 	stepPrune
-	// stepReport: nobody signed it, so it binds nobody; what exists because of it stays
-	// until a person looks.
+	// stepReport: the envelope does not verify, so it binds nobody; what exists because of it
+	// stays until a person acts.
 	stepReport
 )
 
 // contractPlan is what is to be done about a contract.
 type contractPlan struct {
 	step contractStep
-	// contract is the contract after all that is known to have happened.
+	// contract is the contract after all events.
 	contract peering.Contract
-	// earlier is the contract if it ends earlier than was known, as the peer says: clocks
-	// drift, so what it says again and again is written as the budget allows. Nil if it
-	// does not.
+	// earlier is the contract if the peer reports an earlier end: clocks drift, so the peer may
+	// report another one each time, which is written as the budget allows. Nil otherwise.
 	earlier *peering.Contract
-	// askRevision: the peer has a later revision; askHeld: it may not have the contract.
-	askRevision, askHeld bool
+	// askRevision: the peer has a later revision; askExists: it may not have the contract.
+	askRevision, askExists bool
 }
 
 // planContract decides what is to be done about a contract.
@@ -64,7 +63,7 @@ func planContract(s *contractSnapshot) contractPlan {
 		return contractPlan{step: stepReport}
 	}
 	report := reportOf(s.peer, s.stored.Name)
-	plan := contractPlan{askRevision: report != nil && report.Revision > s.stored.Spec.Revision, askHeld: doubtsProvider(s)}
+	plan := contractPlan{askRevision: report != nil && report.Revision > s.stored.Spec.Revision, askExists: doubtsProvider(s)}
 	events := []peering.Event{peering.Tick{Now: s.now}}
 	if end := asksForEnd(s); end != nil {
 		events = append(events, end)
@@ -87,8 +86,7 @@ func planContract(s *contractSnapshot) contractPlan {
 	return plan
 }
 
-// applyAll applies events to a contract. A refusal leaves it as it is, which is all there is
-// to do.
+// applyAll applies events to a contract. An event that is refused does not change it.
 func applyAll(c peering.Contract, events []peering.Event) peering.Contract {
 	for _, e := range events {
 		c, _ = c.Apply(e)
@@ -96,7 +94,7 @@ func applyAll(c peering.Contract, events []peering.Event) peering.Contract {
 	return c
 }
 
-// asksForEnd returns the event that somebody here, or the peer by a call, asked to end a
+// asksForEnd returns the event by which somebody here, or the peer by a call, asked to end a
 // contract; nil if nobody did.
 func asksForEnd(s *contractSnapshot) peering.Event {
 	c := s.contract
@@ -126,15 +124,15 @@ func doubtsProvider(s *contractSnapshot) bool {
 
 // nodePlan is what is to be done about the virtual node of a contract.
 type nodePlan struct {
-	// contract is the contract after what is known of the node.
+	// contract is the contract after the events of the node.
 	contract                         peering.Contract
 	ensure, acceptNew, evict, remove bool
-	// again is when to look at the node again; 0 for not before something changes.
+	// again is when to reconcile the node again; 0 is when something changes.
 	again time.Duration
 }
 
-// planNode decides about the virtual node of a contract. left is how many pods are on it,
-// as the API server says: the node's own count begins at zero after a restart.
+// planNode decides about the virtual node of a contract. left is how many pods the API server
+// has on it: the node's own count begins at zero after a restart.
 func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 	wants := c.Wants()
 	plan := nodePlan{ensure: wants.Node, acceptNew: wants.AcceptNew, evict: wants.Evict && !now.Before(evictAt(c))}
@@ -151,10 +149,9 @@ func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 	return plan
 }
 
-// requeueAfter is how long a contract can be left alone of which all is done, if nothing
-// wakes it: what it uses, what exists because of it, and what its peer reports all do.
-// Time alone changes its state, ends a period of its meter, and adds to what is counted;
-// and a peer is asked again that did not answer.
+// requeueAfter is when to reconcile a contract again if nothing wakes it. What it uses, what
+// exists because of it, and reports of its peer do; what is left is time, which changes its
+// state, ends a period of its meter and adds to its use, and peers that did not answer.
 func requeueAfter(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
 	after := restInterval
 	at := func(t time.Time) { after = min(after, max(t.Sub(now), removalPoll)) }
@@ -186,10 +183,10 @@ func deadlineOf(c peering.Contract) time.Time {
 	return at
 }
 
-// evictAt is when what runs on the node of a contract that drains is asked to
-// leave. When this side ended it, or it reached its end, that is at once, which is
-// the zero time. A notice of the provider's is time to run on: the first half of it
-// is left in peace, the second is for moving away as disruption budgets allow.
+// evictAt is when the pods on the node of a draining contract are evicted. When this side
+// ended it, or it reached its end, that is at once, which is the zero time. During the
+// provider's notice pods run on for the first half, and are evicted in the second, as
+// disruption budgets allow.
 func evictAt(c peering.Contract) time.Time {
 	if c.Reason != peering.EndedByPeer || c.Notice <= 0 {
 		return time.Time{}
@@ -232,8 +229,8 @@ func reportOf(fc *v1alpha1.ForeignCluster, contract string) *v1alpha1.PeerContra
 	return nil
 }
 
-// ownClock returns a moment that the peer named by its clock as it is by this
-// cluster's; zero while it is not known how far the two are apart.
+// ownClock converts a time of the peer's clock to this cluster's; zero while their skew is
+// unknown.
 func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 	if t.IsZero() || fc == nil || fc.Status.Session == nil || fc.Status.Session.ClockSkew == nil {
 		return time.Time{}
@@ -241,21 +238,10 @@ func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 	return t.Add(-fc.Status.Session.ClockSkew.Duration)
 }
 
-// endedByPeer says whether the other side ended a contract, however this one
-// heard of it: by a call, or by what the peer says over the session.
-func endedByPeer(c *v1alpha1.Contract) bool {
-	// A peer whose clock is a little ahead says that it is over when it merely
-	// reached its end; the reason distinguishes the two.
-	if c.Status.Reason != "" {
-		return c.Status.Reason == peering.EndedByPeer.Name()
-	}
-	return c.Spec.Termination == v1alpha1.TerminatePeer
-}
-
-// knowsOfEnd says whether the peer of a contract that is over knows that, or need not be
-// notified of it any more.
+// knowsOfEnd says whether the peer of a closed contract knows that it is closed, or need not
+// be notified any more.
 func knowsOfEnd(s *contractSnapshot, now time.Time) bool {
-	if s.peer == nil || endedByPeer(s.stored) || s.peer.Spec.Decision == v1alpha1.DecisionDenied || letGo(s.peer) {
+	if s.peer == nil || store.EndedByPeer(s.stored) || s.peer.Spec.Decision == v1alpha1.DecisionDenied || notWaitedFor(s.peer) {
 		return true
 	}
 	if report := reportOf(s.peer, s.stored.Name); report != nil && peering.ParsePhase(report.Phase) == peering.PhaseClosed {
@@ -264,13 +250,13 @@ func knowsOfEnd(s *contractSnapshot, now time.Time) bool {
 	return s.stored.Status.ClosedAt != nil && now.Sub(s.stored.Status.ClosedAt.Time) > tombstone
 }
 
-// neededBy says whether a PeeringRequest, or nil, needs its contract that is over since a
-// while: to say why it has none, or to know which provider not to ask again.
+// neededBy says whether a PeeringRequest, or nil, still needs its closed contract: to report
+// why it has none, or to know which provider not to ask again.
 func neededBy(request *v1alpha1.PeeringRequest, stored *v1alpha1.Contract, closed time.Duration) bool {
 	if request == nil || !request.DeletionTimestamp.IsZero() {
 		return false
 	}
-	leaveOut := request.Spec.ClusterSelector != nil && endedByPeer(stored) && closed < market.LeftOut
+	leaveOut := request.Spec.ClusterSelector != nil && store.EndedByPeer(stored) && closed < market.LeftOut
 	return request.Status.Contract == stored.Name || request.Status.Contract == "" || leaveOut
 }
 

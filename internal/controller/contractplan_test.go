@@ -81,7 +81,7 @@ func TestPlanContractAppliesAllThatHappened(t *testing.T) {
 				edit(s)
 			}
 			plan := planContract(s)
-			got := want{step: plan.step, askRevision: plan.askRevision, ask: plan.askHeld}
+			got := want{step: plan.step, askRevision: plan.askRevision, ask: plan.askExists}
 			if plan.step == stepConverge {
 				got.state, got.reason = plan.contract.State, plan.contract.Reason
 			}

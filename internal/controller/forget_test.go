@@ -54,7 +54,7 @@ func forgetting(t *testing.T, o peertest.Other, phase peering.Phase) *peersTest 
 
 func (pt *peersTest) lets(t *testing.T) bool {
 	t.Helper()
-	return letGo(peertest.PeerCalled(t, pt.Client, "milan"))
+	return notWaitedFor(peertest.PeerCalled(t, pt.Client, "milan"))
 }
 
 func TestForgettingWaitsForThePeerToReturn(t *testing.T) {

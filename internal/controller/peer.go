@@ -525,7 +525,7 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 // in vain. What the peer stores of them is then its own to end; see forgotten.
 func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 	fc := s.Peer
-	if letGo(fc) || slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
+	if notWaitedFor(fc) || slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
 		return nil
 	}
 	since := s.Now
@@ -556,7 +556,7 @@ func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 
 // letGo says whether contracts with a peer that is being forgotten are to be let go,
 // whether or not it heard that they are over.
-func letGo(fc *v1alpha1.ForeignCluster) bool {
+func notWaitedFor(fc *v1alpha1.ForeignCluster) bool {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 	return !fc.DeletionTimestamp.IsZero() && c != nil && c.Reason == reasonForgotten
 }

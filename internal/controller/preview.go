@@ -31,7 +31,7 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 	if err != nil {
 		return "", nil, err
 	}
-	plan := planRequest(request, held, gone, standing(contracts), r.Now())
+	plan := planRequest(request, held, gone, remainingNode(contracts), r.Now())
 	quote := func(ctx context.Context, fc *v1alpha1.ForeignCluster, ask peering.Ask) error {
 		got, err := r.quote(ctx, request, fc, ask, held, askTimeout)
 		if err == nil {
@@ -46,7 +46,7 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 		}
 	case courseAsk:
 		held = nil // it is over
-		err = r.seek(ctx, request, contracts, quote)
+		err = r.tryProviders(ctx, request, contracts, quote)
 	case courseAmend, courseRenew:
 		var fc *v1alpha1.ForeignCluster
 		var ask peering.Ask

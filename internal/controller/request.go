@@ -36,7 +36,7 @@ import (
 const (
 	// askTimeout bounds one round of negotiation.
 	askTimeout = 10 * time.Second
-	// askAgain is how long to wait after a no, askSoon when nobody answered.
+	// askAgain is how long to wait after a refusal, askSoon when nobody answered.
 	askAgain = 30 * time.Second
 	askSoon  = 2 * time.Second
 	// previewTimeout bounds asking one of several providers what it would lend.
@@ -45,9 +45,9 @@ const (
 
 // Provider is what a consumer negotiates with a provider, over the session.
 type Provider interface {
-	// Request asks what the provider would lend, which holds it back for a moment.
+	// Request asks what the provider would lend, which it reserves for a moment.
 	Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
-	// Preview asks the same, and nothing follows from it.
+	// Preview asks the same, and reserves nothing.
 	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Sign sends a contract that this cluster signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error)
@@ -79,10 +79,10 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("slices").
-		// Of the annotations one says whom not to ask.
+		// An annotation lists whom not to ask.
 		For(&v1alpha1.PeeringRequest{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mattersToRequests)).
-		Watches(&v1alpha1.ForeignCluster{}, byName, updates(decidedElse)).
+		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mayChangeRequests)).
+		Watches(&v1alpha1.ForeignCluster{}, byName, updates(offerMessageChanged)).
 		Watches(&v1alpha1.Contract{}, byContract, updates(func(before, after client.Object) bool {
 			a, b := before.(*v1alpha1.Contract), after.(*v1alpha1.Contract)
 			return a.Generation != b.Generation || a.Status.Phase != b.Status.Phase || a.Status.Reason != b.Status.Reason || a.Status.Node != b.Status.Node
@@ -100,19 +100,19 @@ func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 	return err == nil && (selector.Matches(labels.Set(fc.GetLabels())) || s.Status.ForeignCluster == fc.GetName())
 }
 
-// mattersToRequests says whether a change of a ForeignCluster may change what comes
-// of an ask. Most of its status changes with every word of the peer.
-func mattersToRequests(before, after client.Object) bool {
+// mayChangeRequests says whether a change of a ForeignCluster may change the outcome of an
+// ask. Most of its status changes with every state of the peer.
+func mayChangeRequests(before, after client.Object) bool {
 	a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
 	offers := func(fc *v1alpha1.ForeignCluster) bool { return fc.Status.Offer != nil && fc.Status.Offer.Available }
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
 		(market.Unusable(a) == "") != (market.Unusable(b) == "") || offers(a) != offers(b)
 }
 
-// decidedElse says whether a peer says something else of what it lends, as it does
-// when an administrator there decided about a request. Only who asks nobody but that
-// peer looks again: no peer has others asked by what it says.
-func decidedElse(before, after client.Object) bool {
+// offerMessageChanged says whether a peer changed the message of its offer, as it does when an
+// administrator there decided about a request. Only requests that name that peer are
+// reconciled: no peer can make this cluster ask others.
+func offerMessageChanged(before, after client.Object) bool {
 	a, b := before.(*v1alpha1.ForeignCluster).Status.Offer, after.(*v1alpha1.ForeignCluster).Status.Offer
 	return a != nil && b != nil && a.Message != b.Message
 }
@@ -145,10 +145,10 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 		return r.end(ctx, &request, contracts)
 	}
 	if err := addFinalizer(ctx, r.Client, &request); err != nil {
-		return reconcile.Result{}, fmt.Errorf("hold peering request %s: %w", request.Name, err)
+		return reconcile.Result{}, fmt.Errorf("add the finalizer of peering request %s: %w", request.Name, err)
 	}
 	edit := &requestEdit{client: r.Client, written: request.DeepCopy(), PeeringRequest: &request}
-	after := r.pursue(ctx, edit, contracts)
+	after := r.converge(ctx, edit, contracts)
 	before := edit.written
 	if err := edit.write(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -173,7 +173,7 @@ func (e *requestEdit) write(ctx context.Context) error {
 	return err
 }
 
-func (e *requestEdit) say(c metav1.Condition) {
+func (e *requestEdit) setCondition(c metav1.Condition) {
 	c.ObservedGeneration = e.Generation
 	meta.SetStatusCondition(&e.Status.Conditions, c)
 }
@@ -195,21 +195,21 @@ func requestContracts(ctx context.Context, reader client.Reader, request string)
 	return found, nil
 }
 
-// pursue does what is to be done for a PeeringRequest, keeps in its status how it
-// stands, and returns when to look again.
-func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) time.Duration {
+// converge carries out the plan for a PeeringRequest, records the outcome in its status, and
+// returns when to reconcile again.
+func (r *Requests) converge(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) time.Duration {
 	held, gone, err := r.held(ctx, contracts)
 	if err != nil {
-		request.say(store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
+		request.setCondition(store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
 		return askAgain
 	}
-	plan := planRequest(request.PeeringRequest, held, gone, standing(contracts), r.Now())
+	plan := planRequest(request.PeeringRequest, held, gone, remainingNode(contracts), r.Now())
 	accepted, after := plan.accepted, plan.after
 	switch plan.course {
 	case courseHold:
 	case courseAsk:
 		if held, err = r.ask(ctx, request, contracts); err != nil {
-			accepted, after = refused(err, ""), pause(err)
+			accepted, after = refused(err, ""), retryAfter(err)
 			break
 		}
 		accepted = store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+held.stored.Name+" was signed by both")
@@ -220,8 +220,8 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 			after = max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 			break
 		}
-		accepted, after = refused(err, fmt.Sprintf("contract %s goes on as it is; the change of spec was not accepted: ", held.stored.Name)), pause(err)
-		// That it cannot be changed is no reason to let it end.
+		accepted, after = refused(err, fmt.Sprintf("contract %s goes on as it is; the change of spec was not accepted: ", held.stored.Name)), retryAfter(err)
+		// It is renewed although it cannot be changed.
 		if plan.renewal && held.terms.Renewable {
 			after = min(after, r.renew(ctx, request, held))
 		}
@@ -229,10 +229,10 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 		after = r.renew(ctx, request, held)
 	}
 	if plan.renewal && !held.terms.Renewable {
-		request.say(store.Condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
+		request.setCondition(store.Condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
 			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
 	}
-	request.say(accepted)
+	request.setCondition(accepted)
 	if held != nil && store.InForce(held.stored) {
 		request.Status.Contract, request.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
 		request.Status.Node = held.stored.Status.Node
@@ -242,9 +242,9 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 	return after
 }
 
-// standing names a virtual node of a contract that is over; empty is that there
-// is none. The next contract's node has the same name.
-func standing(contracts []*v1alpha1.Contract) string {
+// remainingNode names the virtual node of a contract that is over; empty if there is none.
+// The next contract's node has the same name.
+func remainingNode(contracts []*v1alpha1.Contract) string {
 	for _, c := range contracts {
 		if !store.InForce(c) && c.Status.Node != "" {
 			return c.Status.Node
@@ -272,27 +272,26 @@ func (r *Requests) hold(stored *v1alpha1.Contract) (*heldContract, error) {
 	return &heldContract{stored: stored, state: state, terms: terms}, err
 }
 
-// refused says why there is no contract, or none as it is asked for.
+// refused returns the condition that there is no contract as asked for, and why.
 func refused(err error, context string) metav1.Condition {
 	e := peering.AsError(err)
 	return store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, e.Reason.Condition(), context+e.Error())
 }
 
-// pause is how long to wait after an ask failed.
-func pause(err error) time.Duration {
+// retryAfter is how long to wait after an ask failed.
+func retryAfter(err error) time.Duration {
 	e := peering.AsError(err)
 	switch {
 	case e.Reason == peering.ReasonPolicyPending && e.RetryAfter > 0:
-		return max(askSoon, e.RetryAfter) // somebody there is to decide any moment
+		return max(askSoon, e.RetryAfter) // somebody there decides soon
 	case definite(e):
 		return max(askAgain, e.RetryAfter)
 	}
 	return max(askSoon, e.RetryAfter)
 }
 
-// definite says whether an ask was answered by a no, after which nothing was
-// signed. Anything else may be over in a moment, and may have come after the
-// provider signed.
+// definite says whether an ask was refused, so that nothing was signed. Any other error may
+// be temporary, and may have occurred after the provider signed.
 func definite(e *peering.Error) bool {
 	switch e.Reason { //nolint:exhaustive // see above
 	case peering.ReasonPolicyRefused, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling, peering.ReasonCapacityExhausted,
@@ -303,13 +302,13 @@ func definite(e *peering.Error) bool {
 	return false
 }
 
-// ask negotiates a contract and stores it. It can be repeated at any point: a
-// provider knows the request by the request's UID. Among several providers, with
-// which it is about to sign is kept in the request's status first: if the answer is
-// lost, that provider is asked again before any other, for it may have signed.
+// ask negotiates a contract and stores it. It can be repeated at any point: a provider knows
+// the request by its UID. Of several providers, the one with which this cluster is about to
+// sign is recorded in the request's status first: if its answer is lost it is asked again
+// before any other, since it may have signed.
 func (r *Requests) ask(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) (*heldContract, error) {
 	var h *heldContract
-	err := r.seek(ctx, request.PeeringRequest, contracts, func(ctx context.Context, fc *v1alpha1.ForeignCluster, ask peering.Ask) (err error) {
+	err := r.tryProviders(ctx, request.PeeringRequest, contracts, func(ctx context.Context, fc *v1alpha1.ForeignCluster, ask peering.Ask) (err error) {
 		h, err = r.contract(ctx, request.PeeringRequest, fc, ask, func(ctx context.Context) error {
 			if request.Spec.ClusterSelector == nil {
 				return nil
@@ -322,9 +321,9 @@ func (r *Requests) ask(ctx context.Context, request *requestEdit, contracts []*v
 	return h, err
 }
 
-// seek tries the providers that a PeeringRequest may ask, in their order, until try
-// succeeds with one, or fails in a way that may be over in a moment.
-func (r *Requests) seek(
+// tryProviders tries the providers that a PeeringRequest may ask, in order, until try
+// succeeds with one or fails with an error that may be temporary.
+func (r *Requests) tryProviders(
 	ctx context.Context, request *v1alpha1.PeeringRequest, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
 ) error {
 	ask, err := market.AskOf(request)
@@ -332,7 +331,7 @@ func (r *Requests) seek(
 		return err
 	}
 	if request.Spec.ClusterSelector != nil {
-		return r.choose(ctx, request, ask, contracts, try)
+		return r.trySelected(ctx, request, ask, contracts, try)
 	}
 	var fc v1alpha1.ForeignCluster
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: request.Spec.ForeignCluster}, &fc); err != nil {
@@ -347,8 +346,8 @@ func (r *Requests) seek(
 	return try(ctx, &fc, ask)
 }
 
-// unknown says that there is no ForeignCluster of a name, or what the cluster is called now
-// that discovery called so before it was trusted.
+// unknown returns the error that there is no ForeignCluster of a name. If it is the name under
+// which discovery found a cluster that is trusted by now, the error has its new name.
 func (r *Requests) unknown(ctx context.Context, name string) error {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
@@ -363,9 +362,9 @@ func (r *Requests) unknown(ctx context.Context, name string) error {
 	return peering.Errorf(peering.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", name)
 }
 
-// choose tries the providers that would lend what is asked for, cheapest first. One
-// that may have signed is tried before it.
-func (r *Requests) choose(
+// trySelected tries the providers that spec.clusterSelector selects and that would lend what
+// is asked for, cheapest first. One that may have signed already is tried before them.
+func (r *Requests) trySelected(
 	ctx context.Context, request *v1alpha1.PeeringRequest, ask peering.Ask, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
 ) error {
 	var list v1alpha1.ForeignClusterList
@@ -398,7 +397,7 @@ func (r *Requests) choose(
 	return peering.Errorf(peering.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
 }
 
-// listed makes a few reasons readable.
+// listed joins the first reasons for a message.
 func listed(reasons []string) string {
 	const most = 5
 	if len(reasons) == 0 {
@@ -511,14 +510,13 @@ func (r *Requests) agree(
 	}
 	got := peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore), StorageClasses: offer.StorageClasses}
 	if signed.Hash() != envelope.Hash() && market.Worse(ask, got, nil) != "" {
-		return signed, fulfils, nil // of an earlier spec: the next revision mends it
+		return signed, fulfils, nil // of an earlier spec: the next revision corrects it
 	}
 	return signed, store.Fulfilment{Generation: request.Generation, Duration: ask.Duration}, nil
 }
 
-// draft asks a provider by call for an offer, and makes of it the contract, or the
-// next revision of the one held, that this cluster would sign now. The error says why
-// it would sign none.
+// draft asks a provider by call for an offer, and makes it the contract, or the next revision
+// of the one held, that this cluster would sign. The error is why it would not sign.
 func (r *Requests) draft(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract,
 	call func(context.Context, peering.ClusterID, peering.Ask) (peering.Advertisement, error),
@@ -578,7 +576,7 @@ func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest,
 		return err
 	}
 	if fulfils.Duration = market.DurationOf(request); why == courseRenew {
-		// A renewal changes the end, and says nothing of a spec that changed meanwhile.
+		// A renewal changes the end alone, also where the spec changed meanwhile.
 		fulfils = store.Fulfils(held.stored)
 	}
 	terms, err := envelope.Verify()
@@ -637,21 +635,21 @@ func replaceRevision(
 	return current, nil
 }
 
-// renew asks for a later end of the contract held, says whether it got it, and
-// returns when to look again.
+// renew asks for a later end of the contract held, records the outcome, and returns when to
+// reconcile again.
 func (r *Requests) renew(ctx context.Context, request *requestEdit, held *heldContract) time.Duration {
 	until := held.terms.NotAfter
 	err := r.revise(ctx, request.PeeringRequest, held, courseRenew)
 	if err == nil {
-		request.say(store.Condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
+		request.setCondition(store.Condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
 			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
 		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 	}
 	e := peering.AsError(err)
-	request.say(store.Condition(ConditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
+	request.setCondition(store.Condition(ConditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
 		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
 	// A short contract leaves little time to ask again.
-	return min(pause(err), max(until.Sub(r.Now())/4, askSoon))
+	return min(retryAfter(err), max(until.Sub(r.Now())/4, askSoon))
 }
 
 // priceText says what a contract costs an hour.
@@ -659,33 +657,33 @@ func priceText(t peering.Terms) string {
 	hourly, err := t.Price.Hourly(t.Resources)
 	switch {
 	case err != nil:
-		return "a price that cannot be told"
+		return "a price that cannot be computed"
 	case hourly.Amount.IsZero():
 		return "no cost"
 	}
 	return hourly.String() + " an hour"
 }
 
-// end ends the contract and waits until this cluster took down what it stood
-// for; the provider may be dead.
+// end ends the contract and waits until what existed here because of it is removed; the
+// provider may be dead.
 func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, contracts []*v1alpha1.Contract) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(request, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
 	}
-	standing := false
+	remains := false
 	for _, c := range contracts {
 		if store.InForce(c) {
 			if err := terminate(ctx, r.Client, c, v1alpha1.TerminateDrain); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
-		standing = standing || store.InForce(c) || c.Status.Node != ""
+		remains = remains || store.InForce(c) || c.Status.Node != ""
 	}
-	if standing {
+	if remains {
 		return reconcile.Result{RequeueAfter: askSoon}, nil
 	}
 	if err := removeFinalizer(ctx, r.Client, request); err != nil {
-		return reconcile.Result{}, fmt.Errorf("release peering request %s: %w", request.Name, err)
+		return reconcile.Result{}, fmt.Errorf("remove the finalizer of peering request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil
 }

@@ -653,7 +653,7 @@ func TestFirstOfferIsNotADecision(t *testing.T) {
 	says := func(text string) *v1alpha1.ForeignCluster {
 		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Offer: &v1alpha1.Offer{Message: text}}}
 	}
-	if decidedElse(&v1alpha1.ForeignCluster{}, says("a")) || decidedElse(says("a"), says("a")) || !decidedElse(says("a"), says("b")) {
+	if offerMessageChanged(&v1alpha1.ForeignCluster{}, says("a")) || offerMessageChanged(says("a"), says("a")) || !offerMessageChanged(says("a"), says("b")) {
 		t.Error("what was said first is taken for a decision, or another word for none")
 	}
 }

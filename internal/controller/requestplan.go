@@ -45,19 +45,18 @@ type heldContract struct {
 // requestPlan is what is to be done for a PeeringRequest.
 type requestPlan struct {
 	course course
-	// accepted says how things stand where there is nothing to do.
+	// accepted is the Accepted condition where nothing is asked.
 	accepted metav1.Condition
 	// renewal says that the contract should be renewed now, whatever else is done.
 	renewal bool
-	// after is when to look again; zero is when something changes.
+	// after is when to reconcile again; zero is when something changes.
 	after time.Duration
 }
 
-// planRequest decides what is to be done for a PeeringRequest that has a contract, or
-// had one, or has none yet. peerGone says that the contract's ForeignCluster is
-// gone or about to go; standing names a virtual node that is to go before another
-// can come.
-func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, standing string, now time.Time) requestPlan {
+// planRequest decides what is to be done for a PeeringRequest. h is its newest contract, or
+// nil; peerGone says that the contract's ForeignCluster is deleted or being deleted; oldNode
+// names a virtual node that has to be removed before another can be created.
+func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, oldNode string, now time.Time) requestPlan {
 	if h == nil {
 		return requestPlan{course: courseAsk}
 	}
@@ -74,8 +73,8 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedByExpiry && s.Spec.Renewal == v1alpha1.RenewalNever:
 			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)
-		case standing != "":
-			return hold(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, standing)
+		case oldNode != "":
+			return hold(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, oldNode)
 		}
 		return requestPlan{course: courseAsk}
 	case peering.Draining:
@@ -103,14 +102,14 @@ func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why c
 	ask.ContractID, ask.RequestID = h.stored.Name, h.terms.RequestID
 	fulfils := store.Fulfils(h.stored)
 	if why == courseRenew {
-		// What there is lasts on: an ask for all that is free would get what happens to
-		// be, and a changed spec was refused.
+		// The contract's amounts are renewed: an ask for all that is free would get whatever is
+		// free now, and a changed spec was refused.
 		if fulfils.Generation != s.Generation {
 			ask.Resources, ask.Network, ask.RuntimeClasses, ask.StorageClasses = nil, h.terms.Network, h.terms.RuntimeClasses, nil
 		}
 	}
 	ask.Resources = ask.Resources.KeepUnnamed(h.terms.Resources)
-	// Who wants no renewal wants none by the way.
+	// An amendment does not extend a contract that is not to be renewed.
 	if s.Spec.Renewal == v1alpha1.RenewalNever && ask.Duration == fulfils.Duration {
 		ask.Duration = max(h.terms.NotAfter.Sub(market.BeginOf(now)), time.Second)
 	}

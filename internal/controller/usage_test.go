@@ -247,7 +247,7 @@ func TestTheLastPeriodIsStatedTooWhenAContractEnds(t *testing.T) {
 	if again := b.look(t); len(again.Status.Statements) != 1 {
 		t.Error("it is stated twice")
 	}
-	b.clock = b.clock.Add(lastWord)
+	b.clock = b.clock.Add(statementGrace)
 	if got := b.look(t); got == nil || !store.Settled(got) || len(got.Status.Statements) != 1 {
 		t.Errorf("when everybody had the time to hear of it, it is %+v", got)
 	}
