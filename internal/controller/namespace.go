@@ -27,13 +27,13 @@ import (
 const ConsumerClusterRole = "entente-consumer-namespace"
 
 const (
-	// evictPoll is how often a namespace that is being closed is looked at.
+	// evictPoll is how often a namespace that is being closed is checked.
 	evictPoll = 2 * time.Second
-	// placementLag is for how long after a namespace was closed placement may still
-	// send new pods to virtual nodes: API servers hear of its label a little later.
+	// placementLag is for how long after a namespace was closed placement may still send new
+	// pods to virtual nodes: API servers see the change of its label a little later.
 	placementLag = 5 * time.Second
-	// namespacePoll is how often is asked how a namespace fares at its providers:
-	// their answers change no object here.
+	// namespacePoll is how often the states of a namespace at its providers are read: they
+	// change no object here.
 	namespacePoll = 5 * time.Second
 )
 
@@ -46,11 +46,11 @@ type Namespaces struct {
 	// Evict moves the namespace's pods off virtual nodes and says how many are
 	// still there.
 	Evict func(ctx context.Context, namespace string) (int, error)
-	// States returns how the namespace fares at each provider, sorted by name.
+	// States returns the state of the namespace at each provider, sorted by name.
 	States func(namespace string) []v1alpha1.NamespaceInCluster
 	// Changed is called when the set of offloaded namespaces may have changed.
 	Changed func()
-	// Events gets what people have to know of pods.
+	// Events records what people have to know of pods.
 	Events events.EventRecorder
 }
 
@@ -92,8 +92,8 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: namespacePoll}, client.IgnoreNotFound(err)
 }
 
-// end closes the namespace. Placement stops first, so that what is moved away
-// does not come back; the rights go last.
+// end closes the namespace. Placement stops first, so that evicted pods do not come back; the
+// rights are removed last.
 func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(offloading, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil

@@ -22,14 +22,14 @@ const (
 	// have before it counts as an orphan: one that is being signed, or was just deleted, is
 	// not.
 	orphanAge = 10 * time.Second
-	// orphanAgain is how often orphans are looked at.
+	// orphanAgain is how often orphans are checked.
 	orphanAgain = 30 * time.Second
 )
 
-// Orphans looks after contracts by which this cluster consumes, as the provider
-// says, and which it does not have: the answer to its signature was lost, and it
-// lost interest before it asked again. Such a contract is taken up if its
-// PeeringRequest still wants one, and else ended.
+// Orphans resolves contracts that a provider reports with this cluster as consumer, and that
+// this cluster does not have: the answer to its signature was lost, and its PeeringRequest
+// changed before it asked again. Such a contract is adopted if its PeeringRequest still wants
+// one, and otherwise ended.
 type Orphans struct {
 	Client client.Client
 	// Reader reads from the API server itself.
@@ -38,8 +38,8 @@ type Orphans struct {
 	Counterpart Counterpart
 	Now         func() time.Time
 
-	// seen is when each was first heard of. It is only a memory: after a restart
-	// they are heard of again.
+	// seen is when each was first reported. It is kept in memory: after a restart they are
+	// reported again.
 	seen map[string]time.Time
 }
 
@@ -120,7 +120,7 @@ func (r *Orphans) remember(id string) {
 	}
 }
 
-// resolve takes an orphan up or ends it.
+// resolve adopts an orphan or ends it.
 func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -153,7 +153,7 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); err != nil || !store.Settled(&own) {
 			return client.IgnoreNotFound(err)
 		}
-		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // and it never heard so
+		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // of which it was not notified
 	}
 	if err != nil {
 		return fmt.Errorf("keep contract %s: %w", id, err)
@@ -161,7 +161,7 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 	return nil
 }
 
-// wanted says whether the PeeringRequest of a contract is there and has none.
+// wanted says whether the PeeringRequest of a contract exists and has no contract.
 func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error) {
 	if !r.Now().Before(terms.NotAfter) {
 		return false, nil

@@ -15,11 +15,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What a peer says and does changes objects of this cluster that follow from it. Each
-// write of one counts as a whole object, and is paced and taken from the peer's budget:
-// the last state is written in the end.
+// What a peer sends and does changes objects of this cluster. Each write of one counts with
+// the size of the whole object, and is rate limited by the peer's budget: the last state is
+// written in the end.
 
-// shorter returns the shorter of two pauses, of which 0 is that there is none.
+// shorter returns the shorter of two durations, of which 0 stands for none.
 func shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return a + b
@@ -27,9 +27,9 @@ func shorter(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// writeTunnel makes a Tunnel as it should be, and returns when to go on if something of
-// that has to wait; 0 if nothing has to. What closes is never delayed, what opens is
-// written once in tunnelPause at most and within the peer's budget.
+// writeTunnel writes a Tunnel, and returns when to continue if part of it has to wait; 0 if
+// none does. What closes is never delayed, what opens is written at most once in tunnelPause
+// and within the peer's budget.
 func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel *v1alpha1.Tunnel, spec v1alpha1.TunnelSpec) (time.Duration, error) {
 	want := tunnel.DeepCopy()
 	if want.Labels == nil {
@@ -64,8 +64,8 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	return wait, r.closeTunnel(ctx, fc, tunnel, want, stays)
 }
 
-// closeInstead writes, of a Tunnel that the API server does not take, what closes alone:
-// what is wrong with the rest keeps nothing open. It returns why it was not taken; if that fails, too, why that does.
+// closeInstead writes, of a Tunnel that the API server refused, only what closes: an error in
+// the rest must keep nothing open. It returns the refusal, or the error of its own write.
 func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha1.Tunnel, allow []v1alpha1.Exposure) error {
 	if !apierrors.IsInvalid(refused) || equality.Semantic.DeepEqual(allow, tunnel.Spec.Allow) {
 		return refused

@@ -35,7 +35,7 @@ import (
 // Trust is the set of clusters that are trusted, and the sessions with them.
 type Trust interface {
 	// Set replaces the clusters that are trusted: sessions with others end at once.
-	// Those that were denied hear so when they dial. A bundle that cannot be read trusts
+	// Those that were denied are told so when they dial. A malformed bundle trusts
 	// nobody.
 	Set(peers []TrustedPeer, denied []peering.ClusterID)
 	// Session returns the session with a peer.
@@ -48,10 +48,10 @@ type Trust interface {
 type TrustedPeer struct {
 	ID        peering.ClusterID
 	Endpoints []string
-	// Sighted is where discovery finds it: what others say.
+	// Sighted is the endpoints that discovery found, which nobody proved.
 	Sighted []string
-	// Checked says that a policy trusts it and no person: it is dialled nowhere that what
-	// is found may not be.
+	// Checked says that a policy trusts it and not a person: it is dialled only at addresses
+	// that are allowed for what discovery finds.
 	Checked bool
 	// Bundle is its root certificates, PEM.
 	Bundle string
@@ -64,7 +64,7 @@ type Peers struct {
 	Trust  Trust
 	// Attempt returns why there is no trust in a cluster yet.
 	Attempt func(fc *v1alpha1.ForeignCluster) trust.Attempt
-	// Forget revokes what a cluster was once trusted by.
+	// Forget revokes the tokens by which a cluster was trusted.
 	Forget    func(ctx context.Context, id peering.ClusterID) error
 	Forgotten *store.Forgotten
 	Events    events.EventRecorder
@@ -80,9 +80,9 @@ type Peers struct {
 	// Wake has the named ForeignCluster reconciled, as does Again.
 	Wake  source.Source
 	Again func(name string)
-	// Spoken is called after what this cluster sends to the peer may have changed.
+	// Spoken is called after this cluster's state for the peer may have changed.
 	Spoken func(peer peering.ClusterID)
-	// Readdressed is called when addresses translate otherwise than before.
+	// Readdressed is called when the translation of addresses changed.
 	Readdressed func()
 	Now         func() time.Time
 
@@ -90,16 +90,16 @@ type Peers struct {
 	memory map[types.UID]*peerMemory
 }
 
-// peerMemory is what is remembered of a peer's object from one reconciliation to the next.
-// After a restart it is found out again.
+// peerMemory is the state of a peer's object that is kept in memory between reconciliations.
+// After a restart it is computed again.
 type peerMemory struct {
-	// addressing is how its addresses translated when that was announced last, as text.
+	// addressing is the translation of its addresses that was announced last, as text.
 	addressing string
-	// aliases is what its prefixes were given here, once planned is true: no other peer
-	// may be given the same before the cache shows it.
+	// aliases is the aliases of its prefixes, once planned is true: no other peer may be given
+	// the same before the cache shows them.
 	aliases []v1alpha1.PrefixAlias
 	planned bool
-	// tunnelGone says that no tunnel and no key of it is left.
+	// tunnelGone says that its tunnel and the key of that are removed.
 	tunnelGone bool
 	// denial is the notice that it was denied; nil if none was sent.
 	denial *denialNotice
@@ -109,16 +109,16 @@ type peerMemory struct {
 	replaced string
 	// opened is when something was last opened to it.
 	opened time.Time
-	// leaving is since when contracts with it, which is being forgotten, are over here and
-	// wait for it to hear so.
+	// leaving is since when the peer is being forgotten, all contracts with it are closed
+	// here, and it has not been notified.
 	leaving time.Time
 }
 
-// denialNotice is a message to a peer that it is trusted no longer. Done says that it was
+// denialNotice is a message to a peer that it is trusted no longer. done says that it was
 // sent, or cannot be.
 type denialNotice struct{ done bool }
 
-// recall calls use with what is remembered of a peer's object, under the lock.
+// recall calls use with the memory of a peer's object, under the lock.
 func (r *Peers) recall(uid types.UID, use func(*peerMemory)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,8 +278,8 @@ func (r *Peers) load(ctx context.Context, fc *v1alpha1.ForeignCluster, primary s
 	return s, err
 }
 
-// prepare does what comes before all else that is done for a peer. It returns true when
-// that ended the trust in it.
+// prepare does what has to be done first for a peer. It returns true if that ended the trust
+// in it.
 func (r *Peers) prepare(ctx context.Context, s *PeerSnapshot, plan peerPlan) (ended bool, err error) {
 	if plan.unforget {
 		if err := r.Forgotten.Remove(ctx, peering.ClusterID(s.Peer.Spec.ClusterID)); err != nil {
@@ -294,7 +294,7 @@ func (r *Peers) prepare(ctx context.Context, s *PeerSnapshot, plan peerPlan) (en
 	return r.endTrust(ctx, s.Peer.DeepCopy())
 }
 
-// act does what a plan says. s.Peer has the status of the plan, to which it adds aliases.
+// act carries out a plan. s.Peer has the status of the plan, to which it adds aliases.
 func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnelState, error) {
 	fc := s.Peer
 	if s.secondary {
@@ -397,7 +397,7 @@ func (r *Peers) notifyDenied(ctx context.Context, fc *v1alpha1.ForeignCluster) (
 	return false
 }
 
-// announce calls Readdressed if a peer's addresses translate otherwise than before.
+// announce calls Readdressed if the translation of a peer's addresses changed.
 func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 	var theirs []v1alpha1.PrefixAlias
 	if fc.Status.Network != nil {
@@ -417,7 +417,7 @@ func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 }
 
 // Load sets trust before any peer is answered: a peer that dials an agent that just started
-// must not hear that it is unknown.
+// must not be told that it is unknown.
 func (r *Peers) Load(ctx context.Context) error {
 	_, err := r.setTrust(ctx)
 	return err
@@ -426,7 +426,7 @@ func (r *Peers) Load(ctx context.Context) error {
 // setTrust hands the clusters to Trust that ForeignClusters say are trusted, and returns
 // the name of the object that represents each cluster.
 func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, error) {
-	r.mu.Lock() // what was listed first must not be set last
+	r.mu.Lock() // an older list must not be set after a newer one
 	defer r.mu.Unlock()
 	var list v1alpha1.ForeignClusterList
 	// They are only read, with each reconciliation of each peer.
@@ -468,8 +468,8 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 	return primary, nil
 }
 
-// forget ends everything with a peer. It waits for this cluster alone, but for a moment in
-// which the peer can hear of it. What belongs to another object of the same cluster stays.
+// forget ends everything with a peer. It waits for this cluster alone, but for forgetWait in
+// which the peer can be notified. What belongs to another object of the same cluster stays.
 func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, error) {
 	fc := s.Peer
 	if s.secondary || !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
@@ -490,7 +490,7 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 		}
 	}
 	if len(s.Contracts) > 0 {
-		// The peer hears of it by the session: the tunnel does not wait for that.
+		// The session notifies the peer: the tunnel does not wait for that.
 		if !slices.ContainsFunc(s.Contracts, wantsTunnel) {
 			if err := r.dropTunnel(ctx, fc); err != nil {
 				return reconcile.Result{}, err
@@ -520,9 +520,9 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 	return reconcile.Result{}, err
 }
 
-// leave records in the Trusted condition when contracts that are over here are let go
-// although the peer did not hear of it: it has no part in them any more, or was waited for
-// in vain. What the peer stores of them is then its own to end; see forgotten.
+// leave records in the Trusted condition when closed contracts are removed although the peer
+// was not notified: it trusts this cluster no longer, or did not come back in time. The peer
+// then ends what it stores of them by itself; see forgotten.
 func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 	fc := s.Peer
 	if notWaitedFor(fc) || slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
@@ -554,8 +554,8 @@ func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 	return nil
 }
 
-// letGo says whether contracts with a peer that is being forgotten are to be let go,
-// whether or not it heard that they are over.
+// notWaitedFor says whether contracts with a peer that is being forgotten are removed without
+// waiting until it is notified.
 func notWaitedFor(fc *v1alpha1.ForeignCluster) bool {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 	return !fc.DeletionTimestamp.IsZero() && c != nil && c.Reason == reasonForgotten
@@ -566,8 +566,8 @@ func endsNow(c *v1alpha1.Contract) bool {
 	return c.Spec.Termination != "" && c.Spec.Termination != v1alpha1.TerminateDrain
 }
 
-// terminate asks for a contract's end. The first to ask for an end at once is
-// who ended it; only Drain is overruled.
+// terminate asks for a contract's end. The first request for an end at once decides who ended
+// it; only Drain is overruled.
 func terminate(ctx context.Context, c client.Client, contract *v1alpha1.Contract, how v1alpha1.Termination) error {
 	if contract.Spec.Termination == how || endsNow(contract) {
 		return nil

@@ -15,17 +15,17 @@ import (
 
 // peerPlan is what is to be done for a peer.
 type peerPlan struct {
-	// status is the peer's status with what was heard of its trust in this cluster.
+	// status is the peer's status with its trust in this cluster as it was reported.
 	status v1alpha1.ForeignClusterStatus
-	// revoked says that the peer trusts this cluster no longer, by its own word.
+	// revoked says that the peer reported that it trusts this cluster no longer.
 	revoked  bool
 	refusals refusals
 	// unforget: the cluster counts as forgotten no longer.
 	unforget bool
-	// endTrust: its roots go, once it was notified.
+	// endTrust: its roots are removed, once it was notified.
 	endTrust bool
-	// end is how contracts in force with it end, and the tunnel with them; empty if they go
-	// on.
+	// end is how contracts in force with it end, and the tunnel with them; empty if they
+	// continue.
 	end v1alpha1.Termination
 	// forgottenThere: contracts end, and were not ending, because the peer refuses this
 	// cluster for good.
@@ -44,12 +44,12 @@ func planPeer(s *PeerSnapshot) peerPlan {
 		plan.status = fc.Status
 		return plan
 	}
-	// Somebody here named it, or a token did. A denial takes nothing back.
+	// Somebody here named it, or a token did. A denial does not undo that.
 	plan.unforget = s.primary && !store.Pending(fc) && !denied
 	plan.revoked = updateRevoked(fc, s.Session, s.Now)
 	wait := settlesIn(trust.TrustedOf(fc), s.Session.At, s.Now)
 	if wait > 0 && s.Session.Up == nil && s.Session.Untrusted {
-		plan.after = wait // the same refusal again wakes nobody
+		plan.after = wait // the same refusal again wakes no reconciler
 	}
 	plan.refusals = s.refusals.count(s.Session, wait > 0)
 	gone, again := forgotten(fc, s.Session, plan.refusals, s.Now)
@@ -96,8 +96,8 @@ func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelS
 	return *status
 }
 
-// leaving returns the Trusted condition of a peer that is being forgotten and with which
-// contracts are over here since a time; unheard says that the peer was waited for in vain.
+// leaving returns the Trusted condition of a peer that is being forgotten and whose contracts
+// have been closed here since a time; unheard says that it could not be notified in time.
 func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unheard bool) {
 	reason, message := reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to hear that its contracts are over", forgetWait)
 	switch session := s.Session; {
@@ -111,12 +111,11 @@ func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unheard bool
 	return c, unheard
 }
 
-// forgotten says whether the peer trusts this cluster no more for certain, or
-// if it may be so, when to look again; 0 is that nothing says so. The peer proved
-// who it is and refused this cluster, and did so again after a time in which it said
-// nothing else and was not away, or as often as in such a time: what this cluster
-// holds of contracts with it is of no use then.
-// A peer that is silent, or cannot be reached, proves nothing.
+// forgotten says whether the peer certainly trusts this cluster no longer, or if that is
+// possible, when to check again; 0 is that nothing indicates it. It is certain once the peer
+// proved who it is and refused this cluster for forgottenAfter without a break, or as often as
+// in that time: contracts with it are of no use then. A peer that is silent, or cannot be
+// reached, proves nothing.
 func forgotten(fc *v1alpha1.ForeignCluster, s trust.Session, heard refusals, now time.Time) (bool, time.Duration) {
 	if s.Up != nil || !s.Untrusted {
 		return false, 0
@@ -129,16 +128,15 @@ func forgotten(fc *v1alpha1.ForeignCluster, s trust.Session, heard refusals, now
 	return !s.At.Before(due) || heard.n > int(forgottenAfter/refusedApart), min(max(due.Sub(now), refusedAgain), refusedApart)
 }
 
-// refusals is how often a peer, proven to be it, refused this cluster since it last
-// was heard to trust it. It may have been away between: refusals over separate
-// connections are proof of the same.
+// refusals is how often a peer that proved its identity refused this cluster since it last
+// trusted it. It may have been unreachable in between.
 type refusals struct {
 	n    int
 	last time.Time
 }
 
-// count counts a refusal, if it is another one. Where the peer trusts this cluster, or
-// may not know yet that trust was made again, nothing is left of those before.
+// count counts a refusal, if it is a new one. Where the peer trusts this cluster, or may not
+// know yet that trust was made again, counting begins again.
 func (r refusals) count(s trust.Session, settling bool) refusals {
 	switch {
 	case s.Up != nil, s.Untrusted && settling:

@@ -26,7 +26,7 @@ type PeerSnapshot struct {
 	Requests []v1alpha1.PeeringRequest
 	// Session is the session with it, or why there is none.
 	Session trust.Session
-	// Revoked says that the peer said that it trusts this cluster no longer.
+	// Revoked says that the peer reported that it trusts this cluster no longer.
 	Revoked bool
 	// Attempt is why there is no trust yet.
 	Attempt     trust.Attempt
@@ -64,8 +64,8 @@ func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 	return v1alpha1.RoleNone
 }
 
-// PeerConditions returns a peer's conditions, one for each hop. A condition is
-// True only when what it says was seen.
+// PeerConditions returns a peer's conditions, one for each hop. A condition is True only
+// when it was observed.
 func PeerConditions(v PeerSnapshot) []metav1.Condition {
 	conditions := []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
 	if v.Peer.Spec.TrustBundle != "" {
@@ -101,11 +101,11 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		}
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
 	case v.Session.Up == nil && trust.HeardForgotten(fc):
-		return no(was.Reason, was.Message) // that it cannot be reached now is no other word
+		return no(was.Reason, was.Message) // that it cannot be reached now does not change that
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
 	case approved:
-		// That it let this cluster in is what is known of the other side.
+		// A session shows that the other side trusts this cluster.
 		who := "an administrator of this cluster approved it"
 		if policy := store.PeerOfPolicy(fc); policy != "" {
 			who = fmt.Sprintf("the policy %s of this cluster peers with it (%s)", policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
@@ -118,11 +118,10 @@ func trusted(v PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
 }
 
-// settlesIn is how long it takes until a peer's word, at a time, that it does not
-// trust this cluster is to be believed; 0 is that it is. Shortly after trust was
-// made the peer may not know of it: the answer to a join is on its way while the
-// issuer dials already. What it said before is not about this trust, so the next
-// try decides.
+// settlesIn is how long to wait until a peer's refusal, at a time, counts; 0 is that it does.
+// Shortly after trust was made the peer may not know of it: the answer to a join is on its
+// way while the issuer dials already. Refusals before that do not count, so the next
+// connection decides.
 func settlesIn(was *metav1.Condition, at, now time.Time) time.Duration {
 	if was == nil || was.Status != metav1.ConditionTrue {
 		return 0
@@ -137,13 +136,13 @@ func settlesIn(was *metav1.Condition, at, now time.Time) time.Duration {
 	return max(settled.Sub(now), 0)
 }
 
-// Reasons of the Trusted condition that something hangs on.
+// Reasons of the Trusted condition on which code depends.
 const (
 	reasonApproved         = "Approved"
 	reasonAwaitingApproval = "AwaitingApproval"
 	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
 	reasonNotTrustedByPeer = "NotTrustedByPeer"
-	// reasonForgetting: the peer is being forgotten and may hear of it.
+	// reasonForgetting: the peer is being forgotten and can be notified.
 	reasonForgetting = "Forgetting"
 	// reasonForgotten: the peer is being forgotten and is not waited for.
 	reasonForgotten = "Forgotten"
@@ -192,7 +191,7 @@ func notMutual(fc *v1alpha1.ForeignCluster, what string) string {
 	return what + ": an administrator there has to approve this cluster, or name its ID"
 }
 
-// spaced writes a code for people.
+// spaced formats a code for people.
 func spaced(code string) string {
 	if len(code) != 6 {
 		return code
@@ -200,10 +199,9 @@ func spaced(code string) string {
 	return code[:3] + " " + code[3:]
 }
 
-// updateRevoked says whether the peer trusts this cluster no longer, and keeps that
-// in the Trusted condition: until a session comes up after it, which it refuses to
-// whom it does not trust, or is still up when the one over which it was said is
-// dead for certain. now is when it is written down.
+// updateRevoked says whether the peer revoked its trust in this cluster, and keeps that in the
+// Trusted condition until a session proves otherwise: one that came up afterwards, or one
+// that is still up after sessionDead.
 func updateRevoked(fc *v1alpha1.ForeignCluster, s trust.Session, now time.Time) bool {
 	if fc.Spec.TrustBundle == "" {
 		return false
@@ -218,7 +216,7 @@ func updateRevoked(fc *v1alpha1.ForeignCluster, s trust.Session, now time.Time) 
 		meta.RemoveStatusCondition(&fc.Status.Conditions, v1alpha1.ConditionTrusted)
 		return false
 	case !revoked && s.Up == nil && s.Denied && !s.At.Before(since):
-		// What was heard before trust was made again is outdated.
+		// A refusal from before trust was made again is outdated.
 		store.SetRevoked(&fc.Status, "", now)
 		return true
 	default:
@@ -252,9 +250,8 @@ func connected(v PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
 }
 
-// certificateValid judges the peer's newest root. Its leaf certificates live for
-// hours by design and are renewed without anybody's doing; one that was not shows
-// in Connected.
+// certificateValid checks the peer's newest root. Its leaf certificates live for hours by
+// design and are renewed automatically; one that was not shows in Connected.
 func certificateValid(v PeerSnapshot) metav1.Condition {
 	const day = 24 * time.Hour
 	b, err := identity.ReadBundlePEM(peering.ClusterID(v.Peer.Spec.ClusterID), []byte(v.Peer.Spec.TrustBundle))
@@ -279,8 +276,8 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
 }
 
-// sessionStatus is a session as the status shows it: nothing in it changes with
-// each heartbeat.
+// sessionStatus is a session as the status shows it: nothing in it changes with each
+// heartbeat.
 func sessionStatus(was *v1alpha1.PeerSession, s trust.Session) *v1alpha1.PeerSession {
 	if s.Up == nil {
 		return nil
@@ -442,12 +439,12 @@ func blocking() []string {
 	return []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
 }
 
-// stopsPods says whether a node found one of those.
+// stopsPods says whether a node has one of the blocking findings.
 func stopsPods(n *v1alpha1.FabricNode) bool {
 	return slices.ContainsFunc(errorsOf(n), func(f v1alpha1.FabricFinding) bool { return slices.Contains(blocking(), f.Reason) })
 }
 
-// stopped are the nodes that found one of those, but for some.
+// stopped returns the nodes with blocking findings, except some.
 func stopped(nodes []v1alpha1.FabricNode, but []string) []string {
 	var out []string
 	for i := range nodes {

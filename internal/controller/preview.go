@@ -10,11 +10,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Preview says what a look at a PeeringRequest would come to now, whether it is
-// stored or not: the ForeignCluster that it would be agreed with, and the offer that
-// would be signed. The offer is nil where the contract is as the request asks for, and
-// the error is why nothing would be signed. An offer that an administrator there has to
-// approve first says so. Nothing is written here or there.
+// Preview returns what reconciling a PeeringRequest would result in now, whether it is stored or
+// not: the ForeignCluster that would be the provider, and the offer that would be signed. The
+// offer is nil where the contract is as the request asks for, and the error is why nothing would
+// be signed. An offer that an administrator of the provider has to approve first says so.
+// Nothing is written here or there.
 func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *peering.Advertisement, err error) {
 	request = request.DeepCopy()
 	if request.UID == "" {
@@ -57,8 +57,8 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 	return provider, offer, err
 }
 
-// quote asks a provider what it would lend, and judges the answer as if it were to be
-// signed. Who chooses among providers takes no offer that waits for an administrator.
+// quote asks a provider what it would lend, and checks the answer as before signing. A request
+// that chooses among providers refuses an offer that waits for an administrator.
 func (r *Requests) quote(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, timeout time.Duration,
 ) (peering.Advertisement, error) {

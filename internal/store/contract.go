@@ -122,9 +122,8 @@ func (s signed) read(c *v1alpha1.Contract, self peering.ClusterID) (peering.Cont
 	}), s.terms, nil
 }
 
-// ContractReader is ReadContract for who reads the same contracts again and again: an
-// envelope is verified once. What it returns is shared, and to be read only. It is safe
-// for concurrent use.
+// ContractReader is ReadContract with a cache: an envelope is verified once. What it returns is
+// shared and must not be changed. It is safe for concurrent use.
 type ContractReader struct{ verified *lru.Cache }
 
 // NewContractReader returns a reader that remembers so many envelopes.
@@ -143,9 +142,9 @@ func (r *ContractReader) Read(c *v1alpha1.Contract, self peering.ClusterID) (pee
 	return s.read(c, self)
 }
 
-// Unverified returns what a contract's custom resource says of it, without a look at
-// what was signed: enough for what is decided of many contracts at a time. Who may
-// write custom resources can lie in it.
+// Unverified returns a contract as its custom resource has it, without verifying the envelope,
+// for decisions about many contracts at once. Whoever may write custom resources can forge
+// it.
 func Unverified(c *v1alpha1.Contract) peering.Contract {
 	out := peering.Contract{
 		ID: c.Name, Role: peering.Consumer, State: peering.ParsePhase(c.Status.Phase).State(), Network: c.Spec.Network == v1alpha1.NetworkTunnel,
@@ -170,21 +169,21 @@ func WriteState(c *v1alpha1.Contract, value peering.Contract) {
 	}
 }
 
-// annotationFulfils says what a consumer's contract fulfils. It is written with
-// the envelope, in one write, so it is never true of another revision.
+// annotationFulfils is the Fulfilment of a consumer's contract. It is written together with the
+// envelope, so it is always that of the same revision.
 const annotationFulfils = "entente.dev/fulfils"
 
 // annotationStorageClasses is the storage classes that a provider's contract was
 // granted with, separated by commas.
 const annotationStorageClasses = "entente.dev/storage-classes"
 
-// annotationBefore is the envelope of the revision before: by it a statement is
-// checked that was made just before a revision.
+// annotationBefore is the envelope of the previous revision, by which statements are checked
+// that were made just before a revision.
 const annotationBefore = "entente.dev/previous-envelope"
 
 // annotationEarlier, followed by its number, is the envelope of an earlier revision.
-// Statements of use have the prices of the revision that held: its envelope is the
-// proof that both agreed to them.
+// Statements of use have the prices of the revision in force: its envelope proves that both
+// agreed to them.
 const annotationEarlier = "entente.dev/envelope-of-revision-"
 
 // keepEarlier keeps what annotationBefore has, as it is about to be replaced.
@@ -257,7 +256,7 @@ func SetStorageClasses(c *v1alpha1.Contract, names []string) {
 	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationStorageClasses, strings.Join(names, ","))
 }
 
-// SetFulfils records it.
+// SetFulfils writes what Fulfils reads.
 func SetFulfils(c *v1alpha1.Contract, f Fulfilment) error {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -267,15 +266,15 @@ func SetFulfils(c *v1alpha1.Contract, f Fulfilment) error {
 	return nil
 }
 
-// Revise puts a later revision into a Contract's place. What is no part of the
-// terms stays: state, and what was asked of it meanwhile.
+// Revise replaces a Contract by a later revision. What is not part of the terms stays: its
+// state, and a termination that was requested meanwhile.
 func Revise(c *v1alpha1.Contract, later peering.Envelope, self peering.ClusterID) error {
 	revised, err := NewContract(later, self, c.Spec.ForeignCluster)
 	if err != nil {
 		return err
 	}
 	if revised.Name != c.Name || revised.Spec.PeerID != c.Spec.PeerID || revised.Spec.Role != c.Spec.Role || revised.Spec.RequestID != c.Spec.RequestID {
-		return fmt.Errorf("contract %s: what is called a later revision of it is of another contract, peer or request", c.Name)
+		return fmt.Errorf("contract %s: the later revision is of another contract, peer or request", c.Name)
 	}
 	if revised.Spec.Revision <= c.Spec.Revision {
 		return fmt.Errorf("contract %s: revision %d is not later than revision %d", c.Name, revised.Spec.Revision, c.Spec.Revision)

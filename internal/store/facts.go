@@ -7,25 +7,25 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// InForce says whether a contract still binds. One that was just signed and not
-// looked at yet does.
+// InForce says whether a contract is not closed. One that was just signed and not reconciled
+// yet is in force.
 func InForce(c *v1alpha1.Contract) bool {
 	return Unverified(c).State != peering.Closed
 }
 
-// EndedByPeer says whether the other side ended a contract, however this one
-// heard of it: by a call, or by what the peer says over the session.
+// EndedByPeer says whether the peer ended a contract, by a call or by its state on the
+// session.
 func EndedByPeer(c *v1alpha1.Contract) bool {
-	// A peer whose clock is a little ahead says that it is over when it merely
-	// reached its end; the reason tells the two apart.
+	// A peer whose clock is a little ahead reports a contract as closed that reached its end;
+	// the reason distinguishes the two.
 	if c.Status.Reason != "" {
 		return c.Status.Reason == peering.EndedByPeer.Name()
 	}
 	return c.Spec.Termination == v1alpha1.TerminatePeer
 }
 
-// Settled says whether a contract is over and done with, and kept only because of
-// what it cost.
+// Settled says whether a contract is closed and nothing is left to do for it: it is kept only
+// as a record of what it cost.
 func Settled(c *v1alpha1.Contract) bool {
 	return !InForce(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }
@@ -40,7 +40,7 @@ func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
 	case ours && fc.Hint() && len(fc.Status.Sightings) > 0:
 		return fc.Status.Sightings[0].Source
 	case ours && fc.Hint():
-		return "" // it is about to be said
+		return "" // its status is about to be written
 	case ours:
 		return v1alpha1.FoundIntroduction
 	}

@@ -7,10 +7,10 @@ const (
 	MaxTokens = 64
 	// MaxTokenTTL is how long a token can be redeemed at most.
 	MaxTokenTTL = 15 * time.Minute
-	// forgottenKept is for how long a cluster that was forgotten is refused when it
-	// introduces itself because of the trust that was: one that was away that long is a
-	// stranger like any other, but no policy trusts again what a person forgot.
-	// maxForgotten is how many such clusters are kept, those that persons forgot first.
+	// forgottenKept is for how long a forgotten cluster is refused when it introduces itself
+	// because of former trust: after that it is a stranger like any other, but no policy
+	// trusts again what a person forgot. maxForgotten is how many such clusters are kept,
+	// those that persons forgot first.
 	forgottenKept = 30 * 24 * time.Hour
 	maxForgotten  = 4096
 	// maxEarlier is how many envelopes of earlier revisions a Contract keeps, besides
@@ -20,8 +20,8 @@ const (
 	maxEarlierBytes = 64 << 10
 )
 
-// Limits of what peers make this cluster write of what they say: bytes of whole
-// objects, as etcd keeps each revision for 5 to 10 minutes.
+// Limits of what peers make this cluster write: bytes of whole objects, as etcd keeps each
+// revision for 5 to 10 minutes.
 const (
 	// PeerWriteBytes is how many bytes a second one peer may have written in the long
 	// run, and peerWriteBurst how many at once.

@@ -35,9 +35,8 @@ const ReasonJoined = "Joined"
 // ReasonEndedByProvider is why a PeeringRequest is not Accepted that names its provider.
 const ReasonEndedByProvider = "EndedByProvider"
 
-// Known returns, of several ForeignClusters, the one that stands for a cluster,
-// or nil: of those with its ID the one that is trusted, else the one that somebody
-// wrote, else the oldest.
+// Known returns, of several ForeignClusters, the one that represents a cluster, or nil: of those
+// with its ID the one that is trusted, else the one that somebody wrote, else the oldest.
 func Known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.ForeignCluster {
 	var found *v1alpha1.ForeignCluster
 	for i := range items {
@@ -64,9 +63,9 @@ func KnownAll(items []v1alpha1.ForeignCluster) map[peering.ClusterID]*v1alpha1.F
 	return out
 }
 
-// Find asks the API server for the ForeignCluster that stands for a cluster; nil if
-// there is none. However many there are, it costs the same: they have a label. Only
-// one that was written by hand a moment ago may not have it yet.
+// Find asks the API server for the ForeignCluster that represents a cluster; nil if there is
+// none. It selects by a label, so that its cost does not grow with their number. Only one that
+// was just written by hand may not have the label yet.
 func Find(ctx context.Context, c client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
 	if err := c.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: string(id)}); err != nil {
@@ -97,7 +96,7 @@ func Pending(fc *v1alpha1.ForeignCluster) bool {
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
-// Revoked says whether the peer said that it trusts this cluster no longer.
+// Revoked says whether the peer reported that it trusts this cluster no longer.
 func Revoked(fc *v1alpha1.ForeignCluster) bool {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == RevokedByPeer
@@ -157,7 +156,7 @@ func joined(fc *v1alpha1.ForeignCluster, status *v1alpha1.ForeignClusterStatus) 
 		status.Found = v1alpha1.FoundToken
 	}
 	status.Introduction = nil
-	// What was heard before this moment is no news after it.
+	// Refusals from before this moment do not count.
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: ReasonJoined, Message: "the two clusters joined",
 	})
@@ -190,10 +189,9 @@ type Introduction struct {
 	Policy, By string
 }
 
-// Introduce keeps what a cluster says of itself that is not trusted, for an
-// administrator to decide, and returns the name of its ForeignCluster. Where that
-// was decided already the cluster is trusted now, as it proved to be the one that
-// was meant. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
+// Introduce keeps the introduction of a cluster that is not trusted, for an administrator to
+// decide, and returns the name of its ForeignCluster. If the decision was made before, the
+// cluster is trusted now, as it proved its ID. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
 func Introduce(ctx context.Context, c client.Client, i Introduction) (string, error) {
 	fc, hint, _, err := place(ctx, c, nil, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
 		switch {
@@ -310,7 +308,7 @@ func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, in
 		if fc == nil || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
 			return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster does not trust yours any more")
 		}
-		// What cannot be read is nothing to follow from.
+		// A malformed bundle is replaced.
 		held, err := identity.ReadBundlePEM(id, []byte(fc.Spec.TrustBundle))
 		if err == nil {
 			err = identity.Supersedes(held, info.Bundle)
@@ -341,7 +339,7 @@ func SetRevoked(status *v1alpha1.ForeignClusterStatus, message string, now time.
 		text += ", saying: " + message
 	}
 	if t := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTrusted); t != nil && t.Reason != RevokedByPeer {
-		// It was not so before, whatever was wrong then.
+		// This is a transition, whatever was wrong before.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionTrusted)
 	}
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
