@@ -96,6 +96,8 @@ type harm struct {
 	what string
 	// limit is how long traffic may stop.
 	limit time.Duration
+	// bare says that it leaves nothing of the fabric's on the node for a while.
+	bare bool
 	// do does it. announce has the other cluster hear of the node's keys and addresses, as agents
 	// tell each other.
 	do func(n *rigNode, announce func())
@@ -120,29 +122,29 @@ func harms(desired func(*rigNode) plan.Desired, fresh func() int) []harm {
 		n.set(desired(n))
 	}
 	return []harm{
-		{"fabric killed", repairLimit, func(n *rigNode, _ func()) {
+		{"fabric killed", repairLimit, false, func(n *rigNode, _ func()) {
 			n.fabric.kill()
 			time.Sleep(away)
 			startFabric(n)
 		}},
-		{"tunnel process killed", repairLimit, func(n *rigNode, _ func()) {
+		{"tunnel process killed", repairLimit, false, func(n *rigNode, _ func()) {
 			n.wireguard.kill()
 			time.Sleep(away)
 			n.startWireGuard()
 		}},
-		{"device deleted", repairLimit, func(n *rigNode, _ func()) { n.r.in(n.ns, "ip link del "+n.device) }},
-		{"routes and rules flushed", repairLimit, func(n *rigNode, _ func()) { flush(n) }},
-		{"nft table flushed", repairLimit, func(n *rigNode, _ func()) { n.r.in(n.ns, "nft delete table inet entente") }},
-		{"link down for half a second", repairLimit, func(n *rigNode, _ func()) {
+		{"device deleted", repairLimit, false, func(n *rigNode, _ func()) { n.r.in(n.ns, "ip link del "+n.device) }},
+		{"routes and rules flushed", repairLimit, false, func(n *rigNode, _ func()) { flush(n) }},
+		{"nft table flushed", repairLimit, false, func(n *rigNode, _ func()) { n.r.in(n.ns, "nft delete table inet entente") }},
+		{"link down for half a second", repairLimit, false, func(n *rigNode, _ func()) {
 			n.r.in(n.ns, "ip link set eth0 down; sleep 0.5; ip link set eth0 up; ip route replace default via 172.31.0.1")
 		}},
-		{"another address", repairLimit, func(n *rigNode, _ func()) {
+		{"another address", repairLimit, false, func(n *rigNode, _ func()) {
 			before := n.underlay
 			n.underlay = netip.AddrFrom4([4]byte{172, 31, 0, byte(100 + fresh()%100)})
 			n.r.in(n.ns, fmt.Sprintf("ip addr del %v/24 dev eth0; ip addr add %v/24 dev eth0; ip route replace default via 172.31.0.1", before, n.underlay))
 		}},
-		{"another NAT mapping", repairLimit, func(n *rigNode, _ func()) { n.remap(20000 + fresh()) }},
-		{"node switched off for two seconds", restartLimit, func(n *rigNode, announce func()) {
+		{"another NAT mapping", repairLimit, false, func(n *rigNode, _ func()) { n.remap(20000 + fresh()) }},
+		{"node switched off for two seconds", restartLimit, true, func(n *rigNode, announce func()) {
 			n.fabric.kill()
 			n.wireguard.kill()
 			flush(n)
@@ -192,8 +194,8 @@ func (tunnelFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 
 // TestFabricRepairsItself does one harm after the other to a node that is its cluster's only
 // gateway, under packets from a pod to another one each 10 ms and on one TCP connection that lives
-// through all of them. Nobody tells a fabric anything but one that starts. ENTENTE_ROUNDS says
-// how often.
+// through all of them. Nobody tells a fabric anything but one that starts. No packet of a pod is
+// seen between the clusters meanwhile. ENTENTE_ROUNDS says how often.
 func TestFabricRepairsItself(t *testing.T) {
 	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("ENTENTE_ROUNDS"), "1"))
 	if err != nil {
@@ -247,6 +249,14 @@ func (r *rig) harmed(h harm, do func(), from string, to netip.Addr, tcp *flow) t
 	r.t.Helper()
 	e := r.echoes(from, to)
 	defer e.stop()
+	if !h.bare {
+		clear := r.capture("inet")
+		defer func() {
+			if seen := clear(); seen != "" {
+				r.t.Errorf("%s: seen in clear between the clusters: %q", h.what, seen)
+			}
+		}()
+	}
 	time.Sleep(200 * time.Millisecond)
 	began := time.Now()
 	do()
