@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/places"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -36,7 +37,7 @@ type cluster struct {
 	// namespaces lists the cluster's namespaces. It may be nil.
 	namespaces func(ctx context.Context) ([]string, error)
 	// browsed tells where the cluster looks for others. It may be nil.
-	browsed func(ctx context.Context) (*browsed, error)
+	browsed func(ctx context.Context) (*places.Places, error)
 }
 
 func connectCluster(ctx context.Context, t target) (*cluster, error) {
@@ -59,7 +60,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		label: t.label, admin: admin,
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, clients, name) },
 		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, clients) },
-		browsed:    func(ctx context.Context) (*browsed, error) { return browsedBy(ctx, clients, t.namespace) },
+		browsed:    func(ctx context.Context) (*places.Places, error) { return places.Browsed(ctx, clients, t.namespace) },
 	}, nil
 }
 

@@ -11,31 +11,13 @@ import (
 
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/places"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
-	"github.com/entente-dev/entente/discovery/dnssd"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// sources is whose sightings are asked for; the zero value is all.
-type sources struct {
-	lan     bool
-	domains []string
-}
-
-func (s *sources) of(p *ententev1.Peer) []*ententev1.Sighting {
-	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool {
-		switch m.GetSource() {
-		case "LAN":
-			return !s.lan && len(s.domains) > 0
-		case "DNS":
-			return (s.lan || len(s.domains) > 0) && !slices.Contains(s.domains, m.GetWhere())
-		}
-		return s.lan || len(s.domains) > 0
-	})
-}
-
 func (a *app) discoverCommand() *cobra.Command {
-	var from sources
+	var from places.Places
 	var follow bool
 	cmd := a.command(&cobra.Command{
 		Use:   "discover",
@@ -61,10 +43,10 @@ too, and ` + "`entente info peer`" + ` tells more.`,
 entente discover --lan
 entente discover --domain example.com -o json
 entente discover --watch`),
-		PreRunE: func(cmd *cobra.Command, _ []string) error { return from.check(cmd.Flags().Changed("domain")) },
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return from.Check(cmd.Flags().Changed("domain")) },
 	}, func(ctx context.Context, r *run) error {
 		if follow {
-			if err := from.off(r.label, r.browsedAt(ctx)); err != nil {
+			if err := from.Off(r.label, r.browsedAt(ctx)); err != nil {
 				return err
 			}
 			return r.watchDiscovered(ctx, &from)
@@ -73,50 +55,36 @@ entente discover --watch`),
 		if err != nil {
 			return err
 		}
-		peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.of(p)) == 0 })
+		peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.Of(p)) == 0 })
 		if len(peers) == 0 {
 			return r.noneFound(ctx, &from)
 		}
 		return printList(r, peers, "", "", func() *printer.Table {
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {
-				for _, m := range from.of(p) {
+				for _, m := range from.Of(p) {
 					t.Row(format.ShortName(p), format.FoundText(m), format.EndpointText(m), format.TrustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), format.ConditionOf(p, "Impostor").GetMessage())
 				}
 			}
 			return t
 		})
 	}, printer.FormTable)
-	cmd.Flags().BoolVar(&from.lan, "lan", false, "Only those that are on a LAN, or in a domain of --domain")
-	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists, or a LAN with --lan; may be repeated")
+	cmd.Flags().BoolVar(&from.LAN, "lan", false, "Only those that are on a LAN, or in a domain of --domain")
+	cmd.Flags().StringSliceVar(&from.Domains, "domain", nil, "Only those that this domain lists, or a LAN with --lan; may be repeated")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
 	cmd.AddCommand(a.discoverZoneCommand())
 	return cmd
 }
 
-// check reads the domains; given says that the flag is there.
-func (s *sources) check(given bool) error {
-	if given && len(s.domains) == 0 {
-		return exit.Usagef("--domain: want a DNS name")
-	}
-	for i, d := range s.domains {
-		if err := dnssd.CheckDomain(d); err != nil {
-			return exit.Usagef("--domain: %w", err)
-		}
-		s.domains[i] = bareDomain(d)
-	}
-	return nil
-}
-
 // watchDiscovered tells what is found, and again whenever that changes.
-func (r *run) watchDiscovered(ctx context.Context, from *sources) error {
+func (r *run) watchDiscovered(ctx context.Context, from *places.Places) error {
 	l := printer.NewLines(r.out, r.colour, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
 	told := map[string]string{}
 	return watch(ctx, r, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
 		return r.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
 	}, func(m *ententev1.WatchPeersResponse) error {
 		p := m.GetPeer()
-		now := from.of(p)
+		now := from.Of(p)
 		if m.GetSynced() || len(now) == 0 && told[format.ShortName(p)] == "" {
 			return nil
 		}
@@ -144,4 +112,33 @@ func (r *run) watchDiscovered(ctx context.Context, from *sources) error {
 		}
 		return nil
 	})
+}
+
+// browsedAt is where a cluster looks for others; nil is that the caller may not know.
+func (c *cluster) browsedAt(ctx context.Context) *places.Places {
+	if c.browsed == nil {
+		return nil
+	}
+	b, err := c.browsed(ctx)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// noneFound says why nothing is found: it is not looked for, something is wrong, or
+// nobody is there.
+func (r *run) noneFound(ctx context.Context, from *places.Places) error {
+	b := r.browsedAt(ctx)
+	if err := from.Off(r.label, b); err != nil {
+		return err
+	}
+	info, err := r.self(ctx)
+	if err != nil {
+		return err
+	}
+	if err := printList[*ententev1.Peer](r, nil, from.Nothing(b), "Join a cluster that you know of:\n  entente join HOST:PORT", nil); err != nil {
+		return err
+	}
+	return exit.Problems(from.Hindered(format.Problems(info, nil), b))
 }

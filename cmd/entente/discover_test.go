@@ -2,24 +2,21 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
+	"github.com/entente-dev/entente/cmd/entente/internal/places"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 // discovered is a world in which two have peered and discovery finds others.
 func discovered() *world {
 	w := peered()
-	w.browsed = &browsed{lan: true, domains: []string{"example.com"}}
+	w.browsed = &places.Places{LAN: true, Domains: []string{"example.com"}}
 	sighting := func(source, where, node string, endpoints ...string) *ententev1.Sighting {
 		return &ententev1.Sighting{Source: source, Where: where, Node: node, Endpoints: endpoints, SeeTime: timestamppb.New(epoch.Add(-time.Minute))}
 	}
@@ -60,16 +57,16 @@ func TestDiscoverSaysWhyNothingIsFound(t *testing.T) {
 	all := [][]string{{"discover"}, {"discover", "--lan"}, {"discover", "--domain", "example.com"}, {"discover", "--lan", "--domain", "Example.COM.,example.org"}}
 	const unreachable = `discovery in the domain "example.com": resolver 192.0.2.53:53: i/o timeout`
 	for name, tt := range map[string]struct {
-		browsed  *browsed
+		browsed  *places.Places
 		problems []string
 		more     [][]string
 	}{
-		"off":     {browsed: &browsed{}, more: [][]string{{"discover", "-o", "json"}, {"discover", "--watch"}}},
-		"lan":     {browsed: &browsed{lan: true}},
-		"domain":  {browsed: &browsed{domains: []string{"example.com"}}},
-		"domains": {browsed: &browsed{lan: true, domains: []string{"a.example", "b.example", "c.example", "example.com"}}},
+		"off":     {browsed: &places.Places{}, more: [][]string{{"discover", "-o", "json"}, {"discover", "--watch"}}},
+		"lan":     {browsed: &places.Places{LAN: true}},
+		"domain":  {browsed: &places.Places{Domains: []string{"example.com"}}},
+		"domains": {browsed: &places.Places{LAN: true, Domains: []string{"a.example", "b.example", "c.example", "example.com"}}},
 		"problem": {
-			browsed: &browsed{lan: true, domains: []string{"example.com", "example.org"}},
+			browsed: &places.Places{LAN: true, Domains: []string{"example.com", "example.org"}},
 			problems: []string{
 				unreachable, "node node-a: discovery on its LANs: 192.0.2.9 announces this cluster's name", "peer office: Connected is False: no answer",
 			},
@@ -93,30 +90,6 @@ func TestDiscoverRefusesWhatIsNoDomain(t *testing.T) {
 			t.Errorf("%q: exit %d\n%s%s", domain, code, out, errOut)
 		}
 		sent(t, w.consumer)
-	}
-}
-
-func TestBrowsedByReadsTheAgentsFlags(t *testing.T) {
-	t.Parallel()
-	pod := func(name string, age time.Duration, args ...string) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ours", Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(-age)),
-				Labels: map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"},
-			},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Args: args}}},
-		}
-	}
-	other := pod("other", 0, "--discovery-lan")
-	other.Labels = nil
-	clients := fake.NewClientset(other, pod("old", time.Hour, "agent", "--discovery-lan"),
-		pod("new", time.Minute, "agent", "--discovery-resolver=192.0.2.1", "--discovery-domain=Example.com.", "--discovery-domain=example.org"))
-	got, err := browsedBy(t.Context(), clients, "ours")
-	if err != nil || got.lan || !slices.Equal(got.domains, []string{"example.com", "example.org"}) {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	if got, err := browsedBy(t.Context(), clients, "another"); err == nil {
-		t.Errorf("without an agent: got %+v", got)
 	}
 }
 

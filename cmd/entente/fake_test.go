@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
+	"github.com/entente-dev/entente/cmd/entente/internal/places"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -85,7 +86,7 @@ type world struct {
 	// policy is the policy that peers with the provider, which discovery finds on a LAN.
 	policy string
 	// browsed is where the clusters look for others; nil is not known.
-	browsed *browsed
+	browsed *places.Places
 	// automatic says that the clusters peer by policy, published is where they are in DNS.
 	automatic bool
 	published []*ententev1.DNSPublication
@@ -420,7 +421,7 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	return &cluster{
 		label: target.label, admin: client.NewAdmin(conn),
 		namespaces: func(context.Context) ([]string, error) { return []string{"batch", "shop"}, nil },
-		browsed: func(context.Context) (*browsed, error) {
+		browsed: func(context.Context) (*places.Places, error) {
 			if w.browsed == nil {
 				return nil, errors.New("may not list pods")
 			}

@@ -231,6 +231,10 @@ var rules = []rule{
 		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering", "internal/wire", "internal/identity",
 		"internal/heartbeat", "internal/pake",
 	}, outside: []string{"google.golang.org/grpc"}},
+	{packages: "cmd/entente/internal/places", ours: []string{
+		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "discovery/...", "gen/...", "peering", "internal/notify",
+		"internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+	}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
 		"cmd/entente/internal/...", "gen/...", "peering", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},
