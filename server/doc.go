@@ -3,7 +3,6 @@
 // else. What administrators call is package server/admin.
 //
 // Handlers record, they do not work. A call is authenticated, authorised, limited and
-// validated by the middleware (server/internal/middleware), is handed to one of the small
-// interfaces that this package declares, and is answered. What follows from it is the
-// reconcilers' to do.
+// validated by the middleware (server/internal/middleware), passed to one of the small
+// interfaces that this package declares, and answered. The rest is done by reconcilers.
 package server

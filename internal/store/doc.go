@@ -1,6 +1,6 @@
-// Package store keeps what the agent has to remember, in the home cluster's own
-// objects: its identity and the tokens that it issued in Secrets, foreign
-// clusters and contracts in custom resources. It converts between those and the
-// values of package peering. Each write is a compare-and-swap by
-// resourceVersion; the package holds no state of its own.
+// Package store keeps the agent's state in objects of its own cluster: its identity and the
+// tokens that it issued in Secrets, foreign clusters and contracts in custom resources. It
+// converts between those and the values of package peering. Objects are written by the patches
+// of write.go; docs/design/0021 says which of them take part in optimistic locking. The package
+// has no state of its own but caches.
 package store
