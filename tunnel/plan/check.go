@@ -23,15 +23,14 @@ func (p *planner) check(q Peer) error {
 	case len(q.Local) > maxPrefixes || len(q.Remote) > maxPrefixes:
 		return fmt.Errorf("the limit of %d prefixes each way is exceeded (maxPrefixes)", maxPrefixes)
 	}
-	busy := slices.Concat(p.homeNet, p.out.Remote)
 	var aliases []netip.Prefix
 	for _, m := range q.Remote {
 		if err := checkMapping(m); err != nil {
 			return fmt.Errorf("remote prefix: %w", err)
 		}
-		for _, b := range slices.Concat(busy, aliases) {
-			if b.Overlaps(m.Alias) {
-				return fmt.Errorf("alias %v of its prefix %v overlaps %v, which is in use: allocate another alias", m.Alias, m.Real, b)
+		for _, busy := range [][]netip.Prefix{p.homeNet, p.out.Remote, aliases} {
+			if i := slices.IndexFunc(busy, m.Alias.Overlaps); i >= 0 {
+				return fmt.Errorf("alias %v of its prefix %v overlaps %v, which is in use: allocate another alias", m.Alias, m.Real, busy[i])
 			}
 		}
 		aliases = append(aliases, m.Alias)

@@ -252,8 +252,12 @@ func (p *planner) peer(q Peer) {
 	p.out.Remote = append(p.out.Remote, aliases...)
 	p.open(q, aliases)
 	for _, m := range q.Local {
-		p.homeNet = append(p.homeNet, m.Real)
-		p.out.Home = append(p.out.Home, m.Real)
+		if !slices.Contains(p.homeNet, m.Real) { // all peers are told the same
+			p.homeNet = append(p.homeNet, m.Real)
+		}
+		if !slices.Contains(p.out.Home, m.Real) {
+			p.out.Home = append(p.out.Home, m.Real)
+		}
 	}
 	for _, a := range aliases {
 		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: p.way(q)})
