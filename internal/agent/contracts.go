@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -23,44 +22,18 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// counterparts asks the other sides of contracts over their sessions. It
-// implements controller.Provider and controller.Counterpart.
-type counterparts struct {
-	conn func(peering.ClusterID) grpc.ClientConnInterface
+// peeringClient calls a peer about contracts, over its session.
+func (a *agent) peeringClient(peer peering.ClusterID) client.Peering {
+	return client.Peering{Conn: a.sessions.Conn(peer)}
 }
 
-func (p counterparts) of(peer peering.ClusterID) client.Peering {
-	return client.Peering{Conn: p.conn(peer)}
-}
-
-func (p counterparts) Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	return p.of(peer).Request(ctx, ask)
-}
-
-func (p counterparts) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	return p.of(peer).Preview(ctx, ask)
-}
-
-func (p counterparts) Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error) {
-	return p.of(peer).Sign(ctx, e)
-}
-
-func (p counterparts) Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error) {
-	return p.of(peer).Contract(ctx, contract)
-}
-
-func (p counterparts) Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error) {
-	return p.of(peer).Statements(ctx, contract, after)
-}
-
-func (p counterparts) Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error {
-	return p.of(peer).Terminate(ctx, contract, message, drainUntil)
-}
+func (a *agent) counterpart(peer peering.ClusterID) controller.Counterpart { return a.peeringClient(peer) }
 
 // reconcileRequests makes contracts and changes them.
 func (a *agent) reconcileRequests(context.Context) error {
 	a.requests = &controller.Requests{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Provider: counterparts{a.sessions.Conn}, Events: a.events, Now: time.Now,
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Events: a.events, Now: time.Now,
+		Provider: func(peer peering.ClusterID) controller.Provider { return a.peeringClient(peer) },
 	}
 	return a.requests.SetupWithManager(a.mgr)
 }
@@ -75,7 +48,7 @@ func (a *agent) answers() *controller.Answers {
 // reconcileOrphans asks the other sides about contracts that they do not mention.
 func (a *agent) reconcileOrphans(context.Context) error {
 	orphans := &controller.Orphans{
-		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: counterparts{a.sessions.Conn}, Now: time.Now,
+		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: a.counterpart, Now: time.Now,
 	}
 	return orphans.SetupWithManager(a.mgr)
 }
@@ -83,7 +56,7 @@ func (a *agent) reconcileOrphans(context.Context) error {
 // reconcileContracts keeps contracts and counts what is used of them.
 func (a *agent) reconcileContracts(ctx context.Context) error {
 	contracts := &controller.Contracts{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: counterparts{a.sessions.Conn},
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: a.counterpart,
 		Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, Log: a.log,
 	}
 	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), a.registerMetrics(), a.run(keepCount(contracts)))
@@ -103,7 +76,7 @@ func (a *agent) watchOffers() *lending.OfferWatch {
 	return &lending.OfferWatch{
 		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.exchange.Lends, WatchLends: a.exchange.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
-			return counterparts{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
+			return a.peeringClient(peer).WatchOffer(ctx, changed)
 		},
 	}
 }

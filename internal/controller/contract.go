@@ -74,13 +74,13 @@ type Lent interface {
 // Counterpart is what one side of a contract asks the other, over the session.
 type Counterpart interface {
 	// Contract returns the newest revision that the peer has, signed by both.
-	Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error)
+	Contract(ctx context.Context, contract string) (peering.Envelope, error)
 	// Statements returns the provider's statements of use that come after a sequence
 	// number, oldest first.
-	Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error)
+	Statements(ctx context.Context, contract string, after uint64) ([]peering.Envelope, error)
 	// Terminate says that this side ended the contract: with notice until drainUntil,
 	// or at once where that is zero.
-	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error
+	Terminate(ctx context.Context, contract, message string, drainUntil time.Time) error
 }
 
 // Contracts reconciles contracts: their state, their virtual nodes or what runs here
@@ -91,10 +91,11 @@ type Contracts struct {
 	// is removed by what its status says, so that has to be current.
 	Reader client.Reader
 	// Identity is this cluster's, as of now.
-	Identity    func() *identity.Identity
-	Nodes       Nodes
-	Lent        Lent
-	Counterpart Counterpart
+	Identity func() *identity.Identity
+	Nodes    Nodes
+	Lent     Lent
+	// Counterpart calls a peer.
+	Counterpart func(peer peering.ClusterID) Counterpart
 	// Wake has the named Contract reconciled.
 	Wake source.Source
 	// Events records when a contract begins and ends; nil records nothing.
@@ -255,7 +256,7 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contractPlan) (changed, behind bool, err error) {
 	var envelope peering.Envelope
 	fetch := func(ctx context.Context) (err error) {
-		envelope, err = r.Counterpart.Contract(ctx, peering.ClusterID(s.stored.Spec.PeerID), s.stored.Name)
+		envelope, err = r.Counterpart(peering.ClusterID(s.stored.Spec.PeerID)).Contract(ctx, s.stored.Name)
 		return err
 	}
 	if plan.askRevision {
@@ -481,7 +482,7 @@ func (r *Contracts) notify(ctx context.Context, s *contractSnapshot) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := r.Counterpart.Terminate(ctx, peer, s.stored.Name, s.stored.Status.Message, timeOf(s.stored.Status.DrainUntil))
+	err := r.Counterpart(peer).Terminate(ctx, s.stored.Name, s.stored.Status.Message, timeOf(s.stored.Status.DrainUntil))
 	r.asked.answered(peer, s.stored.Name, "end", err, r.Now())
 	return err
 }

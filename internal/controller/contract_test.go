@@ -140,6 +140,11 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 		WithIndex(&corev1.Pod{}, byNode, nodeOf))
 }
 
+// always is the same counterpart for each peer.
+func always(c Counterpart) func(peering.ClusterID) Counterpart {
+	return func(peering.ClusterID) Counterpart { return c }
+}
+
 // fakeCounterpart is the other side, as a test wants it.
 type fakeCounterpart struct {
 	mu         sync.Mutex
@@ -149,7 +154,7 @@ type fakeCounterpart struct {
 	calls      int
 }
 
-func (f *fakeCounterpart) Contract(context.Context, peering.ClusterID, string) (peering.Envelope, error) {
+func (f *fakeCounterpart) Contract(context.Context, string) (peering.Envelope, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -159,7 +164,7 @@ func (f *fakeCounterpart) Contract(context.Context, peering.ClusterID, string) (
 	return f.contract()
 }
 
-func (f *fakeCounterpart) Statements(_ context.Context, _ peering.ClusterID, _ string, after uint64) ([]peering.Envelope, error) {
+func (f *fakeCounterpart) Statements(_ context.Context, _ string, after uint64) ([]peering.Envelope, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -169,7 +174,7 @@ func (f *fakeCounterpart) Statements(_ context.Context, _ peering.ClusterID, _ s
 	return f.statements(after)
 }
 
-func (f *fakeCounterpart) Terminate(_ context.Context, _ peering.ClusterID, _, _ string, drainUntil time.Time) error {
+func (f *fakeCounterpart) Terminate(_ context.Context, _, _ string, drainUntil time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.told = append(f.told, drainUntil)
@@ -225,7 +230,7 @@ func newBench(t *testing.T, self *identity.Identity, objects ...client.Object) *
 // agent is another process of the same cluster.
 func (b *bench) agent(self *identity.Identity) *Contracts {
 	return &Contracts{
-		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Lent: b.lent, Counterpart: b.peer,
+		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Lent: b.lent, Counterpart: always(b.peer),
 		Budget: &store.WriteBudget{Now: func() time.Time { return b.clock }},
 		Now:    func() time.Time { return b.clock }, Log: slog.New(slog.DiscardHandler),
 	}

@@ -142,11 +142,11 @@ type away struct {
 	back bool
 }
 
-func (a *away) Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, until time.Time) error {
+func (a *away) Terminate(ctx context.Context, contract, message string, until time.Time) error {
 	if !a.back {
 		return errors.New("no session")
 	}
-	return a.fakeCounterpart.Terminate(ctx, peer, contract, message, until)
+	return a.fakeCounterpart.Terminate(ctx, contract, message, until)
 }
 
 func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
@@ -180,7 +180,7 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 				stored := p.stored(t, p.terms(t, nil), self)
 				stored.Spec.Termination = v1alpha1.TerminateNow
 				b, there := newBench(t, self, fc, stored), &away{}
-				b.Counterpart = there
+				b.Counterpart = always(there)
 				if err := b.client.Delete(t.Context(), fc); err != nil {
 					t.Fatal(err)
 				}

@@ -35,7 +35,7 @@ type Orphans struct {
 	// Reader reads from the API server itself.
 	Reader      client.Reader
 	Self        peering.ClusterID
-	Counterpart Counterpart
+	Counterpart func(peer peering.ClusterID) Counterpart
 	Now         func() time.Time
 
 	// seen is when each was first reported. It is kept in memory: after a restart they are
@@ -125,7 +125,7 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	peer := peering.ClusterID(fc.Spec.ClusterID)
-	envelope, err := r.Counterpart.Contract(ctx, peer, id)
+	envelope, err := r.Counterpart(peer).Contract(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 		return err
 	}
 	if !wanted {
-		return r.Counterpart.Terminate(ctx, peer, id, "the consumer does not hold this contract", time.Time{})
+		return r.Counterpart(peer).Terminate(ctx, id, "the consumer does not hold this contract", time.Time{})
 	}
 	contract, err := store.NewContract(envelope, r.Self, fc.Name)
 	if err != nil {
@@ -153,7 +153,7 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); err != nil || !store.Settled(&own) {
 			return client.IgnoreNotFound(err)
 		}
-		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // of which it was not notified
+		return r.Counterpart(peer).Terminate(ctx, id, "the contract is over", time.Time{}) // of which it was not notified
 	}
 	if err != nil {
 		return fmt.Errorf("keep contract %s: %w", id, err)

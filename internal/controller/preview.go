@@ -64,7 +64,7 @@ func (r *Requests) quote(
 ) (peering.Advertisement, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	offer, _, err := r.draft(ctx, request, fc, ask, held, r.Provider.Preview)
+	offer, _, err := r.draft(ctx, request, fc, ask, held, r.Provider(peering.ClusterID(fc.Spec.ClusterID)).Preview)
 	if err == nil && held == nil && request.Spec.ClusterSelector != nil && offer.NeedsApproval {
 		err = peering.Errorf(peering.ReasonPolicyPending, "an administrator there has to approve each request: ask it by name")
 	}

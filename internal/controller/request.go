@@ -46,11 +46,11 @@ const (
 // Provider is what a consumer negotiates with a provider, over the session.
 type Provider interface {
 	// Request asks what the provider would lend, which it reserves for a moment.
-	Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
+	Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error)
 	// Preview asks the same, and reserves nothing.
-	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
+	Preview(ctx context.Context, ask peering.Ask) (peering.Advertisement, error)
 	// Sign sends a contract that this cluster signed, and returns it signed by both.
-	Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error)
+	Sign(ctx context.Context, envelope peering.Envelope) (peering.Envelope, error)
 }
 
 // Requests turns PeeringRequests into contracts, and keeps these as the requests ask.
@@ -60,7 +60,8 @@ type Requests struct {
 	Reader client.Reader
 	// Identity is this cluster's, as of now.
 	Identity func() *identity.Identity
-	Provider Provider
+	// Provider calls a peer.
+	Provider func(peer peering.ClusterID) Provider
 	// Events records what came of a request; nil records nothing.
 	Events events.EventRecorder
 	Now    func() time.Time
@@ -486,7 +487,7 @@ func (r *Requests) agree(
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	peer, self := peering.ClusterID(fc.Spec.ClusterID), r.Identity()
-	offer, envelope, err := r.draft(ctx, request, fc, ask, held, r.Provider.Request)
+	offer, envelope, err := r.draft(ctx, request, fc, ask, held, r.Provider(peer).Request)
 	if err != nil {
 		return signed, fulfils, err
 	}
@@ -496,7 +497,7 @@ func (r *Requests) agree(
 	if err := commit(ctx); err != nil {
 		return signed, fulfils, err
 	}
-	if signed, err = r.Provider.Sign(ctx, peer, envelope); err != nil {
+	if signed, err = r.Provider(peer).Sign(ctx, envelope); err != nil {
 		return signed, fulfils, err
 	}
 	// An envelope that carries our signature is one that we signed: this one, or
@@ -519,14 +520,14 @@ func (r *Requests) agree(
 // of the one held, that this cluster would sign. The error is why it would not sign.
 func (r *Requests) draft(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract,
-	call func(context.Context, peering.ClusterID, peering.Ask) (peering.Advertisement, error),
+	call func(context.Context, peering.Ask) (peering.Advertisement, error),
 ) (offer peering.Advertisement, envelope peering.Envelope, err error) {
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
 	if err != nil {
 		return offer, envelope, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
 	}
-	if offer, err = call(ctx, peer, ask); err != nil {
+	if offer, err = call(ctx, ask); err != nil {
 		return offer, envelope, unanswered(err)
 	}
 	before := market.AgreedBefore(request, fc)

@@ -225,26 +225,34 @@ func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (peering.Ad
 	return ad, nil
 }
 
-func (m *fakeMarket) Request(_ context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.sellers[peer].requests++
-	m.sellers[peer].asked = ask
-	return m.offer(m.sellers[peer], ask, false)
+// fakeProvider is a seller of the market.
+type fakeProvider struct {
+	*fakeMarket
+	peer peering.ClusterID
 }
 
-func (m *fakeMarket) Preview(_ context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+func (m *fakeMarket) provider(peer peering.ClusterID) Provider { return fakeProvider{m, peer} }
+
+func (m fakeProvider) Request(_ context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sellers[peer].previews++
-	m.sellers[peer].seen = ask
-	return m.offer(m.sellers[peer], ask, true)
+	m.sellers[m.peer].requests++
+	m.sellers[m.peer].asked = ask
+	return m.offer(m.sellers[m.peer], ask, false)
 }
 
-func (m *fakeMarket) Sign(_ context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error) {
+func (m fakeProvider) Preview(_ context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.sellers[peer]
+	m.sellers[m.peer].previews++
+	m.sellers[m.peer].seen = ask
+	return m.offer(m.sellers[m.peer], ask, true)
+}
+
+func (m fakeProvider) Sign(_ context.Context, e peering.Envelope) (peering.Envelope, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sellers[m.peer]
 	s.signs++
 	terms, err := e.VerifyConsumer()
 	if err != nil {
@@ -299,7 +307,7 @@ func newRequestsBench(t *testing.T, request *v1alpha1.PeeringRequest, sellers ma
 
 func (b *requestsBench) restart() {
 	b.Requests = &Requests{
-		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return b.self }, Provider: b.market,
+		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return b.self }, Provider: b.market.provider,
 		Now: func() time.Time { return b.clock },
 	}
 }
@@ -627,7 +635,7 @@ func TestOrphansAreTakenUpOrEnded(t *testing.T) {
 			}
 			c, clock := fakeClient(t, objects...), now
 			peer := &fakeCounterpart{contract: func() (peering.Envelope, error) { return p.signed(t, p.terms(t, tc.terms)), nil }}
-			r := &Orphans{Client: c, Reader: c, Self: p.consumer.ID(), Counterpart: peer, Now: func() time.Time { return clock }}
+			r := &Orphans{Client: c, Reader: c, Self: p.consumer.ID(), Counterpart: always(peer), Now: func() time.Time { return clock }}
 			look := func() bool {
 				t.Helper()
 				if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "peer"}}); err != nil {

@@ -389,7 +389,7 @@ func (r *Contracts) fetchStatements(
 	if err != nil {
 		return fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
 	}
-	envelopes, err := r.Counterpart.Statements(ctx, peer, stored.Name, last.sequence)
+	envelopes, err := r.Counterpart(peer).Statements(ctx, stored.Name, last.sequence)
 	if err != nil {
 		return err
 	}
