@@ -28,7 +28,7 @@ type Peering struct {
 // Request asks the peer what it would lend: for a new contract, or with a contract
 // ID for the next revision of that one.
 func (p Peering) Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
-	ad, err := p.request(ctx, ask, false, wire.AdvertisementFrom)
+	ad, err := p.request(ctx, ask, false)
 	switch {
 	case err != nil:
 		return peering.Advertisement{}, err
@@ -40,19 +40,17 @@ func (p Peering) Request(ctx context.Context, ask peering.Ask) (peering.Advertis
 
 // Preview asks the peer what it would answer to Request. Nothing follows from it.
 func (p Peering) Preview(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
-	return p.request(ctx, ask, true, wire.PreviewFrom)
+	return p.request(ctx, ask, true)
 }
 
-func (p Peering) request(
-	ctx context.Context, ask peering.Ask, preview bool, read func(*ententev1.Advertisement) (peering.Advertisement, error),
-) (peering.Advertisement, error) {
+func (p Peering) request(ctx context.Context, ask peering.Ask, preview bool) (peering.Advertisement, error) {
 	resp, err := ententev1.NewPeeringServiceClient(p.Conn).RequestPeering(ctx, &ententev1.RequestPeeringRequest{
 		Request: wire.AskTo(ask), ValidateOnly: preview,
 	})
 	if err != nil {
 		return peering.Advertisement{}, fmt.Errorf("request peering: %w", wire.FromStatus(err))
 	}
-	ad, err := read(resp.GetAdvertisement())
+	ad, err := wire.AdvertisementFrom(resp.GetAdvertisement(), preview)
 	if err != nil {
 		return peering.Advertisement{}, fmt.Errorf("read advertisement: %w", wire.Response(err))
 	}

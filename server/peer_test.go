@@ -438,7 +438,7 @@ func TestTrustedPeersNegotiateContracts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := wire.AdvertisementFrom(resp.GetAdvertisement())
+	got, err := wire.AdvertisementFrom(resp.GetAdvertisement(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

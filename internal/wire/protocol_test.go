@@ -45,8 +45,8 @@ func TestWhatHasToBeUnderstoodIsRefusedWithAReason(t *testing.T) {
 	secured := AdvertisementTo(fullAdvertisement(t))
 	secured.PodSecurity = "paranoid"
 	for name, read := range map[string]func() error{
-		"exposure": func() error { _, err := AdvertisementFrom(exposed); return Response(err) },
-		"level":    func() error { _, err := AdvertisementFrom(secured); return Response(err) },
+		"exposure": func() error { _, err := AdvertisementFrom(exposed, false); return Response(err) },
+		"level":    func() error { _, err := AdvertisementFrom(secured, false); return Response(err) },
 		"kind": func() error {
 			_, err := ObjectRefFrom(&ententev1.ObjectRef{Kind: 99, Namespace: "a", Name: "b", Uid: "c"})
 			return err
@@ -60,7 +60,7 @@ func TestWhatHasToBeUnderstoodIsRefusedWithAReason(t *testing.T) {
 	// What an older one does not say is not wrong.
 	silent := AdvertisementTo(fullAdvertisement(t))
 	silent.Hourly = nil
-	if _, err := AdvertisementFrom(silent); err != nil {
+	if _, err := AdvertisementFrom(silent, false); err != nil {
 		t.Error(err)
 	}
 }

@@ -159,36 +159,25 @@ func AdvertisementTo(a peering.Advertisement) *ententev1.Advertisement {
 	return m
 }
 
-// AdvertisementFrom reads an advertisement that can be signed.
-func AdvertisementFrom(m *ententev1.Advertisement) (peering.Advertisement, error) {
-	if err := peering.CheckContractID(m.GetContractId()); err != nil {
+// AdvertisementFrom reads an advertisement. It can be signed, unless it is a preview, which has
+// no contract ID and may need approval.
+func AdvertisementFrom(m *ententev1.Advertisement, preview bool) (peering.Advertisement, error) {
+	if err := peering.CheckContractID(m.GetContractId()); err != nil && !preview {
 		return peering.Advertisement{}, invalid("advertisement.contract_id", "%s", err)
 	}
-	if m.GetNeedsApproval() {
+	switch {
+	case preview && m.GetContractId() != "":
+		return peering.Advertisement{}, invalid("advertisement.contract_id", "want none in a preview")
+	case !preview && m.GetNeedsApproval():
 		return peering.Advertisement{}, invalid("advertisement.needs_approval", "what waits for approval cannot be signed")
 	}
-	a, err := advertisementFrom(m)
-	a.ContractID = m.GetContractId()
-	return a, err
-}
-
-// PreviewFrom reads an advertisement that only says what would be advertised. It
-// has no contract ID.
-func PreviewFrom(m *ententev1.Advertisement) (peering.Advertisement, error) {
-	if m.GetContractId() != "" {
-		return peering.Advertisement{}, invalid("advertisement.contract_id", "want none in a preview")
-	}
-	return advertisementFrom(m)
-}
-
-func advertisementFrom(m *ententev1.Advertisement) (peering.Advertisement, error) {
 	if err := checkID("advertisement.request_id", m.GetRequestId()); err != nil {
 		return peering.Advertisement{}, err
 	}
 	if r := m.GetRevision(); r == 0 || r > peering.MaxRevision {
 		return peering.Advertisement{}, invalid("advertisement.revision", "want 1 to %d", uint64(peering.MaxRevision))
 	}
-	a := peering.Advertisement{RequestID: m.GetRequestId(), Revision: m.GetRevision(), NeedsApproval: m.GetNeedsApproval()}
+	a := peering.Advertisement{ContractID: m.GetContractId(), RequestID: m.GetRequestId(), Revision: m.GetRevision(), NeedsApproval: m.GetNeedsApproval()}
 	switch n := len(m.GetPreviousHash()); {
 	case n == len(a.PreviousHash):
 		a.PreviousHash = peering.Hash(m.GetPreviousHash())

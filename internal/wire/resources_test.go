@@ -100,18 +100,18 @@ func TestAdvertisementsCrossUnchanged(t *testing.T) {
 	plain.Grant.Notice, plain.Grant.StatementPeriod = 0, 0
 	for _, ad := range []peering.Advertisement{fullAdvertisement(t), plain} {
 		m := AdvertisementTo(ad)
-		got, err := AdvertisementFrom(m)
+		got, err := AdvertisementFrom(m, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(ad, got, values); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
-		if _, err := PreviewFrom(m); ReasonOf(err) != peering.ReasonRequestInvalid {
+		if _, err := AdvertisementFrom(m, true); ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("what can be signed is taken for a preview: %v", err)
 		}
 		ad.ContractID, m.ContractId = "", ""
-		if got, err = PreviewFrom(m); err != nil || cmp.Diff(ad, got, values) != "" {
+		if got, err = AdvertisementFrom(m, true); err != nil || cmp.Diff(ad, got, values) != "" {
 			t.Errorf("a preview is read as %+v, %v", got, err)
 		}
 	}
@@ -260,7 +260,7 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 			t.Parallel()
 			m := AdvertisementTo(fullAdvertisement(t))
 			tc.change(m)
-			_, err := AdvertisementFrom(m)
+			_, err := AdvertisementFrom(m, false)
 			refused(t, err, tc.field)
 		})
 	}
@@ -363,7 +363,7 @@ func FuzzAskFrom(f *testing.F) {
 
 func FuzzAdvertisementFrom(f *testing.F) {
 	fuzzed(f, func() *ententev1.Advertisement { return &ententev1.Advertisement{} },
-		[]*ententev1.Advertisement{AdvertisementTo(fullAdvertisement(f))}, AdvertisementFrom, AdvertisementTo)
+		[]*ententev1.Advertisement{AdvertisementTo(fullAdvertisement(f))}, signable, AdvertisementTo)
 }
 
 func FuzzEnvelopeFrom(f *testing.F) {
@@ -419,4 +419,9 @@ func FuzzOffer(f *testing.F) {
 			offer = next
 		}
 	})
+}
+
+// signable reads an advertisement that can be signed.
+func signable(m *ententev1.Advertisement) (peering.Advertisement, error) {
+	return AdvertisementFrom(m, false)
 }

@@ -297,7 +297,7 @@ func FuzzAdvertisement(f *testing.F) {
 		ContractId: "c", RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}},
 		Duration: durationpb.New(time.Hour), ValidUntil: timestamppb.New(time.Unix(1e9, 0)), PodSecurity: "restricted", NodeLabels: map[string]string{"a": "b"},
 	}
-	fuzzMessage(f, []*ententev1.Advertisement{seed}, func() *ententev1.Advertisement { return &ententev1.Advertisement{} }, AdvertisementFrom, AdvertisementTo)
+	fuzzMessage(f, []*ententev1.Advertisement{seed}, func() *ententev1.Advertisement { return &ententev1.Advertisement{} }, signable, AdvertisementTo)
 }
 
 func FuzzEnvelope(f *testing.F) {
