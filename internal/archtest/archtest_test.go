@@ -95,6 +95,7 @@ var rules = []rule{
 	}},
 	// The fabric knows nothing of Kubernetes.
 	{packages: "tunnel/plan"},
+	{packages: "tunnel/plan/plantest", ours: []string{"tunnel/plan"}},
 	{packages: "tunnel/probe", ours: []string{"tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},
 	{packages: "tunnel/firewall", ours: []string{"tunnel/plan"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys/unix"}},
 	{packages: "tunnel", ours: []string{"tunnel/..."}, outside: []string{

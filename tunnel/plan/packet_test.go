@@ -1,0 +1,49 @@
+package plan_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/plan/plantest"
+)
+
+// TestEachPacketArrivesAtThePodItWasMeantFor plans worlds of clusters with the same pod prefix, in
+// which aliases of one cluster may well be those that another uses for a third.
+func TestEachPacketArrivesAtThePodItWasMeantFor(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := plantest.World{
+			Real: netip.MustParsePrefix("10.200.0.0/16"),
+			Key: func(n plantest.Node) plan.PublicKey {
+				return plan.PublicKey{n.Cluster[0], n.Name[0], n.Name[1]}
+			},
+			Endpoints: func(plantest.Node) []string { return []string{"192.0.2.1:51820"} },
+		}
+		clusters := []string{"a", "b", "c", "d"}[:rapid.IntRange(2, 4).Draw(t, "clusters")]
+		aliases := map[string]netip.Prefix{}
+		for _, c := range clusters {
+			order := rapid.Permutation([]byte{241, 242, 243, 244, 245}).Draw(t, "aliases of "+c)
+			for i, other := range clusters {
+				aliases[c+other] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, order[i]}), 16)
+			}
+			for i := range rapid.IntRange(1, 3).Draw(t, "nodes of "+c) {
+				n := plantest.Node{
+					Cluster: c, Name: fmt.Sprint("n", i), Gateway: i == 0 || rapid.Bool().Draw(t, "gateway"),
+					Pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i)}), 24),
+				}
+				w.Nodes = append(w.Nodes, n)
+				w.Pods = append(w.Pods, plantest.Pod{Cluster: c, Node: n.Name, Addr: netip.AddrFrom4([4]byte{10, 200, byte(i), 10}), Open: rapid.Bool().Draw(t, "open")})
+			}
+		}
+		w.Alias = func(knows, known string) netip.Prefix { return aliases[knows+known] }
+		s, err := plantest.Simulate(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Check(t, s)
+	})
+}
