@@ -24,7 +24,7 @@ type IntroduceConfig struct {
 	ID peering.ClusterID
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
-	// Self is what this cluster says of itself. Required.
+	// Self is this cluster's own ClusterInfo. Required.
 	Self identity.ClusterInfo
 	// Requested says that an administrator asked for it. A cluster that forgot this one
 	// refuses what is not requested.
@@ -37,7 +37,7 @@ type IntroduceConfig struct {
 type Introduction struct {
 	// ID is who answered, by the key that it holds.
 	ID peering.ClusterID
-	// Info is what it says of itself; its trust bundle is that of ID.
+	// Info is its ClusterInfo; the trust bundle is that of ID.
 	Info identity.ClusterInfo
 	// Code is the short authentication string, six digits: the other side shows the
 	// same, unless somebody is in between.

@@ -30,7 +30,7 @@ type JoinConfig struct {
 	Token peering.Token
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
-	// Self is what this cluster says of itself. Required.
+	// Self is this cluster's own ClusterInfo. Required.
 	Self identity.ClusterInfo
 	// Dial opens TCP connections; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

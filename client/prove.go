@@ -21,7 +21,7 @@ type ProveConfig struct {
 	ID peering.ClusterID
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
-	// Self is what this cluster says of itself. Required.
+	// Self is this cluster's own ClusterInfo. Required.
 	Self identity.ClusterInfo
 	// Group is the group, a DNS label, which the other side is told. Required.
 	Group string
@@ -33,7 +33,7 @@ type ProveConfig struct {
 }
 
 // Prove proves to another cluster that this one holds a group's secret, and has it prove
-// the same. It returns what the other cluster says of itself, to be trusted in turn; the
+// the same. It returns the ClusterInfo of the other cluster, to be trusted in turn; the
 // other cluster trusts this one by then.
 //
 // Who answers without the secret learns whether the one guess is right that its answer was

@@ -478,7 +478,7 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	w := gzip.NewWriter(&packed)
 	_, _ = w.Write(request)
 	_ = w.Close()
-	// It says of itself that it is compressed.
+	// Its flag says that it is compressed.
 	message := servertest.Message(packed.Len(), packed.Bytes()...)
 	message[0] = 1
 	if err := r.Frame(servertest.FrameData, 1, 1, message); err != nil {

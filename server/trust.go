@@ -56,7 +56,7 @@ type Introduction struct {
 
 // Proofs is what clusters need to prove to each other that they hold a group's secret.
 type Proofs interface {
-	// Prove begins a run, and returns what this cluster says of itself, its share and its
+	// Prove begins a run, and returns this cluster's own ClusterInfo, its share and its
 	// confirmation. Errors have the reasons GROUP_UNKNOWN, TRUST_DENIED, TRUST_FORGOTTEN,
 	// REQUEST_INVALID and RATE_LIMITED.
 	Prove(ctx context.Context, p Proof) (self identity.ClusterInfo, share, confirmation []byte, err error)
@@ -73,7 +73,7 @@ type Proof struct {
 	Channel [identity.ChannelLen]byte
 	// From is what its address counts as, for limits.
 	From string
-	// Info is what it says of itself.
+	// Info is its ClusterInfo.
 	Info identity.ClusterInfo
 	// Group is the group that it names, and Share its share.
 	Group string

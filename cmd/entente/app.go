@@ -40,7 +40,7 @@ type app struct {
 	colour, colourErr bool
 	now               func() time.Time
 	sleep             func(ctx context.Context, d time.Duration) error
-	// follow hears of changes at a cluster that is waited for; nil asks again and
+	// follow is notified of changes at a cluster that is waited for; nil asks again and
 	// again.
 	follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *progress.Follower
 

@@ -191,7 +191,7 @@ func (c *cluster) contract(ctx context.Context, name string) (*ententev1.Contrac
 	return resp.GetContract(), c.call("get contract "+format.Short(contractName(name)), err)
 }
 
-// self is what a cluster says of itself.
+// self returns the info of a cluster.
 func (c *cluster) self(ctx context.Context) (*ententev1.GetInfoResponse, error) {
 	info, err := c.admin.GetInfo(ctx, &ententev1.GetInfoRequest{})
 	return info, c.call("reach the agent", err)

@@ -40,8 +40,8 @@ type entry struct {
 	id ident
 	// from is who said it first: it counts against that one's share.
 	from netip.Addr
-	// said is who says where an instance or a host is, from among them, at most maxSayers:
-	// who says what another said first takes nothing from that one.
+	// said is the senders of records of an instance or a host, from among them, at most
+	// maxSayers: a sender that repeats what another one sent takes nothing from that one.
 	said []netip.Addr
 	// received is when it was said last, until is when it ends.
 	received, until time.Time

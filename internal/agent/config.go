@@ -100,7 +100,6 @@ const (
 	// stays below the 40 s after which a node counts as lost.
 	leaseDuration, renewDeadline, leaseRetry = 20 * time.Second, 15 * time.Second, 3 * time.Second
 
-	// ownLook is how often it is looked whether what this cluster says of itself
-	// changed.
+	// ownLook is how often this cluster's own ClusterInfo is checked for changes.
 	ownLook = 5 * time.Second
 )

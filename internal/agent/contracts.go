@@ -27,7 +27,9 @@ func (a *agent) peeringClient(peer peering.ClusterID) client.Peering {
 	return client.Peering{Conn: a.sessions.Conn(peer)}
 }
 
-func (a *agent) counterpart(peer peering.ClusterID) controller.Counterpart { return a.peeringClient(peer) }
+func (a *agent) counterpart(peer peering.ClusterID) controller.Counterpart {
+	return a.peeringClient(peer)
+}
 
 // reconcileRequests makes contracts and changes them.
 func (a *agent) reconcileRequests(context.Context) error {

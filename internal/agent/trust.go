@@ -21,7 +21,7 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// self is what this cluster says of itself.
+// self returns this cluster's own ClusterInfo.
 func (a *agent) self() identity.ClusterInfo {
 	return identity.ClusterInfo{Name: a.name(), Endpoints: a.endpoints(), Bundle: a.source.Identity().TrustBundle()}
 }

@@ -1,6 +1,6 @@
 package identity
 
-// ClusterInfo is what a cluster says of itself when it joins.
+// ClusterInfo describes a cluster to another one when they join.
 type ClusterInfo struct {
 	// Name is for people, a DNS label; it may be empty and proves nothing.
 	Name string

@@ -47,7 +47,7 @@ type SourceConfig struct {
 // Source mints the leaf certificates of a cluster's agent, each with a key of its
 // own and the SPIFFE ID spiffe://<id>/agent. It implements x509svid.Source.
 // Connections begin with the leaf of their moment; what happens to those that
-// live longer is for their owner, who hears of new leaves by Subscribe.
+// live longer is for their owner, who is notified of new leaves by Subscribe.
 type Source struct {
 	cfg   SourceConfig
 	id    peering.ClusterID
@@ -163,7 +163,7 @@ func (s *Source) settle(now time.Time) {
 }
 
 // Run renews the leaf at half of its life, and ends overlaps, until ctx ends, so
-// that what Leaf tells is current and subscribers hear of it. Whoever asks for a
+// that what Leaf tells is current and subscribers are notified. Whoever asks for a
 // leaf gets one that is, also where Run was late or the machine slept.
 func (s *Source) Run(ctx context.Context) error {
 	for {

@@ -61,7 +61,7 @@ func Client(t testing.TB, objects ...client.Object) client.Client {
 		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &corev1.Node{}))
 }
 
-// Other is another cluster and what it says of itself.
+// Other is another cluster and its ClusterInfo.
 type Other struct {
 	ID   peering.ClusterID
 	Info identity.ClusterInfo

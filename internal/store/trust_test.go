@@ -28,7 +28,7 @@ func newPeersClient(t *testing.T, objects ...client.Object) client.Client {
 	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ForeignCluster{}).WithObjects(objects...).Build()
 }
 
-// cluster is another cluster and what it says of itself.
+// cluster is another cluster and its ClusterInfo.
 func cluster(t *testing.T, name string) (*identity.Identity, identity.ClusterInfo) {
 	t.Helper()
 	id, err := identity.Generate(start)

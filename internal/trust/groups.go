@@ -45,7 +45,7 @@ type Groups struct {
 	// reports to nobody.
 	Heard func(group string, id peering.ClusterID)
 	// Call proves to the cluster with that ID, at an endpoint, that this one holds the
-	// secret, and returns what it says of itself once it did the same.
+	// secret, and returns its ClusterInfo once it did the same.
 	Call func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error)
 	Now  func() time.Time
 
@@ -63,7 +63,7 @@ type Proof struct {
 	Channel [identity.ChannelLen]byte
 	// From is what its address counts as.
 	From string
-	// Info is what it says of itself.
+	// Info is its ClusterInfo.
 	Info identity.ClusterInfo
 	// Group is the group that it names, and Share its share.
 	Group string

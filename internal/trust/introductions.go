@@ -56,7 +56,7 @@ type introduction struct {
 	limit  *rate.Limiter
 }
 
-// Introduce keeps what a cluster says of itself until it opens its commitment, and
+// Introduce keeps the ClusterInfo of a cluster until it opens its commitment, and
 // returns this side's number. from is what its address counts as; requested says that
 // an administrator there asked for it, and not trust that it holds already. Errors have
 // the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.

@@ -24,7 +24,7 @@ type Terminal struct {
 	Width  int
 	Now    func() time.Time
 	Sleep  func(ctx context.Context, d time.Duration) error
-	// Follow hears of changes at a cluster that is waited for; nil asks again and again.
+	// Follow is notified of changes at a cluster that is waited for; nil asks again and again.
 	Follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *Follower
 }
 
