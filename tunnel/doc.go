@@ -44,6 +44,15 @@
 // carrier such packets are not tracked at all. The node of the pod is the one
 // that decides about exposure, because it sees both directions.
 //
+// # Direct paths
+//
+// Where pods on two nodes of two clusters have much traffic and the nodes reach each other, it
+// goes from the one to the other past the carriers, with addresses of its own inside of the
+// tunnel (tunnel/plan/direct.go). The translation is done on both nodes then. Each node counts
+// traffic by remote node, has tunnels to those with most (direct.go), and sends directly as long as
+// probes pass and the other says that it accepts that. A carrier is needed for nothing then, and
+// takes over within a second.
+//
 // # Sizes
 //
 // The device has the MTU that the widest network around the node allows. What passes to each

@@ -41,10 +41,17 @@ type Fabric struct {
 	firewall firewall.Table
 	key      privateKey // for a device that was created again
 	carriers map[string]election
-	began    time.Time
-	dialers  map[plan.PublicKey]*dialer
-	heard    map[plan.PublicKey]heard
-	wrote    bool // the last pass changed WireGuard peers
+	// directory is the nodes that can be reached directly, directs those of which something is
+	// known (nil: what the device holds was not read yet), rates the traffic with them.
+	directory directory
+	announced announced
+	directs   directs
+	meter     directMeter
+	rates     map[remote]float64
+	began     time.Time
+	dialers   map[plan.PublicKey]*dialer
+	heard     map[plan.PublicKey]heard
+	wrote     bool // the last pass changed WireGuard peers
 	// handshakes are the first ones that wait for an answer, again the timer of the next
 	// check of them.
 	handshakes handshakes
@@ -195,7 +202,7 @@ func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 	p := &pass{now: now}
 	f.adopt(ctx, p, desired)
 	if desired != nil {
-		f.apply(ctx, p, *desired)
+		f.apply(ctx, p, desired)
 	}
 	f.report(p)
 }
@@ -271,7 +278,8 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *plan.Desired) 
 
 // apply takes the steps in an order that opens nothing before its firewall rules are there:
 // firewall, unreachable routes, then the tunnel.
-func (f *Fabric) apply(ctx context.Context, p *pass, d plan.Desired) {
+func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
+	d := *desired
 	own := f.findPods(p, &d)
 	if len(own) == 0 { // the CNI gives nodes no prefixes of their own
 		for _, q := range d.Peers {
@@ -284,8 +292,10 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d plan.Desired) {
 	p.fail(err)
 	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
+	direct := f.findDirect(p, desired, &d)
 	layout, err := plan.Plan(d, plan.Observed{
-		Sources: sources, Routed: plan.Routed(f.routes), Carriers: carriers, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
+		Sources: sources, Routed: plan.Routed(f.routes), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
+		Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 	})
 	if err != nil {
 		p.fail(err)
@@ -296,7 +306,8 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d plan.Desired) {
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
-	f.did(f.firewall.Apply(p.now, layout, f.cfg.Device, f.cfg.ProbePort))(p, "nftables table")
+	changed, unfiltered := f.firewall.Apply(p.now, layout, f.cfg.Device, f.cfg.ProbePort)
+	f.did(changed, unfiltered)(p, "nftables table")
 	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")
 	if p.link != 0 {
 		f.tunnel(ctx, p)
@@ -306,10 +317,14 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d plan.Desired) {
 	standing := standingSizes(layout, have)
 	var targets []probe.Target
 	for _, w := range layout.Peers {
-		targets = append(targets, probe.Target{
-			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, Busy: f.busy(w.PublicKey),
+		t := probe.Target{
+			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
 			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay],
-		})
+		}
+		if unfiltered == nil && p.accepts(w) {
+			t.Agreement = w.Agreement
+		}
+		targets = append(targets, t)
 	}
 	f.prober.Set(layout.Overlay, p.link, targets, f.claims(d))
 	if err == nil {
@@ -354,6 +369,14 @@ func (p *pass) bound(key plan.PublicKey) int {
 		}
 	}
 	return min(p.status.MTU, deviceMTU(1500))
+}
+
+// accepts says that the device takes in what a peer of it may send.
+func (p *pass) accepts(w plan.WireGuardPeer) bool {
+	return p.device != nil && slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool {
+		return plan.PublicKey(h.PublicKey) == w.PublicKey &&
+			!slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return !containsNet(h.AllowedIPs, a) })
+	})
 }
 
 // heldKeys are the keys of the peers of a device.

@@ -19,6 +19,9 @@ func (f *Fabric) report(p *pass) {
 	s := p.status
 	s.Peers = f.peerStatus(p)
 	for _, q := range s.Peers {
+		if q.OnDemand {
+			continue // carriers serve where it does not
+		}
 		if text := f.judge(p, q); text != "" {
 			p.problems = append(p.problems, plan.Problem{Peer: q.Cluster, Text: text})
 		}
@@ -35,6 +38,12 @@ func (f *Fabric) report(p *pass) {
 	}
 	f.forget(p)
 
+	for _, q := range s.Peers {
+		i := slices.IndexFunc(f.status.Peers, func(was PeerStatus) bool { return was.PublicKey == q.PublicKey })
+		if was := i >= 0 && f.status.Peers[i].Direct; was != q.Direct {
+			f.log.Info("another way to the pods of a node", "peer", q.Cluster, "node", q.Node, "direct", q.Direct)
+		}
+	}
 	f.mu.Lock()
 	differs := !sameStatus(f.status, s)
 	f.status = s
@@ -52,7 +61,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	for _, w := range p.layout.Peers {
 		seen := f.prober.Look(w.Overlay)
 		q := PeerStatus{
-			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
+			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
 			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
@@ -141,7 +150,7 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
-				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && probe.Similar(x.RTT, y.RTT)
+				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && probe.Similar(x.RTT, y.RTT)
 		})
 }
 
@@ -171,7 +180,7 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 		every = resolveDead
 	}
 	candidates, bad := f.resolver.candidates(ctx, p.now, w.Endpoints, every, p.layout.Remote)
-	if !alive {
+	if !alive && !w.OnDemand {
 		for _, text := range bad {
 			p.problems = append(p.problems, plan.Problem{Peer: w.Cluster, Text: fmt.Sprintf("endpoint of %s: %s", w.Node, text)})
 		}

@@ -60,7 +60,7 @@ func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 			}
 			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, mtu: mtu, source: r.Source})
 		}
-		if !r.Return {
+		if !r.Return && !r.Direct { // the whole alias has one
 			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
 		}
 	}

@@ -57,9 +57,12 @@ type PeerStatus struct {
 	// LargeLost says that the way is up, and packets of [probe.LeastMTU] do not pass, or, to a
 	// cluster whose pods have IPv6, those of [probe.MinMTU].
 	LargeLost bool
-	// Remote says that it is a gateway of another cluster.
+	// Remote says that it is a node of another cluster.
 	Remote bool
 	// Active says that traffic to aliases of peers goes this way: to the
 	// gateway of the peer that is in use, or to the home node that carries it.
 	Active bool
+	// OnDemand says that the tunnel is there only for the pods on both of its nodes, Direct that
+	// packets for pods on the other node go through it past the carriers.
+	OnDemand, Direct bool
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,9 @@ type Table struct {
 	// returns other rules than it was given must not cause a loop.
 	written   time.Time
 	writtenBy string
+	// counted are the sets for what a layout counts, countedOf what that was.
+	counted   []ruleSet
+	countedOf []netip.Prefix
 }
 
 // writeEvery is the least time in which the same chains and sets are written again.
@@ -59,7 +63,10 @@ func table() *nftables.Table {
 // elements, of what belongs to others stay. Where that cannot be done, as with what another
 // version left, the table is replaced.
 func (w *Table) Apply(now time.Time, l plan.Layout, device string, probePort int) (changed bool, err error) {
-	want := rules(l, device, probePort)
+	if !slices.Equal(l.Counted, w.countedOf) {
+		w.counted, w.countedOf = countedSets(l.Counted), l.Counted
+	}
+	want := rules(l, w.counted, device, probePort)
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)
@@ -355,7 +362,7 @@ func (c ruleChain) chain(t *nftables.Table) *nftables.Chain {
 }
 
 func (s ruleSet) set(t *nftables.Table) *nftables.Set {
-	set := &nftables.Set{Table: t, Name: s.name, KeyType: s.key, Interval: s.interval, Concatenation: strings.Contains(s.key.Name, ".")}
+	set := &nftables.Set{Table: t, Name: s.name, KeyType: s.key, Interval: s.interval, Counter: s.counter, Concatenation: strings.Contains(s.key.Name, ".")}
 	if s.verdicts {
 		set.IsMap, set.DataType = true, nftables.TypeVerdict
 	}

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"runtime"
@@ -47,18 +48,43 @@ func peerNumber(i int) plan.Peer {
 }
 
 func rulesFor(t interface{ Fatal(...any) }, peers ...plan.Peer) ruleset {
+	return rulesDirectly(t, nil, peers...)
+}
+
+// rulesDirectly are the rules where packets go directly to some nodes of peers.
+func rulesDirectly(t interface{ Fatal(...any) }, nodes []string, peers ...plan.Peer) ruleset {
 	d := plan.Desired{
 		ClusterID: "home", Node: "gw", Reserved: []netip.Prefix{cidr("10.96.0.0/16")}, Peers: peers,
 		Nodes: []plan.Node{
-			{Name: "gw", PublicKey: plan.PublicKey{1}, Endpoints: []string{"192.0.2.1:51820"}, PodCIDRs: []netip.Prefix{cidr("10.200.1.0/24")}, Gateway: true},
+			{Name: "gw", PublicKey: plan.PublicKey{1}, Endpoints: []string{"192.0.2.1:51820"}, PodCIDRs: []netip.Prefix{cidr("10.200.1.0/24"), cidr("fd77:1::/72")}, Gateway: true},
 			{Name: "worker", PublicKey: plan.PublicKey{2}, Endpoints: []string{"192.0.2.2:51820"}, PodCIDRs: []netip.Prefix{cidr("10.200.2.0/24")}},
 		},
+		Announced: []netip.Prefix{cidr("10.200.1.0/24"), cidr("fd77:1::/72")},
 	}
-	layout, err := plan.Plan(d, plan.Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("fd77:1::1")}})
+	o := plan.Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("fd77:1::1")}}
+	known, problems := plan.RemoteNodes(d)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for _, n := range known {
+		o.Direct, o.Counted = append(o.Direct, plan.Direct{RemoteNode: n, Use: true}), append(o.Counted, n.Aliases...)
+	}
+	slices.SortFunc(o.Counted, netip.Prefix.Compare)
+	layout, err := plan.Plan(d, o)
 	if err != nil || len(layout.Problems) > 0 {
 		t.Fatal(err, layout.Problems)
 	}
-	return rules(layout, "entente0", 7445)
+	for i := range o.Direct { // the other side says what is said to it
+		for _, w := range layout.Peers {
+			if w.Cluster == o.Direct[i].Cluster && w.Node == o.Direct[i].Node && slices.Contains(nodes, w.Cluster+"/"+w.Node) {
+				o.Direct[i].Told = w.Agreement
+			}
+		}
+	}
+	if layout, err = plan.Plan(d, o); err != nil {
+		t.Fatal(err)
+	}
+	return rules(layout, countedSets(layout.Counted), "entente0", 7445)
 }
 
 // handles are the kernel's numbers of the rules of each chain: a rule that was written again
@@ -141,12 +167,59 @@ func TestFirewallLeavesTheRulesOfOtherPeersAlone(t *testing.T) {
 	}
 }
 
+// What goes directly to which node changes elements of a map, and no rule; what was counted stays.
+func TestFirewallOpensDirectPathsOneByOne(t *testing.T) {
+	var peers []plan.Peer
+	for i := range 3 {
+		p := peerNumber(i)
+		p.Local = append(p.Local, plan.Mapping{Real: cidr("fd77:1::/64"), Alias: cidr(fmt.Sprintf("fd88:%x::/64", 1+i))})
+		p.Remote = append(p.Remote, plan.Mapping{Real: cidr("fd77:1::/64"), Alias: cidr(fmt.Sprintf("fd99:0:0:%x::/64", 1+i))})
+		p.Gateways[0].Pods = []netip.Prefix{cidr("10.200.7.0/24"), cidr("fd77:1:0:0:700::/72")}
+		p.Nodes = []plan.Gateway{{Node: "z", PublicKey: plan.PublicKey{byte(i), 77}, Pods: []netip.Prefix{cidr("10.200.8.0/25"), cidr("10.200.9.0/24")}}}
+		peers = append(peers, p)
+	}
+	err := alone(t, func() error {
+		if err := change(rulesDirectly(t, []string{"peer0/x"}, peers...)); err != nil {
+			return err
+		}
+		before, err := handles()
+		if err != nil {
+			return err
+		}
+		for step, open := range [][]string{{"peer0/x", "peer0/z"}, {"peer0/z"}, nil, {"peer0/x", "peer0/z", "peer1/z"}, {"peer0/z"}} {
+			want := rulesDirectly(t, open, peers...)
+			if err := change(want); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+			after, err := handles()
+			if err != nil {
+				return err
+			}
+			if !maps.EqualFunc(before, after, slices.Equal[[]uint64]) {
+				t.Errorf("step %d: chains and rules changed:\n%v, were\n%v", step, after, before)
+			}
+		}
+		counts, err := Counts()
+		if err != nil {
+			return err
+		}
+		if want := 3 * 4; len(counts) != want {
+			t.Errorf("%d prefixes are counted, want %d: %v", len(counts), want, counts)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Whatever was there, what is wanted is there afterwards: peers come, go, and change.
 func TestFirewallFollowsAnySequence(t *testing.T) {
 	err := alone(t, func() error {
 		rapid.Check(t, func(t *rapid.T) {
 			for range rapid.IntRange(1, 5).Draw(t, "steps") {
 				var peers []plan.Peer
+				var open []string
 				for _, i := range rapid.SliceOfNDistinct(rapid.IntRange(0, 5), 0, 4, rapid.ID).Draw(t, "peers") {
 					p := peerNumber(i)
 					// Neighbours in the address space, and prefixes inside others' former ones.
@@ -164,9 +237,15 @@ func TestFirewallFollowsAnySequence(t *testing.T) {
 							Destinations: []plan.Destination{{Addr: a, Protocol: 6, Port: uint16(rapid.IntRange(1, 3).Draw(t, "port"))}},
 						})
 					}
+					if rapid.Bool().Draw(t, "directly") {
+						p.Gateways[0].Pods = []netip.Prefix{netip.PrefixFrom(p.Remote[0].Real.Addr(), rapid.IntRange(bits, 32).Draw(t, "pods"))}
+					}
 					peers = append(peers, p)
+					if rapid.Bool().Draw(t, "open") {
+						open = append(open, p.ClusterID+"/x")
+					}
 				}
-				if err := change(rulesFor(t, peers...)); err != nil {
+				if err := change(rulesDirectly(t, open, peers...)); err != nil {
 					t.Fatal(err)
 				}
 			}

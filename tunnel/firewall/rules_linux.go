@@ -34,7 +34,9 @@ type ruleSet struct {
 	key      nftables.SetDatatype
 	interval bool
 	verdicts bool
+	counter  bool
 	elements []nftables.SetElement
+	digest   string // of name and elements, if it is known
 }
 
 // ruleChain is a chain; kind is empty for one that is only jumped to.
@@ -70,12 +72,15 @@ const (
 	setOpen     = "open"     // by class: destination, protocol and port
 )
 
-// rules builds the table for a layout: a pure function.
-func rules(l plan.Layout, device string, probePort int) ruleset {
+// rules builds the table for a layout: a pure function. counted are the sets for what is counted
+// in it.
+func rules(l plan.Layout, counted []ruleSet, device string, probePort int) ruleset {
 	b := rulesBuilder{l: l, device: device, probePort: probePort}
+	b.out.sets = append(b.out.sets, counted...)
 	b.prefixSets()
 	b.inboundChains()
 	b.translationChains()
+	b.directChains()
 	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return strings.Compare(a.name, c.name) })
 	b.out.chains = append(b.out.chains,
 		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input(), b.output())
@@ -237,6 +242,9 @@ func (b *rulesBuilder) entering() ruleChain {
 	c := ruleChain{name: "entering", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
 	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
 	for _, f := range families() {
+		if b.has(setForms, f) {
+			c.add("directly from a node of a peer", f.nfproto(), f.loadSource(), b.vmap(setForms+f.suffix))
+		}
 		if b.has(setEnter, f) {
 			c.add("to our real addresses", f.nfproto(), f.loadSource(), b.vmap(setEnter+f.suffix))
 		}
@@ -245,6 +253,9 @@ func (b *rulesBuilder) entering() ruleChain {
 		if b.has(setRemote, f) && b.has(setOthers, f) {
 			c.add("carried to a node", f.from(setRemote), f.to(setOthers), []expr.Any{&expr.Notrack{}})
 			c.add("carried for a node", f.from(setOthers), f.to(setRemote), []expr.Any{&expr.Notrack{}})
+		}
+		if b.has(setCounted, f) && b.has(setOwn, f) {
+			c.add("came through carriers", f.to(setOwn), f.from(setCounted))
 		}
 	}
 	return c
@@ -262,6 +273,12 @@ func (b *rulesBuilder) leaving() ruleChain {
 	}
 	c.add("not into the tunnel", b.oif(expr.CmpOpNeq), accept())
 	for _, f := range families() {
+		if b.has(setNodes, f) {
+			c.add("directly to a node of a peer", f.nfproto(), f.loadDest(), b.vmap(setNodes+f.suffix))
+		}
+		if b.has(setCounted, f) && b.has(setOwn, f) {
+			c.add("goes through carriers", f.from(setOwn), f.to(setCounted))
+		}
 		if b.has(setLeave, f) {
 			c.add("to our aliases", f.nfproto(), f.loadDest(), b.vmap(setLeave+f.suffix))
 		}
@@ -432,13 +449,23 @@ func (c ruleChain) sum() string {
 func (r ruleset) sum() string {
 	h := sha256.New()
 	for _, s := range r.sets {
-		fmt.Fprintf(h, "set %s\n", s.name)
-		for _, e := range s.elements {
-			fmt.Fprintf(h, "%q\n", s.identity(e))
+		if s.digest == "" {
+			s.digest = s.sum()
 		}
+		fmt.Fprintln(h, s.digest)
 	}
 	for _, c := range r.chains {
 		fmt.Fprintln(h, c.sum())
+	}
+	return string(h.Sum(nil))
+}
+
+// sum is a digest of a set and its elements.
+func (s ruleSet) sum() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "set %s\n", s.name)
+	for _, e := range s.elements {
+		fmt.Fprintf(h, "%q\n", s.identity(e))
 	}
 	return string(h.Sum(nil))
 }

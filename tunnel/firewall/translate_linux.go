@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -19,9 +18,16 @@ func (f family) translate(offset, quoted uint32, from, to netip.Prefix, end expr
 		done.exprs = append(done.exprs, verdict(end))
 		return []chainRule{done}
 	}
+	done.exprs = slices.Concat(done.exprs, f.rewrite(offset, hostMask(to), to.Masked().Addr().AsSlice()), []expr.Any{verdict(end)})
+	return []chainRule{f.quote(text, offset, quoted, from, from, to), done}
+}
+
+// quote rewrites an address in a packet that is quoted in an ICMP error, if the error itself has
+// an address in a prefix.
+func (f family) quote(text string, offset, quoted uint32, at, from, to netip.Prefix) chainRule {
 	quotedAt := icmpHeader + quoted
-	quote := chainRule{text: text + " in errors", exprs: slices.Concat(
-		f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, from), l4proto(f.icmp),
+	return chainRule{text: text + " in errors", exprs: slices.Concat(
+		f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, at), l4proto(f.icmp),
 		load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix),
 		f.inPrefix(expr.PayloadBaseTransportHeader, quotedAt, from),
 		load(expr.PayloadBaseTransportHeader, quotedAt, f.size, unix.NFT_REG_1), f.move(to),
@@ -33,29 +39,20 @@ func (f family) translate(offset, quoted uint32, from, to netip.Prefix, end expr
 			Offset: quotedAt, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
 		}},
 	)}
-	// IPv6 has no header checksum, but the netlink library sends the flag for
-	// the transport checksum only together with the offset of one. The kernel
-	// fixes checksums before it writes the address, so an offset inside the
-	// address is overwritten at once.
-	sumAt := offset
+}
+
+// sumAt is where the checksum is that covers an address. IPv6 has no header checksum, but the netlink library sends the flag for
+// the transport checksum only together with the offset of one. The kernel
+// fixes checksums before it writes the address, so an offset inside the
+// address is overwritten at once.
+func (f family) sumAt(offset uint32) uint32 {
 	if f.checksum != 0 {
-		sumAt = f.checksum
+		return f.checksum
 	}
-	done.exprs = slices.Concat(done.exprs,
-		load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), f.move(to),
-		[]expr.Any{&expr.Payload{
-			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader,
-			Offset: offset, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: sumAt, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
-		}, verdict(end)},
-	)
-	return []chainRule{quote, done}
+	return offset
 }
 
 // move puts the address in register 1 into a prefix.
 func (f family) move(to netip.Prefix) []expr.Any {
-	keep := net.CIDRMask(to.Bits(), to.Addr().BitLen())
-	for i := range keep {
-		keep[i] = ^keep[i]
-	}
-	return []expr.Any{&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: f.size, Mask: keep, Xor: to.Masked().Addr().AsSlice()}}
+	return []expr.Any{&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: f.size, Mask: hostMask(to), Xor: to.Masked().Addr().AsSlice()}}
 }

@@ -20,6 +20,9 @@ type Desired struct {
 	// Reserved are prefixes that the home cluster routes and that no alias may
 	// overlap: services, node networks.
 	Reserved []netip.Prefix
+	// Announced are the prefixes of this node's pods that peers were told. These reach the
+	// pods of peers directly, and are reached so.
+	Announced []netip.Prefix
 	// Peers are the clusters to be connected with, in the order in which they
 	// came to be trusted: of two that claim the same address, the first has it and
 	// the other is refused.
@@ -56,6 +59,8 @@ type Peer struct {
 	KeyMissing bool
 	// Gateways are the peer's nodes that tunnels end on.
 	Gateways []Gateway
+	// Nodes are other nodes of the peer, whose pods are reached directly where there is traffic.
+	Nodes []Gateway
 	// Local are our prefixes and the aliases under which the peer knows them.
 	Local []Mapping
 	// Remote are the peer's prefixes and the aliases under which we know them.
@@ -75,6 +80,9 @@ type Gateway struct {
 	// Overlay is its address inside the tunnel. Zero means what [Overlay] gives
 	// for its cluster and name.
 	Overlay netip.Addr
+	// Pods are the prefixes of the pods on it that are reached directly, inside of the peer's
+	// own. Those of others are reached through carriers only.
+	Pods []netip.Prefix
 }
 
 // Mapping is a prefix and the alias under which the other side knows it. Both
@@ -92,6 +100,11 @@ type Observed struct {
 	// Carriers is who carries the traffic of each peer, by its cluster ID. Of a peer that is
 	// missing it is the best gateway of each side.
 	Carriers map[string]Carrier
+	// Direct are the nodes of peers that this node has tunnels to, of [RemoteNodes].
+	Direct []Direct
+	// Counted are the aliases of pods on nodes that can be reached directly. Traffic to and from
+	// them is counted. Sorted, none overlaps another.
+	Counted []netip.Prefix
 	// Proven is, by WireGuard key, the ID of the cluster that completed a handshake with
 	// it and with that peering's preshared key.
 	Proven map[PublicKey]string

@@ -15,6 +15,12 @@ const (
 	MaxNodePrefixes = 256
 	// maxGateways is the number of gateways that one peer announces.
 	maxGateways = 64
+	// maxRemoteNodes is the number of nodes beside its gateways that one peer announces.
+	maxRemoteNodes = 64
+	// MaxDirectPods is the number of prefixes of one node's pods that peers are told, and
+	// maxDirectPrefixes that of all nodes of all peers.
+	MaxDirectPods     = 16
+	maxDirectPrefixes = 1 << 14
 	// MaxEndpoints is the number of endpoints of one WireGuard peer.
 	MaxEndpoints = 8
 	// maxEndpointLen is the length of one endpoint, in bytes.

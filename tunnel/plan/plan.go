@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,6 +21,10 @@ type Layout struct {
 	Routes []Route
 	// Translations are done here, on the carrier, for each peer.
 	Translations []Translation
+	// Direct is what is reached directly, by peer, Counted the aliases to and from which
+	// traffic is counted.
+	Direct  []DirectPeer
+	Counted []netip.Prefix
 	// Own are the pod prefixes of this node, Home those of the whole cluster,
 	// Others those of home nodes that are reached through the device, Remote
 	// the aliases of all peers. Sorted, none inside another.
@@ -49,17 +54,23 @@ type WireGuardPeer struct {
 	// there, Overlay its address inside the tunnel, which is probed.
 	Cluster, Node string
 	Overlay       netip.Addr
-	// Remote says that it is a gateway of another cluster.
-	Remote bool
+	// Remote says that it is a node of another cluster, OnDemand that it is there only to be
+	// reached directly.
+	Remote, OnDemand bool
 	// Carries is sent to it: this node claims the traffic to its cluster.
 	Carries bool
+	// Agreement is sent to it: what this node accepts from it directly. Direct says that
+	// packets are sent to it so.
+	Agreement uint64
+	Direct    bool
 }
 
 // Route is one route of the fabric.
 type Route struct {
 	Prefix netip.Prefix
-	// Return routes are used only for what comes out of the device.
-	Return bool
+	// Return routes are used only for what comes out of the device, Direct ones only as long
+	// as there is one.
+	Return, Direct bool
 	// Source is the address that the node itself sends from. May be zero.
 	Source netip.Addr
 	// Way is the overlay address of the node that packets are sent to; zero for a route to an
@@ -104,7 +115,9 @@ func Plan(d Desired, o Observed) (Layout, error) {
 			continue
 		}
 		p.peer(peer)
+		p.peers = append(p.peers, peer)
 	}
+	p.directs()
 	return p.finish(), nil
 }
 
@@ -122,6 +135,7 @@ type planner struct {
 	owned    []netip.Prefix // the pods' prefixes of all nodes, sorted
 	nodes    map[string]*WireGuardPeer
 	remote   []*WireGuardPeer
+	peers    []Peer // that are planned
 }
 
 func (p *planner) problem(peer, format string, args ...any) {
@@ -153,6 +167,9 @@ func (p *planner) home() error {
 
 	p.pods()
 	p.self = p.d.Nodes[self]
+	if !p.self.PublicKey.IsZero() {
+		p.keys[p.self.PublicKey] = "this node"
+	}
 	for _, n := range p.d.Nodes {
 		p.owned = append(p.owned, n.PodCIDRs...)
 	}
@@ -169,24 +186,33 @@ func (p *planner) home() error {
 	return nil
 }
 
-// pods checks which prefixes the nodes' pods have, and leaves each to one node. One prefix may be
+// pods checks which prefixes the nodes' pods have.
+func (p *planner) pods() {
+	nodes, problems := ownPods(p.d.Nodes)
+	p.d.Nodes = nodes
+	for _, text := range problems {
+		p.problem("", "%s", text)
+	}
+}
+
+// ownPods leaves each prefix of pods to one node, and says which are left out. One prefix may be
 // inside another node's: single addresses out of another node's block are common. Two nodes with
 // the same are an error of the network or of one of them: the other's pods are not reached then,
 // and all else is.
-func (p *planner) pods() {
-	nodes := slices.Clone(p.d.Nodes)
+func ownPods(of []Node) (nodes []Node, problems []string) {
+	nodes = slices.Clone(of)
 	owner := map[netip.Prefix]string{}
 	for i, n := range nodes {
 		var own []netip.Prefix
 		for _, c := range n.PodCIDRs {
 			if err := checkPrefix(c); err != nil {
-				p.problem("", "pod prefix of node %s is left out: %v", n.Name, err)
+				problems = append(problems, fmt.Sprintf("pod prefix of node %s is left out: %v", n.Name, err))
 				continue
 			}
 			c = c.Masked()
 			if who, dup := owner[c]; dup {
 				if who != n.Name { // and not the same twice
-					p.problem("", "nodes %s and %s both have pods in %v: it is left to %s; see which of them routes it there", who, n.Name, c, who)
+					problems = append(problems, fmt.Sprintf("nodes %s and %s both have pods in %v: it is left to %s; see which of them routes it there", who, n.Name, c, who))
 				}
 				continue
 			}
@@ -195,7 +221,7 @@ func (p *planner) pods() {
 		}
 		nodes[i].PodCIDRs = own
 	}
-	p.d.Nodes = nodes
+	return nodes, problems
 }
 
 // node makes another home node a peer of the device, when one of the two may
@@ -368,16 +394,22 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 	}
 }
 
-// owners returns, by key, the peer that has it: the one that has proven it, else each that
-// announces it in turn.
+// owners returns, by key of a gateway or of a node to which there is a tunnel, the peer that
+// has it: the one that has proven it, else each that announces it in turn.
 func owners(peers []Peer, o Observed) map[PublicKey]string {
 	claims := map[PublicKey][]string{}
+	claim := func(key PublicKey, cluster string) {
+		if c := claims[key]; !slices.Contains(c, cluster) {
+			claims[key] = append(c, cluster)
+		}
+	}
 	for _, q := range peers {
 		for _, g := range q.Gateways {
-			if c := claims[g.PublicKey]; !slices.Contains(c, q.ClusterID) {
-				claims[g.PublicKey] = append(c, q.ClusterID)
-			}
+			claim(g.PublicKey, q.ClusterID)
 		}
+	}
+	for _, d := range o.Direct {
+		claim(d.PublicKey, d.Cluster)
 	}
 	out := make(map[PublicKey]string, len(claims))
 	for key, by := range claims {
@@ -441,6 +473,7 @@ func (p *planner) finish() Layout {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
 	out.Own, out.Home, out.Others, out.Remote = except(out.Own, p.owned), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
+	slices.SortFunc(out.Direct, func(a, b DirectPeer) int { return strings.Compare(a.Cluster, b.Cluster) })
 	out.Closed = p.closed()
 	out.Inbound = out.Inbound.sorted()
 	return out

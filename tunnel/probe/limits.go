@@ -8,6 +8,9 @@ import (
 const (
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
+	// wordsPerSecond is how often in a second what one peer says is acted upon at once, where
+	// it says something else each time.
+	wordsPerSecond = 5
 	// claimsMost bounds what a node of this cluster can make us keep.
 	claimsMost = plan.MaxPeers
 )

@@ -20,7 +20,9 @@ import (
 //	      the same cluster, suspects that a gateway of it died
 //	7  1  zero
 //	8  8  sequence number; of a padded one its size is what counts
-//	16 …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
+//	16 8  what the sender, a node of another cluster, accepts directly: see
+//	      [plan.WireGuardPeer]; 0 is nothing
+//	24 …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
 //	      entry after the other
 //
 // Claims are what a gateway tells the other nodes of its cluster of the peers, unasked and
@@ -35,6 +37,8 @@ type probe struct {
 	large   bool
 	suspect bool
 	seq     uint64
+	// agreement is what the sender accepts directly.
+	agreement uint64
 	// claims, where it is not nil, is all that the datagram says.
 	claims map[PeerKey]Claim
 }
@@ -70,7 +74,7 @@ func PeerKeyOf(cluster string) PeerKey {
 }
 
 const (
-	probeLen     = 16
+	probeLen     = 24
 	probeVersion = 1
 	probeMagic   = "entp"
 	flagCarries  = 1 << 0
@@ -111,6 +115,7 @@ func (p probe) encode(size int) []byte {
 		b[6] |= flagSuspect
 	}
 	binary.BigEndian.PutUint64(b[8:], p.seq)
+	binary.BigEndian.PutUint64(b[16:], p.agreement)
 	for _, key := range slices.SortedFunc(maps.Keys(p.claims), comparePeerKeys) {
 		c, flags := p.claims[key], byte(0)
 		if c.Carries {
@@ -143,7 +148,7 @@ func decodeProbe(b []byte) (probe, bool) {
 	}
 	p := probe{
 		answer: b[5] == kindAnswer, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0, suspect: b[6]&flagSuspect != 0,
-		seq: binary.BigEndian.Uint64(b[8:]),
+		seq: binary.BigEndian.Uint64(b[8:]), agreement: binary.BigEndian.Uint64(b[16:]),
 	}
 	if b[5] != kindClaims {
 		return p, true

@@ -23,6 +23,10 @@ type Target struct {
 	Home bool
 	// Carries is announced to it: this node carries traffic to it.
 	Carries bool
+	// Agreement is announced to it: what this node accepts from it directly. OnDemand says that
+	// it is probed for that alone, and that carriers replace it.
+	Agreement uint64
+	OnDemand  bool
 	// Busy says that traffic goes there now.
 	Busy bool
 	// Bound is the most that can pass the way to it, in bytes; Standing what was known to
@@ -36,6 +40,8 @@ type Sight struct {
 	Search Search
 	// Carries is what the target says: that it carries traffic to this cluster.
 	Carries bool
+	// Agreement is what the target says that it accepts directly; zero is nothing.
+	Agreement uint64
 	// State of the path, since Since.
 	State PathState
 	Since time.Time
@@ -51,6 +57,7 @@ type sight struct {
 	burst   int               // how many are sent soon after each other
 	doubted time.Time         // when a probe was lost last, or the node told so of others
 	answers int               // in the second from counted
+	words   int               // how often what it says changed in that second
 	counted time.Time
 }
 
@@ -98,7 +105,7 @@ func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map
 			p.sights[t.Overlay] = s
 			soon = true
 		}
-		if s.target.Carries != t.Carries || t.Busy && !s.target.Busy {
+		if s.target.Carries != t.Carries || s.target.Agreement != t.Agreement || t.Busy && !s.target.Busy {
 			s.due, soon = now, true
 		}
 		s.target = t
@@ -247,7 +254,7 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 			continue
 		}
 		// A probe that could not be sent counts as sent: it is lost as well.
-		p.send(a, probe{carries: s.target.Carries, seq: s.Path.Next()}, probeLen)
+		p.send(a, s.says(probe{seq: s.Path.Next()}), probeLen)
 		s.Path = s.Path.Sent(now)
 		s.due = now.Add(s.Path.Pace(now, s.target.Busy))
 		if s.burst > 0 {
@@ -256,7 +263,7 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 		}
 		next = earlier(next, s.due)
 		if size := s.Search.Next(now); size > 0 && s.Path.Answers(now) {
-			p.send(a, probe{carries: s.target.Carries, large: true}, size-probeHeaders)
+			p.send(a, s.says(probe{large: true}), size-probeHeaders)
 			s.Search = s.Search.Sent(size, now)
 		}
 	}
@@ -264,6 +271,12 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 		p.claimed = now
 	}
 	return next
+}
+
+// says is a probe with what a target is told in each.
+func (s *sight) says(m probe) probe {
+	m.carries, m.agreement = s.target.Carries, s.target.Agreement
+	return m
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -308,13 +321,14 @@ func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed
 
 // suspect has all ways that could replace one on which a probe was lost be probed at once, so
 // that it is known soon who is alive: to the other gateways of a peer; or by the other
-// gateways of this cluster, to the one that is suspected.
+// gateways of this cluster, to the one that is suspected. A node that is reached directly replaces
+// none of these, and they replace it without more.
 func (p *Prober) suspect(lost *sight, now time.Time) {
 	for a, s := range p.sights {
 		switch {
-		case s.target.Cluster != lost.target.Cluster:
+		case s.target.Cluster != lost.target.Cluster, s != lost && (s.target.OnDemand || lost.target.OnDemand):
 		case lost.target.Home && s != lost:
-			p.send(a, probe{suspect: true, carries: s.target.Carries, seq: s.Path.Next()}, probeLen)
+			p.send(a, s.says(probe{suspect: true, seq: s.Path.Next()}), probeLen)
 			s.Path = s.Path.Sent(now)
 		default:
 			s.burst, s.due = probeLoss, now
@@ -446,8 +460,15 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		}
 		return
 	}
-	moved, changed := s.Carries != m.carries, false
-	s.Carries = m.carries
+	if now.Sub(s.counted) >= time.Second {
+		s.answers, s.words, s.counted = 0, 0, now
+	}
+	moved, changed := false, false
+	if s.Carries != m.carries || s.Agreement != m.agreement {
+		s.words++
+		moved, changed = s.words <= wordsPerSecond, true
+	}
+	s.Carries, s.Agreement = m.carries, m.agreement
 	switch {
 	case !m.answer:
 		if m.suspect && s.target.Home && now.Sub(s.doubted) >= probeEvery {
@@ -459,21 +480,18 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 			}
 			p.wakeUp()
 		}
-		if now.Sub(s.counted) >= time.Second {
-			s.answers, s.counted = 0, now
-		}
 		if s.answers < answersPerSecond {
 			s.answers++
-			p.send(from, probe{answer: true, carries: s.target.Carries, large: m.large, seq: m.seq}, size)
+			p.send(from, s.says(probe{answer: true, large: m.large, seq: m.seq}), size)
 		}
 	case m.large:
 		mtu := s.Search.MTU()
 		s.Search = s.Search.Answered(size + probeHeaders)
-		changed = s.Search.MTU() != mtu
+		changed = changed || s.Search.MTU() != mtu
 	default:
 		s.Path = s.Path.Answered(m.seq, now)
 		m, c := p.judgeOne(from, s, now)
-		moved, changed = moved || m, c
+		moved, changed = moved || m, changed || c
 	}
 	p.tell(moved, changed)
 }

@@ -1,0 +1,85 @@
+package tunnel
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/entente-dev/entente/tunnel/firewall"
+	"github.com/entente-dev/entente/tunnel/plan"
+)
+
+// findDirect returns the nodes of peers to which there are to be tunnels. What peers were told of
+// this node's pods holds in d for a while after they were told that it does not.
+func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
+	if f.directory.of != desired {
+		f.directory = newDirectory(desired)
+	}
+	ends := false
+	if d.Announced, ends = f.announced.next(p.now, desired.Announced); len(d.Announced) == 0 {
+		f.directs = directs{}
+		return nil
+	}
+	p.problems = append(p.problems, f.directory.problems...)
+	if f.directs == nil {
+		if p.device == nil {
+			return nil // what it holds is not known yet
+		}
+		f.directs = f.directBefore(p)
+	}
+	if f.meter.due(p.now, len(f.directory.counted)) {
+		f.measure(p)
+	}
+	gateway := slices.ContainsFunc(desired.Nodes, func(n plan.Node) bool { return n.Name == desired.Node && n.Gateway })
+	seen := map[remote]directSeen{}
+	for r, n := range f.directory.nodes {
+		rate, state := f.rates[r], f.directs[r]
+		if o := (directSeen{gateway: gateway && n.IsGateway, rate: rate}); o.gateway || rate > 0 || state != (directState{}) {
+			if f.busy(n.PublicKey) {
+				o.rate += f.heard[n.PublicKey].rate
+			}
+			sight := f.prober.Look(overlayOf(n))
+			o.path = sight.State
+			o.blocked = sight.Search.Blocked() || sight.Search.Narrow() && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return a.Addr().Is6() })
+			seen[r] = o
+		}
+	}
+	f.directs = f.directs.next(p.now, seen)
+	return f.directs.planned(f.directory, ends, func(n plan.RemoteNode) (uint64, bool) {
+		sight := f.prober.Look(overlayOf(n))
+		return sight.Agreement, !sight.Path.LastAnswer().IsZero()
+	})
+}
+
+func overlayOf(n plan.RemoteNode) netip.Addr {
+	return plan.GatewayOverlay(plan.Peer{ClusterID: n.Cluster}, n.Gateway)
+}
+
+// measure reads what nftables counted, where there is traffic at all.
+func (f *Fabric) measure(p *pass) {
+	f.rates = nil
+	if len(f.directory.counted) == 0 {
+		return
+	}
+	counts, err := firewall.Counts()
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	f.rates = f.meter.measure(p.now, counts, f.directory.aliases)
+}
+
+// directBefore is what there was when this process began, by the device and by nftables: other
+// nodes send here directly, and go on to do so.
+func (f *Fabric) directBefore(p *pass) directs {
+	out := directs{}
+	open, err := firewall.Open()
+	p.fail(err)
+	for r, n := range f.directory.nodes {
+		for _, h := range p.device.Peers {
+			if plan.PublicKey(h.PublicKey) == n.PublicKey && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
+				out[r] = directState{since: p.now, busy: p.now, standing: open[n.Aliases[0].Addr()]}
+			}
+		}
+	}
+	return out
+}

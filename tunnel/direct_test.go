@@ -1,0 +1,154 @@
+package tunnel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+func TestDirectStateFollowsItsTunnel(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	up := directSeen{path: probe.PathUp, rate: directWorth}
+	settled := directState{since: ago(time.Hour), up: ago(time.Hour), busy: now}
+	for name, tt := range map[string]struct {
+		state directState
+		seen  directSeen
+		// use says that packets may go through it, wanted that there is a tunnel.
+		use, wanted, leaving bool
+	}{
+		"a gateway's is there in any case":                {seen: directSeen{gateway: true}, wanted: true},
+		"one that is up":                                  {state: directState{since: ago(time.Second), busy: now}, seen: up, use: true, wanted: true},
+		"one on which probes are lost":                    {state: settled, seen: directSeen{path: probe.PathDown, rate: directWorth}, wanted: true},
+		"one that large packets do not pass":              {state: settled, seen: directSeen{path: probe.PathUp, blocked: true, rate: directWorth}, wanted: true},
+		"one that is back for a moment":                   {state: directState{since: ago(time.Hour), lost: ago(time.Second), busy: now}, seen: up, wanted: true},
+		"one that is back for long":                       {state: directState{since: ago(time.Hour), lost: ago(time.Minute), up: ago(directSettles), busy: now}, seen: up, use: true, wanted: true},
+		"one that never answered, for a while":            {state: directState{since: ago(directTry - time.Second), busy: now}, seen: directSeen{rate: directWorth}, wanted: true},
+		"one that never answered, for too long":           {state: directState{since: ago(directTry), busy: now}, seen: directSeen{rate: directWorth}},
+		"one that does not answer any more, for too long": {state: directState{since: ago(time.Hour), lost: ago(directGone), busy: now}, seen: directSeen{path: probe.PathDown}},
+		"one without traffic for too long":                {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(directIdle)}, seen: directSeen{path: probe.PathUp}, wanted: true, leaving: true},
+		"one that was told that it ends":                  {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(time.Hour), leaving: ago(time.Second)}, seen: up, wanted: true, leaving: true},
+		"one that was told so for long":                   {state: directState{since: ago(time.Hour), up: ago(time.Hour), busy: ago(time.Hour), leaving: ago(directLeaves)}, seen: directSeen{path: probe.PathUp}},
+		"one that was used before a restart":              {state: directState{since: now, busy: now, standing: true}, seen: directSeen{}, use: true, wanted: true},
+		"one that was used before, and is down":           {state: directState{since: now, busy: now, standing: true}, seen: directSeen{path: probe.PathDown}, wanted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tt.state.next(now, tt.seen)
+			if got.use != tt.use || got.since.IsZero() == tt.wanted || got.leaving.IsZero() == tt.leaving {
+				t.Errorf("got %+v, want use %v, wanted %v, leaving %v", got, tt.use, tt.wanted, tt.leaving)
+			}
+		})
+	}
+}
+
+func TestDirectPausesDoubleUpToAMost(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	r, d := remote{"c", "n"}, directs{}
+	var pauses []time.Duration
+	var ended time.Time
+	for begin := now; now.Sub(begin) < time.Hour; now = now.Add(time.Second) {
+		was := !d[r].since.IsZero()
+		d = d.next(now, map[remote]directSeen{r: {rate: directWorth}})
+		switch is := !d[r].since.IsZero(); {
+		case was && !is:
+			ended = now
+		case is && !was && !ended.IsZero():
+			pauses = append(pauses, now.Sub(ended))
+		}
+	}
+	want := []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 10 * time.Minute}
+	if len(pauses) < len(want) || !slices.Equal(pauses[:len(want)], want) {
+		t.Errorf("pauses of %v, want %v", pauses, want)
+	}
+}
+
+// Whatever the traffic: there are never more tunnels than the limit, each peer gets its share, and
+// what has a tunnel keeps it from what has hardly more traffic.
+func TestDirectTunnelsAreBoundedAndShared(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now, d := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), directs{}
+		clusters := rapid.IntRange(1, 4).Draw(t, "clusters")
+		var seen map[remote]directSeen
+		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
+			seen = map[remote]directSeen{}
+			for c := range clusters {
+				for n := range rapid.IntRange(0, 100).Draw(t, "nodes") {
+					seen[remote{fmt.Sprint(c), fmt.Sprint(n)}] = directSeen{path: probe.PathUp, rate: float64(rapid.SampledFrom([]int{0, 100, directWorth, 10 * directWorth}).Draw(t, "rate"))}
+				}
+			}
+			for range rapid.IntRange(1, 20).Draw(t, "times") {
+				now = now.Add(5 * time.Second)
+				d = d.next(now, seen)
+				tunnels := 0
+				for _, s := range d {
+					if !s.since.IsZero() {
+						tunnels++
+					}
+				}
+				if tunnels > directMost {
+					t.Fatalf("%d tunnels, the limit is %d", tunnels, directMost)
+				}
+			}
+		}
+		for range 40 { // it rests
+			now = now.Add(5 * time.Second)
+			d = d.next(now, seen)
+		}
+		wanted, has := map[string]int{}, map[string]int{}
+		for r, o := range seen {
+			if o.rate >= directWorth {
+				wanted[r.cluster]++
+				if !d[r].since.IsZero() {
+					has[r.cluster]++
+				}
+			}
+		}
+		for c, n := range wanted {
+			if share := min(n, directMost/clusters); has[c] < share {
+				t.Fatalf("cluster %s has %d tunnels to nodes with traffic, its share is %d: %v of %v", c, has[c], share, has, wanted)
+			}
+		}
+	})
+}
+
+func TestDirectMeterCountsWhatIsNew(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	a, b, c := netip.MustParseAddr("198.18.1.0"), netip.MustParseAddr("198.18.2.0"), netip.MustParseAddr("198.18.3.0")
+	owner := map[netip.Addr]remote{a: {"c", "n"}, b: {"c", "n"}}
+	var m directMeter
+	if got := m.measure(now, map[netip.Addr]uint64{a: 1 << 40}, owner); len(got) > 0 {
+		t.Errorf("what was counted before is a rate of %v", got)
+	}
+	got := m.measure(now.Add(2*time.Second), map[netip.Addr]uint64{a: 1<<40 + 3000, b: 1 << 30, c: 9}, owner)
+	if len(got) != 1 || got[remote{"c", "n"}] != 1500 {
+		t.Errorf("rates %v, want 1500 a second", got)
+	}
+	got = m.measure(now.Add(4*time.Second), map[netip.Addr]uint64{a: 10, b: 1<<30 + 200}, owner)
+	if got[remote{"c", "n"}] != 100 {
+		t.Errorf("rates %v after counters began again, want 100 a second", got)
+	}
+}
+
+func TestAnnouncedPodsAreAcceptedForAWhileLonger(t *testing.T) {
+	now, pods := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
+	var a announced
+	for _, step := range []struct {
+		at   time.Duration
+		told []netip.Prefix
+		want int
+		ends bool
+	}{
+		{0, nil, 0, true}, {time.Second, pods, 1, false}, {2 * time.Second, nil, 1, true}, {3 * time.Second, nil, 1, true},
+		{2*time.Second + directLeaves, nil, 0, true}, {time.Minute, pods, 1, false},
+	} {
+		if got, ends := a.next(now.Add(step.at), step.told); len(got) != step.want || ends != step.ends {
+			t.Errorf("after %v: %v, ends %v; want %d prefixes, %v", step.at, got, ends, step.want, step.ends)
+		}
+	}
+}

@@ -1,0 +1,360 @@
+package plan
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Packets between a pod here and a pod of a peer can go directly, from the node of the one to
+// the node of the other, past the carriers.
+//
+// WireGuard accepts a source from one peer of the device only, and the aliases of a cluster's
+// pods belong to its carrier. Were they moved to the node of the pod, both nodes would have to do
+// so in the same moment, and each packet in between would be dropped. So between the nodes of two
+// pods packets have other addresses: the aliases in their direct form. A node accepts both all
+// the time, each node decides by itself which way it sends, and nothing is lost when it changes
+// its mind.
+//
+// A node sends directly once the other has told it that it accepts the packets: by a digest of
+// which pods each of the two has, so that both mean the same.
+
+// DirectBits4 and DirectByte6 make the direct form of an address: the first four bits of an IPv4
+// address are set (240.0.0.0/4, which nobody uses), the first byte of an IPv6 address is 0xfc (the
+// half of the unique local addresses that RFC 4193 left undefined). Aliases are never
+// so short that this would change the part that tells pods apart.
+const (
+	DirectBits4 = 0xf0
+	DirectByte6 = 0xfc
+)
+
+// DirectForm is the direct form of an alias.
+func DirectForm(alias netip.Prefix) netip.Prefix {
+	b := alias.Masked().Addr().AsSlice()
+	if len(b) == 4 {
+		b[0] |= DirectBits4
+	} else {
+		b[0] = DirectByte6
+	}
+	addr, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(addr, alias.Bits())
+}
+
+// RemoteNode is a node of a peer with pods that can be reached directly.
+type RemoteNode struct {
+	// Cluster is the ID of the peer.
+	Cluster string
+	Gateway
+	// IsGateway says that it is one of the peer's gateways.
+	IsGateway bool
+	// Aliases are those of its pods. None overlaps one of another node. Sorted.
+	Aliases []netip.Prefix
+}
+
+// Direct is a node of a peer to which this node has a tunnel.
+type Direct struct {
+	RemoteNode
+	// Use says that packets pass the tunnel.
+	Use bool
+	// Told is what the other node told last: see agreement. Standing says that it has not told
+	// anything yet, and that packets were sent to it directly before.
+	Told     uint64
+	Standing bool
+	// Leaving says that the tunnel is about to be given up. The other node is told so first.
+	Leaving bool
+}
+
+// DirectPeer is what is reached directly of one peer, and by whom.
+type DirectPeer struct {
+	Cluster string
+	// Remote are the aliases of the peer.
+	Remote []netip.Prefix
+	// Local are the prefixes of this node's pods, as peers were told, with what the peer calls
+	// them. Others neither send nor receive directly.
+	Local []Mapping
+	// Open are the aliases of pods to which packets are sent directly. Sorted.
+	Open []netip.Prefix
+}
+
+// RemoteNodes returns the nodes of all peers that can be reached directly, in the order of the
+// peers and of their own names. What a peer announces is checked: a node that has a prefix which
+// is not in the peer's own, or overlaps that of a node before it, is left out, and its pods are
+// reached through carriers.
+func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
+	var taken prefixSet
+	room := maxDirectPrefixes
+	for _, q := range d.Peers[:min(len(d.Peers), MaxPeers)] {
+		var refused []error
+		for _, n := range announcedNodes(q) {
+			aliases, err := q.directAliases(n.Gateway, &taken)
+			switch {
+			case err != nil:
+				refused = append(refused, fmt.Errorf("%s: %w", n.Node, err))
+				continue
+			case len(aliases) > room:
+				refused = append(refused, fmt.Errorf("%s: the limit of %d prefixes of all peers' nodes is reached (maxDirectPrefixes)", n.Node, maxDirectPrefixes))
+				continue
+			}
+			room -= len(aliases)
+			taken.add(aliases)
+			n.Aliases = aliases
+			nodes = append(nodes, n)
+		}
+		if len(refused) > 0 {
+			problems = append(problems, Problem{Peer: q.ClusterID, Text: fmt.Sprintf(
+				"%d of its nodes are reached through gateways only, because of what it announces of them: %v", len(refused), refused[0])})
+		}
+	}
+	return nodes, problems
+}
+
+// announcedNodes are the nodes of a peer that have prefixes, by name; of two with one name the
+// first.
+func announcedNodes(q Peer) []RemoteNode {
+	var out []RemoteNode
+	for i, g := range slices.Concat(q.Gateways[:min(len(q.Gateways), maxGateways)], q.Nodes[:min(len(q.Nodes), maxRemoteNodes)]) {
+		if len(g.Pods) > 0 {
+			out = append(out, RemoteNode{Cluster: q.ClusterID, Gateway: g, IsGateway: i < len(q.Gateways)})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b RemoteNode) int { return cmp.Compare(a.Node, b.Node) })
+	return slices.CompactFunc(out, func(a, b RemoteNode) bool { return a.Node == b.Node })
+}
+
+// directAliases are the aliases of a node's pods. An error says what is wrong with the node.
+func (q Peer) directAliases(n Gateway, taken *prefixSet) ([]netip.Prefix, error) {
+	if len(n.Pods) > MaxDirectPods {
+		return nil, fmt.Errorf("%d prefixes, the limit is %d (MaxDirectPods)", len(n.Pods), MaxDirectPods)
+	}
+	if n.PublicKey.IsZero() {
+		return nil, errors.New("it has no WireGuard key")
+	}
+	if overlay, own := GatewayOverlay(q, n), overlayPrefix(q.ClusterID); !own.Contains(overlay) {
+		return nil, fmt.Errorf("overlay address %v is not in its cluster's %v", overlay, own)
+	}
+	var all []netip.Prefix
+	for _, m := range q.Remote {
+		all = append(all, m.Alias)
+	}
+	if err := checkEndpoints(n.Endpoints, all); err != nil {
+		return nil, err
+	}
+	var out prefixSet
+	for _, pods := range n.Pods {
+		alias, ok := within(pods, q.Remote)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%v is not in a prefix of the peer that has an alias here", pods)
+		case taken.overlaps(alias) || out.overlaps(alias):
+			return nil, fmt.Errorf("%v overlaps a prefix of its own or of a node before it", pods)
+		}
+		out.add([]netip.Prefix{alias})
+	}
+	return out, nil
+}
+
+// within is the alias of a prefix that lies in one that is mapped.
+func within(p netip.Prefix, mappings []Mapping) (netip.Prefix, bool) {
+	if !p.IsValid() || p != p.Masked() {
+		return netip.Prefix{}, false
+	}
+	for _, m := range mappings {
+		if m.Real.IsValid() && covers(m.Real, p) {
+			a, ok := Remap(p.Addr(), m.Real, m.Alias)
+			return netip.PrefixFrom(a, p.Bits()), ok
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// prefixSet is sorted prefixes of which none overlaps another.
+type prefixSet []netip.Prefix
+
+func (s prefixSet) overlaps(p netip.Prefix) bool {
+	i, found := slices.BinarySearchFunc(s, p, netip.Prefix.Compare)
+	return found || i > 0 && s[i-1].Overlaps(p) || i < len(s) && s[i].Overlaps(p)
+}
+
+// add takes in prefixes that overlap nothing in the set.
+func (s *prefixSet) add(ps []netip.Prefix) {
+	for _, p := range ps {
+		i, _ := slices.BinarySearchFunc(*s, p, netip.Prefix.Compare)
+		*s = slices.Insert(*s, i, p)
+	}
+}
+
+// DirectPods returns, by the name of each node, the prefixes of its pods that peers are told, so
+// that they reach these pods directly: inside of the prefixes that peers know, without what other nodes have,
+// and at most so many, the largest of them.
+func DirectPods(nodes []Node, known []netip.Prefix, most int) map[string][]netip.Prefix {
+	nodes, _ = ownPods(nodes)
+	var all []netip.Prefix
+	for _, n := range nodes {
+		all = append(all, n.PodCIDRs...)
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	out := map[string][]netip.Prefix{}
+	for _, n := range nodes {
+		pods := slices.DeleteFunc(except(n.PodCIDRs, all), func(p netip.Prefix) bool {
+			return !slices.ContainsFunc(known, func(k netip.Prefix) bool { return covers(k, p) })
+		})
+		slices.SortStableFunc(pods, func(a, b netip.Prefix) int { return (a.Bits() - a.Addr().BitLen()) - (b.Bits() - b.Addr().BitLen()) })
+		pods = pods[:min(len(pods), most)]
+		slices.SortFunc(pods, netip.Prefix.Compare)
+		if len(pods) > 0 {
+			out[n.Name] = pods
+		}
+	}
+	return out
+}
+
+// agreement is what two nodes of different clusters tell each other: a digest of the pods that
+// each has, as the other calls them. They are equal only if both mean the same, and never zero,
+// which says that nothing is accepted directly.
+func agreement(cluster string, pods []netip.Prefix, other string, others []netip.Prefix) uint64 {
+	if cluster > other {
+		cluster, pods, other, others = other, others, cluster, pods
+	}
+	h := sha256.New()
+	h.Write([]byte("entente direct\x00" + cluster + "\x00" + other + "\x00"))
+	for _, list := range [][]netip.Prefix{pods, others} {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(list))))
+		for _, p := range slices.SortedFunc(slices.Values(list), netip.Prefix.Compare) {
+			h.Write(append(p.Addr().AsSlice(), byte(p.Addr().BitLen()), byte(p.Bits())))
+		}
+	}
+	return max(binary.BigEndian.Uint64(h.Sum(nil)), 1)
+}
+
+// directs plans what is reached directly. It comes after all peers, for a direct form must be
+// nobody's address.
+func (p *planner) directs() {
+	if !p.hasAnnounced() {
+		return
+	}
+	p.out.Counted = p.o.Counted
+	byPeer := map[string][]Direct{}
+	for _, d := range p.o.Direct {
+		byPeer[d.Cluster] = append(byPeer[d.Cluster], d)
+	}
+	used := slices.Concat(p.homeNet, p.out.Remote)
+	for _, q := range p.peers {
+		if len(byPeer[q.ClusterID]) > 0 {
+			used = p.direct(q, byPeer[q.ClusterID], used)
+		}
+	}
+}
+
+// hasAnnounced says that all pods that peers were told of are on this node.
+func (p *planner) hasAnnounced() bool {
+	own := minimal(except(p.out.Own, p.owned))
+	for _, a := range p.d.Announced {
+		if checkPrefix(a) != nil || !covered(a.Masked(), own) {
+			return false
+		}
+	}
+	return len(p.d.Announced) > 0
+}
+
+// covered says that all addresses of a prefix are in some of these.
+func covered(p netip.Prefix, in []netip.Prefix) bool {
+	var inside []netip.Prefix
+	for _, q := range in {
+		switch {
+		case covers(q, p):
+			return true
+		case covers(p, q):
+			inside = append(inside, q)
+		}
+	}
+	if len(inside) == 0 {
+		return false
+	}
+	lower, upper := halves(p)
+	return covered(lower, inside) && covered(upper, inside)
+}
+
+// direct plans what of a peer is reached directly. used is what no direct form may overlap; it
+// returns that together with those of this peer.
+func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Prefix {
+	out := DirectPeer{Cluster: q.ClusterID}
+	var pods []netip.Prefix // of this node, as the peer calls them
+	for _, a := range p.d.Announced {
+		if alias, ok := within(a.Masked(), q.Local); ok {
+			out.Local = append(out.Local, Mapping{Real: a.Masked(), Alias: alias})
+			pods = append(pods, alias)
+		}
+	}
+	for _, m := range q.Remote {
+		alias := m.Alias.Masked()
+		form := DirectForm(alias)
+		if i := slices.IndexFunc(used, form.Overlaps); i >= 0 {
+			p.problem(q.ClusterID, "its pods are reached through gateways only: the direct form of its alias %v is %v, which overlaps %v: take aliases from another pool", alias, form, used[i])
+			return used
+		}
+		used = append(used, form)
+		out.Remote = append(out.Remote, alias)
+	}
+	if len(out.Local) == 0 {
+		return used
+	}
+	for _, d := range nodes {
+		w := p.directPeer(q, d)
+		if w == nil {
+			continue
+		}
+		for _, a := range d.Aliases {
+			w.AllowedIPs = append(w.AllowedIPs, DirectForm(a))
+		}
+		if !d.Leaving {
+			w.Agreement = agreement(p.d.ClusterID, pods, q.ClusterID, d.Aliases)
+		}
+		if w.Direct = d.Use && w.Agreement != 0 && (d.Told == w.Agreement || d.Standing); w.Direct {
+			out.Open = append(out.Open, d.Aliases...)
+			for _, a := range d.Aliases {
+				p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: w.Overlay, Direct: true})
+			}
+		}
+	}
+	slices.SortFunc(out.Open, netip.Prefix.Compare)
+	p.out.Direct = append(p.out.Direct, out)
+	return used
+}
+
+// directPeer is the WireGuard peer that a node is: a gateway that is one already, or a new one.
+// It is nil where the node announces what another has.
+func (p *planner) directPeer(q Peer, d Direct) *WireGuardPeer {
+	for _, w := range p.remote {
+		if w.Cluster == q.ClusterID && w.Node == d.Node {
+			return w
+		}
+	}
+	if d.IsGateway && p.self.Gateway {
+		return nil // it was left out, and why was said
+	}
+	overlay := GatewayOverlay(q, d.Gateway)
+	who := "node " + d.Node + " of " + q.ClusterID
+	if owner := p.owners[d.PublicKey]; owner != q.ClusterID {
+		p.problem(q.ClusterID, "node %s is reached through gateways only: cluster %s announces the same WireGuard key", d.Node, owner)
+		return nil
+	}
+	for _, has := range []string{p.keys[d.PublicKey], p.overlays[overlay]} {
+		if has != "" {
+			p.problem(q.ClusterID, "node %s is reached through gateways only: it announces the WireGuard key or the overlay address of %s", d.Node, has)
+			return nil
+		}
+	}
+	p.keys[d.PublicKey], p.overlays[overlay] = who, who
+	w := &WireGuardPeer{
+		PublicKey: d.PublicKey, PresharedKey: q.PresharedKey, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(d.Endpoints), Keepalive: keepalive,
+		Cluster: q.ClusterID, Node: d.Node, Overlay: overlay, Remote: true, OnDemand: true,
+		AllowedIPs: []netip.Prefix{host(overlay)},
+	}
+	p.remote = append(p.remote, w)
+	p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
+	return w
+}
