@@ -100,6 +100,10 @@ const (
 	MaxCapabilityLen = 64
 	// MaxGateways is how many gateways a peer may have.
 	MaxGateways = 64
+	// MaxNodes is how many nodes beside its gateways a peer may tell of, and MaxNodePods how
+	// many prefixes of pods each node may have.
+	MaxNodes    = 64
+	MaxNodePods = 16
 	// MaxPrefixes is how many pod prefixes, and as many aliases, a peer may have.
 	MaxPrefixes = 16
 	// MaxContracts is how many contracts a peer may report.

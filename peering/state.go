@@ -51,6 +51,8 @@ const (
 type Network struct {
 	// Gateways is the nodes that speak WireGuard to the peer.
 	Gateways []Gateway
+	// Nodes is other nodes, which do for their own pods only.
+	Nodes []Gateway
 	// Prefixes is the sender's pod prefixes, as it uses them itself.
 	Prefixes []netip.Prefix
 	// Aliases is, for each prefix of the receiver, the alias under which the
@@ -86,6 +88,8 @@ type Gateway struct {
 	Endpoints []string
 	// Overlay is its IPv6 address inside the tunnel.
 	Overlay netip.Addr
+	// Pods is the prefixes of pods on it that the peer's nodes reach directly.
+	Pods []netip.Prefix
 }
 
 // Alias is another name for a prefix, of the same length and family.

@@ -45,12 +45,18 @@ type FabricNodeSpec struct {
 	// traffic of other nodes. Which gateway carries a peer's the nodes agree upon.
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
-	// endpoints is where other clusters are told to dial a gateway, as host:port, best
+	// endpoints is where other clusters are told to dial the node, as host:port, best
 	// first: what its Node's annotation entente.dev/endpoint says, else what was configured
 	// for all gateways, else where its Service can be dialled, else the Node's own addresses.
+	// A node that is no gateway has some only if other clusters are told of it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []string `json:"endpoints,omitempty"`
+	// pods is the prefixes of pods on the node that other clusters are told, so that their
+	// nodes reach these directly and not through gateways.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Pods []string `json:"pods,omitempty"`
 	// serviceCIDRs is the prefixes of this cluster's Services, as far as they are known: those
 	// of its ServiceCIDR objects, and what was configured.
 	// +optional
@@ -91,6 +97,14 @@ type FabricNodeStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=600
 	Paths []FabricPath `json:"paths,omitempty"`
+	// direct tells of each tunnel of this node to a node of another cluster for the pods on
+	// both: those through which packets go past the gateways, and those that are tried.
+	// +optional
+	// +listType=map
+	// +listMapKey=peerID
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=256
+	Direct []FabricDirect `json:"direct,omitempty"`
 	// problems is what is wrong on this node, where, and what to do next.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -166,6 +180,33 @@ type FabricPath struct {
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
+// FabricDirect is a node's tunnel to a node of another cluster, for the pods on both.
+type FabricDirect struct {
+	// peerID is the peer's cluster ID.
+	PeerID string `json:"peerID"`
+	// node is the name of the node at the other end.
+	Node string `json:"node"`
+	// open says that packets for pods on the other node go through it. If not, they go through
+	// gateways.
+	// +optional
+	Open bool `json:"open,omitempty"`
+	// state is Up, Down or Unknown, by probes answered inside the tunnel.
+	State string `json:"state"`
+	// message is why it is not open.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// roundTripMicroseconds is the smoothed round trip, with two digits. It is unset until it
+	// was measured.
+	// +optional
+	RoundTripMicroseconds int64 `json:"roundTripMicroseconds,omitempty"`
+	// mtu is the size in bytes of the packets that pass the tunnel there and back.
+	// +optional
+	MTU int32 `json:"mtu,omitempty"`
+	// endpoint is the other node's endpoint in use.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+}
+
 // FabricNodeList is a list of FabricNodes.
 //
 // +kubebuilder:object:root=true
@@ -204,6 +245,11 @@ type TunnelSpec struct {
 	// gateways is the peer's nodes that speak WireGuard.
 	// +kubebuilder:validation:MaxItems=64
 	Gateways []Gateway `json:"gateways"`
+	// nodes is other nodes of the peer, whose pods are reached directly where there is
+	// traffic with them.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Nodes []Gateway `json:"nodes,omitempty"`
 	// local is this cluster's pod prefixes, each with the alias under which the
 	// peer knows it.
 	// +kubebuilder:validation:MaxItems=16

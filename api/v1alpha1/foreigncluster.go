@@ -439,6 +439,10 @@ type PeerNetwork struct {
 	// gateways is the peer's nodes that speak WireGuard.
 	// +kubebuilder:validation:MaxItems=64
 	Gateways []Gateway `json:"gateways,omitempty"`
+	// nodes is other nodes of the peer, which speak WireGuard for their own pods only.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Nodes []Gateway `json:"nodes,omitempty"`
 	// prefixes is the peer's pod prefixes, as it uses them itself.
 	// +kubebuilder:validation:MaxItems=16
 	Prefixes []string `json:"prefixes,omitempty"`
@@ -461,6 +465,10 @@ type Gateway struct {
 	Endpoints []string `json:"endpoints,omitempty"`
 	// overlay is its IPv6 address inside the tunnel.
 	Overlay string `json:"overlay"`
+	// pods is the prefixes of pods on it that nodes of the other cluster reach directly.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Pods []string `json:"pods,omitempty"`
 }
 
 // PrefixAlias is another name for a prefix, of the same length.

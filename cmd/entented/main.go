@@ -163,6 +163,9 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	if cfg.Gateways < 1 || cfg.Gateways > 16 {
 		return cfg, fmt.Errorf("--gateways %d must be from 1 to 16", cfg.Gateways)
 	}
+	if !cfg.Direct.Valid() {
+		return cfg, fmt.Errorf("--direct %q must be All, Gateways or None", cfg.Direct)
+	}
 	if cfg.FabricService != "" && cfg.FabricService != corev1.ServiceTypeLoadBalancer && cfg.FabricService != corev1.ServiceTypeNodePort {
 		return cfg, fmt.Errorf("--fabric-service %q must be LoadBalancer or NodePort", cfg.FabricService)
 	}
@@ -233,6 +236,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
 	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
+	flags.StringVar((*string)(&cfg.Direct), "direct", "All", "which nodes peers are told of, so that pods reach each other from node to node where these do: All, Gateways or None")
 	flags.StringArrayVar(&cfg.FabricEndpoints, "fabric-endpoint", nil, "where other clusters can dial the gateways, over UDP, as HOST or HOST:PORT with {node} for a gateway's name; repeat for several, best first (default: the addresses of their Nodes; a Node's annotation entente.dev/endpoint comes before both)")
 	flags.StringVar((*string)(&cfg.FabricService), "fabric-service", "", "LoadBalancer or NodePort: make each gateway a Service, over which other clusters can dial it (default: none)")
 	flags.StringVar(&cfg.FabricServiceClass, "fabric-service-class", "", "the loadBalancerClass of these Services (default: the cluster's)")

@@ -29,6 +29,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
 		AliasPool:   prefixes("198.18.0.0/15", "fdd7:585b:e300::/40"),
 		Gateways:    3,
+		Direct:      "All",
 		Update:      dnsupdate.Config{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
 		PeerAddress: ":7443", AdminAddress: ":7444", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
 		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,

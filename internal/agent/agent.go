@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -170,9 +172,23 @@ func (a *agent) reconcileGateways(context.Context) error {
 		Services: gateways.Services{
 			Namespace: a.cfg.Namespace, Type: a.cfg.FabricService, Class: a.cfg.FabricServiceClass, Annotations: a.cfg.FabricServiceAnnotations,
 		},
+		Direct: a.cfg.Direct, Pods: a.directPods,
 		Reserved: a.states.Reserved, Silent: a.wakePeers, Now: time.Now,
 	}
 	return a.gateways.SetupWithManager(a.mgr)
+}
+
+// directPods returns which of the pods on each node peers are told, in the prefixes that they know.
+func (a *agent) directPods(ctx context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error) {
+	known, _, err := a.states.Prefixes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var nodes []plan.Node
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		nodes = append(nodes, plan.Node{Name: name, PodCIDRs: has[name]})
+	}
+	return plan.DirectPods(nodes, known, peering.MaxNodePods), nil
 }
 
 func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) error {

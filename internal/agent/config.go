@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/internal/dnsupdate"
+	"github.com/entente-dev/entente/internal/gateways"
 )
 
 // Config is what the agent of a cluster needs.
@@ -39,6 +40,8 @@ type Config struct {
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
 	// Gateways is how many nodes are gateways where none is labelled as one.
 	Gateways int
+	// Direct is which nodes peers are told of, so that pods reach each other from node to node.
+	Direct gateways.Direct
 	// FabricEndpoints is where other clusters can dial the gateways, as HOST or HOST:PORT
 	// with {node} for a gateway's name. Default: the addresses of their Nodes.
 	FabricEndpoints []string

@@ -185,7 +185,7 @@ func (r *Peers) affected() handler.EventHandler {
 // gateway. That each fabric writes each minute is no change; see Gateways.
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
-	a.Paths, b.Paths, a.ObservedAt, b.ObservedAt = nil, nil, metav1.Time{}, metav1.Time{}
+	a.Paths, b.Paths, a.Direct, b.Direct, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}

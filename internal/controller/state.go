@@ -116,18 +116,28 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 		n := &nodes.Items[i]
 		key, err := base64.StdEncoding.DecodeString(n.Status.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(n.Status.Overlay)
-		if !n.Spec.Gateway || err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
+		if err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
 			continue
 		}
-		network.Gateways = append(network.Gateways, peering.Gateway{
-			Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Spec.Endpoints, Overlay: overlay,
-		})
+		g := peering.Gateway{Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Spec.Endpoints, Overlay: overlay}
+		for _, text := range n.Spec.Pods {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				g.Pods = append(g.Pods, p)
+			}
+		}
+		switch {
+		case n.Spec.Gateway:
+			network.Gateways = append(network.Gateways, g)
+		case len(g.Pods) > 0:
+			network.Nodes = append(network.Nodes, g)
+		}
 	}
 	var err error
 	if network.Prefixes, _, err = s.Prefixes(ctx); err != nil {
 		return nil, err
 	}
 	network.Gateways = network.Gateways[:min(len(network.Gateways), peering.MaxGateways)]
+	network.Nodes = network.Nodes[:min(len(network.Nodes), peering.MaxNodes)]
 	for _, a := range fc.Status.Aliases {
 		prefix, err := netip.ParsePrefix(a.Prefix)
 		alias, aliasErr := netip.ParsePrefix(a.Alias)
@@ -259,18 +269,26 @@ func networkFromWire(n *peering.Network) *v1alpha1.PeerNetwork {
 	if n == nil {
 		return nil // no contract wants a tunnel
 	}
-	out := &v1alpha1.PeerNetwork{}
-	for _, g := range n.Gateways {
-		out.Gateways = append(out.Gateways, v1alpha1.Gateway{
-			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]),
-			Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
-		})
-	}
+	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes)}
 	for _, p := range n.Prefixes {
 		out.Prefixes = append(out.Prefixes, p.String())
 	}
 	for _, a := range n.Aliases {
 		out.Aliases = append(out.Aliases, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
+	}
+	return out
+}
+
+func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
+	var out []v1alpha1.Gateway
+	for _, g := range nodes {
+		node := v1alpha1.Gateway{
+			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
+		}
+		for _, p := range g.Pods {
+			node.Pods = append(node.Pods, p.String())
+		}
+		out = append(out, node)
 	}
 	return out
 }

@@ -27,6 +27,7 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, standing *v1a
 		ForeignCluster: fc.Name,
 		PeerID:         fc.Spec.ClusterID,
 		Gateways:       network.Gateways,
+		Nodes:          network.Nodes,
 	}
 	var left []string
 	unnamed := 0

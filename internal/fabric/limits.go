@@ -15,4 +15,6 @@ const (
 	preflightEvery = 5 * time.Second
 	// maxLANConflicts is how many such are told.
 	maxLANConflicts = 8
+	// maxDirect is how many tunnels to nodes of peers are told, as in the custom resource.
+	maxDirect = 256
 )

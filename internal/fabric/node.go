@@ -193,7 +193,7 @@ func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *v1alpha1.FabricNode:
 		was, is := before.(*v1alpha1.FabricNode), after
-		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || was.Status.PublicKey != is.Status.PublicKey ||
+		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || !slices.Equal(was.Spec.Pods, is.Spec.Pods) || was.Status.PublicKey != is.Status.PublicKey ||
 			!slices.Equal(was.Status.Endpoints, is.Status.Endpoints) || !slices.Equal(was.Status.PodCIDRs, is.Status.PodCIDRs)
 	case *corev1.Node:
 		return !slices.Equal(before.(*corev1.Node).Spec.PodCIDRs, after.Spec.PodCIDRs)

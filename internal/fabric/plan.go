@@ -62,7 +62,7 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	desired := &plan.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
-			desired.ClusterID = nodes[i].Spec.ClusterID
+			desired.ClusterID, desired.Announced = nodes[i].Spec.ClusterID, kube.Prefixes(nodes[i].Spec.Pods)
 		}
 	}
 	if desired.ClusterID == "" || (len(known.Gateways) == 0 && len(tunnels) > 0) {
@@ -99,19 +99,25 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 
 func peerOf(spec *v1alpha1.TunnelSpec) plan.Peer {
 	peer := plan.Peer{ClusterID: spec.PeerID}
-	for _, g := range spec.Gateways {
-		key, err := plan.ParsePublicKey(g.PublicKey)
-		overlay, overlayErr := netip.ParseAddr(g.Overlay)
-		if err != nil || overlayErr != nil {
-			continue // the agent writes none such
-		}
-		peer.Gateways = append(peer.Gateways, plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay})
-	}
+	peer.Gateways, peer.Nodes = nodesOf(spec.Gateways), nodesOf(spec.Nodes)
 	peer.Local, peer.Remote = Mappings(spec.Local), Mappings(spec.Remote)
 	for _, e := range spec.Allow {
 		peer.Inbound = append(peer.Inbound, exposureOf(e))
 	}
 	return peer
+}
+
+func nodesOf(nodes []v1alpha1.Gateway) []plan.Gateway {
+	var out []plan.Gateway
+	for _, g := range nodes {
+		key, err := plan.ParsePublicKey(g.PublicKey)
+		overlay, overlayErr := netip.ParseAddr(g.Overlay)
+		if err != nil || overlayErr != nil {
+			continue // the agent writes none such
+		}
+		out = append(out, plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Pods: kube.Prefixes(g.Pods)})
+	}
+	return out
 }
 
 // exposureOf returns an Exposure in the fabric's terms. What cannot be read opens
@@ -183,6 +189,11 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
 		return cmp.Or(cmp.Compare(a.PeerID, b.PeerID), cmp.Compare(a.Node, b.Node))
 	})
+	for _, p := range s.Peers { // in that order
+		if (p.Direct || p.OnDemand) && len(status.Direct) < maxDirect {
+			status.Direct = append(status.Direct, directOf(p))
+		}
+	}
 	return status
 }
 
@@ -191,7 +202,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 func standby(peers []tunnel.PeerStatus) []tunnel.PeerStatus {
 	best := map[string]tunnel.PeerStatus{}
 	for _, p := range peers {
-		if !p.Remote || slices.ContainsFunc(peers, func(q tunnel.PeerStatus) bool { return q.Cluster == p.Cluster && q.Active }) {
+		if !p.Remote || p.OnDemand || slices.ContainsFunc(peers, func(q tunnel.PeerStatus) bool { return q.Cluster == p.Cluster && q.Active }) {
 			continue
 		}
 		if q, ok := best[p.Cluster]; !ok || q.State != probe.PathUp && p.State == probe.PathUp {
@@ -227,6 +238,28 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 		}
 	}
 	return path
+}
+
+// directOf is a tunnel between the nodes of two pods. That it does not work is no problem: gateways
+// carry what would go through it.
+func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirect {
+	d := v1alpha1.FabricDirect{PeerID: p.Cluster, Node: p.Node, Open: p.Direct, State: "Unknown"}
+	if p.Endpoint.IsValid() {
+		d.Endpoint = p.Endpoint.String()
+	}
+	switch {
+	case p.State == probe.PathUp:
+		d.State, d.RoundTripMicroseconds, d.MTU = "Up", rounded(p.RTT).Microseconds(), int32(min(p.MTU, math.MaxInt32))
+		if !p.Direct {
+			d.Message = "packets go through gateways until both nodes have been told the same of each other's pods, and the tunnel has worked for a while"
+		}
+	case p.State == probe.PathDown:
+		d.State = "Down"
+		fallthrough
+	default:
+		d.Message = fmt.Sprintf("packets go through gateways: no probe to node %s is answered; to have them go directly, let UDP pass between the two nodes", p.Node)
+	}
+	return d
 }
 
 // rounded is a round trip with two digits, so that a status does not change with each

@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -213,3 +215,24 @@ const (
 	keyA = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE="
 	keyB = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI="
 )
+
+// A tunnel to a node for the pods on it is told, and is no path on which the network depends.
+func TestNodeStatusTellsOfDirectTunnelsApart(t *testing.T) {
+	status := NodeStatus(tunnel.Status{Peers: []tunnel.PeerStatus{
+		{Cluster: "away", Node: "gw", Remote: true, Active: true, Direct: true, State: probe.PathUp, MTU: 1420},
+		{Cluster: "away", Node: "w1", Remote: true, OnDemand: true, Direct: true, State: probe.PathUp, MTU: 1400, RTT: 1234 * time.Microsecond},
+		{Cluster: "away", Node: "w2", Remote: true, OnDemand: true, State: probe.PathDown},
+		{Cluster: "other", Node: "w3", Remote: true, OnDemand: true, State: probe.PathUp},
+	}}, &corev1.Node{})
+	if len(status.Paths) != 1 || status.Paths[0].Node != "gw" || status.Paths[0].Standby {
+		t.Errorf("paths %+v, want that to the gateway alone", status.Paths)
+	}
+	var got []string
+	for _, d := range status.Direct {
+		got = append(got, fmt.Sprintf("%s/%s %v %s %d %v", d.PeerID, d.Node, d.Open, d.State, d.MTU, d.Message == ""))
+	}
+	want := []string{"away/gw true Up 1420 true", "away/w1 true Up 1400 true", "away/w2 false Down 0 false", "other/w3 false Up 0 false"}
+	if !slices.Equal(got, want) {
+		t.Errorf("direct %q, want %q", got, want)
+	}
+}

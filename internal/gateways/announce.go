@@ -46,6 +46,14 @@ func gatewayOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string, gatewa
 	return a
 }
 
+// nodeOf returns where other clusters are told to dial a node that is no gateway: what was
+// configured for one machine is of a gateway.
+func nodeOf(n *v1alpha1.FabricNode, node *corev1.Node, named []string) []string {
+	named = slices.DeleteFunc(slices.Clone(named), func(text string) bool { return !strings.Contains(text, nodePlaceholder) })
+	endpoints, _ := gatewayOf(n, node, named, 0).announce()
+	return endpoints
+}
+
 // announce returns where other clusters are told to dial a gateway, best first, and what of
 // the configuration is of no use. The first that says anything usable decides alone, so that
 // nobody is told an address that was not meant for them: the Node's annotation, what was

@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -36,6 +37,12 @@ type Reconciler struct {
 	Endpoints []string
 	// Services is by which Services they can, where neither says.
 	Services Services
+	// Direct is which nodes other clusters are told of, with their pods, so that their nodes
+	// reach these pods past the gateways.
+	Direct Direct
+	// Pods returns the prefixes of pods that other clusters are told of each of some nodes, by
+	// name, from those that the nodes have. Nil tells none.
+	Pods func(ctx context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error)
 	// Reserved returns the prefixes of Services, of which nodes check that no alias overlaps
 	// them; nil returns none.
 	Reserved func(context.Context) ([]netip.Prefix, error)
@@ -105,6 +112,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	pods, err := r.pods(ctx, machines, chosen)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	var nodes []*v1alpha1.FabricNode
 	for i, m := range machines {
 		n, before := m.fabric, m.fabric.DeepCopy()
@@ -114,7 +125,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		if n.Spec.Gateway {
 			gateways[i].service = services[n.Name]
 			n.Spec.Endpoints, n.Spec.EndpointProblems = gateways[i].announce()
+		} else if len(pods[n.Name]) > 0 {
+			n.Spec.Endpoints = nodeOf(n, m.node, r.Endpoints)
 		}
+		n.Spec.Pods = pods[n.Name]
 		if n.Spec.Gateway != before.Spec.Gateway {
 			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", n.Spec.Gateway)
 		}
@@ -149,6 +163,42 @@ func (r *Reconciler) machines(ctx context.Context) ([]machine, error) {
 			return nil, fmt.Errorf("read node %s: %w", n.Name, err)
 		default:
 			out = append(out, machine{fabric: n, node: node})
+		}
+	}
+	return out, nil
+}
+
+// pods returns the prefixes of pods that other clusters are told, by node. Of nodes that are no
+// gateways they are told as many as a message has room for.
+func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[string]bool) (map[string][]string, error) {
+	if r.Direct == DirectNone || r.Pods == nil {
+		return nil, nil
+	}
+	has := map[string][]netip.Prefix{}
+	for _, m := range machines {
+		for _, text := range m.fabric.Status.PodCIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				has[m.fabric.Name] = append(has[m.fabric.Name], p)
+			}
+		}
+	}
+	told, err := r.Pods(ctx, has)
+	if err != nil {
+		return nil, err
+	}
+	out, others := map[string][]string{}, 0
+	for _, m := range slices.SortedFunc(slices.Values(machines), func(a, b machine) int { return cmp.Compare(a.fabric.Name, b.fabric.Name) }) {
+		n := m.fabric
+		if len(told[n.Name]) == 0 || n.Status.PublicKey == "" {
+			continue
+		}
+		if !chosen[n.Name] {
+			if others++; r.Direct != DirectAll || others > peering.MaxNodes {
+				continue
+			}
+		}
+		for _, p := range told[n.Name] {
+			out[n.Name] = append(out[n.Name], p.String())
 		}
 	}
 	return out, nil

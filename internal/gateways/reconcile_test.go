@@ -148,3 +148,52 @@ func TestGatewayThatStaysDeadIsReplaced(t *testing.T) {
 		t.Errorf("in the end the gateways are %s, want n2 n3", got)
 	}
 }
+
+// Other clusters are told of the nodes that the administrator chose, with the pods that are theirs.
+func TestNodesAreToldWhatPeersAreTold(t *testing.T) {
+	t.Parallel()
+	for direct, want := range map[Direct]map[string][]string{
+		DirectAll:      {"gw": {"10.0.1.0/24"}, "w1": {"10.0.2.0/24"}},
+		DirectGateways: {"gw": {"10.0.1.0/24"}},
+		DirectNone:     {},
+	} {
+		var objects []client.Object
+		for name, cidr := range map[string]string{"gw": "10.0.1.0/24", "w1": "10.0.2.0/24", "w2": "192.168.0.0/24", "starting": "10.0.3.0/24"} {
+			n := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.FabricNodeStatus{
+				PublicKey: "key", PodCIDRs: []string{cidr}, Endpoints: []string{"10.9.9.9:51820"}, ObservedAt: metav1.NewTime(now),
+			}}
+			if name == "starting" {
+				n.Status.PublicKey = ""
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.9.9.9"}}}}
+			if name == "gw" {
+				node.Labels = map[string]string{v1alpha1.LabelGateway: "true"}
+			}
+			objects = append(objects, n, node)
+		}
+		c := peertest.Client(t, objects...)
+		r := &Reconciler{
+			Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Direct: direct,
+			// One that is not in what peers know is not told.
+			Pods: func(_ context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error) {
+				delete(has, "w2")
+				return has, nil
+			},
+		}
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		var nodes v1alpha1.FabricNodeList
+		if err := c.List(t.Context(), &nodes); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nodes.Items {
+			if !slices.Equal(n.Spec.Pods, want[n.Name]) {
+				t.Errorf("%s: of node %s peers are told the pods %v, want %v", direct, n.Name, n.Spec.Pods, want[n.Name])
+			}
+			if told := len(want[n.Name]) > 0 || n.Name == "gw"; (len(n.Spec.Endpoints) > 0) != told {
+				t.Errorf("%s: of node %s peers are told the endpoints %v", direct, n.Name, n.Spec.Endpoints)
+			}
+		}
+	}
+}

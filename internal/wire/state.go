@@ -100,10 +100,10 @@ func contractStateFrom(field string, m *ententev1.ContractState) (peering.Contra
 func networkTo(n *peering.Network) *ententev1.Network {
 	m := &ententev1.Network{}
 	for _, g := range n.Gateways {
-		overlay := g.Overlay.As16()
-		m.Gateways = append(m.Gateways, &ententev1.Gateway{
-			Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:],
-		})
+		m.Gateways = append(m.Gateways, gatewayTo(g))
+	}
+	for _, g := range n.Nodes {
+		m.Nodes = append(m.Nodes, gatewayTo(g))
 	}
 	for _, p := range n.Prefixes {
 		m.Prefixes = append(m.Prefixes, p.String())
@@ -117,10 +117,20 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	return m
 }
 
+func gatewayTo(g peering.Gateway) *ententev1.Gateway {
+	overlay := g.Overlay.As16()
+	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:]}
+	for _, p := range g.Pods {
+		m.Pods = append(m.Pods, p.String())
+	}
+	return m
+}
+
 func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	n := &peering.Network{}
 	var err error
 	keep(&err, &n.Gateways)(readAll("state.network.gateways", m.GetGateways(), peering.MaxGateways, gatewayFrom))
+	keep(&err, &n.Nodes)(readAll("state.network.nodes", m.GetNodes(), peering.MaxNodes, gatewayFrom))
 	keep(&err, &n.Prefixes)(readAll("state.network.prefixes", m.GetPrefixes(), peering.MaxPrefixes, parsePrefix))
 	keep(&err, &n.Aliases)(readAll("state.network.aliases", m.GetAliases(), peering.MaxPrefixes, aliasFrom))
 	if err != nil {
@@ -158,7 +168,8 @@ func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
 		return peering.Gateway{}, invalid(field+".overlay", "want an IPv6 unique local address")
 	}
 	g.Overlay = overlay
-	return g, nil
+	g.Pods, err = readAll(field+".pods", m.GetPods(), peering.MaxNodePods, parsePrefix)
+	return g, err
 }
 
 func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,10 @@ func fullState() peering.PeerState {
 		Network: &peering.Network{
 			Gateways: []peering.Gateway{{
 				Name: "node-1", PublicKey: [32]byte{1, 2, 3}, Endpoints: []string{"192.0.2.1:51820"},
-				Overlay: netip.MustParseAddr("fd00:1::2"),
+				Overlay: netip.MustParseAddr("fd00:1::2"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")},
+			}},
+			Nodes: []peering.Gateway{{
+				Name: "node-2", PublicKey: [32]byte{4}, Overlay: netip.MustParseAddr("fd00:1::3"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.2.0/24"), netip.MustParsePrefix("fd12::/72")},
 			}},
 			Prefixes:      []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd12::/64")},
 			Aliases:       []peering.Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
@@ -77,11 +81,20 @@ func TestStatesThatAreRefused(t *testing.T) {
 			s.Network.Gateways[0].Overlay = netip.MustParseAddr("2001:db8::1").AsSlice()
 		}, "state.network.gateways[0].overlay"},
 		"an overlay address that is IPv4": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Overlay = []byte{10, 0, 0, 1} }, "state.network.gateways[0].overlay"},
-		"half of a preshared half":        {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 16) }, "state.network.preshared_half"},
-		"a preshared half of zeros":       {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 32) }, "state.network.preshared_half"},
-		"a contract ID with a slash":      {func(s *ententev1.PeerState) { s.Contracts[0].ContractId = "../x" }, "state.contracts[0].contract_id"},
-		"two words on one contract":       {func(s *ententev1.PeerState) { s.Contracts = append(s.Contracts, s.Contracts[0]) }, "state.contracts[1].contract_id"},
-		"a time that no calendar has":     {func(s *ententev1.PeerState) { s.SentAt = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.sent_at"},
+		"more nodes than a peer may have": {func(s *ententev1.PeerState) {
+			for len(s.Network.Nodes) <= peering.MaxNodes {
+				s.Network.Nodes = append(s.Network.Nodes, s.Network.Nodes[0])
+			}
+		}, "state.network.nodes"},
+		"more prefixes of pods than a node may have": {func(s *ententev1.PeerState) {
+			s.Network.Nodes[0].Pods = slices.Repeat([]string{"10.200.2.0/24"}, peering.MaxNodePods+1)
+		}, "state.network.nodes[0].pods"},
+		"pods in a prefix with bits beyond its length": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Pods[0] = "10.200.1.1/24" }, "state.network.gateways[0].pods[0]"},
+		"half of a preshared half":                     {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 16) }, "state.network.preshared_half"},
+		"a preshared half of zeros":                    {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 32) }, "state.network.preshared_half"},
+		"a contract ID with a slash":                   {func(s *ententev1.PeerState) { s.Contracts[0].ContractId = "../x" }, "state.contracts[0].contract_id"},
+		"two words on one contract":                    {func(s *ententev1.PeerState) { s.Contracts = append(s.Contracts, s.Contracts[0]) }, "state.contracts[1].contract_id"},
+		"a time that no calendar has":                  {func(s *ententev1.PeerState) { s.SentAt = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.sent_at"},
 		"more contracts than a peer may have": {func(s *ententev1.PeerState) {
 			s.Contracts = nil
 			for i := range peering.MaxContracts + 1 {

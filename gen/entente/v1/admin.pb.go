@@ -4530,7 +4530,7 @@ type NetworkPath struct {
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// The node here.
 	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	// The gateway at the other end.
+	// The gateway at the other end, or the node where it is direct.
 	Gateway string `protobuf:"bytes,3,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The endpoint in use; empty if there is none.
 	Endpoint string `protobuf:"bytes,4,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
@@ -4541,10 +4541,13 @@ type NetworkPath struct {
 	RoundTrip *durationpb.Duration `protobuf:"bytes,6,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
 	// The bytes of the largest packet that passes; 0 if that is not known.
 	Mtu int32 `protobuf:"varint,7,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	// Whether another gateway carries the traffic, and this one would if that were gone.
+	// Whether another gateway carries the traffic, and this one would if that were gone. Where
+	// it is direct, whether gateways carry it.
 	Standby bool `protobuf:"varint,8,opt,name=standby,proto3" json:"standby,omitempty"`
 	// Why, and what to do.
-	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	// Whether it is for the pods on the two nodes alone, past the gateways.
+	Direct        bool `protobuf:"varint,10,opt,name=direct,proto3" json:"direct,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4640,6 +4643,13 @@ func (x *NetworkPath) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *NetworkPath) GetDirect() bool {
+	if x != nil {
+		return x.Direct
+	}
+	return false
 }
 
 // NetworkNode is a node with a fabric.
@@ -6206,7 +6216,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x18GetNetworkStatusResponse\x12-\n" +
 	"\x05paths\x18\x01 \x03(\v2\x17.entente.v1.NetworkPathR\x05paths\x12-\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x19\n" +
-	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\x81\x02\n" +
+	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\x99\x02\n" +
 	"\vNetworkPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -6217,7 +6227,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"round_trip\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12\x10\n" +
 	"\x03mtu\x18\a \x01(\x05R\x03mtu\x12\x18\n" +
 	"\astandby\x18\b \x01(\bR\astandby\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"\xa4\x02\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x12\x16\n" +
+	"\x06direct\x18\n" +
+	" \x01(\bR\x06direct\"\xa4\x02\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +

@@ -1057,6 +1057,8 @@ type Network struct {
 	// The sender's half of the tunnel's preshared key, 32 random bytes. The key is
 	// the SHA-256 over both halves, the one of the lower cluster ID first.
 	PresharedHalf []byte `protobuf:"bytes,4,opt,name=preshared_half,json=presharedHalf,proto3" json:"preshared_half,omitempty"`
+	// Other nodes that speak WireGuard to nodes of the peer, each for its own pods.
+	Nodes         []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1119,6 +1121,13 @@ func (x *Network) GetPresharedHalf() []byte {
 	return nil
 }
 
+func (x *Network) GetNodes() []*Gateway {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 // Gateway is a node that speaks WireGuard.
 type Gateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1129,7 +1138,10 @@ type Gateway struct {
 	// Where it listens, as host:port, best first.
 	Endpoints []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Its IPv6 address inside the tunnel, 16 bytes.
-	Overlay       []byte `protobuf:"bytes,4,opt,name=overlay,proto3" json:"overlay,omitempty"`
+	Overlay []byte `protobuf:"bytes,4,opt,name=overlay,proto3" json:"overlay,omitempty"`
+	// The prefixes of pods on it, inside of the network's, that are reached directly by
+	// nodes of the peer. Pods in none of these are reached through gateways.
+	Pods          []string `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1188,6 +1200,13 @@ func (x *Gateway) GetEndpoints() []string {
 func (x *Gateway) GetOverlay() []byte {
 	if x != nil {
 		return x.Overlay
+	}
+	return nil
+}
+
+func (x *Gateway) GetPods() []string {
+	if x != nil {
+		return x.Pods
 	}
 	return nil
 }
@@ -1321,19 +1340,22 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xd9\x01\n" +
+	"\fPHASE_CLOSED\x10\x03\"\x8e\x02\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\x10\"\x06r\x04\x10\x01\x181R\bprefixes\x125\n" +
 	"\aaliases\x18\x03 \x03(\v2\x11.entente.v1.AliasB\b\xbaH\x05\x92\x01\x02\x10\x10R\aaliases\x12.\n" +
-	"\x0epreshared_half\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\rpresharedHalf\"\xa3\x01\n" +
+	"\x0epreshared_half\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\rpresharedHalf\x123\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\x05nodes\"\xc9\x01\n" +
 	"\aGateway\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12&\n" +
 	"\n" +
 	"public_key\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12/\n" +
 	"\tendpoints\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\x12!\n" +
-	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\"K\n" +
+	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\x12$\n" +
+	"\x04pods\x18\x05 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\"K\n" +
 	"\x05Alias\x12!\n" +
 	"\x06prefix\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x06prefix\x12\x1f\n" +
 	"\x05alias\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias2\xde\x04\n" +
@@ -1413,25 +1435,26 @@ var file_entente_v1_peering_proto_depIdxs = []int32{
 	25, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
 	19, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
 	20, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	2,  // 19: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 20: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 21: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 22: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 23: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 24: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 25: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 26: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 27: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 28: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 29: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 30: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 31: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 32: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	26, // [26:33] is the sub-list for method output_type
-	19, // [19:26] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	19, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
+	2,  // 20: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 21: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 22: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 23: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 24: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 25: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 26: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 27: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 28: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 29: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 30: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 31: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 32: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 33: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
