@@ -26,7 +26,8 @@ func (a *app) networkStatusCommand() *cobra.Command {
 		Short: "Show how nodes reach peers, and what is wrong on them",
 		Long: `Show how nodes reach peers: from each gateway here that carries a peer's traffic, or
 would, to which gateway there, at which endpoint, and from the other nodes to the
-gateways, which is the peer "-". Then, what is wrong on the nodes: of their tunnels,
+gateways, which is the peer "-". Where there is traffic between the pods on two nodes
+that reach each other it goes past the gateways: the use is "direct". Then, what is wrong on the nodes: of their tunnels,
 and what ` + "`entente doctor network`" + ` finds. -o wide adds where the nodes can be dialled.
 
 States are by probes inside the tunnels: Up, Down, or Unknown where too few were
@@ -55,7 +56,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	if len(resp.GetPaths()) == 0 {
 		r.none("There is no tunnel.", "")
 	} else {
-		t := r.noted("PEER", "NODE", "GATEWAY", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
+		t := r.noted("PEER", "NODE", "TO", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
 		for _, p := range resp.GetPaths() {
 			rtt, mtu, use := "-", "-", "carries"
 			if p.GetRoundTrip() != nil {
@@ -64,7 +65,12 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 			if p.GetMtu() > 0 {
 				mtu = fmt.Sprint(p.GetMtu())
 			}
-			if p.GetStandby() {
+			switch {
+			case p.GetDirect() && p.GetStandby():
+				use = "not used"
+			case p.GetDirect():
+				use = "direct"
+			case p.GetStandby():
 				use = "standby"
 			}
 			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())

@@ -54,6 +54,19 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 			}
 			resp.Paths = append(resp.Paths, m)
 		}
+		for _, p := range n.Status.Direct {
+			if only != "" && p.PeerID != only {
+				continue
+			}
+			m := pathMessage(n, v1alpha1.FabricPath{
+				Node: p.Node, Endpoint: p.Endpoint, State: p.State, MTU: p.MTU, Standby: !p.Open, Message: p.Message, RoundTripMicroseconds: p.RoundTripMicroseconds,
+			}, silent)
+			m.Direct = true
+			if fc := byClusterID(peers, p.PeerID); fc != nil {
+				m.Peer = "peers/" + fc.Name
+			}
+			resp.Paths = append(resp.Paths, m)
+		}
 	}
 	rank := func(p *ententev1.NetworkPath) int {
 		return slices.Index([]string{"Down", "Unknown", pathUp}, p.GetState())
