@@ -135,13 +135,14 @@ live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing e
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
 .PHONY: matrix
-matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, four hours)
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, kills of either side at each moment, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, four hours)
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
 	@cd integration && ENTENTE_IPAM=shared-pool go test -count 1 -timeout 30m -v ./twonodes
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^TestDoctorNamesFaults$$' ./faults
+	@cd integration && ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 40m -v -run '^(TestAnAgentMayDieAtAnyMoment|TestPeeringAgainAndAgainLeavesNothing)$$' ./control
 	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself)$$' ./tunnel
 
 .PHONY: soak

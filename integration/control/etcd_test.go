@@ -50,10 +50,10 @@ const (
 // cluster write as much as they can, as consumers, as providers and by what they say
 // of themselves. What etcd says of its size never exceeds what the budgets allow and four
 // fifths of its default quota, it grows no more after a quarter of an hour, and another
-// peer's pods start meanwhile. ENTENTE_ATTACK is for how long, by default for a minute.
+// peer's pods start meanwhile. ENTENTE_ATTACK is for how long, by default for 20 s.
 func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	_, abroad := agents(t)
-	lasts := time.Minute
+	lasts := 20 * time.Second
 	if text := os.Getenv("ENTENTE_ATTACK"); text != "" {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil {

@@ -138,18 +138,19 @@ func (m moment) await(ctx context.Context, home *cluster, random time.Duration) 
 }
 
 // TestAnAgentMayDieAtAnyMoment kills one side while two clusters join, peer and
-// part, and expects both to arrive all the same.
+// part, and expects both to arrive all the same. Each moment has its turn: by default at
+// one of the two sides, which the seed says; `make matrix` has all at both.
 func TestAnAgentMayDieAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	rounds := number(t, "ENTENTE_CONTROL_ROUNDS", 20)
+	rounds := number(t, "ENTENTE_CONTROL_ROUNDS", len(moments())/2)
 	seed := number(t, "ENTENTE_CONTROL_SEED", int(time.Now().UnixNano()&0x7fffffff))
 	t.Logf("ENTENTE_CONTROL_SEED=%d", seed)
-	for _, victim := range []string{homeName, abroadName} {
-		t.Run(victim, func(t *testing.T) { diesAtAnyMoment(t, victim, rounds, seed) })
+	for i, victim := range []string{homeName, abroadName} {
+		t.Run(victim, func(t *testing.T) { diesAtAnyMoment(t, victim, rounds, seed, i*len(moments())/2) })
 	}
 }
 
-func diesAtAnyMoment(t *testing.T, name string, rounds, seed int) {
+func diesAtAnyMoment(t *testing.T, name string, rounds, seed, first int) {
 	t.Helper()
 	home, abroad := agents(t)
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
@@ -158,7 +159,7 @@ func diesAtAnyMoment(t *testing.T, name string, rounds, seed int) {
 	random := rand.New(rand.NewPCG(uint64(seed), uint64(len(name))))
 	failures, missed := 0, 0
 	for round := range rounds {
-		m := moments()[(round+seed)%len(moments())]
+		m := moments()[(first+round+seed)%len(moments())]
 		r := roundOf(random)
 		t.Run(fmt.Sprintf("dies %s, %d", m.name, round), func(t *testing.T) {
 			err := dieAndConverge(t, home, abroad, victim, m, r)
@@ -186,7 +187,7 @@ func diesAtAnyMoment(t *testing.T, name string, rounds, seed int) {
 			t.Fatalf("%s died, and that is enough", name)
 		}
 	}
-	if missed > rounds/3 {
+	if missed > rounds/3+1 {
 		t.Errorf("%s was not killed in %d of %d rounds", name, missed, rounds)
 	}
 }
