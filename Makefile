@@ -29,6 +29,15 @@ GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summa
 # Of the packages on real clusters, those that count packets lost while a part dies run
 # alone: another cluster that starts would lose some, too.
 ALONE := ./faults ./twonodes
+# What waits for much of its time leaves the processor to what does not: a command behind
+# IDLE gets what nothing else wants.
+IDLE := $(shell command -v chrt >/dev/null 2>&1 && echo chrt --idle 0)
+# Packages whose tests make networks, which holds up all networks of the machine for moments.
+RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
+# Hours and floods in one goroutine, or in a bubble of time: the race detector makes them
+# take up to ten times as long, and sees the same code in shorter tests.
+LONG := ^(TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestAHundredThousandInstances|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestUseIsWrittenWithinThePeersBudget)$$
+LONGIN := discovery/mdns internal/agent internal/controller
 # What `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 
@@ -72,8 +81,7 @@ build: ## Build bin/entente and bin/entented
 	@$(GOBUILD) -o bin/ ./cmd/entente ./cmd/entented $(quiet)
 
 .PHONY: image
-image: ## Build the container image as an archive, .build/image/entente.tar
-	@$(GOBUILD) -o bin/ ./cmd/entented $(quiet)
+image: build ## Build the container image as an archive, .build/image/entente.tar
 	@go run -buildvcs=false ./internal/image -binary bin/entented -output $(IMAGE_TAR) -tag $(IMAGE) -version $(VERSION) -arch "$$(go env GOARCH)" $(quiet)
 	@echo '$(IMAGE_TAR): $(IMAGE)'
 
@@ -97,26 +105,34 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 
 .PHONY: test
 test: ## All tests: unit with the race detector, controllers and end to end on real clusters
-	@$(MAKE) unit
-	@$(MAKE) live
+	@$(MAKE) --jobs 2 rigs live
 	@$(MAKE) together
-	@$(MAKE) alone
+	@$(MAKE) --jobs 2 alone beside
+
+.PHONY: unit
+unit: rigs beside ## Unit tests, with the race detector
+
+.PHONY: rigs
+rigs: $(BIN)/gotestsum
+	@CGO_ENABLED=1 $(GOTEST) --packages '$(RIGS:%=./%)' -- -race -skip '$(LONG)' -timeout 40m
 
 # The core starts no goroutine: there is nothing to race, and all interleavings of two
 # clusters take eight times as long where it is looked for.
-.PHONY: unit
-unit: $(BIN)/helm $(BIN)/gotestsum ## Unit tests, with the race detector
-	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v '/entente/peering$$')" -- -race -timeout 40m
-	@go test ./peering
-	@cd tools/dsse && go test ./...
+.PHONY: beside
+beside: $(BIN)/helm $(BIN)/gotestsum
+	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(IDLE) $(GOTEST) --packages "$$(go list ./... | grep -v -e '/entente/peering$$' $(RIGS:%=-e '/entente/%$$'))" -- -race -skip '$(LONG)' -timeout 40m
+	@$(IDLE) $(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
+	@$(IDLE) go test ./peering
+	@cd tools/dsse && $(IDLE) go test ./...
 
 .PHONY: e2e
 e2e: together alone ## End to end on real clusters (Linux, root)
 
-# Two packages at once; control in as many pairs of clusters as -parallel says.
+# Two packages at once; control in as many pairs of clusters as -parallel says. They wait
+# for much of their time.
 .PHONY: together
 together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum
-	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 2 -count 1 -timeout 80m
+	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 3 -count 1 -timeout 80m
 
 .PHONY: alone
 alone: build image lab $(BIN)/helm $(BIN)/gotestsum

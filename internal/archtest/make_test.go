@@ -1,8 +1,10 @@
 package archtest
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,6 +42,60 @@ func TestMakeTargetsOfTheDocsExistInAFreshClone(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The Makefile names tests and packages: each test that runs without the race detector is
+// there, and each package whose tests make networks is among those that run beside no
+// clusters.
+func TestMakefileNamesWhatThereIs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := func(name string) string {
+		m := regexp.MustCompile(`(?m)^` + name + ` := (.*)$`).FindSubmatch(text)
+		if m == nil {
+			t.Fatalf("there is no %s", name)
+		}
+		return string(m[1])
+	}
+	long := strings.Split(strings.TrimSuffix(strings.TrimPrefix(variable("LONG"), "^("), ")$$"), "|")
+	defined, networks := map[string]bool{}, []string{}
+	root := os.DirFS("../..")
+	err = fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
+		switch dir := path.Dir(file); {
+		case err != nil:
+			return err
+		case d.IsDir() && (file == "integration" || file == "internal/archtest" || strings.HasPrefix(file, ".") && file != "."):
+			return fs.SkipDir
+		case !strings.HasSuffix(file, "_test.go"):
+			return nil
+		default:
+			source, err := fs.ReadFile(root, file)
+			if slices.Contains(strings.Fields(variable("LONGIN")), dir) {
+				for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllSubmatch(source, -1) {
+					defined[string(m[1])] = true
+				}
+			}
+			if regexp.MustCompile(`"netns", "add"|CLONE_NEWNET`).Match(source) && !slices.Contains(networks, dir) {
+				networks = append(networks, dir)
+			}
+			return err
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range long {
+		if !defined[name] {
+			t.Errorf("LONG names %s, which is no test of %s", name, variable("LONGIN"))
+		}
+	}
+	slices.Sort(networks)
+	if got := strings.Join(networks, " "); got != variable("RIGS") {
+		t.Errorf("RIGS is %s, and tests of %s make networks", variable("RIGS"), got)
 	}
 }
 
