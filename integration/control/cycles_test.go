@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/internal/store"
 )
 
 // TestPeeringAgainAndAgainLeavesNothing peers, runs a pod abroad and unpeers,
@@ -219,8 +220,8 @@ func snapshot(ctx context.Context, c *cluster) (map[string]string, error) {
 			for i := range objects.Items {
 				o := &objects.Items[i]
 				// Tokens that were used stay until they expire, so that who used one
-				// may ask again.
-				if r.Name == "secrets" && strings.HasPrefix(o.Name, "entente-token-") {
+				// may ask again; and who was forgotten stays known as that.
+				if r.Name == "secrets" && (strings.HasPrefix(o.Name, "entente-token-") || o.Name == store.ForgottenSecret) {
 					continue
 				}
 				out[c.name+" "+r.Name+" "+o.Namespace+"/"+o.Name] = marks(o)
