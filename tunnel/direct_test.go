@@ -144,8 +144,12 @@ func TestAnnouncedPodsAreAcceptedForAWhileLonger(t *testing.T) {
 		want int
 		ends bool
 	}{
-		{0, nil, 0, true}, {time.Second, pods, 1, false}, {2 * time.Second, nil, 1, true}, {3 * time.Second, nil, 1, true},
-		{2*time.Second + directLeaves, nil, 0, true}, {time.Minute, pods, 1, false},
+		{0, nil, 0, true},
+		{time.Second, pods, 1, false},
+		{2 * time.Second, nil, 1, true},
+		{3 * time.Second, nil, 1, true},
+		{2*time.Second + directLeaves, nil, 0, true},
+		{time.Minute, pods, 1, false},
 	} {
 		if got, ends := a.next(now.Add(step.at), step.told); len(got) != step.want || ends != step.ends {
 			t.Errorf("after %v: %v, ends %v; want %d prefixes, %v", step.at, got, ends, step.want, step.ends)
