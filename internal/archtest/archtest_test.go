@@ -153,6 +153,7 @@ var rules = []rule{
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
 	// Which nodes are gateways, and where other clusters dial them.
+	{packages: "internal/aliases"},
 	{
 		packages: "internal/gateways",
 		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
@@ -161,7 +162,7 @@ var rules = []rule{
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/gateways", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/aliases", "internal/gateways", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
