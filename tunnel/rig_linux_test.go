@@ -51,6 +51,10 @@ func runRole(role string) {
 		err = rolePlain(ctx)
 	case "server":
 		err = roleServer(ctx)
+	case "traffic-server":
+		err = roleTrafficServer(ctx)
+	case "traffic-client":
+		err = roleTrafficClient()
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -287,7 +291,7 @@ func (r *rig) start(ns, role string, env []string) *process {
 		r.t.Fatal(err)
 	}
 	args := []string{self}
-	if role != "server" { // ours must do with what their containers get
+	if role != "server" && role != "traffic-server" { // ours must do with what their containers get
 		args = []string{"setpriv", "--bounding-set=-all,+net_admin", "--no-new-privs", self}
 	}
 	p := &process{cmd: r.command(ns, args...), done: make(chan struct{})}

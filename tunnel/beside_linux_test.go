@@ -1,0 +1,310 @@
+package tunnel
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// way is one of those that the same pods' packets can take.
+type way struct {
+	name string
+	from *rigNode
+	to   netip.Addr
+	// beside is the way that this one is compared with; empty for none.
+	beside string
+}
+
+// sample is what one measurement of a way gave.
+type sample struct {
+	trafficResult
+	// cpu is the processor time that the whole machine took for it.
+	cpu time.Duration
+}
+
+// figure is a number that a measurement gives.
+type figure struct {
+	what   string
+	of     func(sample) float64
+	format string
+	// worst is the ratio to wireguard-go alone beyond which the test fails for the first way,
+	// where it is not 0: below it, or above it if it is greater than 1. It leaves room for a
+	// noisy machine.
+	worst float64
+}
+
+type measurement struct {
+	traffic
+	figures []figure
+}
+
+func micro(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+func measurements() []measurement {
+	const long = 3 * time.Second
+	rate := func(s sample) float64 { return s.rate() }
+	var all []measurement
+	for n, worst := range map[int]float64{1: 0.8, 4: 0.7, 16: 0.5} {
+		all = append(all, measurement{traffic{Kind: trafficStream, For: long, Streams: n}, []figure{
+			{fmt.Sprintf("TCP, streams: %d, Mbit/s", n), func(s sample) float64 { return s.rate() * 8 / 1e6 }, "%.0f", worst},
+			{fmt.Sprintf("CPU s per Gbit, streams: %d", n), func(s sample) float64 { return s.cpu.Seconds() / (float64(s.Count) * 8 / 1e9) }, "%.2f", 0},
+		}})
+	}
+	slices.SortFunc(all, func(a, b measurement) int { return a.Streams - b.Streams })
+	return append(all,
+		measurement{traffic{Kind: trafficPackets, For: long, Size: 64}, []figure{
+			{"UDP 64 B, arrived a second of as many as go out", rate, "%.0f", 0.5},
+		}},
+		measurement{traffic{Kind: trafficPackets, For: long, Size: 64, Rate: 5000}, []figure{
+			{"UDP 64 B, CPU µs a packet at 5,000 a second", func(s sample) float64 { return micro(s.cpu) / float64(max(1, s.Count)) }, "%.1f", 0},
+		}},
+		measurement{traffic{Kind: trafficRoundTrips, For: long, Size: 64}, []figure{
+			{"TCP_RR 64 B, mean µs", func(s sample) float64 { return micro(s.mean()) }, "%.0f", 1.35},
+			{"TCP_RR 64 B, p99 µs", func(s sample) float64 { return micro(s.quantile(0.99)) }, "%.0f", 0},
+		}},
+		measurement{traffic{Kind: trafficConnections, For: long, Size: 64, Streams: 4}, []figure{
+			{"new connections a second", rate, "%.0f", 0.75},
+		}},
+	)
+}
+
+// TestFabricBesidePlainWireGuard compares the fabric, with its translation and firewall, with
+// wireguard-go as it comes and with no tunnel at all: between the same pods, one way after the
+// other, round by round. It prints the table of docs/benchmarks.md, and takes ten minutes:
+// TUNNEL_BENCH=1 go test -run TestFabricBesidePlainWireGuard -timeout 30m -v ./tunnel/
+func TestFabricBesidePlainWireGuard(t *testing.T) {
+	if os.Getenv("TUNNEL_BENCH") == "" {
+		t.Skip("takes ten minutes; set TUNNEL_BENCH=1")
+	}
+	r, ways := waysBetweenPods(t)
+	all := measurements()
+	samples := make([]map[string][]sample, len(all))
+	for i := range samples {
+		samples[i] = map[string][]sample{}
+	}
+	for range benchRounds(t) {
+		for i, m := range all {
+			for _, w := range ways {
+				samples[i][w.name] = append(samples[i][w.name], r.measure(w, m.traffic))
+			}
+		}
+	}
+	t.Log("medians; the ratio is the median of the rounds'\n" + benchTable(t, ways, all, samples))
+}
+
+func benchRounds(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("TUNNEL_BENCH_ROUNDS"), "5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// waysBetweenPods sets up two clusters of a gateway and another node each, and the ways between
+// their pods.
+func waysBetweenPods(t *testing.T) (*rig, []way) {
+	t.Helper()
+	r := newRig(t)
+	var sides [2][]*rigNode
+	for side, cluster := range []string{"a", "b"} {
+		for i := range 2 {
+			// Other numbers on each side: wireguard-go alone knows no aliases.
+			sides[side] = append(sides[side], r.node(cluster, 2*side+i+1, fmt.Sprintf("%d%d", side+1, i+1)))
+		}
+		sides[side][1].worker = true
+	}
+	a, b := sides[0], sides[1]
+	for _, n := range slices.Concat(a, b) {
+		own, other, local, remote := a, b, benchAliasOfA, benchAliasOfB
+		if n.cluster == "b" {
+			own, other, local, remote = b, a, benchAliasOfB, benchAliasOfA
+		}
+		n.set(n.desired(own, peering(other[0], local, remote, openTo(n.podAddr))))
+	}
+	for _, n := range slices.Concat(a, b) {
+		n.up()
+		load := r.start(n.pod, "traffic-server", nil)
+		t.Cleanup(load.kill)
+	}
+	var ways []way
+	for i, name := range []string{"gateways", "other nodes"} {
+		from, to := a[i], b[i]
+		r.plain(from, to, 51999)
+		r.plain(to, from, 51998)
+		ways = append(ways,
+			way{"fabric, " + name, from, remap(t, to.podAddr, benchAliasOfB), "wireguard-go, " + name},
+			way{"wireguard-go, " + name, from, to.podAddr, ""})
+	}
+	return r, append(ways, way{"no tunnel", a[0], r.untunnelled(a[0], b[0]), ""})
+}
+
+// untunnelled gives the pods of two nodes further addresses, between which there are routes
+// and no tunnel.
+func (r *rig) untunnelled(nodes ...*rigNode) netip.Addr {
+	r.t.Helper()
+	second := func(a netip.Addr) netip.Addr {
+		b := a.As4()
+		b[1]++
+		return netip.AddrFrom4(b)
+	}
+	for i, n := range nodes {
+		other := nodes[1-i]
+		r.in(n.ns, fmt.Sprintf("ip addr add %v/24 dev cni0; ip route add %v/32 via %v", second(n.bridge), second(other.podAddr), other.underlay))
+		r.in(n.pod, fmt.Sprintf("ip addr add %[1]v/24 dev eth0; ip route add %[2]v/32 via %[3]v src %[1]v", second(n.podAddr), second(other.podAddr), second(n.bridge)))
+	}
+	return second(nodes[1].podAddr)
+}
+
+// measure does one measurement of a way.
+func (r *rig) measure(w way, what traffic) sample {
+	r.t.Helper()
+	what.To = w.to
+	told, err := json.Marshal(what)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cmd := r.command(w.from.pod, self)
+	cmd.Env = append(os.Environ(), roleVariable+"=traffic-client", "TUNNEL_TEST_TRAFFIC="+string(told))
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	before := ownCPU(r.t)
+	out, err := cmd.Output()
+	s := sample{cpu: ownCPU(r.t) - before}
+	if err == nil {
+		err = json.Unmarshal(out, &s.trafficResult)
+	}
+	if err != nil {
+		r.t.Fatalf("%s by %s: %v\n%s%s", what.Kind, w.name, err, out, &complaint)
+	}
+	return s
+}
+
+// ownCPU is the processor time of this machine without that of programs that have nothing to do
+// with the test: what the kernel does for the network counts, wherever it does it.
+func ownCPU(t testing.TB) time.Duration {
+	t.Helper()
+	read := func(file string) []string {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil // it has ended
+		}
+		s := string(b)
+		return strings.Fields(s[strings.LastIndexByte(s, ')')+1:]) // the name may hold anything
+	}
+	sum := func(fields ...string) (ticks int) {
+		for _, f := range fields {
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ticks += n
+		}
+		return ticks
+	}
+	stat := read("/proc/stat") // "cpu", user, nice, system, idle, iowait, irq, softirq
+	busy := sum(stat[1], stat[2], stat[3], stat[6], stat[7])
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := map[string][]string{}
+	for _, file := range files {
+		if f := read(file); len(f) > 14 { // state, parent, …, flags, …, utime, stime, cutime, cstime
+			programs[filepath.Base(filepath.Dir(file))] = f
+		}
+	}
+	own := func(pid string) bool {
+		for range len(programs) {
+			if pid == strconv.Itoa(os.Getpid()) {
+				return true
+			}
+			f, there := programs[pid]
+			if !there {
+				return false
+			}
+			pid = f[1]
+		}
+		return false
+	}
+	const kernelThread = 0x00200000
+	for pid, f := range programs {
+		if flags := sum(f[6]); flags&kernelThread == 0 && !own(pid) {
+			busy -= sum(f[11:15]...)
+		}
+	}
+	return time.Duration(busy) * 10 * time.Millisecond
+}
+
+// benchTable is what came of it, with the ways that are compared side by side.
+func benchTable(t *testing.T, ways []way, all []measurement, samples []map[string][]sample) string {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %d processors\n\n| |", kernelRelease(), runtime.NumCPU())
+	for _, w := range ways {
+		fmt.Fprintf(&b, " %s |", w.name)
+		if w.beside != "" {
+			b.WriteString(" ratio |")
+		}
+	}
+	b.WriteString("\n| --- |" + strings.Repeat(" --- |", strings.Count(b.String(), " |")-1) + "\n")
+	for i, m := range all {
+		for _, f := range m.figures {
+			fmt.Fprintf(&b, "| %s |", f.what)
+			for k, w := range ways {
+				values := each(samples[i][w.name], f.of)
+				fmt.Fprintf(&b, " "+f.format+" |", median(values))
+				if w.beside == "" {
+					continue
+				}
+				var ratios []float64
+				for round, v := range each(samples[i][w.beside], f.of) {
+					ratios = append(ratios, values[round]/v)
+				}
+				ratio := median(ratios)
+				fmt.Fprintf(&b, " %.2f |", ratio)
+				if k == 0 && (f.worst > 0 && f.worst < 1 && ratio < f.worst || f.worst > 1 && ratio > f.worst) {
+					t.Errorf("%s: %s is %.2f of %s, want %.2f at worst", f.what, w.name, ratio, w.beside, f.worst)
+				}
+			}
+			b.WriteString("\n")
+		}
+	}
+	return b.String()
+}
+
+func each(samples []sample, of func(sample) float64) []float64 {
+	out := make([]float64, len(samples))
+	for i, s := range samples {
+		out[i] = of(s)
+	}
+	return out
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(values))[len(values)/2]
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	return "Linux " + unix.ByteSliceToString(u.Release[:])
+}
