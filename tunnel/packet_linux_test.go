@@ -54,7 +54,7 @@ func TestRealPacketsArriveWhereTheyWereMeant(t *testing.T) {
 		Endpoints: func(n plantest.Node) []string { return find(n).node().Endpoints },
 	}
 	for i, n := range net.nodes {
-		w.Nodes = append(w.Nodes, plantest.Node{Cluster: clusterID(n.cluster), Name: n.name, Pods: n.podCIDR, Gateway: !n.worker})
+		w.Nodes = append(w.Nodes, plantest.Node{Cluster: clusterID(n.cluster), Name: n.name, Pods: []netip.Prefix{n.podCIDR}, Gateway: !n.worker, Told: true})
 		w.Pods = append(w.Pods, plantest.Pod{Cluster: clusterID(n.cluster), Node: n.name, Addr: n.podAddr, Open: n.name != "c1"})
 		server := r.start(n.pod, "server", []string{fmt.Sprint("TUNNEL_TEST_PORT=", 9000+i)})
 		t.Cleanup(server.kill)
@@ -65,10 +65,25 @@ func TestRealPacketsArriveWhereTheyWereMeant(t *testing.T) {
 	for _, n := range net.nodes {
 		n.up()
 	}
+	w.Direct = func(plantest.Node, plan.RemoteNode) (plan.Direct, bool) { return plan.Direct{Use: true}, true }
 	simulated, err := plantest.Simulate(w)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Check(t, simulated)
+	if simulated.Direct == 0 {
+		t.Error("no packet goes directly in the simulation")
+	}
+	w.Check(t, net)
+	// With traffic the worker's packets go directly, too.
+	worker, to := net.nodes[1], net.nodes[2]
+	e := r.echoes(worker.pod, remap(t, to.podAddr, aliases["ab"]))
+	defer e.stop()
+	r.eventually("the worker's packets to go directly", func() error {
+		if !worker.direct(to) || !to.direct(worker) {
+			return fmt.Errorf("they do not: %+v", worker.fabric.seen())
+		}
+		return nil
+	})
 	w.Check(t, net)
 }

@@ -20,11 +20,13 @@ type Pod struct {
 	Open bool
 }
 
-// Node is a node of a cluster, with the prefix of its pods.
+// Node is a node of a cluster, with the prefixes of its pods. One may be inside of another node's.
 type Node struct {
 	Cluster, Name string
-	Pods          netip.Prefix
+	Pods          []netip.Prefix
 	Gateway       bool
+	// Told says that other clusters are told of its pods, so that they are reached directly.
+	Told bool
 }
 
 // World is clusters that all peer with each other and have the same pod prefix.
@@ -34,6 +36,9 @@ type World struct {
 	Pods  []Pod
 	// Alias is the prefix by which a cluster knows the pods of another.
 	Alias func(knows, known string) netip.Prefix
+	// Direct is what a node knows of one of another cluster that it can reach directly. False
+	// if it has no tunnel to it; nil is that no node has one.
+	Direct func(from Node, to plan.RemoteNode) (plan.Direct, bool)
 	// Key and Endpoints are those of a node.
 	Key       func(Node) plan.PublicKey
 	Endpoints func(Node) []string
@@ -81,12 +86,12 @@ func (w World) Check(t TB, over Net) {
 
 // Desired is the desired state of a node.
 func (w World) Desired(self Node) plan.Desired {
-	d := plan.Desired{ClusterID: self.Cluster, Node: self.Name}
+	d := plan.Desired{ClusterID: self.Cluster, Node: self.Name, Announced: w.told(self.Cluster)[self.Name]}
 	var order []string
 	peers := map[string]*plan.Peer{}
 	for _, n := range w.Nodes {
 		if n.Cluster == self.Cluster {
-			d.Nodes = append(d.Nodes, plan.Node{Name: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n), PodCIDRs: []netip.Prefix{n.Pods}, Gateway: n.Gateway})
+			d.Nodes = append(d.Nodes, plan.Node{Name: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n), PodCIDRs: n.Pods, Gateway: n.Gateway})
 			continue
 		}
 		q := peers[n.Cluster]
@@ -98,8 +103,11 @@ func (w World) Desired(self Node) plan.Desired {
 			}
 			peers[n.Cluster], order = q, append(order, n.Cluster)
 		}
+		g := plan.Gateway{Node: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n), Pods: w.told(n.Cluster)[n.Name]}
 		if n.Gateway {
-			q.Gateways = append(q.Gateways, plan.Gateway{Node: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n)})
+			q.Gateways = append(q.Gateways, g)
+		} else {
+			q.Nodes = append(q.Nodes, g)
 		}
 	}
 	for _, id := range order {
@@ -114,23 +122,70 @@ func (w World) Desired(self Node) plan.Desired {
 	return d
 }
 
+// told is what other clusters are told of the pods on the nodes of one.
+func (w World) told(cluster string) map[string][]netip.Prefix {
+	var nodes []plan.Node
+	for _, n := range w.Nodes {
+		if n.Cluster == cluster {
+			nodes = append(nodes, plan.Node{Name: n.Name, PodCIDRs: n.Pods})
+		}
+	}
+	told := plan.DirectPods(nodes, []netip.Prefix{w.Real}, plan.MaxDirectPods)
+	for _, n := range w.Nodes {
+		if n.Cluster == cluster && !n.Told {
+			delete(told, n.Name)
+		}
+	}
+	return told
+}
+
 // Simulation carries packets as the layouts of all nodes say.
 type Simulation struct {
 	world   World
 	layouts map[plan.PublicKey]plan.Layout
+	// Direct is how many packets went directly.
+	Direct int
 }
 
-// Simulate plans all nodes of a world.
+// Simulate plans all nodes of a world, twice: in between each is told what the others told it.
 func Simulate(w World) (*Simulation, error) {
 	s := &Simulation{world: w, layouts: map[plan.PublicKey]plan.Layout{}}
-	for _, n := range w.Nodes {
-		l, err := plan.Plan(w.Desired(n), plan.Observed{})
-		if err != nil {
-			return nil, err
+	for range 2 {
+		layouts := map[plan.PublicKey]plan.Layout{}
+		for _, n := range w.Nodes {
+			d := w.Desired(n)
+			l, err := plan.Plan(d, plan.Observed{Direct: s.directs(n, d)})
+			if err != nil {
+				return nil, err
+			}
+			layouts[w.Key(n)] = l
 		}
-		s.layouts[w.Key(n)] = l
+		s.layouts = layouts
 	}
 	return s, nil
+}
+
+// directs is the nodes that one has tunnels to, with what they told it last.
+func (s *Simulation) directs(self Node, d plan.Desired) []plan.Direct {
+	if s.world.Direct == nil {
+		return nil
+	}
+	var out []plan.Direct
+	known, _ := plan.RemoteNodes(d)
+	for _, n := range known {
+		direct, ok := s.world.Direct(self, n)
+		if !ok {
+			continue
+		}
+		for _, p := range s.layouts[n.PublicKey].Peers {
+			if p.PublicKey == s.world.Key(self) {
+				direct.Told = p.Agreement
+			}
+		}
+		direct.RemoteNode = n
+		out = append(out, direct)
+	}
+	return out
 }
 
 // Open implements [Net]: a packet there, and the answer.
@@ -167,7 +222,10 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 	at, source := s.world.Key(*s.nodeOf(from)), from.Addr
 	for range 4 { // from a node to its carrier, to the other's, to the node of the pod
 		l := s.layouts[at]
-		if t := translation(l, to); t != nil { // leaving
+		if src, dst, ok := directly(l, source, to); ok {
+			s.Direct++
+			source, to = src, dst
+		} else if t := translation(l, to); t != nil { // leaving
 			ok := false
 			if source, ok = remap(source, t.Local, false); !ok {
 				return arrived, source, errors.New("the peer has no alias of the source")
@@ -181,7 +239,11 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 			return arrived, source, fmt.Errorf("the cipher drops %v", source)
 		}
 		at, l = next, s.layouts[next]
-		if t := translation(l, source); t != nil { // entering
+		if src, dst, direct, err := undo(l, source, to); err != nil {
+			return arrived, source, err
+		} else if direct {
+			source, to = src, dst
+		} else if t := translation(l, source); t != nil { // entering
 			if to, ok = remap(to, t.Local, true); !ok {
 				return arrived, source, errors.New("it is not for this cluster")
 			}
@@ -202,6 +264,39 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// directly is what a node makes of the addresses of a packet that it sends directly.
+func directly(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, ok bool) {
+	for _, d := range l.Direct {
+		if own, known := remap(source, d.Local, false); known && contains(d.Open, to) {
+			return formOf(own), formOf(to), true
+		}
+	}
+	return source, to, false
+}
+
+// undo is what a node makes of them that a packet comes to directly.
+func undo(l plan.Layout, source, to netip.Addr) (src, dst netip.Addr, direct bool, err error) {
+	for _, d := range l.Direct {
+		for _, alias := range d.Remote {
+			if src, ok := plan.Remap(source, plan.DirectForm(alias), alias); ok {
+				var local []plan.Mapping
+				for _, m := range d.Local {
+					local = append(local, plan.Mapping{Real: m.Real, Alias: plan.DirectForm(m.Alias)})
+				}
+				if dst, ok = remap(to, local, true); !ok {
+					err = errors.New("it is not for this node")
+				}
+				return src, dst, true, err
+			}
+		}
+	}
+	return source, to, false, nil
+}
+
+func formOf(a netip.Addr) netip.Addr {
+	return plan.DirectForm(netip.PrefixFrom(a, a.BitLen())).Addr()
 }
 
 func translation(l plan.Layout, alias netip.Addr) *plan.Translation {
