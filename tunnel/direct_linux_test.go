@@ -217,3 +217,68 @@ func (r *directRig) wantNoClearPackets(out string) {
 		r.t.Errorf("packets of pods were seen in clear:\n%s", out)
 	}
 }
+
+// A node of a peer that turned hostile, with the tunnels that it had, sends directly as its own pods
+// and to pods on the node that it sends to, and the cipher or the firewall drops all else.
+func TestHostileNodeSendsDirectlyAsItsOwnPodsOnly(t *testing.T) {
+	r := newDirectRig(t)
+	for _, n := range r.all() {
+		n.set(r.desired(n))
+	}
+	for _, n := range r.all() {
+		n.up()
+	}
+	a, evil := r.a[0], r.b[0]
+	r.wantDirect(evil, a, true)
+	evil.fabric.kill()
+	r.in(evil.ns, fmt.Sprintf(`set -e
+nft delete table inet entente
+nft flush table ip cni
+wg set %[1]s peer %[2]s allowed-ips 0.0.0.0/0,::/0
+ip route add 240.0.0.0/4 dev %[1]s
+nft add table ip evil
+nft 'add chain ip evil post { type filter hook postrouting priority 400; }'`, evil.device, a.key()))
+	r.in(a.ns, fmt.Sprintf(`set -e
+nft add table ip watch
+nft 'add chain ip watch pre { type filter hook prerouting priority -400; }'
+nft 'add chain ip watch forward { type filter hook forward priority 0; }'
+nft add rule ip watch pre iifname %[1]s ip saddr 240.0.0.0/4 counter comment came
+nft add rule ip watch forward iifname %[1]s counter comment passed`, a.device))
+	count := func(what string) (n int) {
+		for line := range strings.Lines(r.in(a.ns, "nft list table ip watch")) {
+			if strings.Contains(line, what) {
+				_, _ = fmt.Sscanf(line[strings.Index(line, "packets"):], "packets %d", &n)
+			}
+		}
+		return n
+	}
+	form := func(a netip.Addr) netip.Addr { return plan.DirectForm(netip.PrefixFrom(a, a.BitLen())).Addr() }
+	asOwn, asOther := form(remap(t, evil.podAddr, directAliasOfB)), form(remap(t, r.b[1].podAddr, directAliasOfB))
+	toHere, toOther := form(remap(t, a.podAddr, directAliasOfA)), form(remap(t, r.a[1].podAddr, directAliasOfA))
+	for _, tt := range []struct {
+		name         string
+		as, to       netip.Addr
+		came, passed bool
+	}{
+		{"as its own pod to a pod here", asOwn, toHere, true, true},
+		{"as a pod of another node", asOther, toHere, false, false},
+		{"as an alias, which is the carrier's", remap(t, r.b[1].podAddr, directAliasOfB), toHere, false, false},
+		{"to a pod of another node", asOwn, toOther, true, false},
+		{"to what is nobody's", asOwn, address("255.0.0.1"), true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r.t = t
+			came, passed := count("came"), count("passed")
+			r.in(evil.ns, fmt.Sprintf("nft flush chain ip evil post; nft add rule ip evil post oifname %s ip saddr 10.200.0.0/16 ip saddr set %v", evil.device, tt.as))
+			for range 3 {
+				_, _ = r.ask(evil.pod, "udp", tt.to, 8080)
+			}
+			if got := count("came") > came; got != tt.came {
+				t.Errorf("it came out of the tunnel: %v, want %v", got, tt.came)
+			}
+			if got := count("passed") > passed; got != tt.passed {
+				t.Errorf("it passed the firewall: %v, want %v", got, tt.passed)
+			}
+		})
+	}
+}
