@@ -39,8 +39,8 @@ const (
 	// directLeaves is how long before the end of a tunnel the other node is told: for several
 	// probes.
 	directLeaves = 3 * time.Second
-	// directMeasure is how often traffic is measured.
-	directMeasure = 2 * time.Second
+	// directMeasure is how often traffic is measured at most: a pass is made each resyncEvery.
+	directMeasure = time.Second
 )
 
 // remote names a node of a peer.
@@ -213,6 +213,7 @@ type directory struct {
 	of *plan.Desired
 	// nodes are by name, aliases lead from the first address of a prefix to who has it.
 	nodes    map[remote]plan.RemoteNode
+	gateways []remote
 	aliases  map[netip.Addr]remote
 	counted  []netip.Prefix
 	problems []plan.Problem
@@ -226,6 +227,9 @@ func newDirectory(d *plan.Desired) directory {
 	for _, n := range nodes {
 		r := remote{n.Cluster, n.Node}
 		out.nodes[r] = n
+		if n.IsGateway {
+			out.gateways = append(out.gateways, r)
+		}
 		for _, a := range n.Aliases {
 			out.aliases[a.Addr()] = r
 			out.counted = append(out.counted, a)

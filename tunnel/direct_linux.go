@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -30,18 +31,24 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 		f.measure(p)
 	}
 	gateway := slices.ContainsFunc(desired.Nodes, func(n plan.Node) bool { return n.Name == desired.Node && n.Gateway })
-	seen := map[remote]directSeen{}
-	for r, n := range f.directory.nodes {
-		rate, state := f.rates[r], f.directs[r]
-		if o := (directSeen{gateway: gateway && n.IsGateway, rate: rate}); o.gateway || rate > 0 || state != (directState{}) {
-			if f.busy(n.PublicKey) {
-				o.rate += f.heard[n.PublicKey].rate
-			}
-			sight := f.prober.Look(overlayOf(n))
-			o.path = sight.State
-			o.blocked = sight.Search.Blocked() || sight.Search.Narrow() && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return a.Addr().Is6() })
-			seen[r] = o
+	of := slices.Concat(slices.Collect(maps.Keys(f.directs)), slices.Collect(maps.Keys(f.rates)))
+	if gateway {
+		of = append(of, f.directory.gateways...)
+	}
+	seen := make(map[remote]directSeen, len(of))
+	for _, r := range of {
+		n, announced := f.directory.nodes[r]
+		if !announced {
+			continue
 		}
+		o := directSeen{gateway: gateway && n.IsGateway, rate: f.rates[r]}
+		if f.busy(n.PublicKey) {
+			o.rate += f.heard[n.PublicKey].rate
+		}
+		sight := f.prober.Look(overlayOf(n))
+		o.path = sight.State
+		o.blocked = sight.Search.Blocked() || sight.Search.Narrow() && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return a.Addr().Is6() })
+		seen[r] = o
 	}
 	f.directs = f.directs.next(p.now, seen)
 	return f.directs.planned(f.directory, ends, func(n plan.RemoteNode) (uint64, bool) {

@@ -85,23 +85,30 @@ type DirectPeer struct {
 // is not in the peer's own, or overlaps that of a node before it, is left out, and its pods are
 // reached through carriers.
 func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
-	var taken prefixSet
+	var aliases []netip.Prefix // of the peers before
 	room := maxDirectPrefixes
 	for _, q := range d.Peers[:min(len(d.Peers), MaxPeers)] {
+		if slices.ContainsFunc(q.Remote, func(m Mapping) bool { return slices.ContainsFunc(aliases, m.Alias.Overlaps) }) {
+			continue // the plan leaves it out, and says why
+		}
+		for _, m := range q.Remote {
+			aliases = append(aliases, m.Alias)
+		}
+		var taken prefixSet
 		var refused []error
 		for _, n := range announcedNodes(q) {
-			aliases, err := q.directAliases(n.Gateway, &taken)
+			var err error
+			n.Aliases, err = q.directAliases(n.Gateway, taken)
 			switch {
 			case err != nil:
 				refused = append(refused, fmt.Errorf("%s: %w", n.Node, err))
 				continue
-			case len(aliases) > room:
+			case len(n.Aliases) > room:
 				refused = append(refused, fmt.Errorf("%s: the limit of %d prefixes of all peers' nodes is reached (maxDirectPrefixes)", n.Node, maxDirectPrefixes))
 				continue
 			}
-			room -= len(aliases)
-			taken.add(aliases)
-			n.Aliases = aliases
+			room -= len(n.Aliases)
+			taken.add(n.Aliases)
 			nodes = append(nodes, n)
 		}
 		if len(refused) > 0 {
@@ -126,7 +133,7 @@ func announcedNodes(q Peer) []RemoteNode {
 }
 
 // directAliases are the aliases of a node's pods. An error says what is wrong with the node.
-func (q Peer) directAliases(n Gateway, taken *prefixSet) ([]netip.Prefix, error) {
+func (q Peer) directAliases(n Gateway, taken prefixSet) ([]netip.Prefix, error) {
 	if len(n.Pods) > MaxDirectPods {
 		return nil, fmt.Errorf("%d prefixes, the limit is %d (MaxDirectPods)", len(n.Pods), MaxDirectPods)
 	}

@@ -173,3 +173,25 @@ func TestPlanGivesAKeyToOneNode(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkRemoteNodes reads what 250 peers announce of 64 nodes each, which is done when something
+// of it changes.
+func BenchmarkRemoteNodes(b *testing.B) {
+	d := Desired{ClusterID: "home", Node: "gw"}
+	for i := range 250 {
+		alias := netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i), 0, 0}), 16)
+		q := Peer{ClusterID: fmt.Sprint("peer", i), Remote: []Mapping{{pfx("10.200.0.0/16"), alias}}}
+		for n := range maxRemoteNodes {
+			q.Nodes = append(q.Nodes, Gateway{
+				Node: fmt.Sprint("n", n), PublicKey: PublicKey{byte(i), byte(n), 1}, Endpoints: []string{"192.0.2.1:51820"},
+				Pods: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(n), 0}), 24)},
+			})
+		}
+		d.Peers = append(d.Peers, q)
+	}
+	for b.Loop() {
+		if nodes, problems := RemoteNodes(d); len(nodes) != 16000 || len(problems) > 0 {
+			b.Fatalf("%d nodes, %v", len(nodes), problems)
+		}
+	}
+}
