@@ -18,9 +18,6 @@ import (
 // tunnel at about the same time, and no word is needed. What a packet needs to pass is in
 // [plan.Direct].
 const (
-	// directMost is how many nodes of peers that are no gateways of these to a gateway here have
-	// tunnels at a time. One in use is probed five times a second.
-	directMost = 64
 	// directWorth is from how many bytes a second a tunnel is wanted.
 	directWorth = 10_000
 	// directTry is for how long one is tried, directGone for how long one that worked may not.

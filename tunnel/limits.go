@@ -2,7 +2,7 @@ package tunnel
 
 import "time"
 
-// Limits of the device and of the tunnel process.
+// Limits of the device, its peers and the tunnel process.
 const (
 	// maxMTU is the largest device MTU.
 	maxMTU = 65535 - wireGuardOverhead
@@ -12,6 +12,9 @@ const (
 	// maxPackets is the number of packets that are in the tunnel process at a time. Each
 	// has a buffer of 64 KiB.
 	maxPackets = 1024
+	// directMost is how many nodes of peers have tunnels at a time for the pods on them, those
+	// between two gateways apart. One in use is probed five times a second.
+	directMost = 64
 )
 
 // wireGuardOverhead is what the tunnel adds to a packet when the outer packet

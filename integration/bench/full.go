@@ -45,6 +45,7 @@ const (
 	limitBytes         = 128 << 20
 	limitOffers        = 32
 	limitGateways      = 64
+	limitNodes         = 64
 	limitSaid          = 256
 )
 
@@ -483,6 +484,17 @@ func (h *hostile) reach(ctx, living context.Context, lives *errgroup.Group, a *a
 			g.Name, g.PublicKey[0], g.PublicKey[1] = fmt.Sprint("gateway-", i), byte(i), 77
 			g.Overlay = g.Overlay.Next()
 			s.Network.Gateways = append(s.Network.Gateways, g)
+		}
+		pod, overlay := s.Network.Prefixes[0].Addr(), s.Network.Gateways[len(s.Network.Gateways)-1].Overlay
+		for i := len(s.Network.Nodes); i < limitNodes; i++ {
+			g := s.Network.Gateways[0]
+			g.Name, g.PublicKey[0], g.PublicKey[1] = fmt.Sprint("node-", i), byte(i), 78
+			overlay = overlay.Next()
+			g.Overlay, g.Pods = overlay, nil
+			for range peering.MaxNodePods {
+				g.Pods, pod = append(g.Pods, netip.PrefixFrom(pod, pod.BitLen())), pod.Next()
+			}
+			s.Network.Nodes = append(s.Network.Nodes, g)
 		}
 	})
 	lives.Go(func() error {
