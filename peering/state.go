@@ -60,6 +60,19 @@ type Network struct {
 	Aliases []Alias
 	// PresharedHalf is the sender's half of the preshared key; zero is unset.
 	PresharedHalf PresharedHalf
+	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
+	Rotation *KeyRotation
+}
+
+// KeyRotation is one side's word on the preshared keys of a tunnel, which are numbered.
+type KeyRotation struct {
+	// Number is that of the key in use, of which Network.PresharedHalf is a half.
+	Number uint64
+	// NextHalf is the sender's half of the key with the next number; zero offers none.
+	NextHalf PresharedHalf
+	// Held is the number of the newest key that all gateways of the sender have, and Used
+	// the least number of one that a gateway of the sender uses.
+	Held, Used uint64
 }
 
 // PresharedHalf is one side's half of a tunnel's preshared key. It does not show
@@ -84,6 +97,8 @@ type Gateway struct {
 	Name string
 	// PublicKey is its Curve25519 public key.
 	PublicKey [32]byte
+	// NextPublicKey is the key by which it is about to replace that one; zero if it is not.
+	NextPublicKey [32]byte
 	// Endpoints is where it listens, as host:port, best first.
 	Endpoints []string
 	// Overlay is its IPv6 address inside the tunnel.

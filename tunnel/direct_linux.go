@@ -83,7 +83,7 @@ func (f *Fabric) directBefore(p *pass) directs {
 	p.fail(err)
 	for r, n := range f.directory.nodes {
 		for _, h := range p.device.Peers {
-			if plan.PublicKey(h.PublicKey) == n.PublicKey && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
+			if key := plan.PublicKey(h.PublicKey); (key == n.PublicKey || key == n.NextKey) && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
 				out[r] = directState{since: p.now, busy: p.now, standing: open[n.Aliases[0].Addr()]}
 			}
 		}

@@ -55,7 +55,9 @@ type Fabric struct {
 	// handshakes are the first ones that wait for an answer, again the timer of the next
 	// check of them.
 	handshakes handshakes
-	proofs     keyProofs // of who has which key
+	proofs     keyProofs       // of who has which key
+	trials     presharedTrials // of preshared keys
+	rekey      rekeying        // of this node's own key and of those of others
 	again      *time.Timer
 	logged     map[plan.Problem]bool
 }
@@ -86,9 +88,9 @@ func New(cfg Config) (*Fabric, error) {
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control:  newControl(cfg.Device),
 		carriers: map[string]election{}, began: time.Now(), dialers: map[plan.PublicKey]*dialer{}, heard: map[plan.PublicKey]heard{}, logged: map[plan.Problem]bool{},
-		handshakes: handshakes{}, proofs: keyProofs{},
+		handshakes: handshakes{}, proofs: keyProofs{}, trials: presharedTrials{}, rekey: newRekeying(),
 	}
-	f.prober = probe.New(cfg.Device, cfg.ProbePort, f.poke, f.hurry)
+	f.prober = probe.New(cfg.Device, cfg.ProbePort, f.poke, f.hurry, f.followAt)
 	f.resolver = newResolver(f.poke)
 	return f, nil
 }
@@ -146,10 +148,15 @@ func (f *Fabric) Run(ctx context.Context) error {
 		resync := time.NewTicker(resyncEvery)
 		defer resync.Stop()
 		for {
+			f.follow(time.Now())
 			f.reconcile(ctx, time.Now())
+			f.replaceKey(ctx, time.Now())
 			select {
 			case <-ctx.Done():
 				return nil
+			case <-f.rekey.due:
+				f.follow(time.Now())
+				continue
 			case <-resync.C:
 				continue
 			case <-f.wake:
@@ -161,6 +168,8 @@ func (f *Fabric) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
+			case <-f.rekey.due:
+				f.follow(time.Now())
 			case <-time.After(settle):
 			}
 			select {
@@ -254,6 +263,10 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 	f.key = privateKey(dev.PrivateKey)
 	p.link, p.device = link.Attrs().Index, dev
 	p.status.PublicKey, p.status.ListenPort, p.status.Backend = plan.PublicKey(dev.PublicKey), dev.ListenPort, backend
+	p.status.KeyWaits = f.rekey.waits
+	if f.rekey.next != (privateKey{}) {
+		p.status.NextKey = plan.PublicKey(wgtypes.Key(f.rekey.next).PublicKey())
+	}
 }
 
 // endpoints are the addresses of all peers that may be dialled.
@@ -296,6 +309,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	layout, err := plan.Plan(d, plan.Observed{
 		Sources: sources, Routed: plan.Routed(f.routes), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
 		Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
+		InUse: f.rekey.inUse(p.now, d, heldKeys(p.device)),
 	})
 	if err != nil {
 		p.fail(err)
@@ -303,6 +317,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 	f.proofs.planned(p.now, layout.Peers)
 	p.layout, p.peers = layout, d.Peers
+	f.rekey.planned(layout.Peers)
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
@@ -319,7 +334,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	for _, w := range layout.Peers {
 		t := probe.Target{
 			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
-			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay],
+			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay], NextKey: f.rekey.follows(w),
 		}
 		if unfiltered == nil && p.accepts(w) {
 			t.Agreement = w.Agreement
@@ -453,12 +468,12 @@ func carriedBefore(device *wgtypes.Device, d plan.Desired, q plan.Peer) election
 			continue
 		}
 		for _, g := range q.Gateways {
-			if g.PublicKey == plan.PublicKey(h.PublicKey) {
+			if g.PublicKey == plan.PublicKey(h.PublicKey) || g.NextKey == plan.PublicKey(h.PublicKey) {
 				return election{home: d.Node, peer: g.Node, Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}}
 			}
 		}
 		for _, n := range d.Nodes {
-			if n.PublicKey == plan.PublicKey(h.PublicKey) {
+			if n.PublicKey == plan.PublicKey(h.PublicKey) || n.NextKey == plan.PublicKey(h.PublicKey) {
 				return election{home: n.Name}
 			}
 		}
@@ -489,6 +504,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	}
 	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
 
+	f.trials.choose(p.now, p.layout.Peers, heldKeys(p.device), f.leads)
 	dial := map[plan.PublicKey]netip.AddrPort{}
 	self := plan.PublicKey(p.device.PublicKey)
 	answered := map[plan.PublicKey]bool{}
@@ -543,4 +559,11 @@ func (f *Fabric) surroundings(l plan.Layout) []plan.Problem {
 		add("this node does not forward IPv6: set net.ipv6.conf.all.forwarding=1")
 	}
 	return out
+}
+
+// leads says whether the home cluster leads another, whose ID is higher.
+func (f *Fabric) leads(cluster string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.desired != nil && f.desired.ClusterID < cluster
 }

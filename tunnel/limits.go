@@ -44,6 +44,21 @@ const (
 	resyncEvery = 2 * time.Second
 	// settle is how long events are collected before the kernel is read.
 	settle = 50 * time.Millisecond
+	// rekeyCountdown is how long before others are told that this node replaces its key,
+	// rekeyEvery how often, and rekeyLast how long before it is seen who heard it.
+	rekeyCountdown = 300 * time.Millisecond
+	rekeyEvery     = 50 * time.Millisecond
+	rekeyLast      = 50 * time.Millisecond
+	// rekeyKnown is for how long it counts that another node said that it knows the next
+	// key, rekeyAgain how long it is waited before others are asked again.
+	rekeyKnown = 10 * time.Second
+	rekeyAgain = 2 * time.Second
+	// rekeyTrial is how long another node's next key may be in use without a handshake until its
+	// old one counts again, and rekeyRest for how long it is not followed after that.
+	rekeyTrial = 2 * time.Second
+	rekeyRest  = 10 * time.Minute
+	// rekeySoon is how long a pass waits for another node that replaces its key.
+	rekeySoon = 200 * time.Millisecond
 	// deviceTimeout bounds one exchange with the tunnel process.
 	deviceTimeout = 5 * time.Second
 )

@@ -64,6 +64,10 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		}
 		shrink = append(shrink, c)
 	}
+	for _, w := range want {
+		delete(present, w.NextKey)
+		delete(present, w.FormerKey)
+	}
 	for key := range present {
 		remove = append(remove, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, Remove: true})
 	}

@@ -40,7 +40,8 @@ func (k keyProofs) observe(now time.Time, held []heldKey, peers []plan.Peer) {
 			continue
 		}
 		for _, q := range peers {
-			if !h.psk.IsZero() && q.PresharedKey == h.psk && now.Sub(h.handshake) < sessionLife {
+			known := h.psk == q.PresharedKey || h.psk == q.Spare.Next || h.psk == q.Spare.Previous
+			if !h.psk.IsZero() && known && now.Sub(h.handshake) < sessionLife {
 				k[h.key] = keyProof{cluster: q.ClusterID, since: h.handshake, proven: true}
 			}
 		}

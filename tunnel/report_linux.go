@@ -63,6 +63,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
 			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
+			KeyNumber: w.Spare.Number, NextKey: !w.Spare.Next.IsZero(),
 			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
 		}
 		if p.device != nil {
@@ -146,11 +147,12 @@ func (f *Fabric) forget(p *pass) {
 
 // sameStatus compares all but counters, handshakes and similar round trips.
 func sameStatus(a, b Status) bool {
-	return a.PublicKey == b.PublicKey && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
+	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
-				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU && probe.Similar(x.RTT, y.RTT)
+				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&
+				x.KeyNumber == y.KeyNumber && x.NextKey == y.NextKey && probe.Similar(x.RTT, y.RTT)
 		})
 }
 

@@ -21,6 +21,10 @@ const (
 type Status struct {
 	// PublicKey of this node's device. Zero until there is a device.
 	PublicKey plan.PublicKey
+	// NextKey is what will take the place of PublicKey; zero while it is not replaced. KeyWaits is
+	// what that waits for.
+	NextKey  plan.PublicKey
+	KeyWaits string
 	// ListenPort is the UDP port of the device.
 	ListenPort int
 	// Backend is empty until there is a device.
@@ -59,6 +63,10 @@ type PeerStatus struct {
 	LargeLost bool
 	// Remote says that it is a node of another cluster.
 	Remote bool
+	// KeyNumber is the number of the preshared key that is used with it, and NextKey says
+	// that the one after it is known.
+	KeyNumber uint64
+	NextKey   bool
 	// Active says that traffic to aliases of peers goes this way: to the
 	// gateway of the peer that is in use, or to the home node that carries it.
 	Active bool

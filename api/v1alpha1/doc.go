@@ -64,6 +64,10 @@ const (
 	// AnnotationEndpoint says of a Node where other clusters can dial it as a gateway: HOST or
 	// HOST:PORT, several with commas between, best first. Nobody is told of others then.
 	AnnotationEndpoint = "entente.dev/endpoint"
+	// AnnotationRotateKey asks for another key, of the tunnel to a ForeignCluster or of the node
+	// of a FabricNode: a time in the form of RFC 3339. A key that is older is replaced, at
+	// that time or as soon as can be.
+	AnnotationRotateKey = "entente.dev/rotate-key"
 	// PrefixPeerLabel begins the labels that a virtual node has of its ForeignCluster,
 	// so that a selector of ForeignClusters can be one of nodes. Providers cannot set
 	// such labels.

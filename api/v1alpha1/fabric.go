@@ -5,10 +5,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
-// peer, named by its cluster ID. It is all of the agent's secrets that the
-// fabric can read.
-const FabricSecret = "entente-fabric"
+// FabricSecret is the Secret that holds the tunnels' preshared keys. It is all of the agent's
+// secrets that the fabric can read. The key in use is named by the peer's cluster ID; with
+// one of the suffixes it is its number in decimal, the next key and the one before.
+const (
+	FabricSecret      = "entente-fabric"
+	FabricKeyNumber   = ".number"
+	FabricKeyNext     = ".next"
+	FabricKeyPrevious = ".previous"
+)
 
 // FabricNode is a node of this cluster as the fabric on it sees it.
 //
@@ -20,6 +25,7 @@ const FabricSecret = "entente-fabric"
 // +kubebuilder:printcolumn:name="Endpoint",type=string,JSONPath=`.status.endpoints[0]`
 // +kubebuilder:printcolumn:name="Seen",type=date,JSONPath=`.status.observedAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Key-Age",type=date,JSONPath=`.status.publicKeySince`,priority=1
 // +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlay`,priority=1
 // +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.problems[0]`,priority=1
 // +kubebuilder:printcolumn:name="Finding",type=string,JSONPath=`.status.preflight.findings[0].reason`,priority=1
@@ -74,6 +80,18 @@ type FabricNodeStatus struct {
 	// publicKey is the node's Curve25519 public key, base64.
 	// +optional
 	PublicKey string `json:"publicKey,omitempty"`
+	// publicKeySince is when that key was first used.
+	// +optional
+	PublicKeySince *metav1.Time `json:"publicKeySince,omitempty"`
+	// nextPublicKey is the key that takes its place once all nodes that the node has tunnels
+	// with know it. It is set while the key is being replaced: because of its age, or because
+	// of the annotation entente.dev/rotate-key.
+	// +optional
+	NextPublicKey string `json:"nextPublicKey,omitempty"`
+	// nextKeyWaits is what that waits for.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	NextKeyWaits string `json:"nextKeyWaits,omitempty"`
 	// endpoints is where the other nodes of this cluster dial the node's WireGuard, as
 	// host:port, best first: its own addresses, internal ones first.
 	// +optional
@@ -171,6 +189,12 @@ type FabricPath struct {
 	// mtu is the size in bytes of the packets that pass the tunnel there and back.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
+	// presharedKey is the number of the preshared key that the node uses for a peer.
+	// +optional
+	PresharedKey int64 `json:"presharedKey,omitempty"`
+	// nextPresharedKey says that the node has the next one as well.
+	// +optional
+	NextPresharedKey bool `json:"nextPresharedKey,omitempty"`
 	// largePacketsLost says that the tunnel is up and packets of 576 bytes do not pass it, or,
 	// to a cluster whose pods have IPv6, those of 1280 bytes, which IPv6 requires.
 	// +optional

@@ -176,6 +176,10 @@ type ForeignClusterStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Aliases []PrefixAlias `json:"aliases,omitempty"`
+	// presharedKey is which preshared key the tunnel to the peer has; absent while there
+	// is none.
+	// +optional
+	PresharedKey *PresharedKeyStatus `json:"presharedKey,omitempty"`
 	// contracts is what the peer last said of the contracts with it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -459,6 +463,10 @@ type Gateway struct {
 	// publicKey is its Curve25519 public key, base64.
 	// +kubebuilder:validation:MaxLength=44
 	PublicKey string `json:"publicKey"`
+	// nextPublicKey is the key by which it is about to replace that one, base64.
+	// +optional
+	// +kubebuilder:validation:MaxLength=44
+	NextPublicKey string `json:"nextPublicKey,omitempty"`
 	// endpoints is where it listens, as host:port, best first.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
@@ -469,6 +477,26 @@ type Gateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Pods []string `json:"pods,omitempty"`
+}
+
+// PresharedKeyStatus is which preshared key a tunnel has. The keys are in the Secret
+// "entente-fabric".
+type PresharedKeyStatus struct {
+	// number counts the keys that followed one another with the peer: 0 is the first.
+	Number int64 `json:"number"`
+	// since is when this one was first used.
+	Since metav1.Time `json:"since"`
+	// replacing is since when it is being replaced by the next one: because of its age,
+	// because of the annotation entente.dev/rotate-key, or because the peer wants it.
+	// +optional
+	Replacing *metav1.Time `json:"replacing,omitempty"`
+	// nextStored says that the next key is known, and stored for the gateways.
+	// +optional
+	NextStored bool `json:"nextStored,omitempty"`
+	// message is what the next key waits for.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // PrefixAlias is another name for a prefix, of the same length.

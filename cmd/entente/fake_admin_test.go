@@ -324,6 +324,9 @@ func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetwor
 			{Name: "gw1", Gateway: true, Backend: "kernel", Endpoints: []string{"10.0.0.1:51820"}, Announced: []string{"gw1.example.com:51820"}},
 		},
 	}
+	for _, n := range resp.GetNodes() {
+		c.w.rotatedNode(n)
+	}
 	if r.GetPeer() != "" {
 		resp.Paths = slices.DeleteFunc(resp.GetPaths(), func(p *ententev1.NetworkPath) bool { return p.GetPeer() != r.GetPeer() })
 		resp.Nodes = resp.GetNodes()[1:]
@@ -566,4 +569,45 @@ func (c *fakeCluster) brokenOff() error {
 		return failure(peering.ReasonStopping, "the agent is about to stop")
 	}
 	return failure(peering.ReasonInternal, "the agent has a fault")
+}
+
+func (c *fakeCluster) RotatePresharedKey(_ context.Context, r *ententev1.RotatePresharedKeyRequest) (*ententev1.RotatePresharedKeyResponse, error) {
+	leave, err := c.enter("RotatePresharedKey %s", r.GetName())
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	w := c.w
+	resp := &ententev1.RotatePresharedKeyResponse{AskTime: timestamppb.New(w.clock)}
+	if w.asked {
+		w.rotated = w.clock
+		resp.Peers = []string{"peers/provider"}
+	}
+	return resp, nil
+}
+
+func (c *fakeCluster) RotateNodeKeys(_ context.Context, r *ententev1.RotateNodeKeysRequest) (*ententev1.RotateNodeKeysResponse, error) {
+	leave, err := c.enter("RotateNodeKeys %s", strings.Join(r.GetNodes(), ","))
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	c.w.rotated = c.w.clock
+	nodes := r.GetNodes()
+	if len(nodes) == 0 {
+		nodes = []string{"gw1", "w1"}
+	}
+	return &ententev1.RotateNodeKeysResponse{Nodes: nodes, AskTime: timestamppb.New(c.w.clock)}, nil
+}
+
+// rotatedNode is a node whose key is replaced a few polls after that was asked for.
+func (w *world) rotatedNode(n *ententev1.NetworkNode) {
+	n.KeyUseTime = timestamppb.New(epoch.Add(-9 * 24 * time.Hour))
+	switch {
+	case w.rotated.IsZero():
+	case w.keyWaits == "" && w.clock.Sub(w.rotated) > 2*time.Second:
+		n.KeyUseTime = timestamppb.New(w.rotated)
+	default:
+		n.KeyReplaced, n.KeyWaits = true, w.keyWaits
+	}
 }

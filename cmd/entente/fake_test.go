@@ -59,6 +59,9 @@ type world struct {
 	pending, lent bool
 	// problems is what the agents say is wrong.
 	problems []string
+	// rotated is when another preshared key was asked for; keyWaits says what it waits for.
+	rotated  time.Time
+	keyWaits string
 	// terminal says that somebody sits in front of it.
 	terminal bool
 	// contracted says that there was a contract before all this.
@@ -308,6 +311,7 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 		p.Tunnel = &ententev1.Tunnel{
 			Up: true, Backend: "kernel", Endpoint: "192.0.2.9:51820", RoundTrip: durationpb.New(1234567 * time.Nanosecond),
 			RemotePrefixes: map[string]string{"10.200.0.0/16": "10.241.0.0/16"}, LocalPrefixes: map[string]string{"10.200.0.0/16": "10.242.0.0/16"},
+			PresharedKey: w.presharedKey(),
 		}
 	}
 	return p
@@ -447,4 +451,17 @@ func (w *world) count(call string) int {
 		}
 	}
 	return n
+}
+
+// presharedKey is the key of the tunnel: replaced a few polls after that was asked for.
+func (w *world) presharedKey() *ententev1.PresharedKey {
+	k := &ententev1.PresharedKey{Number: 2, UseTime: timestamppb.New(epoch.Add(-72 * time.Hour))}
+	switch {
+	case w.rotated.IsZero():
+	case w.keyWaits == "" && w.clock.Sub(w.rotated) > 2*time.Second:
+		k.Number, k.UseTime = 3, timestamppb.New(w.rotated)
+	default:
+		k.ReplaceTime, k.Message = timestamppb.New(w.rotated), "the next key waits for "+w.keyWaits
+	}
+	return k
 }

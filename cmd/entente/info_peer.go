@@ -93,7 +93,7 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	}{
 		{"Conditions", printConditions},
 		{"Session", a.printSession},
-		{"Tunnel", printTunnel},
+		{"Tunnel", a.printTunnel},
 		{"Contracts", printContracts},
 		{"Offer", printOffer},
 		{"Services for import", printServices},
@@ -131,7 +131,7 @@ func (a *app) printSession(t *printer.Table, p *ententev1.Peer) {
 	}
 }
 
-func printTunnel(t *printer.Table, p *ententev1.Peer) {
+func (a *app) printTunnel(t *printer.Table, p *ententev1.Peer) {
 	tunnel := p.GetTunnel()
 	if tunnel == nil {
 		return
@@ -141,6 +141,10 @@ func printTunnel(t *printer.Table, p *ententev1.Peer) {
 	t.Row("  Endpoint", cmp.Or(tunnel.GetEndpoint(), "-"))
 	if tunnel.GetRoundTrip() != nil {
 		t.Row("  Round trip", tunnel.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+	}
+	if k := tunnel.GetPresharedKey(); k != nil {
+		t.Row("  Preshared key", fmt.Sprintf("no. %d, for %s", k.GetNumber()+1, a.since(k.GetUseTime())))
+		t.Fact("  ", k.GetMessage())
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(tunnel.GetRemotePrefixes())) {
 		t.Row("  Its "+prefix, "is "+tunnel.GetRemotePrefixes()[prefix]+" here")

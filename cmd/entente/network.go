@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) networkCommand() *cobra.Command {
-	return a.group(&cobra.Command{Use: "network", Short: "Connect to peers, show the network with them, and what it would be"}, a.networkConnectCommand(), a.networkDisconnectCommand(), a.networkPlanCommand(), a.networkStatusCommand())
+	return a.group(&cobra.Command{Use: "network", Short: "Connect to peers, show the network with them, and what it would be"}, a.networkConnectCommand(), a.networkDisconnectCommand(), a.networkPlanCommand(), a.networkStatusCommand(), a.networkRotateCommand())
 }
 
 func (a *app) networkStatusCommand() *cobra.Command {
@@ -28,7 +28,8 @@ func (a *app) networkStatusCommand() *cobra.Command {
 would, to which gateway there, at which endpoint, and from the other nodes to the
 gateways, which is the peer "-". Where there is traffic between the pods on two nodes
 that reach each other it goes past the gateways: the use is "direct". Then, what is wrong on the nodes: of their tunnels,
-and what ` + "`entente doctor network`" + ` finds. -o wide adds where the nodes can be dialled.
+and what ` + "`entente doctor network`" + ` finds. -o wide adds where the nodes can be dialled, and
+how old their keys are.
 
 States are by probes inside the tunnels: Up, Down, or Unknown where too few were
 sent, or the node was not heard of lately. The JSON output has paths and nodes.`,
@@ -79,9 +80,9 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	}
 	if r.output.Form == printer.FormWide && len(resp.GetNodes()) > 0 {
 		_, _ = fmt.Fprintln(r.out)
-		t := r.table("NODE", "GATEWAY", "BACKEND", "DIALLED HERE", "TOLD TO PEERS")
+		t := r.table("NODE", "GATEWAY", "BACKEND", "KEY", "DIALLED HERE", "TOLD TO PEERS")
 		for _, n := range resp.GetNodes() {
-			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
+			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), r.keyOf(n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
 		}
 		t.Flush()
 	}
@@ -91,9 +92,23 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	}
 }
 
+// keyOf is how old the key of a node is, and whether it is being replaced.
+func (r *run) keyOf(n *ententev1.NetworkNode) string {
+	if n.GetKeyUseTime() == nil {
+		return "-"
+	}
+	age := r.since(n.GetKeyUseTime())
+	if n.GetKeyReplaced() {
+		age += ", being replaced"
+	}
+	return age
+}
+
 // printNodeTroubles prints what is wrong on nodes.
 func (r *run) printNodeTroubles(nodes []*ententev1.NetworkNode) {
-	if !slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool { return len(n.GetProblems())+len(n.GetFindings()) > 0 }) {
+	if !slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool {
+		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyWaits() != ""
+	}) {
 		return
 	}
 	_, _ = fmt.Fprintln(r.out)
@@ -101,6 +116,9 @@ func (r *run) printNodeTroubles(nodes []*ententev1.NetworkNode) {
 	for _, n := range nodes {
 		for _, p := range n.GetProblems() {
 			t.Row("-", "Tunnel", n.GetName(), p)
+		}
+		if n.GetKeyWaits() != "" {
+			t.Row("-", "Key", n.GetName(), "its next WireGuard key waits: "+n.GetKeyWaits())
 		}
 		for _, f := range n.GetFindings() {
 			t.Row(f.GetSeverity(), f.GetReason(), n.GetName(), f.GetMessage()+". To do: "+f.GetRemedy())

@@ -38,3 +38,22 @@ func TestDisconnectLeavesWhatElseIsAgreed(t *testing.T) {
 	w.joined, w.stuck = true, "Network"
 	golden(t, "network-connect-stuck", w, []string{"network", "connect", "provider"})
 }
+
+// TestRotateWaitsForOtherKeys: and says what for, if that takes too long.
+func TestRotateWaitsForOtherKeys(t *testing.T) {
+	w := peered()
+	golden(t, "network-rotate", w,
+		[]string{"network", "rotate", "provider", "--no-wait"}, []string{"network", "rotate", "provider"}, []string{"network", "rotate"}, []string{"info", "peer", "provider", "--get", "tunnel.presharedKey", "-o", "yaml"})
+	sent(t, w.consumer, "RotatePresharedKey peers/provider", "RotatePresharedKey peers/provider", "RotatePresharedKey peers/-")
+	w = peered()
+	w.keyWaits = "all gateways of the peer to have the next key"
+	golden(t, "network-rotate-stuck", w, []string{"network", "rotate", "provider", "--timeout", "10s"}, []string{"info", "peer", "provider"})
+	w = peered()
+	golden(t, "network-rotate-nodes", w,
+		[]string{"network", "rotate", "--nodes"}, []string{"network", "rotate", "--node", "w1"}, []string{"network", "rotate", "provider", "--nodes"})
+	sent(t, w.consumer, "RotateNodeKeys", "RotateNodeKeys w1")
+	w = peered()
+	w.keyWaits = "node p1 of cluster ppp does not know the next key yet"
+	golden(t, "network-rotate-nodes-stuck", w, []string{"network", "rotate", "--nodes", "--timeout", "10s"}, []string{"network", "status", "-o", "wide"})
+	golden(t, "network-rotate-none", newWorld(), []string{"network", "rotate"})
+}

@@ -138,6 +138,17 @@ type agentOptions struct {
 	profiles    string
 }
 
+// leastKeyEvery is how long keys are used at least: to replace one takes some seconds, and as
+// many writes.
+const leastKeyEvery = time.Hour
+
+func checkKeyEvery(flag string, d time.Duration) error {
+	if d != 0 && d < leastKeyEvery {
+		return fmt.Errorf("--%s %s must be 0 or at least %s", flag, d, leastKeyEvery)
+	}
+	return nil
+}
+
 // prefixOptions is the flags that name this cluster's prefixes.
 type prefixOptions struct{ pods, services, pool []string }
 
@@ -165,6 +176,9 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	}
 	if !cfg.Direct.Valid() {
 		return cfg, fmt.Errorf("--direct %q must be All, Gateways or None", cfg.Direct)
+	}
+	if err := checkKeyEvery("preshared-key-every", cfg.PresharedKeyEvery); err != nil {
+		return cfg, err
 	}
 	if cfg.FabricService != "" && cfg.FabricService != corev1.ServiceTypeLoadBalancer && cfg.FabricService != corev1.ServiceTypeNodePort {
 		return cfg, fmt.Errorf("--fabric-service %q must be LoadBalancer or NodePort", cfg.FabricService)
@@ -237,6 +251,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
 	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
 	flags.StringVar((*string)(&cfg.Direct), "direct", "All", "which nodes peers are told of, so that pods reach each other from node to node where these do: All, Gateways or None")
+	flags.DurationVar(&cfg.PresharedKeyEvery, "preshared-key-every", 7*24*time.Hour, "how long the preshared key of a tunnel is used before the agents of both sides replace it, without loss (0: for ever)")
 	flags.StringArrayVar(&cfg.FabricEndpoints, "fabric-endpoint", nil, "where other clusters can dial the gateways, over UDP, as HOST or HOST:PORT with {node} for a gateway's name; repeat for several, best first (default: the addresses of their Nodes; a Node's annotation entente.dev/endpoint comes before both)")
 	flags.StringVar((*string)(&cfg.FabricService), "fabric-service", "", "LoadBalancer or NodePort: make each gateway a Service, over which other clusters can dial it (default: none)")
 	flags.StringVar(&cfg.FabricServiceClass, "fabric-service-class", "", "the loadBalancerClass of these Services (default: the cluster's)")
@@ -288,6 +303,9 @@ func (o *nodeOptions) config(getenv func(string) string) (fabric.Config, error) 
 	if err != nil {
 		return cfg, err
 	}
+	if err := checkKeyEvery("key-every", cfg.KeyEvery); err != nil {
+		return cfg, err
+	}
 	// The kubelet tells each pod the address of one Service at least.
 	if addr, err := netip.ParseAddr(getenv("KUBERNETES_SERVICE_HOST")); err == nil {
 		cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.PrefixFrom(addr, addr.BitLen()))
@@ -306,6 +324,7 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "a prefix of this cluster's pods beside those of the nodes, by which the node checks itself; repeat for several")
 	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "the same of Services")
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", nil, "the same of the prefixes from which the agent takes aliases")
+	flags.DurationVar(&o.cfg.KeyEvery, "key-every", 30*24*time.Hour, "how long the node's WireGuard key is used before it is replaced, without loss (0: for ever)")
 	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
 }
 

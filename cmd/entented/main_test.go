@@ -27,8 +27,8 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 	env := map[string]string{"POD_NAMESPACE": "entente-system", "POD_NAME": "agent-1", "POD_UID": "u1", "POD_IP": "10.1.2.3"}
 	defaults := agent.Config{
 		Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
-		AliasPool:   prefixes("198.18.0.0/15", "fdd7:585b:e300::/40"),
-		Gateways:    3,
+		AliasPool: prefixes("198.18.0.0/15", "fdd7:585b:e300::/40"),
+		Gateways:  3, PresharedKeyEvery: 168 * time.Hour,
 		Direct:      "All",
 		Update:      dnsupdate.Config{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
 		PeerAddress: ":7443", AdminAddress: ":7444", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
@@ -40,10 +40,12 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		change func(*agent.Config)
 		err    string
 	}{
-		"without flags":   {change: func(*agent.Config) {}},
-		"in no pod":       {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
-		"no gateways":     {args: []string{"--gateways=0"}, err: "--gateways 0 must be from 1 to 16"},
-		"malformed lists": {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
+		"without flags":           {change: func(*agent.Config) {}},
+		"in no pod":               {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
+		"no gateways":             {args: []string{"--gateways=0"}, err: "--gateways 0 must be from 1 to 16"},
+		"keys that last for ever": {args: []string{"--preshared-key-every=0s"}, change: func(c *agent.Config) { c.PresharedKeyEvery = 0 }},
+		"keys that do not last":   {args: []string{"--preshared-key-every=59m"}, err: "--preshared-key-every 59m0s must be 0 or at least 1h"},
+		"malformed lists":         {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
 		"with prefixes": {
 			args: []string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.2.0.0/16", "--service-cidr=fd00::/108", "--alias-pool=100.64.0.0/10"},
 			change: func(c *agent.Config) {
@@ -122,7 +124,7 @@ func TestNodeFlagsMakeItsConfiguration(t *testing.T) {
 	env := map[string]string{"NODE_NAME": "a", "POD_NAMESPACE": "entente-system", "KUBERNETES_SERVICE_HOST": "10.97.0.1"}
 	got, err := o.config(func(name string) string { return env[name] })
 	want := fabric.Config{
-		Node: "a", Namespace: "entente-system", Interface: "entente0", Port: 51820, HealthAddress: "127.0.0.1:7446",
+		Node: "a", Namespace: "entente-system", Interface: "entente0", Port: 51820, HealthAddress: "127.0.0.1:7446", KeyEvery: 720 * time.Hour,
 		PodCIDRs: prefixes("10.1.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12", "10.97.0.1/32"), AliasPool: prefixes("100.64.0.0/10", "fd00::/40"),
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); err != nil || diff != "" {

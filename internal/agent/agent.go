@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -137,10 +138,10 @@ func (a *agent) endpoints() []string {
 }
 
 // buildStates builds what this cluster says to its peers, and what it may tell and lend.
-func (a *agent) buildStates(_ context.Context, own prefixConfig) error {
+func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
+		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
 		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
@@ -156,10 +157,14 @@ func (a *agent) buildStates(_ context.Context, own prefixConfig) error {
 	return nil
 }
 
-// half returns this cluster's half of the preshared key with a peer, derived
+// half returns this cluster's half of the preshared key with a number and a peer, derived
 // (RFC 5869) so that it is the same after a restart.
-func (a *agent) half(peer peering.ClusterID) peering.PresharedHalf {
-	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, "entente tunnel preshared half "+string(peer), len(peering.PresharedHalf{}))
+func (a *agent) half(peer peering.ClusterID, number uint64) peering.PresharedHalf {
+	info := "entente tunnel preshared half " + string(peer)
+	if number > 0 {
+		info += " " + strconv.FormatUint(number, 10)
+	}
+	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, info, len(peering.PresharedHalf{}))
 	if err != nil {
 		panic(err) // 32 bytes are never too many
 	}

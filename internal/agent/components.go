@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 )
 
 // component is a part of the agent, as its configuration decides it.
@@ -17,9 +18,12 @@ type component struct {
 
 // What the configuration says of parts, where that is more than one value.
 type (
-	prefixConfig struct{ PodCIDRs, ServiceCIDRs []netip.Prefix }
-	serveConfig  struct{ Health, Metrics string }
-	nodesConfig  struct {
+	statesConfig struct {
+		PodCIDRs, ServiceCIDRs []netip.Prefix
+		KeyEvery               time.Duration
+	}
+	serveConfig struct{ Health, Metrics string }
+	nodesConfig struct {
 		Address     string
 		Certificate KubeletCertificate
 	}
@@ -35,7 +39,7 @@ func components(cfg *Config) []component {
 		configured("identity", cfg.LeafLife, (*agent).identify),
 		configured("manager", serveConfig{cfg.HealthAddress, cfg.MetricsAddress}, (*agent).manager),
 		part("certificates", (*agent).certificates),
-		configured("states", prefixConfig{cfg.PodCIDRs, cfg.ServiceCIDRs}, (*agent).buildStates),
+		configured("states", statesConfig{cfg.PodCIDRs, cfg.ServiceCIDRs, cfg.PresharedKeyEvery}, (*agent).buildStates),
 		configured("provider", cfg.DNSService, (*agent).provider),
 		part("discovery", (*agent).discovery),
 		configured("peer API", cfg.PeerAddress, (*agent).peerAPI),

@@ -31,7 +31,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "identity", Config: 24 * time.Hour},
 		{Name: "manager", Config: serveConfig{Health: ":7446", Metrics: ":7447"}},
 		{Name: "certificates"},
-		{Name: "states", Config: prefixConfig{}},
+		{Name: "states", Config: statesConfig{}},
 		{Name: "provider", Config: ""},
 		{Name: "discovery"},
 		{Name: "peer API", Config: ":7443"},
@@ -86,7 +86,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 				c.PodCIDRs, c.ServiceCIDRs, c.AliasPool = prefixes("10.1.0.0/16"), prefixes("10.2.0.0/16"), prefixes("198.18.0.0/15")
 				c.ClusterDomain, c.DNSService = "home.test", "entente-dns"
 			},
-			want: with("", component{Name: "states", Config: prefixConfig{prefixes("10.1.0.0/16"), prefixes("10.2.0.0/16")}},
+			want: with("", component{Name: "states", Config: statesConfig{PodCIDRs: prefixes("10.1.0.0/16"), ServiceCIDRs: prefixes("10.2.0.0/16")}},
 				component{Name: "ForeignClusters", Config: prefixes("198.18.0.0/15")},
 				component{Name: "cluster domain", Config: "home.test"}, component{Name: "provider", Config: "entente-dns"}),
 		},

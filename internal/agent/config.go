@@ -42,6 +42,9 @@ type Config struct {
 	Gateways int
 	// Direct is which nodes peers are told of, so that pods reach each other from node to node.
 	Direct gateways.Direct
+	// PresharedKeyEvery is how long the preshared key of a tunnel is used before it is
+	// replaced; 0 is for ever.
+	PresharedKeyEvery time.Duration
 	// FabricEndpoints is where other clusters can dial the gateways, as HOST or HOST:PORT
 	// with {node} for a gateway's name. Default: the addresses of their Nodes.
 	FabricEndpoints []string

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -173,7 +174,7 @@ func TestStateHoldsThePrefixesOfManyNodes(t *testing.T) {
 	c := peertest.Client(t, objects...)
 	states := &States{
 		Client: c, Self: peertest.OwnID, Aggregate: plan.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
-		Half: func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} },
+		Half: func(peering.ClusterID, uint64) peering.PresharedHalf { return peering.PresharedHalf{1} }, Now: time.Now,
 	}
 	state, err := states.State(t.Context(), milan.ID)
 	if err != nil {

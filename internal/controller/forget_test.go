@@ -353,7 +353,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	contract.Finalizers = []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), contract)
 	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, plan.Allocate
-	pt.States.Half = func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} }
+	pt.States.Half = func(peering.ClusterID, uint64) peering.PresharedHalf { return peering.PresharedHalf{1} }
 	keys := func() int {
 		var s corev1.Secret
 		if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &s); err != nil {
@@ -371,7 +371,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	pt.look(t, "milan")
 	says(network)
 	pt.look(t, "milan")
-	if keys() != 1 {
+	if keys() != 2 { // and its number
 		t.Fatalf("there are %d keys while the contract is in force", keys())
 	}
 	var c v1alpha1.Contract

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -34,16 +33,16 @@ type fabricKeys struct {
 
 // keyBatch is keys that are written together.
 type keyBatch struct {
-	keys map[string][]byte
+	keys map[peering.ClusterID]keyRing
 	done chan struct{}
 	err  error // once done is closed
 }
 
-// storeKey puts the key of the tunnel to a peer into the fabric's Secret. Peers that
-// come at the same time wait for one write that is for all of them. A key that is
-// there already costs nothing.
-func (s *States) storeKey(ctx context.Context, peer peering.ClusterID, key []byte) error {
-	if s.hasKey(ctx, peer, key) {
+// storeKeys puts the keys of the tunnel to a peer into the fabric's Secret. Peers that
+// come at the same time wait for one write that is for all of them. Keys that are
+// there already cost nothing.
+func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, keys keyRing) error {
+	if s.hasKeys(ctx, peer, keys) {
 		return nil
 	}
 	if err := s.Budget.TakeBytes(peer, keyCost); err != nil {
@@ -53,10 +52,10 @@ func (s *States) storeKey(ctx context.Context, peer peering.ClusterID, key []byt
 	k.mu.Lock()
 	batch, first := k.next, k.next == nil
 	if first {
-		batch = &keyBatch{keys: map[string][]byte{}, done: make(chan struct{})}
+		batch = &keyBatch{keys: map[peering.ClusterID]keyRing{}, done: make(chan struct{})}
 		k.next = batch
 	}
-	batch.keys[string(peer)] = key
+	batch.keys[peer] = keys
 	k.mu.Unlock()
 	if first {
 		s.writeKeys(ctx, batch)
@@ -69,8 +68,8 @@ func (s *States) storeKey(ctx context.Context, peer peering.ClusterID, key []byt
 	}
 }
 
-// hasKey says whether the Secret is known to have a key.
-func (s *States) hasKey(ctx context.Context, peer peering.ClusterID, key []byte) bool {
+// hasKeys says whether the Secret is known to have a peer's keys.
+func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, keys keyRing) bool {
 	if s.Versions == nil {
 		return false
 	}
@@ -81,7 +80,7 @@ func (s *States) hasKey(ctx context.Context, peer peering.ClusterID, key []byte)
 	}
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	return now.ResourceVersion == s.keys.version && bytes.Equal(s.keys.stored[string(peer)], key)
+	return now.ResourceVersion == s.keys.version && keys.stands(s.keys.stored, peer)
 }
 
 // writeKeys writes a batch, which nobody can join from then on, when its turn has
@@ -99,9 +98,8 @@ func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
 	defer close(batch.done)
 	secret, err := store.EditSecret(ctx, s.Client, s.secretKey(), func(data map[string][]byte) bool {
 		changed := false
-		for peer, key := range batch.keys {
-			changed = changed || !bytes.Equal(data[peer], key)
-			data[peer] = key
+		for peer, keys := range batch.keys {
+			changed = keys.apply(data, peer) || changed
 		}
 		return changed
 	})

@@ -52,6 +52,16 @@ const (
 	maxPeerMessage = 256
 )
 
+// Limits of preshared keys.
+const (
+	// keyLeast is how old a key has to be before it is replaced because the peer wants that.
+	keyLeast = time.Minute
+	// keyPatience is how long gateways whose fabrics are silent are waited for before a
+	// key is replaced, or the one before is forgotten. If one of them carries traffic it has
+	// no tunnel from then on.
+	keyPatience = 24 * time.Hour
+)
+
 // Limits of contracts.
 const (
 	// maxPreviews is how many providers are asked for previews concurrently.

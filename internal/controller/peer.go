@@ -186,10 +186,15 @@ func (r *Peers) affected() handler.EventHandler {
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
 	a.Paths, b.Paths, a.Direct, b.Direct, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
+	a.NextKeyWaits, b.NextKeyWaits = "", ""
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
-	type path struct{ peer, node, state, message string }
+	type path struct {
+		peer, node, state, message string
+		key                        int64
+		next                       bool
+	}
 	paths := func(n *v1alpha1.FabricNode) map[path]bool {
 		out := make(map[path]bool, len(n.Status.Paths))
 		for _, p := range n.Status.Paths {
@@ -200,7 +205,7 @@ func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, e
 			if p.LargePacketsLost {
 				state += " for small packets"
 			}
-			out[path{p.PeerID, p.Node, state, p.Message}] = true
+			out[path{p.PeerID, p.Node, state, p.Message, p.PresharedKey, p.NextPresharedKey}] = true
 		}
 		return out
 	}
@@ -252,7 +257,11 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, err
 	}
 	fc.Status = peerStatus(before, s, tunnel)
-	return r.writeStatus(ctx, before, &fc, min(plan.after, tunnel.again()))
+	after := min(plan.after, tunnel.again())
+	if left := rotationDue(&fc, r.States.KeyEvery).Sub(s.Now); left > 0 {
+		after = min(after, left)
+	}
+	return r.writeStatus(ctx, before, &fc, after)
 }
 
 // load reads what decides about a peer. primary is the object that represents the cluster:

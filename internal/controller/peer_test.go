@@ -106,7 +106,7 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 	}
 	pt.Peers = &Peers{
 		Client: c, Trust: pt.trust, Events: pt.events, Now: pt.clock.Now,
-		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: peertest.OwnID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: plan.Aggregate},
+		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: peertest.OwnID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: plan.Aggregate, Now: pt.clock.Now},
 		Attempt: func(*v1alpha1.ForeignCluster) trust.Attempt { return pt.attempt },
 		Forget: func(_ context.Context, id peering.ClusterID) error {
 			pt.forgot = append(pt.forgot, id)

@@ -228,9 +228,7 @@ func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 		return fmt.Errorf("drop the tunnel to %s: %w", fc.Name, err)
 	}
 	_, err := store.EditSecret(ctx, r.Client, r.States.secretKey(), func(data map[string][]byte) bool {
-		_, had := data[fc.Spec.ClusterID]
-		delete(data, fc.Spec.ClusterID)
-		return had
+		return dropKeys(data, fc.Spec.ClusterID)
 	})
 	if err == nil {
 		r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = true })

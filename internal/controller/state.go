@@ -37,9 +37,12 @@ type States struct {
 	// Aggregate returns at most so many prefixes that hold all of some and none of what
 	// is to be avoided, and how many they do not hold.
 	Aggregate func(prefixes []netip.Prefix, most int, avoid []netip.Prefix) ([]netip.Prefix, int)
-	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
-	// at each call.
-	Half func(peer peering.ClusterID) peering.PresharedHalf
+	// Half is this cluster's half of the preshared key with a number of the tunnel to a
+	// peer, the same at each call.
+	Half func(peer peering.ClusterID, number uint64) peering.PresharedHalf
+	// KeyEvery is how long a preshared key is used before it is replaced; 0 is for ever.
+	KeyEvery time.Duration
+	Now      func() time.Time
 	// Lends says whether this cluster would lend a peer anything now; nil does not say.
 	Lends func(peer peering.ClusterID) peering.Lending
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
@@ -75,8 +78,24 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if state.Network, err = s.network(ctx, fc); err != nil {
 		return state, err
 	}
-	state.Network.PresharedHalf = s.Half(peer)
+	held, err := s.heldKeys(ctx, peer, fc.Status.PresharedKey)
+	if err != nil {
+		return state, err
+	}
+	state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, held, s.halves(peer))
 	return state, nil
+}
+
+func (s *States) halves(peer peering.ClusterID) func(number uint64) peering.PresharedHalf {
+	return func(number uint64) peering.PresharedHalf { return s.Half(peer, number) }
+}
+
+func (s *States) heldKeys(ctx context.Context, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus) (heldKeys, error) {
+	var nodes v1alpha1.FabricNodeList
+	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return heldKeys{}, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	return heldBy(nodes.Items, peer, status, s.Now()), nil
 }
 
 // contractStates returns what to say of contracts: of as many as a peer listens
@@ -120,6 +139,9 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 			continue
 		}
 		g := peering.Gateway{Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Spec.Endpoints, Overlay: overlay}
+		if next, err := base64.StdEncoding.DecodeString(n.Status.NextPublicKey); err == nil && len(next) == len(key) {
+			g.NextPublicKey = [32]byte(next)
+		}
 		for _, text := range n.Spec.Pods {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				g.Pods = append(g.Pods, p)
@@ -244,7 +266,33 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
 		return nil
 	}
-	return s.storeKey(ctx, peer, PresharedKey(s.Self, s.Half(peer), peer, state.Network.PresharedHalf))
+	return s.observeKey(ctx, peer, fc, state.Network)
+}
+
+// observeKey keeps the preshared key of the tunnel to a peer as both sides' words have it.
+func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1alpha1.ForeignCluster, said *peering.Network) error {
+	gateways, err := s.heldKeys(ctx, peer, fc.Status.PresharedKey)
+	if err != nil {
+		return err
+	}
+	now := s.Now()
+	due := rotationDue(fc, s.KeyEvery)
+	status, ring := keySituation{
+		self: s.Self, peer: peer, standing: fc.Status.PresharedKey, said: said, wanted: !due.IsZero() && !now.Before(due),
+		gateways: gateways, half: s.halves(peer), now: now,
+	}.decide()
+	if err := s.storeKeys(ctx, peer, ring); err != nil {
+		return err
+	}
+	if equality.Semantic.DeepEqual(fc.Status.PresharedKey, &status) {
+		return nil
+	}
+	before := fc.DeepCopy()
+	fc.Status.PresharedKey = &status
+	if err := s.Budget.Take(peer, fc); err != nil {
+		return err
+	}
+	return store.PatchStatus(ctx, s.Client, before, fc)
 }
 
 // PresharedKey returns a tunnel's preshared key from both sides' halves: their
@@ -284,6 +332,9 @@ func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
 	for _, g := range nodes {
 		node := v1alpha1.Gateway{
 			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
+		}
+		if g.NextPublicKey != [32]byte{} {
+			node.NextPublicKey = base64.StdEncoding.EncodeToString(g.NextPublicKey[:])
 		}
 		for _, p := range g.Pods {
 			node.Pods = append(node.Pods, p.String())

@@ -13,6 +13,10 @@ const (
 	conflictEnds  = 5 * time.Minute
 	// preflightEvery is how often a node checks itself, and at once if its device changed.
 	preflightEvery = 5 * time.Second
+	// keyPatience is how long nodes that do not know this node's next key are waited for before
+	// it is used all the same. Between this node and them packets are lost then, until they hear
+	// of it. A peer that says nothing must not keep a key as it is.
+	keyPatience = 24 * time.Hour
 	// maxLANConflicts is how many such are told.
 	maxLANConflicts = 8
 	// maxDirect is how many tunnels to nodes of peers are told, as in the custom resource.

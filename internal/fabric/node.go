@@ -48,6 +48,8 @@ type Config struct {
 	// this node counts if it is in them. ServiceCIDRs is what is known of those of Services,
 	// and AliasPool where aliases come from. The node checks itself by them.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// KeyEvery is how long the node's WireGuard key is used before it is replaced; 0 is for ever.
+	KeyEvery time.Duration
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
 	Log           *slog.Logger
@@ -193,7 +195,9 @@ func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *v1alpha1.FabricNode:
 		was, is := before.(*v1alpha1.FabricNode), after
-		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || !slices.Equal(was.Spec.Pods, is.Spec.Pods) || was.Status.PublicKey != is.Status.PublicKey ||
+		return was.Spec.ClusterID != is.Spec.ClusterID || was.Spec.Gateway != is.Spec.Gateway || !slices.Equal(was.Spec.Pods, is.Spec.Pods) ||
+			was.Status.PublicKey != is.Status.PublicKey || was.Status.NextPublicKey != is.Status.NextPublicKey ||
+			was.Annotations[v1alpha1.AnnotationRotateKey] != is.Annotations[v1alpha1.AnnotationRotateKey] ||
 			!slices.Equal(was.Status.Endpoints, is.Status.Endpoints) || !slices.Equal(was.Status.PodCIDRs, is.Status.PodCIDRs)
 	case *corev1.Node:
 		return !slices.Equal(before.(*corev1.Node).Spec.PodCIDRs, after.Spec.PodCIDRs)
@@ -224,7 +228,7 @@ func (n *node) desired(ctx context.Context) (*plan.Desired, error) {
 	}
 	n.wanted.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
-	return Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known), nil
+	return Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known, time.Now()), nil
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {
@@ -299,8 +303,12 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 			status.PodCIDRs = own.Spec.PodCIDRs
 		}
 	}
+	since := fn.Status.PublicKeySince
+	if now := metav1.Now(); status.PublicKey != "" && (since == nil || fn.Status.PublicKey != status.PublicKey) {
+		since = &now
+	}
 	fn.Status = status
-	fn.Status.ObservedAt = metav1.Now()
+	fn.Status.PublicKeySince, fn.Status.ObservedAt = since, metav1.Now()
 	if err := n.client.Status().Patch(ctx, fn, patch, client.FieldOwner(fabricManager)); err != nil {
 		return fmt.Errorf("status of fabric node %s: %w", n.cfg.Node, err)
 	}

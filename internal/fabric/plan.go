@@ -2,6 +2,8 @@ package fabric
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -25,22 +28,40 @@ import (
 // read any more. Only the deletion of a Tunnel ends that tunnel: a Secret that was
 // deleted, or has lost a key, ends none. The zero value knows nothing.
 type Known struct {
-	// Keys is the preshared key of each Tunnel.
-	Keys map[types.UID]plan.PresharedKey
+	// Keys is the preshared keys of each Tunnel.
+	Keys map[types.UID]TunnelKeys
 	// Gateways are the nodes that were gateways when there last were any.
 	Gateways []string
 }
 
-// Update returns what is known after another look. secret is the data of the fabric's
-// Secret: a preshared key for each cluster ID.
+// TunnelKeys is the preshared key of a Tunnel, and those before and after it.
+type TunnelKeys struct {
+	plan.PresharedKey
+	plan.SpareKeys
+}
+
+// tunnelKeys reads the keys of the tunnel to a peer from the fabric's Secret.
+func tunnelKeys(secret map[string][]byte, peer string) (TunnelKeys, bool) {
+	read := func(suffix string) plan.PresharedKey {
+		if psk := secret[peer+suffix]; len(psk) == len(plan.PresharedKey{}) {
+			return plan.PresharedKey(psk)
+		}
+		return plan.PresharedKey{}
+	}
+	number, _ := strconv.ParseUint(string(secret[peer+v1alpha1.FabricKeyNumber]), 10, 63)
+	out := TunnelKeys{read(""), plan.SpareKeys{Number: number, Next: read(v1alpha1.FabricKeyNext), Previous: read(v1alpha1.FabricKeyPrevious)}}
+	return out, !out.IsZero()
+}
+
+// Update returns what is known after another look. secret is the data of the fabric's Secret.
 func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, secret map[string][]byte) Known {
-	out := Known{Keys: map[types.UID]plan.PresharedKey{}}
+	out := Known{Keys: map[types.UID]TunnelKeys{}}
 	for i := range tunnels {
 		uid := tunnels[i].UID
-		if psk := secret[tunnels[i].Spec.PeerID]; len(psk) == len(plan.PresharedKey{}) {
-			out.Keys[uid] = plan.PresharedKey(psk)
-		} else if key, ok := k.Keys[uid]; ok {
-			out.Keys[uid] = key
+		if keys, ok := tunnelKeys(secret, tunnels[i].Spec.PeerID); ok {
+			out.Keys[uid] = keys
+		} else if keys, ok := k.Keys[uid]; ok {
+			out.Keys[uid] = keys
 		}
 	}
 	for i := range nodes {
@@ -58,7 +79,7 @@ func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, se
 // as it is, as long as the agent has not written to the FabricNodes which cluster this
 // is and which nodes are gateways. own is the node's spec.podCIDRs, cfg says what else is
 // known of where this cluster's pods are, and what aliases come from.
-func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *plan.Desired {
+func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known, now time.Time) *plan.Desired {
 	desired := &plan.Desired{Node: cfg.Node, Pods: slices.Clone(cfg.PodCIDRs), Pool: cfg.AliasPool}
 	for i := range nodes {
 		if nodes[i].Name == cfg.Node {
@@ -74,9 +95,15 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 		if key, err := plan.ParsePublicKey(n.Status.PublicKey); err == nil {
 			node.PublicKey = key
 		}
+		if next, err := plan.ParsePublicKey(n.Status.NextPublicKey); err == nil {
+			node.NextKey = next
+		}
 		node.PodCIDRs = kube.Prefixes(n.Status.PodCIDRs)
 		if n.Name == cfg.Node {
 			node.PodCIDRs = own
+			if due := keyDue(n, cfg.KeyEvery); !due.IsZero() && !now.Before(due) {
+				desired.ReplaceKey, desired.Regardless = node.PublicKey, now.Sub(due) >= keyPatience
+			}
 		}
 		desired.Nodes = append(desired.Nodes, node)
 	}
@@ -87,14 +114,33 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 	})
 	for i := range ordered {
 		peer := peerOf(&ordered[i].Spec)
-		key, ok := known.Keys[ordered[i].UID]
-		peer.PresharedKey, peer.KeyMissing = key, !ok
+		keys, ok := known.Keys[ordered[i].UID]
+		peer.PresharedKey, peer.Spare, peer.KeyMissing = keys.PresharedKey, keys.SpareKeys, !ok
 		desired.Peers = append(desired.Peers, peer)
 		for _, m := range peer.Local {
 			desired.Pods = append(desired.Pods, m.Real)
 		}
 	}
 	return desired
+}
+
+// keyDue is when the key of a node is to be replaced: when it is asked for, or when it is old. The
+// zero time is never. Keys do not all get old at once: up to a tenth of the time that they last is
+// taken off, by what follows from the key.
+func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
+	if n.Status.PublicKeySince == nil {
+		return due
+	}
+	since := n.Status.PublicKeySince.Time
+	if every > 0 {
+		sum := sha256.Sum256([]byte(n.Name + " " + n.Status.PublicKey))
+		due = since.Add(every - time.Duration(uint64(every)/10*uint64(binary.BigEndian.Uint16(sum[:]))>>16))
+	}
+	asked, err := time.Parse(time.RFC3339, n.Annotations[v1alpha1.AnnotationRotateKey])
+	if err == nil && asked.After(since) && (due.IsZero() || asked.Before(due)) {
+		due = asked
+	}
+	return due
 }
 
 func peerOf(spec *v1alpha1.TunnelSpec) plan.Peer {
@@ -115,7 +161,11 @@ func nodesOf(nodes []v1alpha1.Gateway) []plan.Gateway {
 		if err != nil || overlayErr != nil {
 			continue // the agent writes none such
 		}
-		out = append(out, plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Pods: kube.Prefixes(g.Pods)})
+		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Pods: kube.Prefixes(g.Pods)}
+		if next, err := plan.ParsePublicKey(g.NextPublicKey); err == nil {
+			node.NextKey = next
+		}
+		out = append(out, node)
 	}
 	return out
 }
@@ -163,6 +213,9 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	}
 	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()
+	}
+	if s.NextKey != (plan.PublicKey{}) {
+		status.NextPublicKey, status.NextKeyWaits = s.NextKey.String(), peering.Text(s.KeyWaits, peering.MaxMessageLen)
 	}
 	if s.Overlay.IsValid() {
 		status.Overlay = s.Overlay.String()
@@ -216,6 +269,9 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 	path := v1alpha1.FabricPath{PeerID: p.Cluster, Node: p.Node, Endpoint: p.Endpoint.String(), Message: problem}
 	if !p.Endpoint.IsValid() {
 		path.Endpoint = ""
+	}
+	if p.Remote {
+		path.PresharedKey, path.NextPresharedKey = int64(min(p.KeyNumber, math.MaxInt64)), p.NextKey
 	}
 	at := " at UDP " + path.Endpoint
 	if path.Endpoint == "" {

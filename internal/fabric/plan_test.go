@@ -44,18 +44,18 @@ func tunnelTo(peer string, age time.Duration, allow ...v1alpha1.Exposure) v1alph
 
 func TestDesiredFollowsTheCustomResources(t *testing.T) {
 	t.Parallel()
-	psk := make([]byte, 32)
+	psk := bytes.Repeat([]byte{7}, 32)
 	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/24")}
 	nodes := []v1alpha1.FabricNode{fabricNode("a", "me", keyA, true), fabricNode("b", "me", "", false)}
 
 	t.Run("nothing before the agent said which cluster this is", func(t *testing.T) {
 		t.Parallel()
-		if got := Desired(Config{Node: "a"}, own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, Known{}); got != nil {
+		if got := Desired(Config{Node: "a"}, own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, Known{}, time.Now()); got != nil {
 			t.Errorf("desired %+v", got)
 		}
 	})
 	desired := func(tunnels []v1alpha1.Tunnel, secret map[string][]byte) *plan.Desired {
-		return Desired(Config{Node: "a"}, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
+		return Desired(Config{Node: "a"}, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret), time.Now())
 	}
 	t.Run("a peer without a preshared key waits for it", func(t *testing.T) {
 		t.Parallel()
@@ -134,6 +134,13 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 		}
 	}
 	check("at first", 1, 2)
+	next := plan.SpareKeys{Number: 4, Next: plan.PresharedKey(bytes.Repeat([]byte{9}, 32))}
+	secret.Data["p.number"], secret.Data["p.next"], secret.Data["p.previous"] = []byte("4"), next.Next[:], []byte("short")
+	do(c.Update(t.Context(), secret))
+	check("with the next key", 1, 2)
+	if desired, _ := n.desired(t.Context()); desired.Peers[0].Spare != next || desired.Peers[1].Spare != (plan.SpareKeys{}) {
+		t.Error("the next key is another, or that of another peer")
+	}
 	secret.Data = map[string][]byte{"p": {1, 2}, "q": bytes.Repeat([]byte{3}, 32)}
 	do(c.Update(t.Context(), secret))
 	check("one key is damaged and one is new", 1, 3)
@@ -234,5 +241,59 @@ func TestNodeStatusTellsOfDirectTunnelsApart(t *testing.T) {
 	want := []string{"away/gw true Up 1420 true", "away/w1 true Up 1400 true", "away/w2 false Down 0 false", "other/w3 false Up 0 false"}
 	if !slices.Equal(got, want) {
 		t.Errorf("direct %q, want %q", got, want)
+	}
+}
+
+func TestTheKeyOfANodeIsReplacedWhenItIsOldOrAsked(t *testing.T) {
+	t.Parallel()
+	since := time.Unix(1e9, 0).UTC()
+	const every = 100 * time.Hour
+	node := func(asked string) v1alpha1.FabricNode {
+		n := fabricNode("a", "me", keyA, true)
+		n.Status.PublicKeySince, n.Annotations = new(metav1.NewTime(since)), map[string]string{v1alpha1.AnnotationRotateKey: asked}
+		return n
+	}
+	key, err := plan.ParsePublicKey(keyA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		asked               string
+		every, age          time.Duration
+		replace, regardless bool
+	}{
+		"a young key":               {"", every, every * 8 / 10, false, false},
+		"an old one":                {"", every, every, true, false},
+		"an old one that waits":     {"", every, every + keyPatience, true, true},
+		"keys that last for ever":   {"", 0, 1e5 * time.Hour, false, false},
+		"one that is asked for":     {since.Add(time.Minute).Format(time.RFC3339), 0, time.Minute, true, false},
+		"asked for later":           {since.Add(time.Hour).Format(time.RFC3339), every, time.Minute, false, false},
+		"asked for before this key": {since.Format(time.RFC3339), every, time.Minute, false, false},
+		"asked for at no time":      {"now", every, time.Minute, false, false},
+	} {
+		got := Desired(Config{Node: "a", KeyEvery: tc.every}, nil, []v1alpha1.FabricNode{node(tc.asked)}, nil, Known{}, since.Add(tc.age))
+		if (got.ReplaceKey == key) != tc.replace || !tc.replace && !got.ReplaceKey.IsZero() || got.Regardless != tc.regardless {
+			t.Errorf("%s: replace %v regardless %v", name, got.ReplaceKey, got.Regardless)
+		}
+	}
+	n := node("")
+	n.Status.PublicKeySince = nil
+	if got := Desired(Config{Node: "a", KeyEvery: every}, nil, []v1alpha1.FabricNode{n}, nil, Known{}, since.Add(1e5*time.Hour)); !got.ReplaceKey.IsZero() {
+		t.Error("a key of which nobody knows how old it is is replaced")
+	}
+}
+
+func TestNextKeysAreToldAndTaken(t *testing.T) {
+	t.Parallel()
+	own, other, tun := fabricNode("a", "me", keyA, true), fabricNode("b", "me", keyA, false), tunnelTo("p", 0)
+	other.Status.NextPublicKey, tun.Spec.Gateways[0].NextPublicKey = keyB, keyA
+	nodes := []v1alpha1.FabricNode{own, other}
+	got := Desired(Config{Node: "a"}, nil, nodes, []v1alpha1.Tunnel{tun}, Known{}.Update(nodes, nil, nil), time.Now())
+	if got.Nodes[1].NextKey.String() != keyB || got.Peers[0].Gateways[0].NextKey.String() != keyA || !got.Nodes[0].NextKey.IsZero() {
+		t.Errorf("nodes %+v, gateways %+v", got.Nodes, got.Peers[0].Gateways)
+	}
+	status := NodeStatus(tunnel.Status{NextKey: got.Nodes[1].NextKey, KeyWaits: "for \x1b[31m" + strings.Repeat("x", 2000)}, &corev1.Node{})
+	if status.NextPublicKey != keyB || len(status.NextKeyWaits) > 1024 || strings.Contains(status.NextKeyWaits, "\x1b") {
+		t.Errorf("the status says %q, %q", status.NextPublicKey, status.NextKeyWaits)
 	}
 }

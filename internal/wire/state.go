@@ -114,12 +114,21 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	if !n.PresharedHalf.IsZero() {
 		m.PresharedHalf = n.PresharedHalf[:]
 	}
+	if r := n.Rotation; r != nil {
+		m.Rotation = &ententev1.KeyRotation{Number: r.Number, Held: r.Held, Used: r.Used}
+		if !r.NextHalf.IsZero() {
+			m.Rotation.NextHalf = r.NextHalf[:]
+		}
+	}
 	return m
 }
 
 func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 	overlay := g.Overlay.As16()
 	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:]}
+	if g.NextPublicKey != [32]byte{} {
+		m.NextPublicKey = g.NextPublicKey[:]
+	}
 	for _, p := range g.Pods {
 		m.Pods = append(m.Pods, p.String())
 	}
@@ -136,16 +145,35 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h := m.GetPresharedHalf(); len(h) > 0 {
-		if len(h) != len(n.PresharedHalf) {
-			return nil, invalid("state.network.preshared_half", "want %d bytes or none", len(n.PresharedHalf))
-		}
-		n.PresharedHalf = peering.PresharedHalf(h)
-		if n.PresharedHalf.IsZero() {
-			return nil, invalid("state.network.preshared_half", "want random bytes")
-		}
+	keep(&err, &n.PresharedHalf)(halfFrom("state.network.preshared_half", m.GetPresharedHalf()))
+	if m.GetRotation() != nil {
+		keep(&err, &n.Rotation)(rotationFrom(m.GetRotation()))
 	}
-	return n, nil
+	return read(n, err)
+}
+
+// halfFrom reads a half of a preshared key, which may be missing.
+func halfFrom(field string, b []byte) (h peering.PresharedHalf, err error) {
+	if len(b) == 0 {
+		return h, nil
+	}
+	if len(b) != len(h) {
+		return h, invalid(field, "want %d bytes or none", len(h))
+	}
+	if h = peering.PresharedHalf(b); h.IsZero() {
+		return h, invalid(field, "want random bytes")
+	}
+	return h, nil
+}
+
+func rotationFrom(m *ententev1.KeyRotation) (*peering.KeyRotation, error) {
+	r := &peering.KeyRotation{Number: m.GetNumber(), Held: m.GetHeld(), Used: m.GetUsed()}
+	if max(r.Number, r.Held, r.Used) > peering.MaxRevision {
+		return nil, invalid("state.network.rotation", "want numbers of at most %d", uint64(peering.MaxRevision))
+	}
+	var err error
+	r.NextHalf, err = halfFrom("state.network.rotation.next_half", m.GetNextHalf())
+	return r, err
 }
 
 func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
@@ -158,6 +186,12 @@ func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
 		return peering.Gateway{}, invalid(field+".public_key", "want %d bytes", len(g.PublicKey))
 	}
 	g.PublicKey = [32]byte(m.GetPublicKey())
+	if next := m.GetNextPublicKey(); len(next) > 0 {
+		if len(next) != len(g.NextPublicKey) {
+			return peering.Gateway{}, invalid(field+".next_public_key", "want %d bytes or none", len(g.NextPublicKey))
+		}
+		g.NextPublicKey = [32]byte(next)
+	}
 	if g.Endpoints, err = checkEndpoints(field+".endpoints", m.GetEndpoints()); err != nil {
 		return peering.Gateway{}, err
 	}

@@ -41,6 +41,7 @@ func fullState() peering.PeerState {
 			Prefixes:      []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd12::/64")},
 			Aliases:       []peering.Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
 			PresharedHalf: peering.PresharedHalf{9},
+			Rotation:      &peering.KeyRotation{Number: 7, NextHalf: peering.PresharedHalf{8}, Held: 8, Used: 6},
 		},
 		Lends:        peering.LendsSomething,
 		Contracts:    []peering.ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
@@ -95,6 +96,15 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"a contract ID with a slash":                   {func(s *ententev1.PeerState) { s.Contracts[0].ContractId = "../x" }, "state.contracts[0].contract_id"},
 		"two words on one contract":                    {func(s *ententev1.PeerState) { s.Contracts = append(s.Contracts, s.Contracts[0]) }, "state.contracts[1].contract_id"},
 		"a time that no calendar has":                  {func(s *ententev1.PeerState) { s.SentAt = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.sent_at"},
+		"half of a next key": {func(s *ententev1.PeerState) {
+			s.Network.Gateways[0].NextPublicKey = make([]byte, 16)
+		}, "state.network.gateways[0].next_public_key"},
+		"a short next half": {func(s *ententev1.PeerState) {
+			s.Network.Rotation = &ententev1.KeyRotation{NextHalf: make([]byte, 31)}
+		}, "state.network.rotation.next_half"},
+		"a key without a next one": {func(s *ententev1.PeerState) {
+			s.Network.Rotation = &ententev1.KeyRotation{Number: 1 << 53}
+		}, "state.network.rotation"},
 		"more contracts than a peer may have": {func(s *ententev1.PeerState) {
 			s.Contracts = nil
 			for i := range peering.MaxContracts + 1 {

@@ -58,6 +58,14 @@ func TestEveryChangeHasItsLine(t *testing.T) {
 			_, err := c.DenyPeer(ctx, &ententev1.DenyPeerRequest{Name: "peers/office"})
 			return err
 		}, map[string]string{"name": "peers/office", "peer": "peers/office", "code": "OK"}},
+		"RotatePresharedKey": {func(ctx context.Context) error {
+			_, err := c.RotatePresharedKey(ctx, &ententev1.RotatePresharedKeyRequest{Name: "peers/office"})
+			return err
+		}, map[string]string{"name": "peers/office", "code": "OK"}},
+		"RotateNodeKeys": {func(ctx context.Context) error {
+			_, err := c.RotateNodeKeys(ctx, &ententev1.RotateNodeKeysRequest{})
+			return err
+		}, map[string]string{"code": "OK"}},
 		"CreatePeering": {func(ctx context.Context) error {
 			_, err := c.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office", RequestId: "q-1"})
 			return err

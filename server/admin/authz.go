@@ -107,6 +107,8 @@ var rights = map[string]right{
 	ententev1.AdminService_TestPolicy_FullMethodName:            {"list", resourcePolicies, nil},
 	ententev1.AdminService_GetNetworkStatus_FullMethodName:      {"list", resourcePeers, nil},
 	ententev1.AdminService_PlanNetwork_FullMethodName:           {"list", resourcePeers, nil},
+	ententev1.AdminService_RotatePresharedKey_FullMethodName:    {"update", resourcePeers, peerIn},
+	ententev1.AdminService_RotateNodeKeys_FullMethodName:        {"update", resourceIdentity, nil},
 	ententev1.AdminService_ListContracts_FullMethodName:         {"list", resourceContracts, nil},
 	ententev1.AdminService_ListUsage_FullMethodName:             {"list", resourceContracts, nil},
 	ententev1.AdminService_GetContract_FullMethodName:           {"get", resourceContracts, nameIn("contracts")},
@@ -173,10 +175,10 @@ func peerName(resource string) string      { return named("peers", resource) }
 func namespaceName(resource string) string { return named("namespaces", resource) }
 
 // permissionName is the name for which permission is asked. A cluster ID may
-// stand for a ForeignCluster of any name, so permission for all is asked then.
+// stand for a ForeignCluster of any name, and - does for each, so permission for all is asked then.
 func permissionName(resource string) string {
 	name := peerName(resource)
-	if _, err := peering.ParseClusterID(name); err == nil {
+	if _, err := peering.ParseClusterID(name); err == nil || name == anyPeer {
 		return ""
 	}
 	return name

@@ -98,7 +98,11 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 func nodeMessage(n *v1alpha1.FabricNode, silent bool) *ententev1.NetworkNode {
 	m := &ententev1.NetworkNode{
 		Name: n.Name, Gateway: n.Spec.Gateway, Endpoints: n.Status.Endpoints, Announced: n.Spec.Endpoints, Backend: n.Status.Backend,
+		KeyReplaced: n.Status.NextPublicKey != "", KeyWaits: n.Status.NextKeyWaits,
 		ObserveTime: writeTime(n.Status.ObservedAt), Problems: slices.Concat(n.Spec.EndpointProblems, n.Status.Problems),
+	}
+	if n.Status.PublicKeySince != nil {
+		m.KeyUseTime = writeTime(*n.Status.PublicKeySince)
 	}
 	if silent {
 		m.Problems = append([]string{"the fabric on this node was not heard of lately: look at its pod of DaemonSet entente-fabric"}, m.GetProblems()...)

@@ -754,11 +754,11 @@ func TestATunnelThatNoFreshGatewayCarriesIsDown(t *testing.T) {
 		v.nodes = []v1alpha1.FabricNode{{Spec: v1alpha1.FabricNodeSpec{Gateway: tc.gateway}, Status: v1alpha1.FabricNodeStatus{
 			ObservedAt: metav1.NewTime(tc.seen), Paths: []v1alpha1.FabricPath{{PeerID: id, State: "Up"}},
 		}}}
-		if got := v.tunnel(id).GetUp(); got != tc.up {
+		if got := v.tunnel(peerObject("p", id)).GetUp(); got != tc.up {
 			t.Errorf("%s says that the tunnel is up: it is up %v", name, got)
 		}
 	}
-	if v.tunnel("another") != nil {
+	if v.tunnel(peerObject("p", "another")) != nil {
 		t.Error("there is a tunnel to a peer that has none")
 	}
 }

@@ -108,6 +108,8 @@ func TestPermissionsAreForTheNamedObject(t *testing.T) {
 		{ententev1.AdminService_GetPeer_FullMethodName, &ententev1.GetPeerRequest{Name: "peers/" + id}, "get foreignclusters.entente.dev"},
 		{ententev1.AdminService_ApprovePeer_FullMethodName, &ententev1.ApprovePeerRequest{Name: "peers/office"}, "update foreignclusters.entente.dev office"},
 		{ententev1.AdminService_DenyPeer_FullMethodName, &ententev1.DenyPeerRequest{Name: "peers/" + id}, "update foreignclusters.entente.dev"},
+		{ententev1.AdminService_RotatePresharedKey_FullMethodName, &ententev1.RotatePresharedKeyRequest{Name: "peers/office"}, "update foreignclusters.entente.dev office"},
+		{ententev1.AdminService_RotatePresharedKey_FullMethodName, &ententev1.RotatePresharedKeyRequest{Name: "peers/-"}, "update foreignclusters.entente.dev"},
 		{ententev1.AdminService_RevokeToken_FullMethodName, &ententev1.RevokeTokenRequest{Name: "tokens/abc"}, "delete tokens.entente.dev abc"},
 		{ententev1.AdminService_GetPeering_FullMethodName, &ententev1.GetPeeringRequest{Name: "peerings/a"}, "get peeringrequests.entente.dev a"},
 		{ententev1.AdminService_UpdatePeering_FullMethodName, &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/a"}}, "update peeringrequests.entente.dev a"},

@@ -73,7 +73,7 @@ func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 		ClusterId:  fc.Spec.ClusterID,
 		Role:       string(fc.Status.Role),
 		Endpoints:  fc.Spec.Endpoints,
-		Tunnel:     v.tunnel(fc.Spec.ClusterID),
+		Tunnel:     v.tunnel(fc),
 		CreateTime: writeTime(fc.CreationTimestamp),
 		Protocol:   uint32(max(fc.Status.Protocol, 0)),
 		Found:      string(fc.Status.Found),
@@ -220,13 +220,14 @@ const pathUp = "Up"
 // tunnel is what the fabric says of a peer; nil if there is no tunnel to it. It
 // is up where a gateway that spoke lately has traffic passing; one that was a gateway
 // before may show its paths for a while.
-func (v *view) tunnel(peerID string) *ententev1.Tunnel {
+func (v *view) tunnel(fc *v1alpha1.ForeignCluster) *ententev1.Tunnel {
+	peerID := fc.Spec.ClusterID
 	i := slices.IndexFunc(v.tunnels, func(t v1alpha1.Tunnel) bool { return t.Spec.PeerID == peerID })
 	if i < 0 {
 		return nil
 	}
 	spec := v.tunnels[i].Spec
-	t := &ententev1.Tunnel{LocalPrefixes: aliasMessage(spec.Local), RemotePrefixes: aliasMessage(spec.Remote)}
+	t := &ententev1.Tunnel{LocalPrefixes: aliasMessage(spec.Local), RemotePrefixes: aliasMessage(spec.Remote), PresharedKey: presharedKeyMessage(fc.Status.PresharedKey)}
 	for n := range v.nodes {
 		node := &v.nodes[n]
 		if !node.Spec.Gateway || v.now.Sub(node.Status.ObservedAt.Time) > FabricFresh {
@@ -248,6 +249,17 @@ func (v *view) tunnel(peerID string) *ententev1.Tunnel {
 		}
 	}
 	return t
+}
+
+func presharedKeyMessage(k *v1alpha1.PresharedKeyStatus) *ententev1.PresharedKey {
+	if k == nil {
+		return nil
+	}
+	m := &ententev1.PresharedKey{Number: k.Number, UseTime: writeTime(k.Since), Message: k.Message}
+	if k.Replacing != nil {
+		m.ReplaceTime = writeTime(*k.Replacing)
+	}
+	return m
 }
 
 func aliasMessage(list []v1alpha1.PrefixAlias) map[string]string {

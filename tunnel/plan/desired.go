@@ -23,6 +23,11 @@ type Desired struct {
 	// Announced are the prefixes of this node's pods that peers were told. These reach the
 	// pods of peers directly, and are reached so.
 	Announced []netip.Prefix
+	// ReplaceKey is the WireGuard key of this node that is to be replaced: another one takes its
+	// place when all nodes that this one has tunnels with know it, or Regardless of that.
+	// Zero, or a key that it has not, is none.
+	ReplaceKey PublicKey
+	Regardless bool
 	// Peers are the clusters to be connected with, in the order in which they
 	// came to be trusted: of two that claim the same address, the first has it and
 	// the other is refused.
@@ -35,6 +40,9 @@ type Node struct {
 	// PublicKey is zero while the node's fabric has not announced it; such a
 	// node is left out. Ignored for this node.
 	PublicKey PublicKey
+	// NextKey is what it will replace its key by; zero if it said nothing. Ignored for
+	// this node.
+	NextKey PublicKey
 	// Endpoints are where the node's device listens, "address:port", tried in
 	// order of last success.
 	Endpoints []string
@@ -52,6 +60,8 @@ type Peer struct {
 	ClusterID string
 	// PresharedKey of this peering. Zero means none.
 	PresharedKey PresharedKey
+	// Spare is what the peer's gateways may use for a moment in its place.
+	Spare SpareKeys
 	// KeyMissing says that the preshared key cannot be read now. WireGuard peers
 	// that the device has keep the key that they have; none are added, for a
 	// tunnel without the key would be weaker than was agreed. All else of the
@@ -69,11 +79,22 @@ type Peer struct {
 	Inbound []Exposure
 }
 
+// SpareKeys are the preshared keys before and after the one in use. While a key is replaced one
+// side uses the next one first: it takes effect with the next handshake, within three minutes.
+type SpareKeys struct {
+	// Number is that of the key in use. It is only told, in the status.
+	Number uint64
+	// Next and Previous are zero where there is none.
+	Next, Previous PresharedKey
+}
+
 // Gateway is a node of a peer on which tunnels end.
 type Gateway struct {
 	// Node is its name in the peer's cluster.
 	Node      string
 	PublicKey PublicKey
+	// NextKey is what it will replace its key by; zero if it said nothing.
+	NextKey PublicKey
 	// Endpoints are where to dial it, "host:port", tried in order of last
 	// success. Empty if it can only dial us.
 	Endpoints []string
@@ -108,6 +129,9 @@ type Observed struct {
 	// Proven is, by WireGuard key, the ID of the cluster that completed a handshake with
 	// it and with that peering's preshared key.
 	Proven map[PublicKey]string
+	// InUse is, by overlay address, the key of a node that replaced its key, if it is the next one
+	// that was announced: the announcement of that comes later.
+	InUse map[netip.Addr]PublicKey
 	// Turn grows with time: of clusters that announce the same key, and none of which has
 	// proven it, another is tried in each.
 	Turn uint64

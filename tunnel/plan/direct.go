@@ -355,9 +355,10 @@ func (p *planner) directPeer(q Peer, d Direct) *WireGuardPeer {
 			return nil
 		}
 	}
-	p.keys[d.PublicKey], p.overlays[overlay] = who, who
+	use, next, former := p.keysInUse(overlay, d.PublicKey, d.NextKey)
+	p.keys[d.PublicKey], p.keys[use], p.overlays[overlay] = who, who, who
 	w := &WireGuardPeer{
-		PublicKey: d.PublicKey, PresharedKey: q.PresharedKey, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(d.Endpoints), Keepalive: keepalive,
+		PublicKey: use, NextKey: next, FormerKey: former, PresharedKey: q.PresharedKey, Spare: q.Spare, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(d.Endpoints), Keepalive: keepalive,
 		Cluster: q.ClusterID, Node: d.Node, Overlay: overlay, Remote: true, OnDemand: true,
 		AllowedIPs: []netip.Prefix{host(overlay)},
 	}

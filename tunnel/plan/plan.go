@@ -40,8 +40,12 @@ type Layout struct {
 
 // WireGuardPeer is one peer of the device.
 type WireGuardPeer struct {
-	PublicKey    PublicKey
-	PresharedKey PresharedKey
+	PublicKey PublicKey
+	// NextKey is the key by which that node will replace it, FormerKey the one that it replaced by
+	// PublicKey, as was announced. The device may have a former one, without AllowedIPs.
+	NextKey, FormerKey PublicKey
+	PresharedKey       PresharedKey
+	Spare              SpareKeys
 	// KeyMissing says that the preshared key is not known: a peer that the
 	// device has keeps its key, and one that it does not have is not added.
 	KeyMissing bool
@@ -103,6 +107,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 	if err := p.home(); err != nil {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
+	p.current = currentKeys(d)
 	p.owners = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
 	for i := range d.Peers {
 		if i >= MaxPeers {
@@ -128,6 +133,7 @@ type planner struct {
 	self     Node
 	out      Layout
 	keys     map[PublicKey]string  // who has a key
+	current  map[PublicKey]bool    // those that are announced as the keys of nodes
 	owners   map[PublicKey]string  // which peer has a key that peers announce
 	overlays map[netip.Addr]string // who has an overlay address
 	clusters []string
@@ -243,9 +249,10 @@ func (p *planner) node(n Node) {
 		p.problem("", "node %s is left out: %v", n.Name, err)
 		return
 	}
-	p.keys[n.PublicKey], p.overlays[overlay] = "node "+n.Name, "node "+n.Name
+	use, next, former := p.keysInUse(overlay, n.PublicKey, n.NextKey)
+	p.keys[n.PublicKey], p.keys[use], p.overlays[overlay] = "node "+n.Name, "node "+n.Name, "node "+n.Name
 	w := &WireGuardPeer{
-		PublicKey: n.PublicKey, Endpoints: slices.Clone(n.Endpoints), Keepalive: keepalive,
+		PublicKey: use, NextKey: next, FormerKey: former, Endpoints: slices.Clone(n.Endpoints), Keepalive: keepalive,
 		Cluster: p.d.ClusterID, Node: n.Name, Overlay: overlay,
 		AllowedIPs: append([]netip.Prefix{host(overlay)}, n.PodCIDRs...),
 	}
@@ -380,9 +387,10 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 	for _, g := range gateways {
 		overlay := GatewayOverlay(q, g)
 		who := "gateway " + g.Node + " of " + q.ClusterID
-		p.keys[g.PublicKey], p.overlays[overlay] = who, who
+		use, next, former := p.keysInUse(overlay, g.PublicKey, g.NextKey)
+		p.keys[g.PublicKey], p.keys[use], p.overlays[overlay] = who, who, who
 		w := &WireGuardPeer{
-			PublicKey: g.PublicKey, PresharedKey: q.PresharedKey, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
+			PublicKey: use, NextKey: next, FormerKey: former, PresharedKey: q.PresharedKey, Spare: q.Spare, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
 			Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Remote: true, Carries: carrier.Claims,
 			AllowedIPs: []netip.Prefix{host(overlay)},
 		}
@@ -392,6 +400,36 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 		p.remote = append(p.remote, w)
 		p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
 	}
+}
+
+// keysInUse returns which of its two keys a node uses, and the other one: as the next or the former.
+// A next key that somebody else has is nobody's next: what is announced as a key comes first.
+func (p *planner) keysInUse(overlay netip.Addr, key, next PublicKey) (use, following, former PublicKey) {
+	_, taken := p.keys[next]
+	switch {
+	case next.IsZero() || next == key || taken || p.current[next]:
+		return key, PublicKey{}, PublicKey{}
+	case p.o.InUse[overlay] == next:
+		return next, PublicKey{}, key
+	}
+	return key, next, PublicKey{}
+}
+
+// currentKeys are the keys that nodes and gateways have as was announced.
+func currentKeys(d Desired) map[PublicKey]bool {
+	out := map[PublicKey]bool{}
+	for _, n := range d.Nodes {
+		out[n.PublicKey] = true
+	}
+	for _, q := range d.Peers {
+		for _, g := range q.Gateways {
+			out[g.PublicKey] = true
+		}
+		for _, n := range q.Nodes {
+			out[n.PublicKey] = true
+		}
+	}
+	return out
 }
 
 // owners returns, by key of a gateway or of a node to which there is a tunnel, the peer that

@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"time"
+
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -13,6 +15,10 @@ const (
 	wordsPerSecond = 5
 	// claimsMost bounds what a node of this cluster can make us keep.
 	claimsMost = plan.MaxPeers
+	// rekeysPerSecond bounds the words about keys that one peer is listened to, and rekeyMost
+	// how long before it replaces a key it may say so.
+	rekeysPerSecond = 40
+	rekeyMost       = 2 * time.Second
 )
 
 // Sizes of packets inside the tunnel, in bytes.
@@ -23,3 +29,8 @@ const (
 	// LeastMTU is the smallest size that is tried: IPv4 makes do with less.
 	LeastMTU = 576
 )
+
+// RekeyMargin is how much later than a node replaces its key the others follow. In between what
+// they send to it arrives, and what it sends to them waits in its device; sooner, what it
+// sends is dropped. WireGuard keeps 128 packets for each peer.
+const RekeyMargin = 40 * time.Millisecond

@@ -32,6 +32,8 @@ type Target struct {
 	// Bound is the most that can pass the way to it, in bytes; Standing what was known to
 	// pass before this process began, zero if nothing was.
 	Bound, Standing int
+	// NextKey is the key that will take the place of its key; zero if it named none.
+	NextKey KeyTag
 }
 
 // Sight is what the probes of a target say.
@@ -59,6 +61,7 @@ type sight struct {
 	answers int               // in the second from counted
 	words   int               // how often what it says changed in that second
 	counted time.Time
+	rekey   rekeying
 }
 
 // Prober sends and answers probes.
@@ -78,12 +81,18 @@ type Prober struct {
 	claimed time.Time
 	conn    *net.UDPConn
 	problem string
+	// replaces is the tag of this node's next key, while it asks others to follow, busy that it
+	// follows nobody for a moment; due is called when somebody is to be followed.
+	replaces KeyTag
+	busy     bool
+	due      func(at time.Time)
 }
 
 // New returns a prober on a device and a UDP port. It calls poke when something changed, and hurry
-// when other nodes wait for what follows from that.
-func New(device string, port int, poke, hurry func()) *Prober {
-	return &Prober{device: device, port: port, poke: poke, hurry: hurry, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{}}
+// when other nodes wait for what follows from that, and due with the time at which the next key
+// of another node is to be taken for its own.
+func New(device string, port int, poke, hurry func(), due func(at time.Time)) *Prober {
+	return &Prober{device: device, port: port, poke: poke, hurry: hurry, due: due, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{}}
 }
 
 // Set replaces the targets and what is claimed. Histories of those that stay are kept. Who is
@@ -384,8 +393,14 @@ func (p *Prober) read(conn *net.UDPConn) {
 			p.mu.Unlock()
 			return
 		}
-		if m, ok := decodeProbe(buf[:n]); ok && int(from.Port()) == p.port {
-			p.receive(from.Addr().WithZone("").Unmap(), m, n, time.Now())
+		if int(from.Port()) != p.port {
+			continue
+		}
+		sender := from.Addr().WithZone("").Unmap()
+		if m, ok := decodeRekey(buf[:n]); ok {
+			p.heardRekey(sender, m, time.Now())
+		} else if m, ok := decodeProbe(buf[:n]); ok {
+			p.receive(sender, m, n, time.Now())
 		}
 	}
 }

@@ -696,8 +696,10 @@ type Tunnel struct {
 	LocalPrefixes map[string]string `protobuf:"bytes,5,rep,name=local_prefixes,json=localPrefixes,proto3" json:"local_prefixes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The peer's prefixes, each with the alias under which it is known here.
 	RemotePrefixes map[string]string `protobuf:"bytes,6,rep,name=remote_prefixes,json=remotePrefixes,proto3" json:"remote_prefixes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Its preshared key; unset while there is none.
+	PresharedKey  *PresharedKey `protobuf:"bytes,7,opt,name=preshared_key,json=presharedKey,proto3" json:"preshared_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tunnel) Reset() {
@@ -772,6 +774,86 @@ func (x *Tunnel) GetRemotePrefixes() map[string]string {
 	return nil
 }
 
+func (x *Tunnel) GetPresharedKey() *PresharedKey {
+	if x != nil {
+		return x.PresharedKey
+	}
+	return nil
+}
+
+// PresharedKey is which preshared key a tunnel has. Nothing shows the key.
+type PresharedKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many there were before it with this peer.
+	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// When it was first used.
+	UseTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=use_time,json=useTime,proto3" json:"use_time,omitempty"`
+	// Since when it is being replaced; unset if it is not.
+	ReplaceTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=replace_time,json=replaceTime,proto3" json:"replace_time,omitempty"`
+	// What the next one waits for.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresharedKey) Reset() {
+	*x = PresharedKey{}
+	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresharedKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresharedKey) ProtoMessage() {}
+
+func (x *PresharedKey) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresharedKey.ProtoReflect.Descriptor instead.
+func (*PresharedKey) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PresharedKey) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PresharedKey) GetUseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UseTime
+	}
+	return nil
+}
+
+func (x *PresharedKey) GetReplaceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReplaceTime
+	}
+	return nil
+}
+
+func (x *PresharedKey) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // GetInfoRequest asks nothing more.
 type GetInfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -781,7 +863,7 @@ type GetInfoRequest struct {
 
 func (x *GetInfoRequest) Reset() {
 	*x = GetInfoRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	mi := &file_entente_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +875,7 @@ func (x *GetInfoRequest) String() string {
 func (*GetInfoRequest) ProtoMessage() {}
 
 func (x *GetInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	mi := &file_entente_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +888,7 @@ func (x *GetInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetInfoRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 // GetInfoResponse is this cluster.
@@ -846,7 +928,7 @@ type GetInfoResponse struct {
 
 func (x *GetInfoResponse) Reset() {
 	*x = GetInfoResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[7]
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +940,7 @@ func (x *GetInfoResponse) String() string {
 func (*GetInfoResponse) ProtoMessage() {}
 
 func (x *GetInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[7]
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +953,7 @@ func (x *GetInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetInfoResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetInfoResponse) GetClusterId() string {
@@ -991,7 +1073,7 @@ type DNSDomain struct {
 
 func (x *DNSDomain) Reset() {
 	*x = DNSDomain{}
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1085,7 @@ func (x *DNSDomain) String() string {
 func (*DNSDomain) ProtoMessage() {}
 
 func (x *DNSDomain) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1098,7 @@ func (x *DNSDomain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSDomain.ProtoReflect.Descriptor instead.
 func (*DNSDomain) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DNSDomain) GetDomain() string {
@@ -1102,7 +1184,7 @@ type DNSPublication struct {
 
 func (x *DNSPublication) Reset() {
 	*x = DNSPublication{}
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1196,7 @@ func (x *DNSPublication) String() string {
 func (*DNSPublication) ProtoMessage() {}
 
 func (x *DNSPublication) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1209,7 @@ func (x *DNSPublication) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSPublication.ProtoReflect.Descriptor instead.
 func (*DNSPublication) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DNSPublication) GetDomain() string {
@@ -1199,7 +1281,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1293,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1306,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListPeersRequest) GetPageSize() int32 {
@@ -1254,7 +1336,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1348,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1361,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -1307,7 +1389,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1401,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1414,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetPeerRequest) GetName() string {
@@ -1353,7 +1435,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1447,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1460,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -1399,7 +1481,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1493,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1506,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1449,7 +1531,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1543,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1556,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1511,7 +1593,7 @@ type JoinPeerRequest struct {
 
 func (x *JoinPeerRequest) Reset() {
 	*x = JoinPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1605,7 @@ func (x *JoinPeerRequest) String() string {
 func (*JoinPeerRequest) ProtoMessage() {}
 
 func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1618,7 @@ func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerRequest.ProtoReflect.Descriptor instead.
 func (*JoinPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JoinPeerRequest) GetToken() string {
@@ -1564,7 +1646,7 @@ type JoinPeerResponse struct {
 
 func (x *JoinPeerResponse) Reset() {
 	*x = JoinPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1658,7 @@ func (x *JoinPeerResponse) String() string {
 func (*JoinPeerResponse) ProtoMessage() {}
 
 func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1671,7 @@ func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerResponse.ProtoReflect.Descriptor instead.
 func (*JoinPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JoinPeerResponse) GetPeer() *Peer {
@@ -1637,7 +1719,7 @@ type CreatePeeringRequest struct {
 
 func (x *CreatePeeringRequest) Reset() {
 	*x = CreatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1731,7 @@ func (x *CreatePeeringRequest) String() string {
 func (*CreatePeeringRequest) ProtoMessage() {}
 
 func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1744,7 @@ func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*CreatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreatePeeringRequest) GetPeer() string {
@@ -1772,7 +1854,7 @@ type CreatePeeringResponse struct {
 
 func (x *CreatePeeringResponse) Reset() {
 	*x = CreatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1866,7 @@ func (x *CreatePeeringResponse) String() string {
 func (*CreatePeeringResponse) ProtoMessage() {}
 
 func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1879,7 @@ func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*CreatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreatePeeringResponse) GetPeeringRequest() string {
@@ -1839,7 +1921,7 @@ type EndPeeringRequest struct {
 
 func (x *EndPeeringRequest) Reset() {
 	*x = EndPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1933,7 @@ func (x *EndPeeringRequest) String() string {
 func (*EndPeeringRequest) ProtoMessage() {}
 
 func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1946,7 @@ func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringRequest.ProtoReflect.Descriptor instead.
 func (*EndPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EndPeeringRequest) GetPeer() string {
@@ -1906,7 +1988,7 @@ type EndPeeringResponse struct {
 
 func (x *EndPeeringResponse) Reset() {
 	*x = EndPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2000,7 @@ func (x *EndPeeringResponse) String() string {
 func (*EndPeeringResponse) ProtoMessage() {}
 
 func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2013,7 @@ func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringResponse.ProtoReflect.Descriptor instead.
 func (*EndPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EndPeeringResponse) GetPods() int32 {
@@ -1959,7 +2041,7 @@ type OffloadNamespaceRequest struct {
 
 func (x *OffloadNamespaceRequest) Reset() {
 	*x = OffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2053,7 @@ func (x *OffloadNamespaceRequest) String() string {
 func (*OffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2066,7 @@ func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OffloadNamespaceRequest) GetNamespace() string {
@@ -2024,7 +2106,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2118,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2131,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
@@ -2065,7 +2147,7 @@ type ListOffloadingsRequest struct {
 
 func (x *ListOffloadingsRequest) Reset() {
 	*x = ListOffloadingsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2159,7 @@ func (x *ListOffloadingsRequest) String() string {
 func (*ListOffloadingsRequest) ProtoMessage() {}
 
 func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2172,7 @@ func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListOffloadingsRequest) GetPageSize() int32 {
@@ -2120,7 +2202,7 @@ type ListOffloadingsResponse struct {
 
 func (x *ListOffloadingsResponse) Reset() {
 	*x = ListOffloadingsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2214,7 @@ func (x *ListOffloadingsResponse) String() string {
 func (*ListOffloadingsResponse) ProtoMessage() {}
 
 func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2227,7 @@ func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
@@ -2186,7 +2268,7 @@ type Offloading struct {
 
 func (x *Offloading) Reset() {
 	*x = Offloading{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2280,7 @@ func (x *Offloading) String() string {
 func (*Offloading) ProtoMessage() {}
 
 func (x *Offloading) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2293,7 @@ func (x *Offloading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
 func (*Offloading) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Offloading) GetNamespace() string {
@@ -2280,7 +2362,7 @@ type OffloadingInCluster struct {
 
 func (x *OffloadingInCluster) Reset() {
 	*x = OffloadingInCluster{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2374,7 @@ func (x *OffloadingInCluster) String() string {
 func (*OffloadingInCluster) ProtoMessage() {}
 
 func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2387,7 @@ func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
 func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OffloadingInCluster) GetPeer() string {
@@ -2347,7 +2429,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2441,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2454,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -2391,7 +2473,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2485,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2498,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -2432,7 +2514,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2444,7 +2526,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2457,7 +2539,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -2487,7 +2569,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2499,7 +2581,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2512,7 +2594,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -2546,7 +2628,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2640,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2653,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Token) GetName() string {
@@ -2613,7 +2695,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2625,7 +2707,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2638,7 +2720,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2657,7 +2739,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2751,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2764,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 // IntroducePeerRequest says where another cluster is.
@@ -2703,7 +2785,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2797,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2810,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -2770,7 +2852,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2864,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2877,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -2818,7 +2900,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +2912,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +2925,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -2871,7 +2953,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +2965,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +2978,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -2917,7 +2999,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3011,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3024,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -2963,7 +3045,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3057,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3070,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -3007,7 +3089,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3101,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3114,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 // WatchPeersResponse is a peer that is known or changed.
@@ -3051,7 +3133,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +3145,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,7 +3158,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -3111,7 +3193,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +3205,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +3218,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -3165,7 +3247,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3259,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3272,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -3259,7 +3341,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3353,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3284,7 +3366,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Peering) GetName() string {
@@ -3377,7 +3459,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3389,7 +3471,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3402,7 +3484,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -3432,7 +3514,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3444,7 +3526,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3457,7 +3539,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -3485,7 +3567,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3579,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3592,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -3531,7 +3613,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3625,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3638,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -3583,7 +3665,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3595,7 +3677,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3608,7 +3690,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -3647,7 +3729,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3741,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3754,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -3700,7 +3782,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3712,7 +3794,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3725,7 +3807,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -3744,7 +3826,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3838,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3851,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 // PendingRequest is a peer's ask that waits for an administrator.
@@ -3799,7 +3881,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3893,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3906,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -3905,7 +3987,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3917,7 +3999,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3930,7 +4012,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -3967,7 +4049,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4061,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4074,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -4020,7 +4102,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4114,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4127,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -4064,7 +4146,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4076,7 +4158,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4089,7 +4171,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -4103,7 +4185,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4115,7 +4197,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4128,7 +4210,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -4147,7 +4229,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4241,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4172,7 +4254,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 // TestPolicyRequest is an ask that nobody makes.
@@ -4200,7 +4282,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4212,7 +4294,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4225,7 +4307,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -4295,7 +4377,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4307,7 +4389,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4320,7 +4402,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -4350,7 +4432,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4362,7 +4444,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4375,7 +4457,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -4424,7 +4506,7 @@ type GetNetworkStatusRequest struct {
 
 func (x *GetNetworkStatusRequest) Reset() {
 	*x = GetNetworkStatusRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4436,7 +4518,7 @@ func (x *GetNetworkStatusRequest) String() string {
 func (*GetNetworkStatusRequest) ProtoMessage() {}
 
 func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4449,7 +4531,7 @@ func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetNetworkStatusRequest) GetPeer() string {
@@ -4474,7 +4556,7 @@ type GetNetworkStatusResponse struct {
 
 func (x *GetNetworkStatusResponse) Reset() {
 	*x = GetNetworkStatusResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4486,7 +4568,7 @@ func (x *GetNetworkStatusResponse) String() string {
 func (*GetNetworkStatusResponse) ProtoMessage() {}
 
 func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4499,7 +4581,7 @@ func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetNetworkStatusResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetNetworkStatusResponse) GetPaths() []*NetworkPath {
@@ -4554,7 +4636,7 @@ type NetworkPath struct {
 
 func (x *NetworkPath) Reset() {
 	*x = NetworkPath{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4566,7 +4648,7 @@ func (x *NetworkPath) String() string {
 func (*NetworkPath) ProtoMessage() {}
 
 func (x *NetworkPath) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4579,7 +4661,7 @@ func (x *NetworkPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPath.ProtoReflect.Descriptor instead.
 func (*NetworkPath) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *NetworkPath) GetPeer() string {
@@ -4670,14 +4752,20 @@ type NetworkNode struct {
 	// What is wrong with its tunnels.
 	Problems []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
 	// What on the node keeps packets from passing.
-	Findings      []*NetworkFinding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
+	Findings []*NetworkFinding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
+	// When its WireGuard key was first used; unset while that is not known.
+	KeyUseTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=key_use_time,json=keyUseTime,proto3" json:"key_use_time,omitempty"`
+	// What the next key waits for, while the key is being replaced.
+	KeyWaits string `protobuf:"bytes,13,opt,name=key_waits,json=keyWaits,proto3" json:"key_waits,omitempty"`
+	// Whether the key is being replaced.
+	KeyReplaced   bool `protobuf:"varint,14,opt,name=key_replaced,json=keyReplaced,proto3" json:"key_replaced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NetworkNode) Reset() {
 	*x = NetworkNode{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4689,7 +4777,7 @@ func (x *NetworkNode) String() string {
 func (*NetworkNode) ProtoMessage() {}
 
 func (x *NetworkNode) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4702,7 +4790,7 @@ func (x *NetworkNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkNode.ProtoReflect.Descriptor instead.
 func (*NetworkNode) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *NetworkNode) GetName() string {
@@ -4761,6 +4849,27 @@ func (x *NetworkNode) GetFindings() []*NetworkFinding {
 	return nil
 }
 
+func (x *NetworkNode) GetKeyUseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KeyUseTime
+	}
+	return nil
+}
+
+func (x *NetworkNode) GetKeyWaits() string {
+	if x != nil {
+		return x.KeyWaits
+	}
+	return ""
+}
+
+func (x *NetworkNode) GetKeyReplaced() bool {
+	if x != nil {
+		return x.KeyReplaced
+	}
+	return false
+}
+
 // NetworkFinding is something that is wrong on a node.
 type NetworkFinding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4778,7 +4887,7 @@ type NetworkFinding struct {
 
 func (x *NetworkFinding) Reset() {
 	*x = NetworkFinding{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4790,7 +4899,7 @@ func (x *NetworkFinding) String() string {
 func (*NetworkFinding) ProtoMessage() {}
 
 func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4803,7 +4912,7 @@ func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkFinding.ProtoReflect.Descriptor instead.
 func (*NetworkFinding) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *NetworkFinding) GetReason() string {
@@ -4834,6 +4943,208 @@ func (x *NetworkFinding) GetRemedy() string {
 	return ""
 }
 
+// RotatePresharedKeyRequest asks for another preshared key.
+type RotatePresharedKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME, or peers/- for each.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotatePresharedKeyRequest) Reset() {
+	*x = RotatePresharedKeyRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotatePresharedKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotatePresharedKeyRequest) ProtoMessage() {}
+
+func (x *RotatePresharedKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotatePresharedKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotatePresharedKeyRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *RotatePresharedKeyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// RotatePresharedKeyResponse says which keys are to be replaced.
+type RotatePresharedKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME of each peer whose tunnel has a key.
+	Peers []string `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
+	// When it was asked: a key whose use_time is not before that is another one.
+	AskTime       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotatePresharedKeyResponse) Reset() {
+	*x = RotatePresharedKeyResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotatePresharedKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotatePresharedKeyResponse) ProtoMessage() {}
+
+func (x *RotatePresharedKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotatePresharedKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotatePresharedKeyResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *RotatePresharedKeyResponse) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *RotatePresharedKeyResponse) GetAskTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskTime
+	}
+	return nil
+}
+
+// RotateNodeKeysRequest asks for other WireGuard keys.
+type RotateNodeKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The names of the nodes; none is each.
+	Nodes         []string `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateNodeKeysRequest) Reset() {
+	*x = RotateNodeKeysRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateNodeKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateNodeKeysRequest) ProtoMessage() {}
+
+func (x *RotateNodeKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateNodeKeysRequest.ProtoReflect.Descriptor instead.
+func (*RotateNodeKeysRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *RotateNodeKeysRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// RotateNodeKeysResponse says which keys are to be replaced.
+type RotateNodeKeysResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The names of the nodes.
+	Nodes []string `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// When it was asked: a key whose use_time is not before that is another one.
+	AskTime       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateNodeKeysResponse) Reset() {
+	*x = RotateNodeKeysResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateNodeKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateNodeKeysResponse) ProtoMessage() {}
+
+func (x *RotateNodeKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateNodeKeysResponse.ProtoReflect.Descriptor instead.
+func (*RotateNodeKeysResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *RotateNodeKeysResponse) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *RotateNodeKeysResponse) GetAskTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskTime
+	}
+	return nil
+}
+
 // PlanNetworkRequest asks what would be done.
 type PlanNetworkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4847,7 +5158,7 @@ type PlanNetworkRequest struct {
 
 func (x *PlanNetworkRequest) Reset() {
 	*x = PlanNetworkRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4859,7 +5170,7 @@ func (x *PlanNetworkRequest) String() string {
 func (*PlanNetworkRequest) ProtoMessage() {}
 
 func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4872,7 +5183,7 @@ func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNetworkRequest.ProtoReflect.Descriptor instead.
 func (*PlanNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PlanNetworkRequest) GetPeer() string {
@@ -4900,7 +5211,7 @@ type PlanNetworkResponse struct {
 
 func (x *PlanNetworkResponse) Reset() {
 	*x = PlanNetworkResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4912,7 +5223,7 @@ func (x *PlanNetworkResponse) String() string {
 func (*PlanNetworkResponse) ProtoMessage() {}
 
 func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4925,7 +5236,7 @@ func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNetworkResponse.ProtoReflect.Descriptor instead.
 func (*PlanNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PlanNetworkResponse) GetPlans() []*NetworkPlan {
@@ -4963,7 +5274,7 @@ type NetworkPlan struct {
 
 func (x *NetworkPlan) Reset() {
 	*x = NetworkPlan{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4975,7 +5286,7 @@ func (x *NetworkPlan) String() string {
 func (*NetworkPlan) ProtoMessage() {}
 
 func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4988,7 +5299,7 @@ func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlan.ProtoReflect.Descriptor instead.
 func (*NetworkPlan) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *NetworkPlan) GetPeer() string {
@@ -5067,7 +5378,7 @@ type PlannedGateway struct {
 
 func (x *PlannedGateway) Reset() {
 	*x = PlannedGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5079,7 +5390,7 @@ func (x *PlannedGateway) String() string {
 func (*PlannedGateway) ProtoMessage() {}
 
 func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5092,7 +5403,7 @@ func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedGateway.ProtoReflect.Descriptor instead.
 func (*PlannedGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PlannedGateway) GetName() string {
@@ -5124,7 +5435,7 @@ type PlannedAlias struct {
 
 func (x *PlannedAlias) Reset() {
 	*x = PlannedAlias{}
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5136,7 +5447,7 @@ func (x *PlannedAlias) String() string {
 func (*PlannedAlias) ProtoMessage() {}
 
 func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5149,7 +5460,7 @@ func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedAlias.ProtoReflect.Descriptor instead.
 func (*PlannedAlias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PlannedAlias) GetPrefix() string {
@@ -5188,7 +5499,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5200,7 +5511,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5213,7 +5524,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -5250,7 +5561,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[75]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5262,7 +5573,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[75]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5275,7 +5586,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -5303,7 +5614,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[76]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5315,7 +5626,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[76]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5328,7 +5639,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -5349,7 +5660,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5361,7 +5672,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5374,7 +5685,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -5397,7 +5708,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5409,7 +5720,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5422,7 +5733,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -5450,7 +5761,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5462,7 +5773,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5475,7 +5786,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -5500,7 +5811,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5512,7 +5823,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5525,7 +5836,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -5562,7 +5873,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5574,7 +5885,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5587,7 +5898,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -5642,7 +5953,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5654,7 +5965,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5667,7 +5978,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Usage) GetContract() string {
@@ -5770,7 +6081,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5782,7 +6093,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5795,7 +6106,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -5811,7 +6122,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5823,7 +6134,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5836,7 +6147,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -5930,7 +6241,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x11 \x01(\tR\x06reason\x129\n" +
 	"\n" +
 	"close_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\x12\x1a\n" +
-	"\bcordoned\x18\x13 \x01(\bR\bcordoned\"\xac\x03\n" +
+	"\bcordoned\x18\x13 \x01(\bR\bcordoned\"\xeb\x03\n" +
 	"\x06Tunnel\x12\x0e\n" +
 	"\x02up\x18\x01 \x01(\bR\x02up\x128\n" +
 	"\n" +
@@ -5938,13 +6249,19 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\abackend\x18\x03 \x01(\tR\abackend\x12\x1a\n" +
 	"\bendpoint\x18\x04 \x01(\tR\bendpoint\x12L\n" +
 	"\x0elocal_prefixes\x18\x05 \x03(\v2%.entente.v1.Tunnel.LocalPrefixesEntryR\rlocalPrefixes\x12O\n" +
-	"\x0fremote_prefixes\x18\x06 \x03(\v2&.entente.v1.Tunnel.RemotePrefixesEntryR\x0eremotePrefixes\x1a@\n" +
+	"\x0fremote_prefixes\x18\x06 \x03(\v2&.entente.v1.Tunnel.RemotePrefixesEntryR\x0eremotePrefixes\x12=\n" +
+	"\rpreshared_key\x18\a \x01(\v2\x18.entente.v1.PresharedKeyR\fpresharedKey\x1a@\n" +
 	"\x12LocalPrefixesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aA\n" +
 	"\x13RemotePrefixesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x10\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb6\x01\n" +
+	"\fPresharedKey\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x125\n" +
+	"\buse_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\auseTime\x12=\n" +
+	"\freplace_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vreplaceTime\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\x10\n" +
 	"\x0eGetInfoRequest\"\xb2\x04\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
 	"\n" +
@@ -6229,7 +6546,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\astandby\x18\b \x01(\bR\astandby\x12\x18\n" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x16\n" +
 	"\x06direct\x18\n" +
-	" \x01(\bR\x06direct\"\xa4\x02\n" +
+	" \x01(\bR\x06direct\"\xa2\x03\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
@@ -6238,12 +6555,27 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\abackend\x18\x05 \x01(\tR\abackend\x12=\n" +
 	"\fobserve_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12\x1a\n" +
 	"\bproblems\x18\a \x03(\tR\bproblems\x126\n" +
-	"\bfindings\x18\b \x03(\v2\x1a.entente.v1.NetworkFindingR\bfindings\"v\n" +
+	"\bfindings\x18\b \x03(\v2\x1a.entente.v1.NetworkFindingR\bfindings\x12<\n" +
+	"\fkey_use_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"keyUseTime\x12\x1b\n" +
+	"\tkey_waits\x18\r \x01(\tR\bkeyWaits\x12!\n" +
+	"\fkey_replaced\x18\x0e \x01(\bR\vkeyReplaced\"v\n" +
 	"\x0eNetworkFinding\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"_\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\";\n" +
+	"\x19RotatePresharedKeyRequest\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x84\x02R\x04name\"i\n" +
+	"\x1aRotatePresharedKeyResponse\x12\x14\n" +
+	"\x05peers\x18\x01 \x03(\tR\x05peers\x125\n" +
+	"\bask_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"A\n" +
+	"\x15RotateNodeKeysRequest\x12(\n" +
+	"\x05nodes\x18\x01 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\xf4\x03\"\ar\x05\x10\x01\x18\xfd\x01R\x05nodes\"e\n" +
+	"\x16RotateNodeKeysResponse\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x125\n" +
+	"\bask_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"_\n" +
 	"\x12PlanNetworkRequest\x12\x1c\n" +
 	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12+\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\xe8\x01\x01R\bprefixes\"D\n" +
@@ -6317,7 +6649,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x17RolloverIdentityRequest\"\xa6\x01\n" +
 	"\x18RolloverIdentityResponse\x12D\n" +
 	"\x10root_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12D\n" +
-	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xd8\x1d\n" +
+	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xf3\x1f\n" +
 	"\fAdminService\x12T\n" +
 	"\aGetInfo\x12\x1a.entente.v1.GetInfoRequest\x1a\x1b.entente.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/info\x12[\n" +
@@ -6348,7 +6680,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"TestPolicy\x12\x1d.entente.v1.TestPolicyRequest\x1a\x1e.entente.v1.TestPolicyResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/policies:test\x12y\n" +
 	"\x10GetNetworkStatus\x12#.entente.v1.GetNetworkStatusRequest\x1a$.entente.v1.GetNetworkStatusResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12h\n" +
-	"\vPlanNetwork\x12\x1e.entente.v1.PlanNetworkRequest\x1a\x1f.entente.v1.PlanNetworkResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/network/plan\x12k\n" +
+	"\vPlanNetwork\x12\x1e.entente.v1.PlanNetworkRequest\x1a\x1f.entente.v1.PlanNetworkResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/network/plan\x12\x95\x01\n" +
+	"\x12RotatePresharedKey\x12%.entente.v1.RotatePresharedKeyRequest\x1a&.entente.v1.RotatePresharedKeyResponse\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=peers/*}:rotatePresharedKey\x12\x80\x01\n" +
+	"\x0eRotateNodeKeys\x12!.entente.v1.RotateNodeKeysRequest\x1a\".entente.v1.RotateNodeKeysResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/network/nodes:rotateKeys\x12k\n" +
 	"\rListContracts\x12 .entente.v1.ListContractsRequest\x1a!.entente.v1.ListContractsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/contracts\x12\x86\x01\n" +
 	"\vGetContract\x12*.entente.v1.AdminServiceGetContractRequest\x1a+.entente.v1.AdminServiceGetContractResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/{name=contracts/*}\x12\xa5\x01\n" +
 	"\x11TerminateContract\x120.entente.v1.AdminServiceTerminateContractRequest\x1a1.entente.v1.AdminServiceTerminateContractResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/{name=contracts/*}:terminate\x12[\n" +
@@ -6376,7 +6710,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -6384,270 +6718,285 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*Session)(nil),                               // 3: entente.v1.Session
 	(*Contract)(nil),                              // 4: entente.v1.Contract
 	(*Tunnel)(nil),                                // 5: entente.v1.Tunnel
-	(*GetInfoRequest)(nil),                        // 6: entente.v1.GetInfoRequest
-	(*GetInfoResponse)(nil),                       // 7: entente.v1.GetInfoResponse
-	(*DNSDomain)(nil),                             // 8: entente.v1.DNSDomain
-	(*DNSPublication)(nil),                        // 9: entente.v1.DNSPublication
-	(*ListPeersRequest)(nil),                      // 10: entente.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),                     // 11: entente.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),                        // 12: entente.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),                       // 13: entente.v1.GetPeerResponse
-	(*CreateTokenRequest)(nil),                    // 14: entente.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),                   // 15: entente.v1.CreateTokenResponse
-	(*JoinPeerRequest)(nil),                       // 16: entente.v1.JoinPeerRequest
-	(*JoinPeerResponse)(nil),                      // 17: entente.v1.JoinPeerResponse
-	(*CreatePeeringRequest)(nil),                  // 18: entente.v1.CreatePeeringRequest
-	(*CreatePeeringResponse)(nil),                 // 19: entente.v1.CreatePeeringResponse
-	(*EndPeeringRequest)(nil),                     // 20: entente.v1.EndPeeringRequest
-	(*EndPeeringResponse)(nil),                    // 21: entente.v1.EndPeeringResponse
-	(*OffloadNamespaceRequest)(nil),               // 22: entente.v1.OffloadNamespaceRequest
-	(*OffloadNamespaceResponse)(nil),              // 23: entente.v1.OffloadNamespaceResponse
-	(*ListOffloadingsRequest)(nil),                // 24: entente.v1.ListOffloadingsRequest
-	(*ListOffloadingsResponse)(nil),               // 25: entente.v1.ListOffloadingsResponse
-	(*Offloading)(nil),                            // 26: entente.v1.Offloading
-	(*OffloadingInCluster)(nil),                   // 27: entente.v1.OffloadingInCluster
-	(*UnoffloadNamespaceRequest)(nil),             // 28: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 29: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 30: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 31: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 32: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 33: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 34: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 35: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 36: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 37: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 38: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 39: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 40: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 41: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 42: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 43: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 44: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 45: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 46: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 47: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 48: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 49: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 50: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 51: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 52: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 53: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 54: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 55: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 56: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 57: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 58: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 59: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 60: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 61: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 62: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 63: entente.v1.PolicyTest
-	(*GetNetworkStatusRequest)(nil),               // 64: entente.v1.GetNetworkStatusRequest
-	(*GetNetworkStatusResponse)(nil),              // 65: entente.v1.GetNetworkStatusResponse
-	(*NetworkPath)(nil),                           // 66: entente.v1.NetworkPath
-	(*NetworkNode)(nil),                           // 67: entente.v1.NetworkNode
-	(*NetworkFinding)(nil),                        // 68: entente.v1.NetworkFinding
-	(*PlanNetworkRequest)(nil),                    // 69: entente.v1.PlanNetworkRequest
-	(*PlanNetworkResponse)(nil),                   // 70: entente.v1.PlanNetworkResponse
-	(*NetworkPlan)(nil),                           // 71: entente.v1.NetworkPlan
-	(*PlannedGateway)(nil),                        // 72: entente.v1.PlannedGateway
-	(*PlannedAlias)(nil),                          // 73: entente.v1.PlannedAlias
-	(*ListContractsRequest)(nil),                  // 74: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 75: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 76: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 77: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 78: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 79: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 80: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 81: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 82: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 83: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 84: entente.v1.RolloverIdentityResponse
-	nil,                                           // 85: entente.v1.Peer.LabelsEntry
-	nil,                                           // 86: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 87: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 88: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 89: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 90: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 91: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 92: entente.v1.Usage.StatedEntry
-	nil,                                           // 93: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 94: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 95: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 96: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 97: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 98: entente.v1.PriceList
-	(*Money)(nil),                                 // 99: entente.v1.Money
-	(*Advertisement)(nil),                         // 100: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 101: google.protobuf.FieldMask
+	(*PresharedKey)(nil),                          // 6: entente.v1.PresharedKey
+	(*GetInfoRequest)(nil),                        // 7: entente.v1.GetInfoRequest
+	(*GetInfoResponse)(nil),                       // 8: entente.v1.GetInfoResponse
+	(*DNSDomain)(nil),                             // 9: entente.v1.DNSDomain
+	(*DNSPublication)(nil),                        // 10: entente.v1.DNSPublication
+	(*ListPeersRequest)(nil),                      // 11: entente.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),                     // 12: entente.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),                        // 13: entente.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),                       // 14: entente.v1.GetPeerResponse
+	(*CreateTokenRequest)(nil),                    // 15: entente.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),                   // 16: entente.v1.CreateTokenResponse
+	(*JoinPeerRequest)(nil),                       // 17: entente.v1.JoinPeerRequest
+	(*JoinPeerResponse)(nil),                      // 18: entente.v1.JoinPeerResponse
+	(*CreatePeeringRequest)(nil),                  // 19: entente.v1.CreatePeeringRequest
+	(*CreatePeeringResponse)(nil),                 // 20: entente.v1.CreatePeeringResponse
+	(*EndPeeringRequest)(nil),                     // 21: entente.v1.EndPeeringRequest
+	(*EndPeeringResponse)(nil),                    // 22: entente.v1.EndPeeringResponse
+	(*OffloadNamespaceRequest)(nil),               // 23: entente.v1.OffloadNamespaceRequest
+	(*OffloadNamespaceResponse)(nil),              // 24: entente.v1.OffloadNamespaceResponse
+	(*ListOffloadingsRequest)(nil),                // 25: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 26: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 27: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 28: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 29: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 30: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 31: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 32: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 33: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 34: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 35: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 36: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 37: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 38: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 39: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 40: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 41: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 42: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 43: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 44: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 45: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 46: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 47: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 48: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 49: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 50: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 51: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 52: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 53: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 54: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 55: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 56: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 57: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 58: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 59: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 60: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 61: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 62: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 63: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 64: entente.v1.PolicyTest
+	(*GetNetworkStatusRequest)(nil),               // 65: entente.v1.GetNetworkStatusRequest
+	(*GetNetworkStatusResponse)(nil),              // 66: entente.v1.GetNetworkStatusResponse
+	(*NetworkPath)(nil),                           // 67: entente.v1.NetworkPath
+	(*NetworkNode)(nil),                           // 68: entente.v1.NetworkNode
+	(*NetworkFinding)(nil),                        // 69: entente.v1.NetworkFinding
+	(*RotatePresharedKeyRequest)(nil),             // 70: entente.v1.RotatePresharedKeyRequest
+	(*RotatePresharedKeyResponse)(nil),            // 71: entente.v1.RotatePresharedKeyResponse
+	(*RotateNodeKeysRequest)(nil),                 // 72: entente.v1.RotateNodeKeysRequest
+	(*RotateNodeKeysResponse)(nil),                // 73: entente.v1.RotateNodeKeysResponse
+	(*PlanNetworkRequest)(nil),                    // 74: entente.v1.PlanNetworkRequest
+	(*PlanNetworkResponse)(nil),                   // 75: entente.v1.PlanNetworkResponse
+	(*NetworkPlan)(nil),                           // 76: entente.v1.NetworkPlan
+	(*PlannedGateway)(nil),                        // 77: entente.v1.PlannedGateway
+	(*PlannedAlias)(nil),                          // 78: entente.v1.PlannedAlias
+	(*ListContractsRequest)(nil),                  // 79: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 80: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 81: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 82: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 83: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 84: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 85: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 86: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 87: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 88: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 89: entente.v1.RolloverIdentityResponse
+	nil,                                           // 90: entente.v1.Peer.LabelsEntry
+	nil,                                           // 91: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 92: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 93: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 94: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 95: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 96: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 97: entente.v1.Usage.StatedEntry
+	nil,                                           // 98: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 99: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 100: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 101: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 102: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 103: entente.v1.PriceList
+	(*Money)(nil),                                 // 104: entente.v1.Money
+	(*Advertisement)(nil),                         // 105: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 106: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	94,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	99,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	94,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	99,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	95,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	85,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	100, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	90,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	94,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	94,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	96,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	96,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	94,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	97,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	97,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	94,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	94,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	98,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	94,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	94,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	96,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	86,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	87,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	94,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	94,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	9,   // 26: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
-	8,   // 27: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	94,  // 28: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
-	94,  // 29: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
-	94,  // 30: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
-	1,   // 31: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
-	1,   // 32: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	96,  // 33: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	94,  // 34: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 35: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	97,  // 36: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	96,  // 37: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	99,  // 38: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	88,  // 39: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	89,  // 40: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	100, // 41: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	26,  // 42: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
-	27,  // 43: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	94,  // 44: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
-	32,  // 45: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	94,  // 46: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	94,  // 47: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 48: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 49: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 50: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 51: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	94,  // 52: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	97,  // 53: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	96,  // 54: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	99,  // 55: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 56: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	45,  // 57: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	45,  // 58: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	45,  // 59: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	101, // 60: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	45,  // 61: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	100, // 62: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	97,  // 63: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	96,  // 64: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	99,  // 65: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	94,  // 66: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	90,  // 67: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	54,  // 68: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	97,  // 69: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	96,  // 70: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	91,  // 71: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	99,  // 72: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	63,  // 73: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	100, // 74: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	66,  // 75: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
-	67,  // 76: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
-	96,  // 77: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	94,  // 78: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
-	68,  // 79: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	71,  // 80: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
-	72,  // 81: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
-	72,  // 82: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
-	73,  // 83: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
-	73,  // 84: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	4,   // 85: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 86: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 87: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	82,  // 88: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	94,  // 89: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	94,  // 90: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	92,  // 91: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	93,  // 92: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	99,  // 93: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	99,  // 94: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	94,  // 95: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	94,  // 96: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	6,   // 97: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	10,  // 98: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	12,  // 99: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	14,  // 100: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	30,  // 101: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	33,  // 102: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	16,  // 103: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	35,  // 104: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	37,  // 105: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	39,  // 106: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	41,  // 107: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	43,  // 108: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	18,  // 109: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	46,  // 110: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	48,  // 111: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	50,  // 112: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	52,  // 113: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	55,  // 114: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	57,  // 115: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	59,  // 116: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	61,  // 117: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	64,  // 118: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	69,  // 119: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	74,  // 120: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	76,  // 121: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	78,  // 122: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	80,  // 123: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	83,  // 124: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	20,  // 125: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	22,  // 126: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	24,  // 127: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	28,  // 128: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	7,   // 129: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	11,  // 130: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	13,  // 131: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	15,  // 132: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	31,  // 133: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	34,  // 134: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	17,  // 135: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	36,  // 136: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	38,  // 137: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	40,  // 138: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	42,  // 139: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	44,  // 140: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	19,  // 141: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	47,  // 142: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	49,  // 143: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	51,  // 144: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	53,  // 145: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	56,  // 146: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	58,  // 147: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	60,  // 148: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	62,  // 149: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	65,  // 150: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	70,  // 151: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	75,  // 152: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	77,  // 153: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	79,  // 154: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	81,  // 155: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	84,  // 156: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	21,  // 157: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	23,  // 158: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	25,  // 159: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	29,  // 160: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	129, // [129:161] is the sub-list for method output_type
-	97,  // [97:129] is the sub-list for method input_type
-	97,  // [97:97] is the sub-list for extension type_name
-	97,  // [97:97] is the sub-list for extension extendee
-	0,   // [0:97] is the sub-list for field type_name
+	99,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	99,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	101, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	101, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	99,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	102, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	102, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	99,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	99,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	103, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	99,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	99,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	101, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	91,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	92,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
+	99,  // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
+	99,  // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
+	99,  // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	99,  // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
+	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
+	99,  // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
+	99,  // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
+	99,  // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
+	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
+	101, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	99,  // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 38: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
+	102, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	101, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	104, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	93,  // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	94,  // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	105, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	27,  // 45: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	28,  // 46: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	99,  // 47: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	33,  // 48: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	99,  // 49: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	99,  // 50: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 51: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 52: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 53: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 54: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	99,  // 55: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	102, // 56: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	101, // 57: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	104, // 58: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 59: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	46,  // 60: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	46,  // 61: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	46,  // 62: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	106, // 63: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	46,  // 64: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	105, // 65: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	102, // 66: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	101, // 67: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	104, // 68: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	99,  // 69: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	95,  // 70: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	55,  // 71: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	102, // 72: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	101, // 73: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	96,  // 74: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	104, // 75: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	64,  // 76: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	105, // 77: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	67,  // 78: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
+	68,  // 79: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
+	101, // 80: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	99,  // 81: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
+	69,  // 82: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
+	99,  // 83: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
+	99,  // 84: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
+	99,  // 85: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
+	76,  // 86: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
+	77,  // 87: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	77,  // 88: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	78,  // 89: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	78,  // 90: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	4,   // 91: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 92: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 93: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	87,  // 94: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	99,  // 95: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	99,  // 96: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	97,  // 97: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	98,  // 98: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	104, // 99: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	104, // 100: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	99,  // 101: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	99,  // 102: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 103: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 104: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 105: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 106: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	31,  // 107: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	34,  // 108: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 109: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	36,  // 110: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	38,  // 111: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	40,  // 112: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	42,  // 113: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	44,  // 114: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 115: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	47,  // 116: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	49,  // 117: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	51,  // 118: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	53,  // 119: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	56,  // 120: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	58,  // 121: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	60,  // 122: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	62,  // 123: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	65,  // 124: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	74,  // 125: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	70,  // 126: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	72,  // 127: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	79,  // 128: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	81,  // 129: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	83,  // 130: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	85,  // 131: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	88,  // 132: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 133: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 134: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	25,  // 135: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	29,  // 136: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 137: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 138: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 139: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 140: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	32,  // 141: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	35,  // 142: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 143: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	37,  // 144: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	39,  // 145: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	41,  // 146: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	43,  // 147: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	45,  // 148: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 149: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	48,  // 150: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	50,  // 151: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	52,  // 152: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	54,  // 153: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	57,  // 154: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	59,  // 155: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	61,  // 156: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	63,  // 157: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	66,  // 158: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	75,  // 159: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	71,  // 160: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	73,  // 161: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	80,  // 162: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	82,  // 163: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	84,  // 164: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	86,  // 165: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	89,  // 166: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 167: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	24,  // 168: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	26,  // 169: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	30,  // 170: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	137, // [137:171] is the sub-list for method output_type
+	103, // [103:137] is the sub-list for method input_type
+	103, // [103:103] is the sub-list for extension type_name
+	103, // [103:103] is the sub-list for extension extendee
+	0,   // [0:103] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -6662,7 +7011,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   94,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,6 +42,8 @@ const (
 	AdminService_TestPolicy_FullMethodName            = "/entente.v1.AdminService/TestPolicy"
 	AdminService_GetNetworkStatus_FullMethodName      = "/entente.v1.AdminService/GetNetworkStatus"
 	AdminService_PlanNetwork_FullMethodName           = "/entente.v1.AdminService/PlanNetwork"
+	AdminService_RotatePresharedKey_FullMethodName    = "/entente.v1.AdminService/RotatePresharedKey"
+	AdminService_RotateNodeKeys_FullMethodName        = "/entente.v1.AdminService/RotateNodeKeys"
 	AdminService_ListContracts_FullMethodName         = "/entente.v1.AdminService/ListContracts"
 	AdminService_GetContract_FullMethodName           = "/entente.v1.AdminService/GetContract"
 	AdminService_TerminateContract_FullMethodName     = "/entente.v1.AdminService/TerminateContract"
@@ -174,6 +176,17 @@ type AdminServiceClient interface {
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	PlanNetwork(ctx context.Context, in *PlanNetworkRequest, opts ...grpc.CallOption) (*PlanNetworkResponse, error)
+	// RotatePresharedKey replaces the preshared key of the tunnel to a peer, or to each peer
+	// by the name peers/-. It is asked for: the key is replaced when the gateways of both
+	// sides have the next one, and no packet is lost by that. Permission: update
+	// foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	RotatePresharedKey(ctx context.Context, in *RotatePresharedKeyRequest, opts ...grpc.CallOption) (*RotatePresharedKeyResponse, error)
+	// RotateNodeKeys replaces the WireGuard keys of nodes of this cluster. It is asked for:
+	// each node replaces its own when all that it has tunnels with know the next one, and no packet
+	// is lost by that. Permission: update identity.
+	RotateNodeKeys(ctx context.Context, in *RotateNodeKeysRequest, opts ...grpc.CallOption) (*RotateNodeKeysResponse, error)
 	// ListContracts tells of the contracts, in both roles, those included that are
 	// over and still kept. Permission: list contracts.
 	ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error)
@@ -474,6 +487,26 @@ func (c *adminServiceClient) PlanNetwork(ctx context.Context, in *PlanNetworkReq
 	return out, nil
 }
 
+func (c *adminServiceClient) RotatePresharedKey(ctx context.Context, in *RotatePresharedKeyRequest, opts ...grpc.CallOption) (*RotatePresharedKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotatePresharedKeyResponse)
+	err := c.cc.Invoke(ctx, AdminService_RotatePresharedKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RotateNodeKeys(ctx context.Context, in *RotateNodeKeysRequest, opts ...grpc.CallOption) (*RotateNodeKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateNodeKeysResponse)
+	err := c.cc.Invoke(ctx, AdminService_RotateNodeKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListContractsResponse)
@@ -685,6 +718,17 @@ type AdminServiceServer interface {
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	PlanNetwork(context.Context, *PlanNetworkRequest) (*PlanNetworkResponse, error)
+	// RotatePresharedKey replaces the preshared key of the tunnel to a peer, or to each peer
+	// by the name peers/-. It is asked for: the key is replaced when the gateways of both
+	// sides have the next one, and no packet is lost by that. Permission: update
+	// foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	RotatePresharedKey(context.Context, *RotatePresharedKeyRequest) (*RotatePresharedKeyResponse, error)
+	// RotateNodeKeys replaces the WireGuard keys of nodes of this cluster. It is asked for:
+	// each node replaces its own when all that it has tunnels with know the next one, and no packet
+	// is lost by that. Permission: update identity.
+	RotateNodeKeys(context.Context, *RotateNodeKeysRequest) (*RotateNodeKeysResponse, error)
 	// ListContracts tells of the contracts, in both roles, those included that are
 	// over and still kept. Permission: list contracts.
 	ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error)
@@ -805,6 +849,12 @@ func (UnimplementedAdminServiceServer) GetNetworkStatus(context.Context, *GetNet
 }
 func (UnimplementedAdminServiceServer) PlanNetwork(context.Context, *PlanNetworkRequest) (*PlanNetworkResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanNetwork not implemented")
+}
+func (UnimplementedAdminServiceServer) RotatePresharedKey(context.Context, *RotatePresharedKeyRequest) (*RotatePresharedKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotatePresharedKey not implemented")
+}
+func (UnimplementedAdminServiceServer) RotateNodeKeys(context.Context, *RotateNodeKeysRequest) (*RotateNodeKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateNodeKeys not implemented")
 }
 func (UnimplementedAdminServiceServer) ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListContracts not implemented")
@@ -1254,6 +1304,42 @@ func _AdminService_PlanNetwork_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_RotatePresharedKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotatePresharedKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RotatePresharedKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RotatePresharedKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RotatePresharedKey(ctx, req.(*RotatePresharedKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RotateNodeKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateNodeKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RotateNodeKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RotateNodeKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RotateNodeKeys(ctx, req.(*RotateNodeKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListContracts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListContractsRequest)
 	if err := dec(in); err != nil {
@@ -1506,6 +1592,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanNetwork",
 			Handler:    _AdminService_PlanNetwork_Handler,
+		},
+		{
+			MethodName: "RotatePresharedKey",
+			Handler:    _AdminService_RotatePresharedKey_Handler,
+		},
+		{
+			MethodName: "RotateNodeKeys",
+			Handler:    _AdminService_RotateNodeKeys_Handler,
 		},
 		{
 			MethodName: "ListContracts",

@@ -1058,7 +1058,10 @@ type Network struct {
 	// the SHA-256 over both halves, the one of the lower cluster ID first.
 	PresharedHalf []byte `protobuf:"bytes,4,opt,name=preshared_half,json=presharedHalf,proto3" json:"preshared_half,omitempty"`
 	// Other nodes that speak WireGuard to nodes of the peer, each for its own pods.
-	Nodes         []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// How the preshared key is replaced. A sender that does not set it keeps the first key,
+	// and the receiver keeps it with it.
+	Rotation      *KeyRotation `protobuf:"bytes,12,opt,name=rotation,proto3" json:"rotation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1128,6 +1131,90 @@ func (x *Network) GetNodes() []*Gateway {
 	return nil
 }
 
+func (x *Network) GetRotation() *KeyRotation {
+	if x != nil {
+		return x.Rotation
+	}
+	return nil
+}
+
+// KeyRotation is one side's word on the preshared keys of the tunnel, which are numbered.
+// A key is used once the gateways of both sides have it: a side that wants another, or was
+// offered another, offers its half of the next one; both store the key that follows, and
+// whoever hears first that the other's gateways have it begins to use it. The other
+// follows: of two numbers in use the higher one counts.
+type KeyRotation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the key in use, of which preshared_half is the sender's half.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The sender's half of the key with the next number, 32 bytes; empty if it offers none.
+	NextHalf []byte `protobuf:"bytes,2,opt,name=next_half,json=nextHalf,proto3" json:"next_half,omitempty"`
+	// The number of the newest key that all gateways of the sender have.
+	Held uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
+	// The least number of a key that a gateway of the sender uses: it needs no earlier one.
+	Used          uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyRotation) Reset() {
+	*x = KeyRotation{}
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyRotation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyRotation) ProtoMessage() {}
+
+func (x *KeyRotation) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyRotation.ProtoReflect.Descriptor instead.
+func (*KeyRotation) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *KeyRotation) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *KeyRotation) GetNextHalf() []byte {
+	if x != nil {
+		return x.NextHalf
+	}
+	return nil
+}
+
+func (x *KeyRotation) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *KeyRotation) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
 // Gateway is a node that speaks WireGuard.
 type Gateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1141,14 +1228,18 @@ type Gateway struct {
 	Overlay []byte `protobuf:"bytes,4,opt,name=overlay,proto3" json:"overlay,omitempty"`
 	// The prefixes of pods on it, inside of the network's, that are reached directly by
 	// nodes of the peer. Pods in none of these are reached through gateways.
-	Pods          []string `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
+	Pods []string `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
+	// The key by which it is about to replace public_key, 32 bytes; empty if it is not. It
+	// says inside the tunnel when it does, once the receiver's gateways say there that they
+	// know it.
+	NextPublicKey []byte `protobuf:"bytes,12,opt,name=next_public_key,json=nextPublicKey,proto3" json:"next_public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1251,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1264,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Gateway) GetName() string {
@@ -1211,6 +1302,13 @@ func (x *Gateway) GetPods() []string {
 	return nil
 }
 
+func (x *Gateway) GetNextPublicKey() []byte {
+	if x != nil {
+		return x.NextPublicKey
+	}
+	return nil
+}
+
 // Alias is another name for a prefix.
 type Alias struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1224,7 +1322,7 @@ type Alias struct {
 
 func (x *Alias) Reset() {
 	*x = Alias{}
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1334,7 @@ func (x *Alias) String() string {
 func (*Alias) ProtoMessage() {}
 
 func (x *Alias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1347,7 @@ func (x *Alias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alias.ProtoReflect.Descriptor instead.
 func (*Alias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Alias) GetPrefix() string {
@@ -1340,14 +1438,20 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\x8e\x02\n" +
+	"\fPHASE_CLOSED\x10\x03\"\xc3\x02\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\x10\"\x06r\x04\x10\x01\x181R\bprefixes\x125\n" +
 	"\aaliases\x18\x03 \x03(\v2\x11.entente.v1.AliasB\b\xbaH\x05\x92\x01\x02\x10\x10R\aaliases\x12.\n" +
 	"\x0epreshared_half\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\rpresharedHalf\x123\n" +
-	"\x05nodes\x18\x05 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\x05nodes\"\xc9\x01\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\x05nodes\x123\n" +
+	"\brotation\x18\f \x01(\v2\x17.entente.v1.KeyRotationR\brotation\"s\n" +
+	"\vKeyRotation\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12$\n" +
+	"\tnext_half\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\bnextHalf\x12\x12\n" +
+	"\x04held\x18\x03 \x01(\x04R\x04held\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04used\"\xfa\x01\n" +
 	"\aGateway\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12&\n" +
 	"\n" +
@@ -1355,7 +1459,8 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\tendpoints\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\x12!\n" +
 	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\x12$\n" +
 	"\x04pods\x18\x05 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\"K\n" +
+	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\x12/\n" +
+	"\x0fnext_public_key\x18\f \x01(\fB\a\xbaH\x04z\x02\x18 R\rnextPublicKey\"K\n" +
 	"\x05Alias\x12!\n" +
 	"\x06prefix\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x06prefix\x12\x1f\n" +
 	"\x05alias\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias2\xde\x04\n" +
@@ -1385,7 +1490,7 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_entente_v1_peering_proto_goTypes = []any{
 	(PeerState_Lending)(0),            // 0: entente.v1.PeerState.Lending
 	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
@@ -1406,55 +1511,57 @@ var file_entente_v1_peering_proto_goTypes = []any{
 	(*PeerState)(nil),                 // 16: entente.v1.PeerState
 	(*ContractState)(nil),             // 17: entente.v1.ContractState
 	(*Network)(nil),                   // 18: entente.v1.Network
-	(*Gateway)(nil),                   // 19: entente.v1.Gateway
-	(*Alias)(nil),                     // 20: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 21: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 22: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 23: entente.v1.Envelope
-	(*Offer)(nil),                     // 24: entente.v1.Offer
-	(*timestamppb.Timestamp)(nil),     // 25: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
+	(*KeyRotation)(nil),               // 19: entente.v1.KeyRotation
+	(*Gateway)(nil),                   // 20: entente.v1.Gateway
+	(*Alias)(nil),                     // 21: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 22: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 23: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 24: entente.v1.Envelope
+	(*Offer)(nil),                     // 25: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 27: google.protobuf.Duration
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	21, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	22, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	23, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	23, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	23, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
-	24, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
-	23, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
-	25, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	22, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	23, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	24, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	24, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	24, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	25, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	24, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	26, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
 	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
 	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	25, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	26, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
 	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
-	26, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
+	27, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
 	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	25, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	19, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	20, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	19, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
-	2,  // 20: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 21: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 22: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 23: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 24: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 25: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 26: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 27: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 28: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 29: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 30: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 31: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 32: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 33: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	27, // [27:34] is the sub-list for method output_type
-	20, // [20:27] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	26, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	20, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	21, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	20, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
+	19, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
+	2,  // 21: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 22: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 23: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 24: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 25: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 26: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 27: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 28: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 29: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 30: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 31: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 32: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 33: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 34: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	28, // [28:35] is the sub-list for method output_type
+	21, // [21:28] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -1469,7 +1576,7 @@ func file_entente_v1_peering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,250 @@
+package controller
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/gateways"
+	"github.com/entente-dev/entente/peering"
+)
+
+// keyRing is the preshared keys of the tunnel to a peer that are to be stored.
+type keyRing struct {
+	// number is that of the key in use.
+	number uint64
+	// current and next are the keys with that number and the one after it. Nil leaves a
+	// current key as it is, and means that there is no next one.
+	current, next []byte
+	// settled says that nobody uses the key before the current one any more.
+	settled bool
+}
+
+// apply makes the data of the fabric's Secret as the ring wants it, and says whether that
+// changed it. The key that another takes the place of is kept as the one before: the peer's
+// gateways may use it for a moment longer.
+func (k keyRing) apply(data map[string][]byte, peer peering.ClusterID) (changed bool) {
+	set := func(name string, value []byte) {
+		if old, had := data[name]; len(value) == 0 && had {
+			delete(data, name)
+			changed = true
+		} else if len(value) > 0 && !bytes.Equal(old, value) {
+			data[name] = value
+			changed = true
+		}
+	}
+	name := string(peer)
+	if before := data[name]; len(before) > 0 && numberOf(data, name) != k.number {
+		current := k.current
+		if current == nil && numberOf(data, name)+1 == k.number {
+			current = data[name+v1alpha1.FabricKeyNext]
+		}
+		set(name, current)
+		set(name+v1alpha1.FabricKeyPrevious, before)
+	} else if k.current != nil {
+		set(name, k.current)
+	}
+	set(name+v1alpha1.FabricKeyNumber, []byte(strconv.FormatUint(k.number, 10)))
+	set(name+v1alpha1.FabricKeyNext, k.next)
+	if k.settled {
+		set(name+v1alpha1.FabricKeyPrevious, nil)
+	}
+	return changed
+}
+
+// stands says whether data has what the ring wants.
+func (k keyRing) stands(data map[string][]byte, peer peering.ClusterID) bool {
+	own := map[string][]byte{}
+	for _, suffix := range keySuffixes() {
+		if value, ok := data[string(peer)+suffix]; ok {
+			own[string(peer)+suffix] = value
+		}
+	}
+	return !k.apply(own, peer)
+}
+
+// keySuffixes is what follows a peer's ID in the names of its keys.
+func keySuffixes() []string {
+	return []string{"", v1alpha1.FabricKeyNumber, v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious}
+}
+
+func numberOf(data map[string][]byte, peer string) uint64 {
+	n, _ := strconv.ParseUint(string(data[peer+v1alpha1.FabricKeyNumber]), 10, 64)
+	return n
+}
+
+// dropKeys removes all keys of the tunnel to a peer, and says whether there were any.
+func dropKeys(data map[string][]byte, peer string) (had bool) {
+	for _, suffix := range keySuffixes() {
+		if _, ok := data[peer+suffix]; ok {
+			delete(data, peer+suffix)
+			had = true
+		}
+	}
+	return had
+}
+
+// keySituation is what decides which preshared key the tunnel to a peer has.
+type keySituation struct {
+	self, peer peering.ClusterID
+	// standing is how it was; nil is that there was no key.
+	standing *v1alpha1.PresharedKeyStatus
+	// said is the peer's word, with its half of the key that it uses.
+	said *peering.Network
+	// wanted says that this cluster wants another key.
+	wanted bool
+	// gateways is which keys the gateways of this cluster have.
+	gateways heldKeys
+	// half is this cluster's half of the key with a number.
+	half func(number uint64) peering.PresharedHalf
+	now  time.Time
+}
+
+// decide returns which key the tunnel has from now on, and what is to be stored. It follows
+// the peer to a higher number; it goes to the next number itself once the gateways of both
+// sides have that key.
+func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
+	status := v1alpha1.PresharedKeyStatus{Since: metav1.NewTime(s.now.Truncate(time.Second))}
+	begun := status
+	if s.standing != nil {
+		status = *s.standing.DeepCopy()
+	}
+	status.Message = ""
+	theirs := s.said.Rotation
+	if theirs == nil { // it keeps the first key, and so does this cluster
+		if status.Number != 0 {
+			status = begun
+		}
+		status.Replacing, status.NextStored = nil, false
+		if s.wanted {
+			status.Message = "the peer's agent is of a version that does not replace the key: upgrade it"
+		}
+		return status, keyRing{current: s.key(0, s.said.PresharedHalf), settled: true}
+	}
+	ring := keyRing{}
+	if theirs.Number > number(status) {
+		status = begun
+		status.Number = int64(theirs.Number)
+	}
+	ring.number = number(status)
+	if theirs.Number < ring.number {
+		status.NextStored, status.Message = false, replacing(status, "the peer to use the key that this cluster uses")
+		return status, ring // its half of that key is not in this word
+	}
+	ring.current = s.key(ring.number, s.said.PresharedHalf)
+	ring.settled = min(s.gateways.used, theirs.Used) >= ring.number
+	offered := !theirs.NextHalf.IsZero()
+	if status.Replacing == nil && ring.number < peering.MaxRevision &&
+		(s.wanted || offered && s.now.Sub(status.Since.Time) >= keyLeast) {
+		status.Replacing = &begun.Since
+	}
+	if status.Replacing == nil || !offered {
+		status.NextStored = false
+		status.Message = replacing(status, "the peer to offer its half of the next key")
+		return status, ring
+	}
+	status.NextStored = true
+	ring.next = s.key(ring.number+1, theirs.NextHalf)
+	switch {
+	case s.gateways.held <= ring.number:
+		status.Message = replacing(status, "all gateways of this cluster to have the next key")
+	case theirs.Held <= ring.number:
+		status.Message = replacing(status, "all gateways of the peer to have the next key")
+	default:
+		status = begun
+		status.Number = int64(ring.number + 1)
+		ring = keyRing{number: ring.number + 1, current: ring.next}
+	}
+	return status, ring
+}
+
+// key is the preshared key with a number, by the peer's half of it.
+func (s keySituation) key(number uint64, half peering.PresharedHalf) []byte {
+	return PresharedKey(s.self, s.half(number), s.peer, half)
+}
+
+func replacing(status v1alpha1.PresharedKeyStatus, waits string) string {
+	if status.Replacing == nil {
+		return ""
+	}
+	return "the next key waits for " + waits
+}
+
+func number(status v1alpha1.PresharedKeyStatus) uint64 { return uint64(max(status.Number, 0)) }
+
+// rotation is what this cluster says of the key of a tunnel.
+func rotation(status *v1alpha1.PresharedKeyStatus, gateways heldKeys, half func(number uint64) peering.PresharedHalf) (peering.PresharedHalf, *peering.KeyRotation) {
+	out := &peering.KeyRotation{Held: gateways.held, Used: gateways.used}
+	if status == nil {
+		return half(0), out
+	}
+	out.Number = number(*status)
+	if status.Replacing != nil {
+		out.NextHalf = half(out.Number + 1)
+	}
+	return half(out.Number), out
+}
+
+// heldKeys is which keys of the tunnel to a peer all gateways of a cluster have: the number of
+// the newest, and the least number of one that is in use.
+type heldKeys struct{ held, used uint64 }
+
+// heldBy returns which keys of the tunnel to a peer the gateways have. One whose fabric is silent
+// counts, too, since it may carry traffic without the API server, but not for ever.
+func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out heldKeys) {
+	any, patient := false, true
+	if status != nil {
+		since := status.Since
+		if status.Replacing != nil {
+			since = *status.Replacing
+		}
+		patient = now.Sub(since.Time) < keyPatience
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		if !n.Spec.Gateway || gateways.Silent(n, now) && !patient {
+			continue
+		}
+		var has heldKeys
+		for _, p := range n.Status.Paths {
+			if p.PeerID == string(peer) {
+				has = heldKeys{uint64(max(p.PresharedKey, 0)), uint64(max(p.PresharedKey, 0))}
+				if p.NextPresharedKey {
+					has.held++
+				}
+			}
+		}
+		if any {
+			has.held, has.used = min(has.held, out.held), min(has.used, out.used)
+		}
+		out, any = has, true
+	}
+	return out
+}
+
+// rotationDue is when the key of the tunnel to a peer is to be replaced: when it is asked
+// for, or when it is old. The zero time is never. Keys do not all get old at once: up to a
+// tenth of the time that they last is taken off, by what follows from peer and number.
+func rotationDue(fc *v1alpha1.ForeignCluster, every time.Duration) time.Time {
+	status := fc.Status.PresharedKey
+	if status == nil {
+		return time.Time{}
+	}
+	due := time.Time{}
+	if every > 0 {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", fc.Spec.ClusterID, status.Number))
+		less := time.Duration(uint64(every) / 10 * uint64(binary.BigEndian.Uint16(sum[:])) >> 16)
+		due = status.Since.Add(every - less)
+	}
+	asked, err := time.Parse(time.RFC3339, fc.Annotations[v1alpha1.AnnotationRotateKey])
+	if err == nil && asked.After(status.Since.Time) && (due.IsZero() || asked.Before(due)) {
+		due = asked
+	}
+	return due
+}

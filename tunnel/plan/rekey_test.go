@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestANextKeyIsUsedOnceItsNodeDoes: and then has all that the key before it had.
+func TestANextKeyIsUsedOnceItsNodeDoes(t *testing.T) {
+	d := home("gw")
+	d.Nodes[1].NextKey, d.Peers[0].Gateways[0].NextKey = PublicKey{22}, PublicKey{33}
+	plan := func(o Observed) Layout {
+		t.Helper()
+		l, err := Plan(d, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	of := func(l Layout, node string) WireGuardPeer {
+		t.Helper()
+		i := slices.IndexFunc(l.Peers, func(w WireGuardPeer) bool { return w.Node == node })
+		if i < 0 {
+			t.Fatalf("%s is no peer", node)
+		}
+		return l.Peers[i]
+	}
+	before := plan(Observed{})
+	for node, want := range map[string][3]PublicKey{"worker": {{2}, {22}, {}}, "x": {{3}, {33}, {}}, "y": {{4}, {}, {}}} {
+		if w := of(before, node); w.PublicKey != want[0] || w.NextKey != want[1] || w.FormerKey != want[2] {
+			t.Errorf("%s has %v, %v, %v", node, w.PublicKey, w.NextKey, w.FormerKey)
+		}
+	}
+	after := plan(Observed{InUse: map[netip.Addr]PublicKey{Overlay("home", "worker"): {22}, Overlay("away", "x"): {33}, Overlay("away", "y"): {44}}})
+	for node, want := range map[string][3]PublicKey{"worker": {{22}, {}, {2}}, "x": {{33}, {}, {3}}, "y": {{4}, {}, {}}} {
+		w := of(after, node)
+		if w.PublicKey != want[0] || w.NextKey != want[1] || w.FormerKey != want[2] {
+			t.Errorf("in use: %s has %v, %v, %v", node, w.PublicKey, w.NextKey, w.FormerKey)
+		}
+		was := of(before, node)
+		was.PublicKey, was.NextKey, was.FormerKey = w.PublicKey, w.NextKey, w.FormerKey
+		if diff := cmp.Diff(was, w, compareAddrs()); diff != "" {
+			t.Errorf("in use: more than the key of %s changed (-before +after):\n%s", node, diff)
+		}
+	}
+}
+
+// TestANextKeyTakesNobodysKey: who names another's key as its next one keeps its own, and the
+// other one keeps everything.
+func TestANextKeyTakesNobodysKey(t *testing.T) {
+	for name, next := range map[string]PublicKey{
+		"of this node": {1}, "of a node of this cluster": {2}, "of a gateway of another peer": {66}, "of a gateway of its own": {4}, "its own": {3},
+	} {
+		for _, first := range []bool{true, false} {
+			d := home("gw")
+			other := thief(PublicKey{77})
+			d.Peers = append(d.Peers, other)
+			if first {
+				slices.Reverse(d.Peers)
+			}
+			honest, err := Plan(d, Observed{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range d.Peers {
+				if d.Peers[i].ClusterID == "away" {
+					d.Peers[i].Gateways[0].NextKey = next
+				}
+			}
+			got, err := Plan(d, Observed{InUse: map[netip.Addr]PublicKey{Overlay("away", "x"): next}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(honest, got, compareAddrs()); diff != "" {
+				t.Errorf("%s, it comes first: %v (-before +after):\n%s", name, first, diff)
+			}
+		}
+	}
+	// Two that name the same one: only one has it.
+	d := home("gw")
+	d.Nodes[1].NextKey, d.Peers[0].Gateways[0].NextKey = PublicKey{22}, PublicKey{22}
+	got, err := Plan(d, Observed{InUse: map[netip.Addr]PublicKey{Overlay("home", "worker"): {22}, Overlay("away", "x"): {22}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[PublicKey]string{}
+	for _, w := range got.Peers {
+		if who, dup := keys[w.PublicKey]; dup {
+			t.Errorf("%s and %s have the same key", who, w.Node)
+		}
+		keys[w.PublicKey] = w.Node
+	}
+	if keys[PublicKey{22}] != "worker" || keys[PublicKey{3}] != "x" {
+		t.Errorf("keys are %v", keys)
+	}
+}

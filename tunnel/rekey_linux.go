@@ -1,0 +1,192 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// followAt has follow called at a time. It does not block.
+func (f *Fabric) followAt(at time.Time) {
+	time.AfterFunc(time.Until(at), func() {
+		select {
+		case f.rekey.due <- struct{}{}:
+		default:
+		}
+	})
+}
+
+// follow takes the next keys of nodes for their own whose time has come. If one comes in a moment
+// it waits for that: a pass would make it late.
+func (f *Fabric) follow(now time.Time) {
+	end := now.Add(rekeySoon)
+	for {
+		due, next := f.prober.Due(now)
+		if len(due) > 0 {
+			f.take(due, now)
+		}
+		if next.IsZero() || next.After(end) {
+			return
+		}
+		time.Sleep(time.Until(next))
+		now = time.Now()
+	}
+}
+
+// take gives the device the next keys of nodes, in one step with the prefixes that come with them.
+func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
+	dev, err := f.control.read()
+	if err != nil {
+		f.log.Warn("cannot follow other nodes to their next keys", "err", err)
+		return
+	}
+	var changes []wgtypes.PeerConfig
+	var moved []plan.WireGuardPeer
+	for _, overlay := range nodes {
+		i := slices.IndexFunc(f.rekey.peers, func(w plan.WireGuardPeer) bool { return w.Overlay == overlay })
+		if i < 0 || f.rekey.peers[i].NextKey.IsZero() {
+			continue
+		}
+		w := f.rekey.peers[i]
+		j := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey })
+		if j < 0 {
+			continue
+		}
+		h := dev.Peers[j]
+		changes = append(changes, wgtypes.PeerConfig{
+			PublicKey: wgtypes.Key(w.NextKey), PresharedKey: &h.PresharedKey, Endpoint: h.Endpoint,
+			PersistentKeepaliveInterval: &h.PersistentKeepaliveInterval, AllowedIPs: h.AllowedIPs,
+		})
+		moved = append(moved, w)
+	}
+	if len(changes) == 0 {
+		return
+	}
+	if err := f.control.configure(wgtypes.Config{Peers: changes}); err != nil {
+		f.log.Warn("cannot follow other nodes to their next keys", "err", err)
+		return
+	}
+	for _, w := range moved {
+		f.rekey.moves[w.Overlay] = keyMove{key: w.NextKey, at: now}
+		f.dialers[w.NextKey], f.heard[w.NextKey] = f.dialers[w.PublicKey], heard{at: now}
+		f.prober.Nudge(w.Overlay, now)
+		f.log.Info("another node replaced its WireGuard key", "cluster", w.Cluster, "node", w.Node)
+	}
+	f.hurry()
+}
+
+// replaceKey replaces this node's key if that is wanted and all are ready. It blocks for the
+// moment in which that is done.
+func (f *Fabric) replaceKey(ctx context.Context, now time.Time) {
+	f.mu.Lock()
+	desired := f.desired
+	f.mu.Unlock()
+	r := &f.rekey
+	key, err := wgtypes.Key(f.key), error(nil)
+	if desired == nil || f.key == (privateKey{}) || desired.ReplaceKey.IsZero() || desired.ReplaceKey != plan.PublicKey(key.PublicKey()) {
+		r.next, r.waits = privateKey{}, ""
+		return
+	}
+	if r.next == (privateKey{}) {
+		next, err := wgtypes.GeneratePrivateKey()
+		if err != nil {
+			f.log.Warn("cannot generate another WireGuard key", "err", err)
+			return
+		}
+		r.next, r.asked, r.again = privateKey(next), time.Time{}, time.Time{}
+		f.poke()
+	}
+	if now.Before(r.again) {
+		return
+	}
+	tag := probe.KeyTagOf(plan.PublicKey(wgtypes.Key(r.next).PublicKey()))
+	f.askAgain(rekeyAgain)
+	if missing := f.prober.Unready(tag, now.Add(-rekeyKnown)); r.asked.IsZero() || len(missing) > 0 && !desired.Regardless {
+		f.prober.Ask(tag, 0)
+		if !r.asked.IsZero() {
+			r.waits = f.waitsFor(missing)
+		}
+		r.asked, r.again = now, now.Add(rekeyAgain)
+		return
+	}
+	missing, err := f.countDown(ctx, tag, desired.Regardless)
+	switch {
+	case err != nil:
+		r.waits = err.Error()
+	case len(missing) > 0:
+		r.waits = f.waitsFor(missing)
+	default:
+		f.log.Info("replaced this node's WireGuard key")
+		f.key, r.next, r.waits = r.next, privateKey{}, ""
+		f.hurry()
+		return
+	}
+	r.again = time.Now().Add(rekeyPause(plan.PublicKey(key.PublicKey()), time.Now().Second()))
+}
+
+// countDown tells all others when this node replaces its key, and does. It returns who did not
+// say to follow; if there is any, it is not replaced.
+func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless bool) (missing []netip.Addr, err error) {
+	if !f.prober.SetBusy(true) {
+		return nil, fmt.Errorf("another node replaces its key")
+	}
+	defer f.prober.SetBusy(false)
+	began := time.Now()
+	at := began.Add(rekeyCountdown)
+	for left := rekeyCountdown; left > rekeyLast; left = time.Until(at) {
+		f.prober.Ask(tag, left)
+		if !sleep(ctx, min(rekeyEvery, left-rekeyLast)) {
+			break
+		}
+	}
+	if missing = f.prober.Unready(tag, began); (len(missing) > 0 && !regardless) || ctx.Err() != nil {
+		for range 3 {
+			f.prober.CallOff(tag)
+			sleep(ctx, rekeyEvery/10)
+		}
+		return missing, ctx.Err()
+	}
+	sleep(ctx, time.Until(at))
+	next := wgtypes.Key(f.rekey.next)
+	return nil, f.control.configure(wgtypes.Config{PrivateKey: &next})
+}
+
+// waitsFor says which nodes a replacement of the key waits for.
+func (f *Fabric) waitsFor(missing []netip.Addr) string {
+	if len(missing) == 0 {
+		return ""
+	}
+	who := missing[0].String()
+	for _, w := range f.rekey.peers {
+		if w.Overlay == missing[0] {
+			who = w.Node
+			if w.Remote {
+				who += " of cluster " + w.Cluster
+			}
+		}
+	}
+	text := fmt.Sprintf("node %s does not know the next key yet", who)
+	if len(missing) > 1 {
+		text += fmt.Sprintf(", and %d more", len(missing)-1)
+	}
+	return text
+}
+
+// sleep waits, and returns false if ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

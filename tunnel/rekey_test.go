@@ -1,0 +1,86 @@
+package tunnel
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+func TestNextKeysShowThatTheyAreUsed(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	const me, node = "me", "gw"
+	overlay := plan.Overlay(me, node)
+	k1, k2, k3 := plan.PublicKey{1}, plan.PublicKey{2}, plan.PublicKey{3}
+	desired := func(key, next plan.PublicKey) plan.Desired {
+		return plan.Desired{ClusterID: me, Nodes: []plan.Node{{Name: node, PublicKey: key, NextKey: next}}}
+	}
+	moved := func(key plan.PublicKey, ago time.Duration) map[netip.Addr]keyMove {
+		return map[netip.Addr]keyMove{overlay: {key: key, at: now.Add(-ago)}}
+	}
+	shook := func(first, second time.Duration) []heldKey {
+		return []heldKey{{key: k1, handshake: now.Add(-first)}, {key: k2, handshake: now.Add(-second)}}
+	}
+	const never = 1e9 * time.Second
+	for name, tc := range map[string]struct {
+		desired plan.Desired
+		moves   map[netip.Addr]keyMove
+		held    []heldKey
+		want    plan.PublicKey
+		rests   bool
+	}{
+		"nothing was said":                         {desired: desired(k1, k2)},
+		"it was just followed":                     {desired: desired(k1, k2), moves: moved(k2, time.Second), held: shook(time.Minute, never), want: k2},
+		"there was a handshake":                    {desired: desired(k1, k2), moves: moved(k2, time.Minute), held: shook(2*time.Minute, time.Second), want: k2},
+		"there was none":                           {desired: desired(k1, k2), moves: moved(k2, rekeyTrial), held: shook(time.Minute, never), rests: true},
+		"there was one late":                       {desired: desired(k1, k2), held: shook(time.Minute, time.Second), want: k2},
+		"the process began after it was followed":  {desired: desired(k1, k2), held: shook(2*time.Minute, time.Minute), want: k2},
+		"the old key made one after that":          {desired: desired(k1, k2), held: shook(time.Second, time.Minute)},
+		"it is announced":                          {desired: desired(k2, plan.PublicKey{}), moves: moved(k2, time.Minute), held: shook(2*time.Minute, time.Second)},
+		"it announces another next key after that": {desired: desired(k1, k3), moves: moved(k2, time.Second), held: shook(time.Minute, never)},
+		"the node is gone":                         {desired: plan.Desired{ClusterID: me}, moves: moved(k2, time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRekeying()
+			if tc.moves != nil {
+				r.moves = tc.moves
+			}
+			got := r.inUse(now, tc.desired, tc.held)
+			if got[overlay] != tc.want {
+				t.Errorf("key %v is in use, want %v", got[overlay], tc.want)
+			}
+			if _, rests := r.rests[overlay]; rests != tc.rests {
+				t.Errorf("rests is %v", rests)
+			}
+			if _, stays := r.moves[overlay]; stays != !tc.want.IsZero() {
+				t.Errorf("moves are %v", r.moves)
+			}
+			if tag := r.follows(plan.WireGuardPeer{Overlay: overlay, NextKey: k2}); (tag == probe.KeyTag{}) != tc.rests {
+				t.Errorf("it is followed to %v", tag)
+			}
+		})
+	}
+	r := newRekeying()
+	r.rests[overlay] = now
+	r.inUse(now, desired(k1, k2), nil)
+	if len(r.rests) > 0 {
+		t.Error("it rests for ever")
+	}
+}
+
+// Nodes that try at the same time and are in each other's way do not try again at the same time.
+func TestNodesDoNotTryAgainTogether(t *testing.T) {
+	pauses := map[time.Duration]bool{}
+	for i := range 64 {
+		pause := rekeyPause(plan.PublicKey{byte(i)}, i)
+		if pause < rekeyAgain || pause > 2*rekeyAgain {
+			t.Fatalf("a pause of %v", pause)
+		}
+		pauses[pause] = true
+	}
+	if len(pauses) < 8 {
+		t.Errorf("%d different pauses", len(pauses))
+	}
+}

@@ -1,0 +1,86 @@
+package tunnel
+
+import (
+	"time"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+)
+
+const (
+	// keyLate is how old a handshake is when the preshared keys of the two sides are taken to
+	// differ: WireGuard makes another after 120 s.
+	keyLate = 130 * time.Second
+	// keyTry is how long each of several preshared keys is tried: for two attempts of WireGuard
+	// to make a handshake, 5 s apart. So all three are tried before the session ends. Each further
+	// round takes twice as long.
+	keyTry    = 11 * time.Second
+	keyRounds = 5
+)
+
+// presharedTrials finds the preshared key that the other side uses, while one takes the place of
+// another: the two sides change it at about the same moment, and if one is cut off from its
+// API server or its agent then, that moment is long. Of two clusters that with the lower ID
+// leads: it uses the key that it was told to use, and the other one tries those that it knows.
+type presharedTrials map[plan.PublicKey]presharedTrial
+
+// presharedTrial is which key is tried with a peer.
+type presharedTrial struct {
+	// told is the key that was to be used when the trial began.
+	told plan.PresharedKey
+	// try counts the keys that were tried, the current one since a time.
+	try   int
+	since time.Time
+}
+
+// choose sets the preshared keys of planned peers to those that are to be used now. held is
+// what the device has, leads says whether this cluster leads another.
+func (k presharedTrials) choose(now time.Time, peers []plan.WireGuardPeer, held []heldKey, leads func(cluster string) bool) {
+	keep := make(map[plan.PublicKey]bool, len(peers))
+	handshakes := make(map[plan.PublicKey]time.Time, len(held))
+	for _, h := range held {
+		handshakes[h.key] = h.handshake
+	}
+	for i := range peers {
+		w := &peers[i]
+		keys := candidates(w)
+		if len(keys) < 2 || leads(w.Cluster) {
+			continue
+		}
+		keep[w.PublicKey] = true
+		t, known := k[w.PublicKey]
+		if !known || t.told != keys[0] {
+			t = presharedTrial{told: keys[0], since: now}
+		}
+		t = t.next(now, handshakes[w.PublicKey], len(keys))
+		k[w.PublicKey] = t
+		w.PresharedKey = keys[t.try%len(keys)]
+	}
+	for key := range k {
+		if !keep[key] {
+			delete(k, key)
+		}
+	}
+}
+
+// next goes on to the next of so many keys if no handshake was made with this one in time.
+func (t presharedTrial) next(now, handshake time.Time, keys int) presharedTrial {
+	patience := keyTry << min(t.try/keys, keyRounds)
+	if now.Sub(handshake) >= keyLate && now.Sub(t.since) >= patience {
+		t.try, t.since = t.try+1, now
+	}
+	return t
+}
+
+// candidates are the preshared keys that a peer may use, first the one that it should.
+func candidates(w *plan.WireGuardPeer) []plan.PresharedKey {
+	if w.KeyMissing || w.PresharedKey.IsZero() {
+		return nil
+	}
+	out := []plan.PresharedKey{w.PresharedKey}
+	for _, key := range []plan.PresharedKey{w.Spare.Next, w.Spare.Previous} {
+		if !key.IsZero() {
+			out = append(out, key)
+		}
+	}
+	return out
+}
