@@ -106,6 +106,12 @@ const (
 	MaxNodePods = 16
 	// MaxPrefixes is how many pod prefixes, and as many aliases, a peer may have.
 	MaxPrefixes = 16
+	// MaxAddresses is how many addresses a peer may name that need an alias each, and
+	// for how many it may tell one, MaxBlocks in how many blocks of at most
+	// MaxBlockAddresses.
+	MaxAddresses      = 4096
+	MaxBlocks         = 128
+	MaxBlockAddresses = 64
 	// MaxContracts is how many contracts a peer may report.
 	MaxContracts = 256
 	// MaxStorageClasses and MaxArchitectures is how many of each an offer may have.

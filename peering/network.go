@@ -17,6 +17,9 @@ type NetworkPlan struct {
 // PlannedAlias is a prefix and its alias, which is empty if there is none.
 type PlannedAlias struct {
 	Prefix, Alias string
+	// ByAddress says that it has none, and Addresses of its addresses have one each.
+	ByAddress bool
+	Addresses int
 	// Stands says that it was given before.
 	Stands bool
 }

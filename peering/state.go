@@ -58,6 +58,11 @@ type Network struct {
 	// Aliases is, for each prefix of the receiver, the alias under which the
 	// sender knows it.
 	Aliases []Alias
+	// Addresses is the sender's addresses that need an alias each, sorted: those that no
+	// alias of the receiver covers, and from or to which flows may be.
+	Addresses []netip.Addr
+	// Blocks is the aliases of such addresses of the receiver.
+	Blocks []AliasBlock
 	// PresharedHalf is the sender's half of the preshared key; zero is unset.
 	PresharedHalf PresharedHalf
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
@@ -113,6 +118,15 @@ type Alias struct {
 	Prefix netip.Prefix
 	// Alias is the prefix as the sender uses it.
 	Alias netip.Prefix
+}
+
+// AliasBlock is aliases of single addresses, which follow each other.
+type AliasBlock struct {
+	// Alias is the prefix that they fill, as the sender uses it.
+	Alias netip.Prefix
+	// Addresses is what each address of it stands for, as its owner uses it; the zero Addr
+	// is what stands for nothing.
+	Addresses []netip.Addr
 }
 
 // ContractState is one side's word on one contract.

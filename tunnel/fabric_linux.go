@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -295,9 +296,12 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	d := *desired
 	own := f.findPods(p, &d)
 	if len(own) == 0 { // the CNI gives nodes no prefixes of their own
+		own = slices.Clone(d.Pods)
 		for _, q := range d.Peers {
 			for _, m := range q.Local {
-				own = append(own, m.Real)
+				if !m.Real.IsSingleIP() { // which may be no pod's
+					own = append(own, m.Real)
+				}
 			}
 		}
 	}
@@ -464,7 +468,7 @@ func carriedBefore(device *wgtypes.Device, d plan.Desired, q plan.Peer) election
 		return election{}
 	}
 	for _, h := range device.Peers {
-		if !slices.ContainsFunc(q.Remote, func(m plan.Mapping) bool { return containsNet(h.AllowedIPs, m.Alias.Masked()) }) {
+		if !slices.ContainsFunc(h.AllowedIPs, func(n net.IPNet) bool { return slices.ContainsFunc(q.Aliases(), prefixOf(n).Overlaps) }) {
 			continue
 		}
 		for _, g := range q.Gateways {

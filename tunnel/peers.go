@@ -18,9 +18,13 @@ import (
 // takes it from the old in one step; nothing is removed before. dial gives the
 // endpoint to write for a peer, if any.
 func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
-	present := map[plan.PublicKey]wgtypes.Peer{}
+	present, allowed := map[plan.PublicKey]wgtypes.Peer{}, map[plan.PublicKey]map[netip.Prefix]bool{}
 	for _, h := range have {
-		present[plan.PublicKey(h.PublicKey)] = h
+		key := plan.PublicKey(h.PublicKey)
+		present[key], allowed[key] = h, make(map[netip.Prefix]bool, len(h.AllowedIPs))
+		for _, n := range h.AllowedIPs {
+			allowed[key][prefixOf(n)] = true
+		}
 	}
 	given := map[netip.Prefix]bool{} // what this change gives to a peer, and so takes from others
 	var changes, shrink, remove []wgtypes.PeerConfig
@@ -41,7 +45,7 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 			c.Endpoint, differs = net.UDPAddrFromAddrPort(e), true
 		}
 		for _, a := range w.AllowedIPs {
-			if !containsNet(h.AllowedIPs, a) {
+			if !allowed[w.PublicKey][a] {
 				c.AllowedIPs, differs = append(c.AllowedIPs, ipNet(a)), true
 				given[a] = true
 			}
@@ -51,11 +55,15 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		}
 	}
 	for _, w := range want {
-		i := slices.IndexFunc(have, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey })
-		if i < 0 || !slices.ContainsFunc(have[i].AllowedIPs, func(n net.IPNet) bool {
-			p := prefixOf(n)
-			return !slices.Contains(w.AllowedIPs, p) && !given[p]
-		}) {
+		wanted := make(map[netip.Prefix]bool, len(w.AllowedIPs))
+		for _, a := range w.AllowedIPs {
+			wanted[a] = true
+		}
+		extra := false
+		for a := range allowed[w.PublicKey] {
+			extra = extra || !wanted[a] && !given[a]
+		}
+		if !extra {
 			continue
 		}
 		c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: true, ReplaceAllowedIPs: true}

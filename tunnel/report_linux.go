@@ -17,7 +17,7 @@ import (
 // report publishes the outcome of a pass.
 func (f *Fabric) report(p *pass) {
 	s := p.status
-	s.Peers = f.peerStatus(p)
+	s.Peers, s.Sources = f.peerStatus(p), p.layout.Sources
 	for _, q := range s.Peers {
 		if q.OnDemand {
 			continue // carriers serve where it does not
@@ -58,26 +58,27 @@ func (f *Fabric) report(p *pass) {
 
 func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	var out []PeerStatus
+	device := map[plan.PublicKey]wgtypes.Peer{}
+	if p.device != nil {
+		for _, h := range p.device.Peers {
+			device[plan.PublicKey(h.PublicKey)] = h
+		}
+	}
 	for _, w := range p.layout.Peers {
 		seen := f.prober.Look(w.Overlay)
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
 			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
 			KeyNumber: w.Spare.Number, NextKey: !w.Spare.Next.IsZero(),
-			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
+			Active: p.layout.Leads(w),
 		}
-		if p.device != nil {
-			for _, h := range p.device.Peers {
-				if plan.PublicKey(h.PublicKey) != w.PublicKey {
-					continue
-				}
-				q.LastHandshake, q.Received, q.Sent = h.LastHandshakeTime, h.ReceiveBytes, h.TransmitBytes
-				if h.LastHandshakeTime.Unix() <= 0 {
-					q.LastHandshake = time.Time{}
-				}
-				if h.Endpoint != nil {
-					q.Endpoint = unmapPort(h.Endpoint.AddrPort())
-				}
+		if h, ok := device[w.PublicKey]; ok {
+			q.LastHandshake, q.Received, q.Sent = h.LastHandshakeTime, h.ReceiveBytes, h.TransmitBytes
+			if h.LastHandshakeTime.Unix() <= 0 {
+				q.LastHandshake = time.Time{}
+			}
+			if h.Endpoint != nil {
+				q.Endpoint = unmapPort(h.Endpoint.AddrPort())
 			}
 		}
 		out = append(out, q)
@@ -92,7 +93,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 // any peer, as it may carry it.
 func (p *pass) six(w plan.WireGuardPeer) bool {
 	return slices.ContainsFunc(p.peers, func(q plan.Peer) bool {
-		return (!w.Remote || q.ClusterID == w.Cluster) && slices.ContainsFunc(q.Remote, func(m plan.Mapping) bool { return m.Alias.Addr().Is6() })
+		return (!w.Remote || q.ClusterID == w.Cluster) && slices.ContainsFunc(q.Aliases(), func(a netip.Prefix) bool { return a.Addr().Is6() })
 	})
 }
 
@@ -148,7 +149,7 @@ func (f *Fabric) forget(p *pass) {
 // sameStatus compares all but counters, handshakes and similar round trips.
 func sameStatus(a, b Status) bool {
 	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
-		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
+		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Sources, b.Sources) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
 				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&

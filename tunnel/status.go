@@ -35,6 +35,9 @@ type Status struct {
 	Overlay netip.Addr
 	// PodCIDRs are the prefixes of this node's pods. Nil until the fabric has looked.
 	PodCIDRs []netip.Prefix
+	// Sources are the addresses among those of pods that the node itself has, one of each
+	// family at most.
+	Sources []netip.Addr
 	// Peers are the home nodes and remote gateways that this node has tunnels
 	// with, sorted by cluster and node.
 	Peers []PeerStatus

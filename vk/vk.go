@@ -391,6 +391,21 @@ func (n *Node) Connected(up bool) {
 	}
 }
 
+// Readdressed has the addresses of all pods translated again: what TranslateIP returns
+// changed.
+func (n *Node) Readdressed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.synced {
+		return // each is translated then
+	}
+	for uid, st := range n.state {
+		if st.remote != nil {
+			n.podQueue.Add(uid)
+		}
+	}
+}
+
 // NamespacesChanged says that Config.Namespaces may have another answer.
 func (n *Node) NamespacesChanged() {
 	names := map[string]bool{}

@@ -105,6 +105,11 @@ type FabricNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// sources is the addresses among its pods' that the node itself has, one of each
+	// family at most: peers know the node by them, and what has no alias of its own.
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	Sources []string `json:"sources,omitempty"`
 	// backend is kernel or userspace.
 	// +optional
 	Backend string `json:"backend,omitempty"`
@@ -275,13 +280,26 @@ type TunnelSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Nodes []Gateway `json:"nodes,omitempty"`
 	// local is this cluster's pod prefixes, each with the alias under which the
-	// peer knows it.
+	// peer knows it. One without an alias is known address by address: see localBlocks.
+	// +optional
 	// +kubebuilder:validation:MaxItems=16
-	Local []PrefixAlias `json:"local"`
+	Local []PrefixAlias `json:"local,omitempty"`
 	// remote is the peer's pod prefixes, each with the alias under which this
-	// cluster knows it.
+	// cluster knows it. One without an alias is known address by address, by aliases in
+	// remoteBlocks.
+	// +optional
 	// +kubebuilder:validation:MaxItems=16
-	Remote []PrefixAlias `json:"remote"`
+	Remote []PrefixAlias `json:"remote,omitempty"`
+	// localBlocks is single addresses of this cluster, each with the alias under which
+	// the peer knows it, where their prefix has none.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	LocalBlocks []AliasBlock `json:"localBlocks,omitempty"`
+	// remoteBlocks is the prefixes in which single addresses of the peer have aliases
+	// here.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	RemoteBlocks []string `json:"remoteBlocks,omitempty"`
 	// allow is what the peer may reach here. Nothing else is open.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256

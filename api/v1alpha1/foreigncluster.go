@@ -180,6 +180,12 @@ type ForeignClusterStatus struct {
 	// is none.
 	// +optional
 	PresharedKey *PresharedKeyStatus `json:"presharedKey,omitempty"`
+	// blocks is, for addresses that the peer named one by one because their prefix has
+	// no alias, the aliases under which this cluster knows them. An alias stays as long as
+	// the address is named, and for a while after that.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	Blocks []AliasBlock `json:"blocks,omitempty"`
 	// contracts is what the peer last said of the contracts with it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -454,6 +460,41 @@ type PeerNetwork struct {
 	// knows it.
 	// +kubebuilder:validation:MaxItems=16
 	Aliases []PrefixAlias `json:"aliases,omitempty"`
+	// addresses is the peer's addresses that need an alias each, as it uses them
+	// itself: those that no alias of this cluster covers, and from or to which flows may be.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4096
+	Addresses []string `json:"addresses,omitempty"`
+	// blocks is the aliases under which the peer knows such addresses of this cluster.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	Blocks []AliasBlock `json:"blocks,omitempty"`
+}
+
+// AliasBlock is aliases of single addresses, which follow each other.
+type AliasBlock struct {
+	// alias is the prefix that they fill.
+	// +kubebuilder:validation:MaxLength=49
+	Alias string `json:"alias"`
+	// addresses is what each address of the prefix stands for, in their order, as its
+	// owner uses it. What is empty stands for nothing.
+	// +kubebuilder:validation:MaxItems=64
+	Addresses []string `json:"addresses"`
+	// released is which of them are not named any more: their aliases are given to no
+	// other address for a while.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Released []ReleasedAlias `json:"released,omitempty"`
+}
+
+// ReleasedAlias is an alias that is not used any more.
+type ReleasedAlias struct {
+	// index is its place in the block.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=63
+	Index int32 `json:"index"`
+	// time is since when.
+	Time metav1.Time `json:"time"`
 }
 
 // Gateway is a node that speaks WireGuard to other clusters.
@@ -503,8 +544,10 @@ type PresharedKeyStatus struct {
 type PrefixAlias struct {
 	// prefix is the prefix as its owner uses it.
 	Prefix string `json:"prefix"`
-	// alias is the prefix as the other side uses it.
-	Alias string `json:"alias"`
+	// alias is the prefix as the other side uses it; empty for one that it knows address by
+	// address.
+	// +optional
+	Alias string `json:"alias,omitempty"`
 }
 
 // ForeignClusterList is a list of ForeignClusters.

@@ -342,9 +342,9 @@ func (c *fakeCluster) PlanNetwork(_ context.Context, r *ententev1.PlanNetworkReq
 	plans := []*ententev1.NetworkPlan{
 		{
 			Peer: "peers/lab", OwnGateways: own, AliasPool: pool,
-			Remote:  []*ententev1.PlannedAlias{{Prefix: "10.0.0.0/12"}},
+			Remote:  []*ententev1.PlannedAlias{{Prefix: "10.0.0.0/12", ByAddress: true, Addresses: 128}},
 			Local:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16"}},
-			Refused: []string{"alias for the peer's prefix 10.0.0.0/12: widen --alias-pool"}, Warnings: []string{"no alias can be taken from the pool's fdd7:585b:e300::/40: it lies in fdd7:585b::/32, which is in use; name another pool with network.aliasPool"},
+			Refused: []string{"2 addresses of the peer have no alias, 10.1.7.3 among them: it has its share of the alias pool, or 4096; widen network.aliasPool, or offload less to and from it"}, Warnings: []string{"no alias can be taken from the pool's fdd7:585b:e300::/40: it lies in fdd7:585b::/32, which is in use; name another pool with network.aliasPool"},
 		},
 		{
 			Peer: "peers/provider", OwnGateways: own, AliasPool: pool, Mtu: 1400,

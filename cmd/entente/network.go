@@ -200,7 +200,10 @@ func (r *run) printPlan(p *ententev1.NetworkPlan) {
 				now = "is "
 			}
 			text := now + a.GetAlias() + " " + called
-			if a.GetAlias() == "" {
+			switch {
+			case a.GetByAddress():
+				text = fmt.Sprintf("has no alias %s; each address that is used has one, %d now", called, a.GetAddresses())
+			case a.GetAlias() == "":
 				text = none
 			}
 			t.Row("  "+a.GetPrefix(), text)

@@ -284,6 +284,19 @@ func Alias(peer *v1alpha1.ForeignCluster, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	for _, b := range peer.Status.Blocks {
+		block, err := netip.ParsePrefix(b.Alias)
+		if err != nil {
+			return "", err
+		}
+		alias := block.Addr()
+		for _, one := range b.Addresses {
+			if one == address {
+				return alias.String(), nil
+			}
+			alias = alias.Next()
+		}
+	}
 	for _, m := range peer.Status.Aliases {
 		prefix, err := netip.ParsePrefix(m.Prefix)
 		if err != nil {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,10 +16,22 @@ import (
 
 // addresses translates between a peer's terms and this cluster's, by what both
 // sides said of their prefixes. It reads from a cache.
-type addresses struct{ client client.Reader }
+type addresses struct {
+	client client.Reader
+
+	mu     sync.Mutex
+	tables map[peering.ClusterID]*table
+}
+
+// table is how a peer's addresses translate, by one version of its ForeignCluster.
+type table struct {
+	uid, version string
+	prefixes     []plan.Mapping
+	single       map[netip.Addr]netip.Addr
+}
 
 // peer returns what is known of a peer, to be read only; nil is nothing.
-func (a addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
+func (a *addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
 	fc, err := store.Peek(context.Background(), a.client, id) //nolint:forbidigo // a cache answers at once
 	if err != nil {
 		return nil
@@ -27,19 +40,49 @@ func (a addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
 }
 
 // home returns a peer's pod address in this cluster's terms.
-func (a addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
-	fc := a.peer(peer)
-	if fc == nil {
+func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	t := a.table(peer)
+	if t == nil {
 		return netip.Addr{}, false
 	}
-	return remap(fc.Status.Aliases, addr)
+	return t.home(addr)
 }
 
-func remap(aliases []v1alpha1.PrefixAlias, addr netip.Addr) (netip.Addr, bool) {
-	for _, m := range fabric.Mappings(aliases) {
+// table returns the table of a peer, which is made again when its ForeignCluster changed:
+// addresses are asked for by the thousand.
+func (a *addresses) table(peer peering.ClusterID) *table {
+	fc := a.peer(peer)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if fc == nil {
+		delete(a.tables, peer)
+		return nil
+	}
+	t := a.tables[peer]
+	if t == nil || t.uid != string(fc.UID) || t.version != fc.ResourceVersion || fc.ResourceVersion == "" {
+		t = tableOf(fc)
+		if a.tables == nil {
+			a.tables = map[peering.ClusterID]*table{}
+		}
+		a.tables[peer] = t
+	}
+	return t
+}
+
+func tableOf(fc *v1alpha1.ForeignCluster) *table {
+	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}}
+	for _, m := range fabric.Mappings(nil, fc.Status.Blocks) {
+		t.single[m.Real.Addr()] = m.Alias.Addr()
+	}
+	return t
+}
+
+func (t *table) home(addr netip.Addr) (netip.Addr, bool) {
+	for _, m := range t.prefixes {
 		if out, ok := plan.Remap(addr, m.Real, m.Alias); ok {
 			return out, true
 		}
 	}
-	return netip.Addr{}, false
+	out, ok := t.single[addr]
+	return out, ok
 }

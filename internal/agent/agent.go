@@ -69,7 +69,7 @@ type agent struct {
 	exchange  *exchange
 	offers    *lending.OfferWatch
 	requests  *controller.Requests
-	addresses addresses
+	addresses *addresses
 	sessions  *session.Manager
 	lender    *lending.Lender
 	tokens    *store.Tokens
@@ -201,10 +201,17 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Client: a.mgr.GetClient(), States: a.states,
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
-		AliasPool: aliasPool, Reserved: a.states.Reserved, Allocate: plan.Allocate,
-		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.lent.Refresh, Now: time.Now,
+		AliasPool: aliasPool, Reserved: a.states.Reserved,
+		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
 	}
 	return a.peers.SetupWithManager(a.mgr)
+}
+
+// readdressed has what was made of a peer's addresses made again: the endpoints of its
+// Services here, and the addresses of this cluster's pods there.
+func (a *agent) readdressed(peer peering.ClusterID) {
+	a.lent.Refresh(peer)
+	a.nodes.readdressed(peer)
 }
 
 func (a *agent) reconcileNamespaces(context.Context) error {

@@ -94,13 +94,17 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 	fc.Spec.ClusterID = "p"
 	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}
 	fc.Status.Network = &v1alpha1.PeerNetwork{Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}}}
-	a := addresses{indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc))}
+	fc.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "10.248.0.4/30", Addresses: []string{"", "192.168.5.1", "", "10.201.0.7"}}}
+	a := &addresses{client: indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc))}
 	for name, tc := range map[string]struct {
 		translate func(peering.ClusterID, netip.Addr) (netip.Addr, bool)
 		peer      peering.ClusterID
 		in, want  string
 	}{
 		"the peer's pod at home":             {translate: a.home, peer: "p", in: "10.200.3.4", want: "10.240.3.4"},
+		"a pod that is known by itself":      {translate: a.home, peer: "p", in: "10.201.0.7", want: "10.248.0.7"},
+		"a host that is known by itself":     {translate: a.home, peer: "p", in: "192.168.5.1", want: "10.248.0.5"},
+		"its neighbour is not":               {translate: a.home, peer: "p", in: "10.201.0.8"},
 		"what is not the peer's is nobody's": {translate: a.home, peer: "p", in: "10.9.3.4"},
 		"a stranger has no addresses":        {translate: a.home, peer: "x", in: "10.200.3.4"},
 	} {
@@ -117,11 +121,11 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 	t.Parallel()
 	changes := 0
-	e := &exposure{changed: func() { changes++ }}
 	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
 	home := func(a netip.Addr) (netip.Addr, bool) {
 		return plan.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
 	}
+	e := &exposure{changed: func() { changes++ }, home: home}
 	check := func(when string, from, to []string) {
 		t.Helper()
 		got := controller.Exposed{}
@@ -157,15 +161,15 @@ func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.want(peering.Object{Ref: pod})
-	e.status(peering.PodStatus{Ref: pod, Status: status}, home)
+	e.status(peering.PodStatus{Ref: pod, Status: status})
 	check("our endpoints, from the pod that it runs", []string{"10.240.0.7"}, []string{"10.200.0.5"})
 
 	before := changes
-	e.status(peering.PodStatus{Ref: pod, Status: status}, home)
+	e.status(peering.PodStatus{Ref: pod, Status: status})
 	if changes != before {
 		t.Error("the same status counts as a change")
 	}
-	e.status(peering.PodStatus{Ref: pod, Gone: true}, home)
+	e.status(peering.PodStatus{Ref: pod, Gone: true})
 	e.unwant(service)
 	check("when both are gone nothing is exposed", nil, nil)
 }

@@ -26,6 +26,9 @@ type exposure struct {
 	contract string
 	// changed is called when it may have changed.
 	changed func()
+	// home returns an address of the provider in this cluster's terms, as far as it has one
+	// by now.
+	home func(netip.Addr) (netip.Addr, bool)
 
 	// local returns the addresses of the pods of this cluster that run in the provider,
 	// by what their statuses say, and whether all Services were looked at since this
@@ -41,16 +44,18 @@ type exposure struct {
 	// namespace, is not the provider's to say.
 	pods map[string]sources
 	// heard is what the provider said of other pods until it was known which are this
-	// cluster's: their addresses, none of those that are gone.
+	// cluster's: their addresses there, none of those that are gone.
 	heard map[string][]netip.Addr
 }
 
-// sources is a pod that runs in the provider, with its addresses in home terms.
+// sources is a pod that runs in the provider.
 type sources struct {
 	namespace string
 	// wanted says that the pod is to run, said that the provider said of it where.
 	wanted, said bool
-	addrs        []netip.Addr
+	// there is its addresses as the provider said them, home those that its status has
+	// until then.
+	there, home []netip.Addr
 }
 
 // want notes a pod, or what a Service's endpoints are.
@@ -68,14 +73,14 @@ func (e *exposure) wantPod(ref peering.ObjectRef) {
 	e.mu.Lock()
 	pod := e.pods[ref.UID]
 	pod.namespace, pod.wanted = ref.Namespace, true
-	addrs, said := e.heard[ref.UID]
+	there, said := e.heard[ref.UID]
 	if said {
-		pod.addrs, pod.said = addrs, true
+		pod.there, pod.said = there, true
 		delete(e.heard, ref.UID)
 	}
 	e.keep(ref.UID, pod)
 	e.mu.Unlock()
-	if len(addrs) > 0 {
+	if len(there) > 0 {
 		e.changed()
 	}
 }
@@ -86,7 +91,7 @@ func (e *exposure) keep(uid string, pod sources) {
 		e.pods = map[string]sources{}
 	}
 	e.pods[uid] = pod
-	if !pod.wanted && len(pod.addrs) == 0 {
+	if !pod.wanted && len(pod.there)+len(pod.home) == 0 {
 		delete(e.pods, uid)
 	}
 }
@@ -151,25 +156,25 @@ func (e *exposure) connected() {
 	e.heard = nil
 }
 
-// status notes a pod's addresses, translated by home. What is said of a pod that is not
-// this cluster's is kept until its own are known, and never after.
-func (e *exposure) status(s peering.PodStatus, home func(netip.Addr) (netip.Addr, bool)) {
-	addrs := addressesIn(s, home)
+// status notes a pod's addresses. What is said of a pod that is not this cluster's is kept
+// until its own are known, and never after.
+func (e *exposure) status(s peering.PodStatus) {
+	there := addressesIn(s)
 	e.mu.Lock()
 	pod, own := e.pods[s.Ref.UID]
-	changed := own && !slices.Equal(pod.addrs, addrs)
+	changed := own && (len(pod.home) > 0 || !slices.Equal(pod.there, there))
 	switch {
 	case own && s.Gone:
 		delete(e.pods, s.Ref.UID)
 	case own:
-		pod.addrs, pod.said = addrs, true
+		pod.there, pod.home, pod.said = there, nil, true
 		e.keep(s.Ref.UID, pod)
 	}
 	if !e.known && (own && s.Gone || !own && len(e.heard) < maxUnknownPods) {
 		if e.heard == nil {
 			e.heard = map[string][]netip.Addr{}
 		}
-		e.heard[s.Ref.UID] = addrs
+		e.heard[s.Ref.UID] = there
 	}
 	e.mu.Unlock()
 	if changed {
@@ -177,20 +182,34 @@ func (e *exposure) status(s peering.PodStatus, home func(netip.Addr) (netip.Addr
 	}
 }
 
-// addressesIn returns a pod's addresses by its status, at most one of each family, as
-// Kubernetes has them.
-func addressesIn(s peering.PodStatus, home func(netip.Addr) (netip.Addr, bool)) []netip.Addr {
+// addressesIn returns a pod's addresses by its status, as the provider has them: the first few
+// of each family.
+func addressesIn(s peering.PodStatus) []netip.Addr {
 	var status corev1.PodStatus
 	if s.Gone || json.Unmarshal(s.Status, &status) != nil {
 		return nil
 	}
 	var out []netip.Addr
+	count := map[bool]int{}
 	for _, ip := range status.PodIPs {
 		a, err := netip.ParseAddr(ip.IP)
-		if err != nil {
-			continue
+		if a = a.Unmap(); err == nil && count[a.Is4()] < maxPodIPs {
+			count[a.Is4()]++
+			out = append(out, a)
 		}
-		a, ok := home(a)
+	}
+	return out
+}
+
+// addresses returns a pod's addresses in home terms, at most one of each family, as
+// Kubernetes has them.
+func (e *exposure) addresses(pod sources) []netip.Addr {
+	if !pod.said {
+		return pod.home
+	}
+	var out []netip.Addr
+	for _, a := range pod.there {
+		a, ok := e.home(a)
 		if ok && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
 			out = append(out, a)
 		}
@@ -229,9 +248,11 @@ func (e *exposure) learn() {
 		case own && pod.said, said && len(heard) == 0:
 			continue
 		case said:
-			addrs = heard
+			pod.there, pod.said = heard, true
+		default:
+			pod.home = addrs
 		}
-		pod.namespace, pod.addrs = ref.Namespace, addrs
+		pod.namespace = ref.Namespace
 		e.keep(ref.UID, pod)
 	}
 	e.known, e.heard = true, nil
@@ -245,7 +266,7 @@ func (e *exposure) exposed(own []netip.Prefix) (out []controller.Exposed, known 
 	defer e.mu.Unlock()
 	from, to := map[string][]netip.Addr{}, map[string][]controller.Destination{}
 	for _, pod := range e.pods {
-		from[pod.namespace] = append(from[pod.namespace], pod.addrs...)
+		from[pod.namespace] = append(from[pod.namespace], e.addresses(pod)...)
 	}
 	for ref, open := range e.services {
 		for _, d := range open {

@@ -65,14 +65,14 @@ func exposedBy(e *exposure) []controller.Exposed {
 
 func TestExposureKeepsPortsAndNamespacesApart(t *testing.T) {
 	t.Parallel()
-	e := &exposure{contract: "c", changed: func() {}}
+	e := &exposure{contract: "c", home: asIs, changed: func() {}}
 	e.want(serviceIn(t, "shop", "web", "10.200.0.1", "10.9.0.1"))
 	e.want(serviceIn(t, "bank", "db", "10.200.0.2"))
 	e.want(serviceIn(t, "none", "web", "10.200.0.3"))
 	wantPods(e, "shop", "a")
 	wantPods(e, "bank", "b")
-	e.status(podIn(t, "shop", "a", "10.240.0.1"), asIs)
-	e.status(podIn(t, "bank", "b", "10.240.0.2"), asIs)
+	e.status(podIn(t, "shop", "a", "10.240.0.1"))
+	e.status(podIn(t, "bank", "b", "10.240.0.2"))
 	open := func(a string) []controller.Destination {
 		addr := netip.MustParseAddr(a)
 		return []controller.Destination{{Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
@@ -103,7 +103,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	pod := func(uid string) peering.ObjectRef {
 		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: uid, UID: uid}
 	}
-	e := &exposure{contract: "c", changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) {
+	e := &exposure{contract: "c", home: asIs, changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return map[peering.ObjectRef][]netip.Addr{
 			pod("quiet"): {netip.MustParseAddr("10.240.0.1")},
 			pod("moved"): {netip.MustParseAddr("10.240.0.2")},
@@ -119,9 +119,9 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 		t.Error("it is known before anything was wanted")
 	}
 	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
-	e.status(podIn(t, "shop", "moved", "10.240.0.3"), asIs)
-	e.status(peering.PodStatus{Ref: pod("ended"), Gone: true}, asIs)
-	e.status(podIn(t, "shop", "late", "10.240.0.5"), asIs)
+	e.status(podIn(t, "shop", "moved", "10.240.0.3"))
+	e.status(peering.PodStatus{Ref: pod("ended"), Gone: true})
+	e.status(podIn(t, "shop", "late", "10.240.0.5"))
 	wantPods(e, "shop", "late", "quiet")
 	e.readied()
 	if known() {
@@ -139,12 +139,32 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	}
 }
 
+// A pod whose address gets its alias after the provider told of it is a source from then on, by
+// the alias that it has now.
+func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
+	t.Parallel()
+	alias := netip.Addr{}
+	e := &exposure{contract: "c", changed: func() {}, home: func(netip.Addr) (netip.Addr, bool) { return alias, alias.IsValid() }}
+	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	wantPods(e, "shop", "a")
+	e.status(podIn(t, "shop", "a", "10.200.3.7"))
+	if got := exposedBy(e); len(got) > 0 {
+		t.Errorf("a pod without an alias opens %+v", got)
+	}
+	for _, text := range []string{"198.18.0.1", "198.18.0.9"} {
+		alias = netip.MustParseAddr(text)
+		if got := exposedBy(e); len(got) != 1 || !slices.Equal(got[0].From, []netip.Addr{alias}) {
+			t.Errorf("known as %s, it opens %+v", text, got)
+		}
+	}
+}
+
 // A provider that names pods which this cluster does not have makes it keep a bounded
 // number of them until its own are known, none afterwards, and opens nothing by them:
 // neither is a namespace its to say.
 func TestInventedPodsAreForgotten(t *testing.T) {
 	t.Parallel()
-	e := &exposure{contract: "c", changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
+	e := &exposure{contract: "c", home: asIs, changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
 	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
 	e.want(serviceIn(t, "stays", "db", "10.200.0.2"))
 	kept := func() int { return len(e.pods) + len(e.heard) }
@@ -152,7 +172,7 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 	invent := func(from, to int) {
 		for i := from; i < to; i++ {
 			invented.Ref.UID, invented.Gone = fmt.Sprint("invented-", i), i%2 == 0
-			e.status(invented, asIs)
+			e.status(invented)
 		}
 	}
 	const limit = maxUnknownPods
@@ -180,11 +200,11 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 	for i := range cap(many) {
 		many = append(many, netip.AddrFrom4([4]byte{10, 240, byte(i >> 8), byte(i)}).String())
 	}
-	e.status(podIn(t, "stays", "a", append(many, "fd00::1", "fd00::2")...), asIs)
+	e.status(podIn(t, "stays", "a", append(many, "fd00::1", "fd00::2")...))
 	if got := exposedBy(e); len(got) != 1 || got[0].Namespace != "shop" || len(got[0].From) != 2 {
 		t.Errorf("%d namespaces are open, want shop alone for an address of each family", len(got))
 	}
-	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true}, asIs)
+	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true})
 	e.unwant(podIn(t, "shop", "a").Ref)
 	wantPods(e, "shop", "b")
 	e.unwant(podIn(t, "shop", "b").Ref)
@@ -221,12 +241,12 @@ func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 func TestExposureFollowsAddressesAndKeepsPodsThatEnd(t *testing.T) {
 	t.Parallel()
 	changes := 0
-	e := &exposure{contract: "c", changed: func() { changes++ }}
+	e := &exposure{contract: "c", home: asIs, changed: func() { changes++ }}
 	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
 	wantPods(e, "shop", "a")
-	e.status(podIn(t, "shop", "a", "10.240.0.1"), asIs)
+	e.status(podIn(t, "shop", "a", "10.240.0.1"))
 	before := changes
-	e.status(podIn(t, "shop", "a", "10.240.0.2"), asIs)
+	e.status(podIn(t, "shop", "a", "10.240.0.2"))
 	if changes == before {
 		t.Error("another address under the same UID is no change")
 	}
@@ -246,7 +266,7 @@ func TestExposureFollowsAddressesAndKeepsPodsThatEnd(t *testing.T) {
 		t.Errorf("a pod that begins to end has sources %v, want %v until it is gone", got, want)
 	}
 	before = changes
-	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true}, asIs)
+	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true})
 	if got := sources(); len(got) > 0 || changes == before {
 		t.Errorf("a pod that is gone has sources %v", got)
 	}

@@ -17,6 +17,8 @@ const (
 	// provider names after an agent's start before it is known which pods are this
 	// cluster's. It is as many as a contract can have.
 	maxUnknownPods = 10_000
+	// maxPodIPs is how many addresses of a pod, of each family, are read.
+	maxPodIPs = 4
 	// fingerprintBytes is how many bytes of the hash of the trust bundle are published.
 	fingerprintBytes = 8
 )

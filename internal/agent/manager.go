@@ -75,7 +75,7 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 	if err := store.AddIndexes(ctx, a.mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	a.addresses = addresses{a.mgr.GetCache()}
+	a.addresses = &addresses{client: a.mgr.GetCache()}
 	return nil
 }
 

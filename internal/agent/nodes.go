@@ -42,7 +42,7 @@ const (
 type nodes struct {
 	kubernetes kubernetes.Interface
 	cache      ctrlclient.Reader
-	addresses  addresses
+	addresses  *addresses
 	conn       func(peering.ClusterID) grpc.ClientConnInterface
 	sessions   attendance
 	kubelet    *vk.Kubelet
@@ -151,12 +151,12 @@ func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virt
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
 		spec: spec, labels: maps.Clone(labels), done: make(chan struct{}),
-		exposure: &exposure{contract: spec.Contract, changed: func() { n.exposureChanged(spec.Peer) }},
+		exposure: &exposure{contract: spec.Contract, changed: func() { n.exposureChanged(spec.Peer) }, home: home},
 	}
 	v.exposure.local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
-	hears := &hearing{exposure: v.exposure, home: home}
+	hears := &hearing{exposure: v.exposure}
 	conn := n.conn(spec.Peer)
 	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Log: log})
 	if err != nil {
@@ -344,6 +344,17 @@ func (n *nodes) namespacesChanged() {
 	}
 }
 
+// readdressed tells the nodes of a peer that its addresses translate otherwise.
+func (n *nodes) readdressed(peer peering.ClusterID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, v := range n.running {
+		if v.spec.Peer == peer {
+			v.node.Readdressed()
+		}
+	}
+}
+
 // states returns how a namespace fares at each provider.
 func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
 	n.mu.Lock()
@@ -410,7 +421,6 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 type hearing struct {
 	*vk.Node
 	exposure *exposure
-	home     func(netip.Addr) (netip.Addr, bool)
 }
 
 func (h *hearing) Connected(is bool) {
@@ -421,7 +431,7 @@ func (h *hearing) Connected(is bool) {
 }
 
 func (h *hearing) PodStatus(s peering.PodStatus) {
-	h.exposure.status(s, h.home)
+	h.exposure.status(s)
 	h.Node.PodStatus(s)
 }
 

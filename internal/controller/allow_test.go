@@ -20,7 +20,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func TestPlanAllowListsAddressesByTheirPorts(t *testing.T) {
@@ -58,7 +57,6 @@ func TestNothingThatAPeerSaysKeepsFlowsOpen(t *testing.T) {
 		contract := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 		pt := newPeersTest(t, fc, contract)
 		pt.AliasPool = []netip.Prefix{prefix("10.240.0.0/15")}
-		pt.Allocate = plan.Allocate
 		for range rapid.IntRange(1, 4).Draw(rt, "rounds") {
 			var now v1alpha1.ForeignCluster
 			if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(fc), &now); err != nil {

@@ -6,22 +6,27 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// What a peer announces takes as much of the alias pool here: a peer gets its share
-// and no more, whatever it announces, and what it gets is of use.
+// What a peer announces takes as much of the alias pool here: what does not fit a prefix's
+// share is known address by address, and stops nothing else.
 func TestAPeerGetsItsShareOfTheAliasPool(t *testing.T) {
 	t.Parallel()
 	many := func(n int, format string) (out []string) {
@@ -31,67 +36,122 @@ func TestAPeerGetsItsShareOfTheAliasPool(t *testing.T) {
 		return out
 	}
 	pool := []netip.Prefix{prefix("198.18.0.0/15"), prefix("fd01:200::/40")}
-	for name, row := range map[string]struct{ prefixes, refused []string }{
+	for name, row := range map[string]struct{ prefixes, split []string }{
 		"none":                               {},
 		"one address":                        {prefixes: []string{"10.0.0.1/32"}},
 		"half of the pool":                   {prefixes: []string{"10.0.0.0/16"}},
-		"more than half":                     {prefixes: []string{"10.0.0.0/15"}, refused: []string{"10.0.0.0/15"}},
-		"everything":                         {prefixes: []string{"0.0.0.0/0", "10.1.0.0/24"}, refused: []string{"0.0.0.0/0"}},
-		"the rest has what is left":          {prefixes: []string{"10.0.0.0/16", "10.1.0.0/24"}, refused: []string{"10.1.0.0/24"}},
+		"more than half":                     {prefixes: []string{"10.0.0.0/15"}, split: []string{"10.0.0.0/15"}},
+		"everything":                         {prefixes: []string{"0.0.0.0/0", "10.1.0.0/24"}, split: []string{"0.0.0.0/0"}},
+		"the rest has what is left":          {prefixes: []string{"10.0.0.0/16", "10.1.0.0/24"}, split: []string{"10.1.0.0/24"}},
 		"sixteen /24":                        {prefixes: many(16, "10.0.%d.0/24")},
-		"sixteen /20 fill it":                {prefixes: many(16, "10.0.%d.0/24")},
 		"of IPv6 half as well":               {prefixes: []string{"fd00::/41"}},
-		"and no more":                        {prefixes: []string{"fd00::/40"}, refused: []string{"fd00::/40"}},
+		"and no more":                        {prefixes: []string{"fd00::/40"}, split: []string{"fd00::/40"}},
 		"one family does not use up another": {prefixes: []string{"10.0.0.0/16", "fd00::/41"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
-			got, err := PlanAliases(nil, row.prefixes, pool, nil, r.allocate)
-			var have, want []string
-			for _, a := range got {
-				have = append(have, a.Prefix)
+			in := aliases.Input{Pool: pool, Now: now}
+			got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: row.prefixes})
+			var split, whole []string
+			for _, p := range got.ByAddress {
+				split = append(split, p.String())
 			}
-			for _, p := range row.prefixes {
-				if !slices.Contains(row.refused, p) {
-					want = append(want, p)
-				}
+			for _, a := range got.Prefixes {
+				whole = append(whole, a.Prefix.String())
 			}
-			slices.Sort(want)
-			if !slices.Equal(have, want) || (err != nil) != (len(row.refused) > 0) {
-				t.Errorf("aliases for %v, want %v; %v", have, want, err)
-			}
-			// What it has it keeps, and gets no more by asking again.
-			if again, _ := PlanAliases(got, row.prefixes, pool, nil, r.allocate); !slices.Equal(again, got) {
-				t.Errorf("then it has %v, and had %v", again, got)
+			if !slices.Equal(split, row.split) || len(whole)+len(split) != len(row.prefixes) || len(lacksOf(got, pool)) > 0 {
+				t.Errorf("%v have aliases and %v do not, want %v; %v", whole, split, row.split, lacksOf(got, pool))
 			}
 		})
 	}
 }
 
-// TestTwoPeersCanFillTheDefaultPool: that is the most that a share of the pool bounds. A
-// third is told what to do, and gets its alias from a wider pool.
-func TestTwoPeersCanFillTheDefaultPool(t *testing.T) {
+// The first peer with a /16 has half of the default pool, and each after it is known address
+// by address; from a wider pool each has a /16.
+func TestPeersWithA16ShareTheDefaultPool(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		pool string
-		fit  int
-	}{"the default": {"198.18.0.0/15", 2}, "a wider one": {"172.16.0.0/12", 3}} {
+		pool  string
+		whole int
+	}{"the default": {"198.18.0.0/15", 1}, "a wider one": {"172.16.0.0/12", 3}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := []netip.Prefix{prefix(row.pool)}
-			r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
-			var taken []netip.Prefix
+			in := aliases.Input{Pool: []netip.Prefix{prefix(row.pool)}, Now: now}
 			for i := range 3 {
-				got, err := PlanAliases(nil, []string{"10.0.0.0/16"}, pool, taken, r.allocate)
-				if fits := i < row.fit; (err == nil) != fits || (len(got) == 1) != fits {
-					t.Errorf("peer %d gets %v, %v", i+1, got, err)
+				got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}, Addresses: []string{"10.0.0.1", "10.0.7.9"}})
+				_, blocks := statusOf(got.Given)
+				if whole := i < row.whole; len(got.Prefixes) == 1 != whole || len(blocks) == 0 != whole || len(lacksOf(got, in.Pool)) > 0 {
+					t.Errorf("peer %d has %v and %v; %v", i+1, got.Prefixes, blocks, lacksOf(got, in.Pool))
 				}
-				for _, a := range got {
-					taken = append(taken, prefix(a.Alias))
-				}
+				in.Others = append(in.Others, got.Space())
 			}
 		})
+	}
+}
+
+func TestWhatHasNoAliasIsTold(t *testing.T) {
+	t.Parallel()
+	pool := []netip.Prefix{prefix("10.240.0.0/30")}
+	got := planFor(aliases.Input{Pool: pool, Now: now}, &v1alpha1.PeerNetwork{
+		Prefixes: []string{"10.0.0.1/16", "nonsense", "fd00::/64"}, Addresses: []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "169.254.169.254"},
+	})
+	text := strings.Join(lacksOf(got, pool), "; ")
+	for _, want := range []string{"10.0.0.1/16", "invalid Prefix", "169.254.169.254", "fd00::/64: network.aliasPool has no prefix of its family", "1 addresses of the peer have no alias, 10.0.0.5 among them"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not tell of %q", text, want)
+		}
+	}
+}
+
+// What was stored of aliases is what is read, and what nobody wrote is nothing.
+func TestStoredAliasesAreRead(t *testing.T) {
+	t.Parallel()
+	given := aliases.Given{
+		Prefixes: []aliases.Alias{{Prefix: prefix("10.0.0.0/24"), Alias: prefix("198.18.0.0/24")}},
+		Blocks: []aliases.Block{{Alias: prefix("198.18.1.0/30"), Slots: []aliases.Slot{
+			{}, {Addr: netip.MustParseAddr("10.1.0.9")}, {Addr: netip.MustParseAddr("10.1.0.1"), Released: now.Truncate(time.Second)}, {},
+		}}},
+	}
+	got := givenOf(statusOf(given))
+	if diff := cmp.Diff(given, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateApproxTime(0)); diff != "" {
+		t.Errorf("(-written +read):\n%s", diff)
+	}
+	bad := givenOf([]v1alpha1.PrefixAlias{{Prefix: "x"}}, []v1alpha1.AliasBlock{{Alias: "y"}, {Alias: "198.18.1.0/32", Addresses: []string{"z"}, Released: []v1alpha1.ReleasedAlias{{Index: 7}, {Index: -1}}}})
+	if len(bad.Prefixes) != 0 || len(bad.Blocks) != 1 || bad.Blocks[0].Slots[0] != (aliases.Slot{}) {
+		t.Errorf("read %+v", bad)
+	}
+}
+
+// The addresses that a peer has to know are those that it may reach and those of nodes, but
+// for what it has aliases for. Where there are too many, those that it knows stay.
+func TestAddressesThatAPeerHasToKnow(t *testing.T) {
+	t.Parallel()
+	var nodes []v1alpha1.FabricNode
+	for i := range 3 {
+		n := v1alpha1.FabricNode{}
+		n.Status.Sources = []string{fmt.Sprintf("10.0.%d.1", i), fmt.Sprintf("fd00:%d::1", i+1)}
+		nodes = append(nodes, n)
+	}
+	open := func(addrs ...string) []v1alpha1.Exposure {
+		return []v1alpha1.Exposure{{To: []v1alpha1.Destination{{Addresses: addrs}}}}
+	}
+	network := &v1alpha1.PeerNetwork{Aliases: []v1alpha1.PrefixAlias{{Prefix: "fd00:2::/64", Alias: "fd99::/64"}}}
+	got, left := ownAddresses(open("10.0.1.7", "10.0.1.7", "fd00:2::9", "127.0.0.1", "x"), nodes, network)
+	if want := "[10.0.0.1 10.0.1.1 10.0.1.7 10.0.2.1 fd00:1::1 fd00:3::1]"; fmt.Sprint(got) != want || left != 0 {
+		t.Errorf("%v and %d more, want %s", got, left, want)
+	}
+	var many []string
+	for i := range peering.MaxAddresses + 10 {
+		many = append(many, fmt.Sprintf("10.1.%d.%d", i/250, i%250+1))
+	}
+	last := many[len(many)-1]
+	network.Blocks = []v1alpha1.AliasBlock{{Alias: "198.18.0.0/32", Addresses: []string{last}}}
+	got, left = ownAddresses(open(many...), nodes, network)
+	if len(got) != peering.MaxAddresses || left != 10+5 || !slices.Contains(got, netip.MustParseAddr(last)) || !slices.Contains(got, netip.MustParseAddr("fd00:1::1")) {
+		t.Errorf("%d addresses, and %d more", len(got), left)
+	}
+	if !slices.IsSortedFunc(got, netip.Addr.Compare) {
+		t.Error("they are not in order")
 	}
 }
 
@@ -101,10 +161,9 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 	for _, a := range []string{"198.18.0.4/32", "198.18.3.9/32", "203.0.113.7/32", "fd02::1/128"} {
 		addrs = append(addrs, prefix(a))
 	}
-	r := &Peers{AliasPool: []netip.Prefix{prefix("198.18.0.0/15")}, Allocate: plan.Allocate}
-	got, err := PlanAliases(nil, []string{"10.0.0.0/24"}, r.AliasPool, nodeNetworks(addrs[:2]), r.allocate)
-	if err != nil || prefix(got[0].Alias).Overlaps(prefix("198.18.0.0/22")) {
-		t.Errorf("alias %v, %v: that is where the nodes are", got, err)
+	got := planFor(aliases.Input{Pool: []netip.Prefix{prefix("198.18.0.0/15")}, Taken: nodeNetworks(addrs[:2]), Now: now}, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/24"}})
+	if len(got.Prefixes) != 1 || got.Prefixes[0].Alias.Overlaps(prefix("198.18.0.0/22")) {
+		t.Errorf("%+v: that is where the nodes are", got)
 	}
 	for _, p := range nodeNetworks(addrs) {
 		if p.Addr().Is4() && p.Bits() < nodeNetMost4 || p.Addr().Is6() && p.Bits() < nodeNetMost6 {
@@ -118,7 +177,7 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 func TestAliasesAvoidTheNetworksOfServices(t *testing.T) {
 	t.Parallel()
 	pt := newPeersTest(t)
-	pt.AliasPool, pt.Allocate = []netip.Prefix{prefix("10.98.0.0/15")}, plan.Allocate
+	pt.AliasPool = []netip.Prefix{prefix("10.98.0.0/15")}
 	var services []netip.Prefix
 	err := errors.New("the API server is away")
 	pt.Reserved = func(context.Context) ([]netip.Prefix, error) { return services, err }

@@ -20,7 +20,6 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // turns does something, and has conditions that it changed change by the test's
@@ -352,7 +351,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	contract := peertest.ContractWith(milan, "c-1", v1alpha1.ContractProvider)
 	contract.Finalizers = []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), contract)
-	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, plan.Allocate
+	pt.AliasPool = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}
 	pt.States.Half = func(peering.ClusterID, uint64) peering.PresharedHalf { return peering.PresharedHalf{1} }
 	keys := func() int {
 		var s corev1.Secret

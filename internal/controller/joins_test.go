@@ -15,7 +15,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/peertest"
-	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // The cache shows what was given to a peer a moment later; by then others have
@@ -31,7 +30,7 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 		objects = append(objects, fc, peertest.ContractWith(o, fmt.Sprint("c-", i), v1alpha1.ContractProvider))
 	}
 	pt := newPeersTest(t, objects...)
-	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, plan.Allocate
+	pt.AliasPool = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}
 	var stale v1alpha1.ForeignClusterList
 	if err := pt.Client.List(t.Context(), &stale); err != nil {
 		t.Fatal(err)

@@ -109,8 +109,6 @@ const (
 
 // Limits of the alias pool.
 const (
-	// aliasShare is the share of the alias pool that one peer can have, of each family: 1/N.
-	aliasShare = 2
 	// nodeNet4 and nodeNet6 is how long the prefix around a node's address is that no
 	// alias is taken from, and nodeNetMost4 and nodeNetMost6 how short at most the one
 	// that holds the addresses of all nodes.

@@ -6,26 +6,36 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/peering"
 )
 
 // PlanNetwork returns what the network with a peer would be. A peer that told no prefixes is
 // planned with some that are assumed. own is this cluster's gateways.
 func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, assumed []string, own []peering.PlannedGateway) (peering.NetworkPlan, error) {
-	in := networkInput{peer: fc, assumed: assumed, own: own, pool: r.AliasPool, allocate: r.allocate, have: fc.Status.Aliases}
+	in := networkInput{peer: fc, assumed: assumed, own: own, aliases: aliases.Input{
+		Pool: r.AliasPool, Have: givenOf(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
+	}}
 	var err error
 	if in.local, in.omitted, err = r.States.Prefixes(ctx); err != nil {
 		return peering.NetworkPlan{}, err
 	}
+	if in.aliases.Taken, err = r.taken(ctx, in.local); err != nil {
+		return peering.NetworkPlan{}, err
+	}
+	var nodes v1alpha1.FabricNodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return peering.NetworkPlan{}, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	in.nodes = nodes.Items
 	r.mu.Lock()
-	in.taken, err = r.taken(ctx, fc, in.local)
+	in.aliases.Others, err = r.spaces(ctx, fc)
 	if m := r.memory[fc.UID]; m != nil && m.planned {
-		in.have = m.aliases
+		in.aliases.Have = m.aliases
 	}
 	r.mu.Unlock()
 	if err != nil {
@@ -48,19 +58,19 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 // networkInput is what decides what the network with a peer would be.
 type networkInput struct {
 	peer *v1alpha1.ForeignCluster
-	// assumed is the peer's prefixes where it told none, have the aliases that it has.
+	// assumed is the peer's prefixes where it told none.
 	assumed []string
-	have    []v1alpha1.PrefixAlias
-	// local is this cluster's prefixes, but for omitted ones; taken what no alias may overlap.
-	local       []netip.Prefix
-	omitted     int
-	pool, taken []netip.Prefix
-	allocate    func(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error)
-	own         []peering.PlannedGateway
-	standing    *v1alpha1.TunnelSpec
+	// aliases is what decides about aliases, but for what the peer told.
+	aliases aliases.Input
+	// local is this cluster's prefixes, but for omitted ones.
+	local    []netip.Prefix
+	omitted  int
+	nodes    []v1alpha1.FabricNode
+	own      []peering.PlannedGateway
+	standing *v1alpha1.TunnelSpec
 }
 
-// planNetwork says what would be done for a peer, by what does it: see PlanAliases and
+// planNetwork says what would be done for a peer, by what does it: see aliases.Plan and
 // PlanTunnel.
 func planNetwork(in networkInput) peering.NetworkPlan {
 	fc := in.peer.DeepCopy()
@@ -69,7 +79,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		network = &v1alpha1.PeerNetwork{}
 	}
 	out := peering.NetworkPlan{Own: in.own}
-	for _, p := range in.pool {
+	for _, p := range in.aliases.Pool {
 		out.Pool = append(out.Pool, p.String())
 	}
 	for _, g := range network.Gateways {
@@ -82,31 +92,26 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		out.Warnings = append(out.Warnings, "the peer tells its pod prefixes when a contract wants a tunnel: name those that it will have with --prefix")
 	}
 	fc.Status.Network = network
-	aliases, err := PlanAliases(in.have, network.Prefixes, in.pool, in.taken, in.allocate)
-	if err != nil {
-		out.Refused = append(out.Refused, strings.Split(err.Error(), "\n")...) // as errors.Join has it
-	}
-	fc.Status.Aliases = aliases
+	result := planFor(in.aliases, network)
+	out.Refused = append(out.Refused, lacksOf(result, in.aliases.Pool)...)
+	fc.Status.Aliases, fc.Status.Blocks = statusOf(result.Given)
+	have, _ := statusOf(in.aliases.Have)
 	for _, prefix := range network.Prefixes {
-		alias, _ := aliasOf(aliases, prefix)
-		before, had := aliasOf(in.have, prefix)
-		out.Remote = append(out.Remote, peering.PlannedAlias{Prefix: prefix, Alias: alias, Stands: had && before == alias && alias != ""})
+		alias, _ := aliasOf(fc.Status.Aliases, prefix)
+		before, had := aliasOf(have, prefix)
+		planned := peering.PlannedAlias{Prefix: prefix, Alias: alias, Stands: had && before == alias && alias != ""}
+		planned.ByAddress = slices.ContainsFunc(result.ByAddress, func(p netip.Prefix) bool { return p.String() == prefix })
+		planned.Addresses = aliasesIn(fc.Status.Blocks, prefix)
+		out.Remote = append(out.Remote, planned)
 	}
-	spec, _ := PlanTunnel(fc, in.local, in.standing)
-	for _, prefix := range in.local {
-		planned := peering.PlannedAlias{Prefix: prefix.String()}
-		if spec != nil {
-			planned.Alias, planned.Stands = aliasOf(spec.Local, prefix.String())
-		}
-		out.Local = append(out.Local, planned)
-	}
+	out.Local = plannedLocal(in, fc)
 	if len(in.local) == 0 {
 		out.Refused = append(out.Refused, "this cluster has no pod prefixes: set --pod-cidr where nodes have no spec.podCIDR")
 	}
 	if in.omitted > 0 {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set the prefix that holds them all with --pod-cidr", in.omitted, peering.MaxPrefixes))
 	}
-	out.Warnings = append(out.Warnings, usedOf(in.pool, in.taken)...)
+	out.Warnings = append(out.Warnings, usedOf(in.aliases.Pool, in.aliases.Taken)...)
 	for _, g := range in.own {
 		out.Warnings = append(out.Warnings, g.Problems...)
 	}
@@ -119,6 +124,42 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		out.Warnings = append(out.Warnings, warning)
 	}
 	return out
+}
+
+// plannedLocal says what the peer calls this cluster's prefixes.
+func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.PlannedAlias) {
+	var allow []v1alpha1.Exposure
+	if in.standing != nil {
+		allow = in.standing.Allow
+	}
+	own, _ := ownAddresses(allow, in.nodes, fc.Status.Network)
+	spec, _ := PlanTunnel(fc, in.local, own, in.standing)
+	for _, prefix := range in.local {
+		planned := peering.PlannedAlias{Prefix: prefix.String()}
+		if spec != nil {
+			planned.Alias, planned.Stands = aliasOf(spec.Local, prefix.String())
+			planned.Addresses = aliasesIn(spec.LocalBlocks, prefix.String())
+			planned.ByAddress = planned.Addresses > 0
+		}
+		out = append(out, planned)
+	}
+	return out
+}
+
+// aliasesIn is how many addresses of a prefix have an alias each.
+func aliasesIn(blocks []v1alpha1.AliasBlock, prefix string) (n int) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		return 0
+	}
+	for _, b := range blocks {
+		for _, a := range parseAddrs(b.Addresses) {
+			if p.Contains(a) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func distinct(texts []string) (out []string) {

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/preflight"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func planned(name string, endpoints ...string) []peering.PlannedGateway {
@@ -34,7 +34,8 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 	}
 	base := func() networkInput {
 		return networkInput{
-			peer: &v1alpha1.ForeignCluster{}, local: prefixes("10.200.0.0/16"), pool: prefixes("198.18.0.0/15"), own: planned("gw1", "192.0.2.1:51820"),
+			peer: &v1alpha1.ForeignCluster{}, local: prefixes("10.200.0.0/16"), own: planned("gw1", "192.0.2.1:51820"),
+			aliases: aliases.Input{Pool: prefixes("198.18.0.0/15"), Now: now},
 		}
 	}
 	for name, test := range map[string]struct {
@@ -52,24 +53,35 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 		"a peer that told everything": {
 			change: func(in *networkInput) {
 				in.peer.Status.Network = told.DeepCopy()
-				in.have = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16"}}
+				in.aliases.Have.Prefixes = []aliases.Alias{{Prefix: prefix("10.200.0.0/16"), Alias: prefix("198.18.0.0/16")}}
 			},
 			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16", Stands: true}}, local: "198.19.0.0/16",
 		},
 		"a pool of which others have what it needs": {
 			change: func(in *networkInput) {
-				in.assumed, in.taken = []string{"10.200.0.0/16"}, prefixes("198.18.0.0/16", "198.19.0.0/16")
+				in.assumed, in.aliases.Others = []string{"10.200.0.0/16"}, []aliases.Space{{Prefixes: prefixes("198.18.0.0/16")}}
 			},
-			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16"}}, refused: []string{"10.200.0.0/16"},
+			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", ByAddress: true}},
+		},
+		"addresses of both sides that have an alias each": {
+			change: func(in *networkInput) {
+				n := told.DeepCopy()
+				n.Addresses, n.Aliases, n.Blocks = []string{"10.200.0.1", "10.200.7.9", "192.168.5.1"}, nil, []v1alpha1.AliasBlock{{Alias: "198.19.4.0/31", Addresses: []string{"10.200.3.1", "10.200.3.9"}}}
+				in.peer.Status.Network = n
+				in.aliases.Others = []aliases.Space{{Prefixes: prefixes("198.18.0.0/16")}}
+				in.nodes = []v1alpha1.FabricNode{{Status: v1alpha1.FabricNodeStatus{Sources: []string{"10.200.3.1"}}}}
+			},
+			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", ByAddress: true, Addresses: 2}}, local: "1 of them",
 		},
 		"more than a peer's share, and a family without a pool": {
 			change: func(in *networkInput) { in.assumed = []string{"10.0.0.0/12", "fd00::/48"} },
-			remote: []peering.PlannedAlias{{Prefix: "10.0.0.0/12"}, {Prefix: "fd00::/48"}}, refused: []string{"10.0.0.0/12", "fd00::/48"},
+			remote: []peering.PlannedAlias{{Prefix: "10.0.0.0/12", ByAddress: true}, {Prefix: "fd00::/48", ByAddress: true}}, refused: []string{"fd00::/48"},
 		},
 		"a pool inside a network of this cluster": {
-			change:   func(in *networkInput) { in.assumed, in.taken = []string{"10.200.0.0/16"}, prefixes("198.0.0.0/8") },
-			remote:   []peering.PlannedAlias{{Prefix: "10.200.0.0/16"}},
-			refused:  []string{"10.200.0.0/16"},
+			change: func(in *networkInput) {
+				in.assumed, in.aliases.Taken = []string{"10.200.0.0/16"}, prefixes("198.0.0.0/8")
+			},
+			remote:   []peering.PlannedAlias{{Prefix: "10.200.0.0/16", ByAddress: true}},
 			warnings: []string{"198.18.0.0/15: it lies in 198.0.0.0/8"},
 		},
 		"no gateway and no pods": {
@@ -87,15 +99,19 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 			t.Parallel()
 			in := base()
 			test.change(&in)
-			r := &Peers{AliasPool: in.pool, Allocate: plan.Allocate}
-			in.allocate = r.allocate
 			before := in.peer.DeepCopy()
 			got := planNetwork(in)
 			if diff := cmp.Diff(test.remote, got.Remote); diff != "" {
 				t.Errorf("the peer's prefixes (-want +got):\n%s", diff)
 			}
-			if len(got.Local) > 0 && got.Local[0].Alias != test.local {
-				t.Errorf("ours would be %q there, want %q", got.Local[0].Alias, test.local)
+			if len(got.Local) > 0 {
+				local := got.Local[0].Alias
+				if got.Local[0].ByAddress {
+					local = fmt.Sprintf("%d of them", got.Local[0].Addresses)
+				}
+				if local != test.local {
+					t.Errorf("ours would be %q there, want %q", local, test.local)
+				}
 			}
 			if diff := cmp.Diff(before, in.peer); diff != "" {
 				t.Errorf("planning changed the peer (-want +got):\n%s", diff)
@@ -148,17 +164,18 @@ func TestPlanRefusesGatewaysThatCannotReachEachOther(t *testing.T) {
 func TestPlanNetworkAgreesWithTheTunnel(t *testing.T) {
 	t.Parallel()
 	pool := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fdd7:585b:e300::/40")}
-	r := &Peers{AliasPool: pool, Allocate: plan.Allocate}
 	for i := range 50 {
 		told := []string{fmt.Sprintf("10.%d.0.0/%d", i, 16+i%8), fmt.Sprintf("fd00:%x::/%d", i+1, 48+i%16)}
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: told, Gateways: []v1alpha1.Gateway{{Name: "g"}}}
 		taken := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i), 0}), 24)}
-		plan := planNetwork(networkInput{peer: fc, pool: pool, taken: taken, allocate: r.allocate, local: taken, own: planned("gw1", "192.0.2.1:1")})
-		done, err := PlanAliases(nil, told, pool, taken, r.allocate)
-		if (err != nil) != (len(plan.Refused) > 0) {
-			t.Fatalf("refused %q, done with %v", plan.Refused, err)
+		in := aliases.Input{Pool: pool, Taken: taken, Now: now}
+		plan := planNetwork(networkInput{peer: fc, aliases: in, local: taken, own: planned("gw1", "192.0.2.1:1")})
+		result := planFor(in, fc.Status.Network)
+		if lacks := lacksOf(result, pool); !slices.Equal(lacks, plan.Refused) {
+			t.Fatalf("refused %q, done with %v", plan.Refused, lacks)
 		}
+		done, _ := statusOf(result.Given)
 		for _, a := range done {
 			if !slices.ContainsFunc(plan.Remote, func(p peering.PlannedAlias) bool { return p.Prefix == a.Prefix && p.Alias == a.Alias }) {
 				t.Fatalf("%+v was not planned: %+v", a, plan.Remote)

@@ -119,7 +119,8 @@ func closing(has, wants *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
 	lost := func(has, wants []v1alpha1.PrefixAlias) bool {
 		return slices.ContainsFunc(has, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(wants, a) })
 	}
-	return has.PeerID != wants.PeerID && has.PeerID != "" || lost(has.Local, wants.Local) || lost(has.Remote, wants.Remote) ||
+	fewer := slices.ContainsFunc(has.RemoteBlocks, func(b string) bool { return !slices.Contains(wants.RemoteBlocks, b) })
+	return has.PeerID != wants.PeerID && has.PeerID != "" || fewer || lost(has.Local, wants.Local) || lost(has.Remote, wants.Remote) ||
 		!equality.Semantic.DeepEqual(has.Allow, stays)
 }
 
@@ -142,7 +143,7 @@ func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, 
 		return 0, err
 	}
 	ours := before.Status.DeepCopy()
-	ours.Aliases, ours.Network = fc.Status.Aliases, fc.Status.Network
+	ours.Aliases, ours.Blocks, ours.Network = fc.Status.Aliases, fc.Status.Blocks, fc.Status.Network
 	fc.Status = *ours
 	if equality.Semantic.DeepEqual(before.Status, fc.Status) {
 		return wait, nil

@@ -26,7 +26,6 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 // countingClient counts the bytes of the objects that are written through it, whole, as
@@ -112,7 +111,7 @@ func newTunnelTest(t *testing.T) *tunnelTest {
 	tt.counts = &countingClient{Client: tt.Client}
 	tt.Client = tt.counts
 	tt.States.Budget = &store.WriteBudget{Now: tt.clock.Now}
-	tt.AliasPool, tt.Allocate = []netip.Prefix{prefix("10.240.0.0/15")}, plan.Allocate
+	tt.AliasPool = []netip.Prefix{prefix("10.240.0.0/15")}
 	tt.Exposed = func(context.Context, peering.ClusterID) ([]Exposed, error) { return tt.exposed, nil }
 	return tt
 }

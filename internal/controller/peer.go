@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
@@ -72,9 +74,6 @@ type Peers struct {
 	AliasPool []netip.Prefix
 	// Reserved returns the prefixes of Services, which no alias may overlap.
 	Reserved Reserved
-	// Allocate returns a free prefix as long as wanted: wanted itself if it is
-	// not taken, else one from the pool.
-	Allocate func(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, error)
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
 	// Wake has the named ForeignCluster reconciled, as does Again.
@@ -82,8 +81,8 @@ type Peers struct {
 	Again func(name string)
 	// Spoken is called after this cluster's state for the peer may have changed.
 	Spoken func(peer peering.ClusterID)
-	// Readdressed is called when the translation of addresses changed.
-	Readdressed func()
+	// Readdressed is called when the translation of a peer's addresses changed.
+	Readdressed func(peer peering.ClusterID)
 	Now         func() time.Time
 
 	mu     sync.Mutex
@@ -93,11 +92,11 @@ type Peers struct {
 // peerMemory is the state of a peer's object that is kept in memory between reconciliations.
 // After a restart it is computed again.
 type peerMemory struct {
-	// addressing is the translation of its addresses that was announced last, as text.
+	// addressing is a digest of the translation of its addresses that was announced last.
 	addressing string
-	// aliases is the aliases of its prefixes, once planned is true: no other peer may be given
-	// the same before the cache shows them.
-	aliases []v1alpha1.PrefixAlias
+	// aliases is its aliases, once planned is true: no other peer may be given the same before
+	// the cache shows them.
+	aliases aliases.Given
 	planned bool
 	// tunnelGone says that its tunnel and the key of that are removed.
 	tunnelGone bool
@@ -313,7 +312,7 @@ func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnel
 	defer r.announce(fc)
 	s.Revoked = plan.revoked
 	if plan.end == "" {
-		return r.tunnel(ctx, fc, s.Contracts)
+		return r.tunnel(ctx, s)
 	}
 	if plan.forgottenThere {
 		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "ForgottenByPeer", "Trust",
@@ -327,7 +326,7 @@ func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnel
 			return tunnelState{}, err
 		}
 	}
-	fc.Status.Aliases, fc.Status.Network = nil, nil
+	fc.Status.Aliases, fc.Status.Blocks, fc.Status.Network = nil, nil, nil
 	return tunnelState{}, r.dropTunnel(ctx, fc)
 }
 
@@ -408,21 +407,37 @@ func (r *Peers) notifyDenied(ctx context.Context, fc *v1alpha1.ForeignCluster) (
 
 // announce calls Readdressed if the translation of a peer's addresses changed.
 func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
-	var theirs []v1alpha1.PrefixAlias
-	if fc.Status.Network != nil {
-		theirs = fc.Status.Network.Aliases
-	}
-	now, changed := "", false
-	if len(theirs)+len(fc.Status.Aliases) > 0 {
-		now = fmt.Sprint(fc.Status.Aliases, theirs)
-	}
+	now, changed := addressing(fc), false
 	r.recall(fc.UID, func(m *peerMemory) {
 		changed = m.addressing != now
 		m.addressing = now
 	})
 	if changed {
-		r.Readdressed()
+		r.Readdressed(peering.ClusterID(fc.Spec.ClusterID))
 	}
+}
+
+// addressing is a digest of how a peer's addresses translate, and this cluster's for it;
+// empty if none does.
+func addressing(fc *v1alpha1.ForeignCluster) string {
+	network := fc.Status.Network
+	if network == nil {
+		network = &v1alpha1.PeerNetwork{}
+	}
+	if len(fc.Status.Aliases)+len(fc.Status.Blocks)+len(network.Aliases)+len(network.Blocks) == 0 {
+		return ""
+	}
+	h := sha256.New()
+	for _, side := range []struct {
+		prefixes []v1alpha1.PrefixAlias
+		blocks   []v1alpha1.AliasBlock
+	}{{fc.Status.Aliases, fc.Status.Blocks}, {network.Aliases, network.Blocks}} {
+		_, _ = fmt.Fprintln(h, side.prefixes)
+		for _, b := range side.blocks {
+			_, _ = fmt.Fprintln(h, b.Alias, b.Addresses)
+		}
+	}
+	return string(h.Sum(nil))
 }
 
 // Load sets trust before any peer is answered: a peer that dials an agent that just started

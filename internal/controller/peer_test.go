@@ -114,7 +114,7 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 		},
 		Forgotten: peertest.ForgottenAt(c, pt.clock.Now),
 		Again:     func(name string) { pt.again <- name },
-		Spoken:    func(peering.ClusterID) {}, Readdressed: func() {},
+		Spoken:    func(peering.ClusterID) {}, Readdressed: func(peering.ClusterID) {},
 		Exposed: func(context.Context, peering.ClusterID) ([]Exposed, error) { return nil, nil },
 	}
 	return pt

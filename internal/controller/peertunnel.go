@@ -8,22 +8,23 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
-// tunnel writes the Tunnel to a peer as its contracts want it, and keeps the aliases in fc's
-// status.
-func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (tunnelState, error) {
-	wanted := slices.ContainsFunc(contracts, wantsTunnel)
+// tunnel writes the Tunnel to a peer as its contracts want it, and keeps the aliases in the
+// peer's status.
+func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error) {
+	fc := s.Peer
+	wanted := slices.ContainsFunc(s.Contracts, wantsTunnel)
 	if !wanted {
-		fc.Status.Aliases = nil
+		fc.Status.Aliases, fc.Status.Blocks = nil, nil
 		if err := r.dropTunnel(ctx, fc); err != nil || fc.Status.Network == nil {
 			return tunnelState{}, err
 		}
@@ -47,7 +48,9 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		return tunnelState{}, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
 	}
 	exists := err == nil && tunnel.Spec.PeerID == fc.Spec.ClusterID
-	spec, state := planTunnelWrite(fc, local, tunnel.Spec, exists, exposed, left)
+	spec, state := planTunnelWrite(tunnelInput{
+		peer: fc, local: local, nodes: s.FabricNodes, standing: tunnel.Spec, exists: exists, exposed: exposed, left: left,
+	})
 	if spec == nil {
 		return state, nil
 	}
@@ -80,28 +83,49 @@ func (r *Peers) prefixes(ctx context.Context, fc *v1alpha1.ForeignCluster) (loca
 	return local, left, nil
 }
 
+// tunnelInput is what decides about the Tunnel to a peer.
+type tunnelInput struct {
+	peer  *v1alpha1.ForeignCluster
+	local []netip.Prefix
+	nodes []v1alpha1.FabricNode
+	// standing is the Tunnel as it is, exists that there is one for this peer.
+	standing v1alpha1.TunnelSpec
+	exists   bool
+	exposed  []Exposed
+	// left is what is known to have no way through it.
+	left []string
+}
+
 // planTunnelWrite returns the Tunnel that is to be written, and what it waits for or lacks.
-// It is nil while there is none to write. exists says whether there is one for this peer;
-// left is what is known to have no way through it.
-func planTunnelWrite(fc *v1alpha1.ForeignCluster, local []netip.Prefix, has v1alpha1.TunnelSpec, exists bool, exposed []Exposed, left []string) (*v1alpha1.TunnelSpec, tunnelState) {
-	if !exists {
+// It is nil while there is none to write.
+func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
+	has := in.standing
+	if !in.exists {
 		has = v1alpha1.TunnelSpec{}
 	}
-	spec, waits := PlanTunnel(fc, local, &has)
-	state := tunnelState{unsure: slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown })}
+	allow, closed := PlanAllow(in.exposed, has.Allow)
+	var own []netip.Addr
+	if in.peer.Status.Network != nil {
+		var beyond int
+		if own, beyond = ownAddresses(allow, in.nodes, in.peer.Status.Network); beyond > 0 {
+			in.left = append(in.left, fmt.Sprintf("%d addresses of this cluster have no way to the peer, which can be told %d one by one: offload fewer namespaces or smaller Services to it, or have it widen network.aliasPool",
+				beyond, peering.MaxAddresses))
+		}
+	}
+	spec, waits := PlanTunnel(in.peer, in.local, own, &has)
+	state := tunnelState{unsure: slices.ContainsFunc(in.exposed, func(e Exposed) bool { return e.Unknown })}
 	if spec == nil {
-		state.waits = joinTexts(append(left, waits))
-		if !exists {
+		state.waits = joinTexts(append(in.left, waits))
+		if !in.exists {
 			return nil, state
 		}
 		// What exists stays: a peer that says less is not a peer that is gone. What is open
 		// is this cluster's word alone, and is always as it is now.
 		spec = has.DeepCopy()
 	}
-	allow, closed := PlanAllow(exposed, has.Allow)
 	spec.Allow = allow
 	if state.waits == "" {
-		state.lacks = joinTexts(append(left, waits, closed))
+		state.lacks = joinTexts(append(in.left, waits, closed))
 	}
 	return spec, state
 }
@@ -139,86 +163,13 @@ func joinTexts(texts []string) string {
 	return strings.Join(out, "; ")
 }
 
-// planAliases gives aliases to a peer's prefixes, to one peer after the other. It returns
-// what is in the way, if anything.
-func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) (lacks string, err error) {
-	r.recall(fc.UID, func(m *peerMemory) {
-		var taken []netip.Prefix
-		if taken, err = r.taken(ctx, fc, local); err != nil {
-			return
-		}
-		if !m.planned {
-			m.aliases = fc.Status.Aliases
-		}
-		aliases, planErr := PlanAliases(m.aliases, fc.Status.Network.Prefixes, r.AliasPool, taken, r.allocate)
-		if planErr != nil {
-			lacks = strings.ReplaceAll(planErr.Error(), "\n", "; ") // as errors.Join has it
-		}
-		m.aliases, m.planned, fc.Status.Aliases = aliases, true, aliases
-	})
-	return lacks, err
-}
-
-func (r *Peers) allocate(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error) {
-	err := fmt.Errorf("the alias pool has no prefixes of its family")
-	for _, pool := range r.AliasPool {
-		if pool.Addr().Is4() != wanted.Addr().Is4() {
-			continue
-		}
-		var p netip.Prefix
-		// Its own prefix counts as taken, so that it gets one of the pool.
-		if p, err = r.Allocate(append(slices.Clone(taken), wanted), wanted, pool); err == nil {
-			return p, nil
-		}
-	}
-	return netip.Prefix{}, err
-}
-
-// taken returns the prefixes that no alias for this peer may overlap. The lock is held.
-func (r *Peers) taken(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) ([]netip.Prefix, error) {
-	reserved, err := r.Reserved.now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	taken := slices.Concat(local, reserved)
-	var nodes corev1.NodeList
-	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	var addrs []netip.Prefix
-	for i := range nodes.Items {
-		addrs = append(addrs, nodeAddresses(&nodes.Items[i])...)
-	}
-	taken = append(taken, nodeNetworks(addrs)...)
-	var list v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	for i := range list.Items {
-		other := &list.Items[i]
-		if other.UID == fc.UID {
-			continue
-		}
-		given := other.Status.Aliases
-		if m := r.memory[other.UID]; m != nil && m.planned {
-			given = m.aliases
-		}
-		for _, a := range given {
-			if p, err := netip.ParsePrefix(a.Alias); err == nil {
-				taken = append(taken, p)
-			}
-		}
-	}
-	return taken, nil
-}
-
 // dropTunnel removes the tunnel to a peer, its key and its aliases. Once that is done it
 // costs nothing.
 func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	gone := false
 	r.recall(fc.UID, func(m *peerMemory) {
 		gone = m.tunnelGone
-		m.aliases, m.planned = nil, false
+		m.aliases, m.planned = aliases.Given{}, false
 	})
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
 	if gone && apierrors.IsNotFound(r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)) {

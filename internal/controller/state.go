@@ -129,10 +129,27 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 	if err := s.Client.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
-	slices.SortFunc(nodes.Items, func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
-	network := &peering.Network{}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	var tunnel v1alpha1.Tunnel
+	if err := s.Client.Get(ctx, client.ObjectKey{Name: fc.Name}, &tunnel); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
+	}
+	if tunnel.Spec.PeerID != fc.Spec.ClusterID {
+		tunnel.Spec = v1alpha1.TunnelSpec{}
+	}
+	prefixes, _, err := s.Prefixes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return networkOf(fc, prefixes, nodes.Items, tunnel.Spec.Allow), nil
+}
+
+// networkOf returns what a peer is told of this cluster's end of the tunnel. allow is what is
+// open to it.
+func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1alpha1.FabricNode, allow []v1alpha1.Exposure) *peering.Network {
+	network := &peering.Network{Prefixes: prefixes}
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range nodes {
+		n := &nodes[i]
 		key, err := base64.StdEncoding.DecodeString(n.Status.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(n.Status.Overlay)
 		if err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
@@ -154,20 +171,23 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 			network.Nodes = append(network.Nodes, g)
 		}
 	}
-	var err error
-	if network.Prefixes, _, err = s.Prefixes(ctx); err != nil {
-		return nil, err
-	}
 	network.Gateways = network.Gateways[:min(len(network.Gateways), peering.MaxGateways)]
 	network.Nodes = network.Nodes[:min(len(network.Nodes), peering.MaxNodes)]
-	for _, a := range fc.Status.Aliases {
-		prefix, err := netip.ParsePrefix(a.Prefix)
-		alias, aliasErr := netip.ParsePrefix(a.Alias)
-		if err == nil && aliasErr == nil {
-			network.Aliases = append(network.Aliases, peering.Alias{Prefix: prefix, Alias: alias})
-		}
+	given := givenOf(fc.Status.Aliases, fc.Status.Blocks)
+	for _, a := range given.Prefixes {
+		network.Aliases = append(network.Aliases, peering.Alias{Prefix: a.Prefix, Alias: a.Alias})
 	}
-	return network, nil
+	for _, b := range given.Blocks {
+		block := peering.AliasBlock{Alias: b.Alias}
+		for _, slot := range b.Slots {
+			block.Addresses = append(block.Addresses, slot.Addr)
+		}
+		network.Blocks = append(network.Blocks, block)
+	}
+	if fc.Status.Network != nil { // it said which prefixes it has aliases for
+		network.Addresses, _ = ownAddresses(allow, nodes, fc.Status.Network)
+	}
+	return network
 }
 
 // Reserved returns prefixes that are in use beside those of pods and nodes. Nil returns
@@ -323,6 +343,18 @@ func networkFromWire(n *peering.Network) *v1alpha1.PeerNetwork {
 	}
 	for _, a := range n.Aliases {
 		out.Aliases = append(out.Aliases, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
+	}
+	for _, a := range n.Addresses {
+		out.Addresses = append(out.Addresses, a.String())
+	}
+	for _, b := range n.Blocks {
+		block := v1alpha1.AliasBlock{Alias: b.Alias.String(), Addresses: make([]string, len(b.Addresses))}
+		for i, a := range b.Addresses {
+			if a.IsValid() {
+				block.Addresses[i] = a.String()
+			}
+		}
+		out.Blocks = append(out.Blocks, block)
 	}
 	return out
 }

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -35,41 +34,77 @@ func TestPlanTunnel(t *testing.T) {
 		Remote: []v1alpha1.PrefixAlias{{Prefix: pods, Alias: "10.240.0.0/16"}},
 	}
 	const six = "fd00:1::/64"
-	kept := *full
-	kept.Local = append([]v1alpha1.PrefixAlias{}, full.Local[0], v1alpha1.PrefixAlias{Prefix: six, Alias: "fd00:9::/64"})
+	also := func(change func(*v1alpha1.TunnelSpec)) *v1alpha1.TunnelSpec {
+		out := full.DeepCopy()
+		change(out)
+		return out
+	}
+	own := []netip.Addr{netip.MustParseAddr("10.200.0.1"), netip.MustParseAddr("10.200.3.9"), netip.MustParseAddr("192.168.5.1")}
+	blocks := []v1alpha1.AliasBlock{
+		{Alias: "10.251.0.0/30", Addresses: []string{"10.200.3.9", "10.200.66.6", "", "10.200.0.1"}},
+		{Alias: "10.251.0.2/31", Addresses: []string{"192.168.5.1", ""}}, // overlaps the one before
+		{Alias: "nonsense", Addresses: []string{"192.168.5.1"}},
+	}
+	ours := []v1alpha1.AliasBlock{{Alias: "10.251.0.0/30", Addresses: []string{"10.200.3.9", "", "", "10.200.0.1"}}}
+	kept := also(func(s *v1alpha1.TunnelSpec) {
+		s.Local = append(s.Local, v1alpha1.PrefixAlias{Prefix: six, Alias: "fd00:9::/64"})
+	})
 	for name, tc := range map[string]struct {
 		peer     *v1alpha1.ForeignCluster
 		local    []netip.Prefix
+		own      []netip.Addr
 		standing *v1alpha1.TunnelSpec
 		want     *v1alpha1.TunnelSpec
 		waits    string
 	}{
 		"equal prefixes are told apart by both sides' aliases": {peer: peer(nil), want: full},
 		"a prefix that the peer has no alias for stops no other": {
-			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)}, want: full, waits: "alias for this cluster's prefix " + six,
+			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)},
+			want: also(func(s *v1alpha1.TunnelSpec) { s.Local = append(s.Local, v1alpha1.PrefixAlias{Prefix: six}) }),
 		},
 		"a prefix of the peer that we have no alias for stops no other": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) {
 				fc.Status.Network.Prefixes = append(fc.Status.Network.Prefixes, six)
 			}),
-			want: full, waits: "peer's prefix " + six,
+			want: also(func(s *v1alpha1.TunnelSpec) { s.Remote = append(s.Remote, v1alpha1.PrefixAlias{Prefix: six}) }),
 		},
 		"a peer that leaves out an alias keeps the one that stands": {
-			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)}, standing: &kept, want: &kept,
+			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)}, standing: kept, want: kept,
 		},
 		"an alias that stands gives way to another prefix": {
 			peer: peer(nil), local: []netip.Prefix{prefix("10.201.0.0/16"), prefix(pods)},
 			standing: &v1alpha1.TunnelSpec{Local: []v1alpha1.PrefixAlias{{Prefix: "10.201.0.0/16", Alias: "10.250.0.0/16"}}},
-			want:     full, waits: "alias for this cluster's prefix 10.201.0.0/16",
+			want: also(func(s *v1alpha1.TunnelSpec) {
+				s.Local = append([]v1alpha1.PrefixAlias{{Prefix: "10.201.0.0/16"}}, s.Local...)
+			}),
 		},
 		"a peer that has said nothing is waited for": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network = nil }), waits: "gateways",
 		},
-		"a peer without an alias for us is waited for": {
-			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network.Aliases = nil }), waits: "alias for this cluster's prefix " + pods,
+		"a peer that does not know what it has to know is waited for": {
+			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network.Aliases = nil }), own: own, waits: "aliases for 3 addresses of this cluster, 10.200.0.1 among them",
 		},
-		"a prefix that we have no alias for is told of": {
-			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Aliases = nil }), waits: "peer's prefix " + pods,
+		"a peer that has to know nothing yet is not": {
+			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network.Aliases = nil }),
+			want: also(func(s *v1alpha1.TunnelSpec) { s.Local[0].Alias = "" }),
+		},
+		"addresses that the peer knows one by one, but those that it has no business to name": {
+			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network.Aliases, fc.Status.Network.Blocks = nil, blocks }), own: own,
+			want:  also(func(s *v1alpha1.TunnelSpec) { s.Local[0].Alias, s.LocalBlocks = "", ours }),
+			waits: "aliases for 1 addresses of this cluster, 192.168.5.1 among them",
+		},
+		"blocks that overlap the alias of a prefix do not count": {
+			peer: peer(func(fc *v1alpha1.ForeignCluster) {
+				fc.Status.Network.Blocks = []v1alpha1.AliasBlock{{Alias: "10.250.7.0/32", Addresses: []string{"192.168.5.1"}}}
+			}), own: own[2:], want: full, waits: "192.168.5.1 among them",
+		},
+		"addresses of the peer that are known one by one": {
+			peer: peer(func(fc *v1alpha1.ForeignCluster) {
+				fc.Status.Aliases, fc.Status.Blocks = nil, []v1alpha1.AliasBlock{{Alias: "10.242.0.0/31", Addresses: []string{"10.200.0.1", ""}}}
+			}),
+			want: also(func(s *v1alpha1.TunnelSpec) {
+				s.Remote[0].Alias, s.RemoteBlocks = "", []string{"10.242.0.0/31"}
+			}),
 		},
 		"a peer without prefixes has no tunnel": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network.Prefixes = nil }), waits: "no pod prefixes",
@@ -80,58 +115,12 @@ func TestPlanTunnel(t *testing.T) {
 			if tc.local == nil {
 				tc.local = []netip.Prefix{prefix(pods)}
 			}
-			got, waits := PlanTunnel(tc.peer, tc.local, tc.standing)
+			got, waits := PlanTunnel(tc.peer, tc.local, tc.own, tc.standing)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("tunnel (-want +got):\n%s", diff)
 			}
 			if (waits == "") != (tc.waits == "") || !strings.Contains(waits, tc.waits) {
 				t.Errorf("waits for %q, want it to name %q", waits, tc.waits)
-			}
-		})
-	}
-}
-
-func TestPlanAliases(t *testing.T) {
-	t.Parallel()
-	// first gives the first prefix of the pool that is free.
-	first := func(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error) {
-		for _, candidate := range []netip.Prefix{prefix("10.240.0.0/16"), prefix("10.241.0.0/16")} {
-			free := true
-			for _, p := range taken {
-				free = free && !p.Overlaps(candidate)
-			}
-			if free && candidate.Bits() == wanted.Bits() {
-				return candidate, nil
-			}
-		}
-		return netip.Prefix{}, errors.New("no room")
-	}
-	alias := func(p, a string) v1alpha1.PrefixAlias { return v1alpha1.PrefixAlias{Prefix: p, Alias: a} }
-	own := []netip.Prefix{prefix("10.200.0.0/16")}
-	for name, tc := range map[string]struct {
-		have     []v1alpha1.PrefixAlias
-		prefixes []string
-		want     []v1alpha1.PrefixAlias
-		fails    bool
-	}{
-		"a prefix that is free here gets an alias all the same": {prefixes: []string{"10.9.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.9.0.0/16", "10.240.0.0/16")}},
-		"an alias outside the pool is replaced":                 {have: []v1alpha1.PrefixAlias{alias("8.8.0.0/16", "8.8.0.0/16")}, prefixes: []string{"8.8.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("8.8.0.0/16", "10.240.0.0/16")}},
-		"our own prefix gets another":                           {prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"what stands stays":                                     {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.241.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.241.0.0/16")}},
-		"what stands stays when a prefix joins":                 {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}, prefixes: []string{"10.1.0.0/16", "10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.1.0.0/16", "10.241.0.0/16"), alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"what is no longer announced goes":                      {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"an alias that became taken is replaced":                {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.200.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"a full pool is an error, and stops no other prefix":    {prefixes: []string{"10.200.0.0/17", "10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}, fails: true},
-		"nonsense is an error":                                  {prefixes: []string{"10.200.0.1/16"}, fails: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got, err := PlanAliases(tc.have, tc.prefixes, []netip.Prefix{prefix("10.240.0.0/12")}, own, first)
-			if (err != nil) != tc.fails {
-				t.Fatalf("error %v, want one: %t", err, tc.fails)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("aliases (-want +got):\n%s", diff)
 			}
 		})
 	}

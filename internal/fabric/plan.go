@@ -117,8 +117,9 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 		keys, ok := known.Keys[ordered[i].UID]
 		peer.PresharedKey, peer.Spare, peer.KeyMissing = keys.PresharedKey, keys.SpareKeys, !ok
 		desired.Peers = append(desired.Peers, peer)
-		for _, m := range peer.Local {
-			desired.Pods = append(desired.Pods, m.Real)
+		// Also of those that the peer knows address by address.
+		for _, p := range ordered[i].Spec.Local {
+			desired.Pods = append(desired.Pods, kube.Prefixes([]string{p.Prefix})...)
 		}
 	}
 	return desired
@@ -145,23 +146,32 @@ func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 
 func peerOf(spec *v1alpha1.TunnelSpec) plan.Peer {
 	peer := plan.Peer{ClusterID: spec.PeerID}
-	peer.Gateways, peer.Nodes = nodesOf(spec.Gateways), nodesOf(spec.Nodes)
-	peer.Local, peer.Remote = Mappings(spec.Local), Mappings(spec.Remote)
+	peer.Gateways, peer.Nodes = nodesOf(spec, spec.Gateways), nodesOf(spec, spec.Nodes)
+	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalBlocks), Mappings(spec.Remote, nil)
+	peer.RemoteBlocks = kube.Prefixes(spec.RemoteBlocks)
 	for _, e := range spec.Allow {
 		peer.Inbound = append(peer.Inbound, exposureOf(e))
 	}
 	return peer
 }
 
-func nodesOf(nodes []v1alpha1.Gateway) []plan.Gateway {
+// nodesOf returns nodes of a peer. Pods that are known address by address are reached through
+// gateways only.
+func nodesOf(spec *v1alpha1.TunnelSpec, nodes []v1alpha1.Gateway) []plan.Gateway {
 	var out []plan.Gateway
+	split := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(spec.Remote, func(a v1alpha1.PrefixAlias) bool {
+			q, err := netip.ParsePrefix(a.Prefix)
+			return err == nil && a.Alias == "" && q.Overlaps(p)
+		})
+	}
 	for _, g := range nodes {
 		key, err := plan.ParsePublicKey(g.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(g.Overlay)
 		if err != nil || overlayErr != nil {
 			continue // the agent writes none such
 		}
-		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Pods: kube.Prefixes(g.Pods)}
+		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Pods: slices.DeleteFunc(kube.Prefixes(g.Pods), split)}
 		if next, err := plan.ParsePublicKey(g.NextPublicKey); err == nil {
 			node.NextKey = next
 		}
@@ -190,14 +200,31 @@ func exposureOf(e v1alpha1.Exposure) plan.Exposure {
 	return out
 }
 
-// Mappings returns aliases as the fabric has them.
-func Mappings(aliases []v1alpha1.PrefixAlias) []plan.Mapping {
+// Mappings returns aliases as the fabric has them, of prefixes and of single addresses. Those
+// of what is known address by address are in the blocks.
+func Mappings(aliases []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) []plan.Mapping {
 	var out []plan.Mapping
 	for _, a := range aliases {
 		prefix, err := netip.ParsePrefix(a.Prefix)
 		alias, aliasErr := netip.ParsePrefix(a.Alias)
 		if err == nil && aliasErr == nil {
 			out = append(out, plan.Mapping{Real: prefix, Alias: alias})
+		}
+	}
+	for _, b := range blocks {
+		block, err := netip.ParsePrefix(b.Alias)
+		if err != nil {
+			continue
+		}
+		alias := block.Masked().Addr()
+		for _, text := range b.Addresses {
+			if !block.Contains(alias) {
+				break
+			}
+			if own, err := netip.ParseAddr(text); err == nil {
+				out = append(out, plan.Mapping{Real: netip.PrefixFrom(own, own.BitLen()), Alias: netip.PrefixFrom(alias, alias.BitLen())})
+			}
+			alias = alias.Next()
 		}
 	}
 	return out
@@ -210,6 +237,9 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	}
 	for _, p := range s.PodCIDRs {
 		status.PodCIDRs = append(status.PodCIDRs, p.String())
+	}
+	for _, a := range s.Sources {
+		status.Sources = append(status.Sources, a.String())
 	}
 	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()

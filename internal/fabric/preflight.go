@@ -76,12 +76,13 @@ func preflightOf(cfg Config, s tunnel.Status, own *corev1.Node, nodes []v1alpha1
 		f.Pods = append(f.Pods, kube.Prefixes(nodes[i].Status.PodCIDRs)...)
 	}
 	for i := range tunnels {
-		for _, m := range Mappings(tunnels[i].Spec.Local) {
-			f.Pods = append(f.Pods, m.Real)
+		for _, p := range tunnels[i].Spec.Local {
+			f.Pods = append(f.Pods, kube.Prefixes([]string{p.Prefix})...)
 		}
-		for _, m := range Mappings(tunnels[i].Spec.Remote) {
+		for _, m := range Mappings(tunnels[i].Spec.Remote, nil) {
 			f.Aliases = append(f.Aliases, m.Alias)
 		}
+		f.Aliases = append(f.Aliases, kube.Prefixes(tunnels[i].Spec.RemoteBlocks)...)
 	}
 	f.Pods, f.Aliases, f.Services = sorted(f.Pods), sorted(f.Aliases), sorted(slices.Clone(f.Services))
 	for _, e := range nodeEndpoints(own, cfg.Port) {

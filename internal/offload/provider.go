@@ -201,9 +201,9 @@ func (p *Provider) changed(contract string) {
 	}
 }
 
-// Refresh compares reflected Services with what they should be, at once: call it
-// when what Translate says may have changed.
-func (p *Provider) Refresh() { p.services.all() }
+// Refresh compares the reflected Services of a peer with what they should be, at once: call
+// it when what Translate says of its addresses may have changed.
+func (p *Provider) Refresh(peer peering.ClusterID) { p.services.of(peer) }
 
 // keyedLocks is a lock for each of many names.
 type keyedLocks struct {

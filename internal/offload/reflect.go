@@ -103,6 +103,15 @@ func (r *reflector) all() {
 	}
 }
 
+// of has all Services of a peer compared.
+func (r *reflector) of(peer peering.ClusterID) {
+	for _, ns := range r.p.inv.namespaces() {
+		if r.p.inv.peerOf(ns.Name) == peer {
+			r.space(ns.Name)
+		}
+	}
+}
+
 func (r *reflector) run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()

@@ -172,7 +172,7 @@ func TestWatchesDoNotGrowWithNamespaces(t *testing.T) {
 	}
 	eventually(t, "the endpoints are compared", idle)
 	asked := lists.Load()
-	p.Refresh()
+	p.Refresh(peerA)
 	eventually(t, "the endpoints are compared again", idle)
 	if n := lists.Load() - asked; n > 0 {
 		t.Errorf("%d lists to compare what is known", n)

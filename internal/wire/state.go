@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"math/bits"
 	"net/netip"
+	"slices"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -111,6 +113,16 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	for _, a := range n.Aliases {
 		m.Aliases = append(m.Aliases, &ententev1.Alias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
 	}
+	for _, a := range n.Addresses {
+		if a.Is4() {
+			m.Addresses4 = append(m.Addresses4, a.AsSlice()...)
+		} else {
+			m.Addresses6 = append(m.Addresses6, a.AsSlice()...)
+		}
+	}
+	for _, b := range n.Blocks {
+		m.Blocks = append(m.Blocks, blockTo(b))
+	}
 	if !n.PresharedHalf.IsZero() {
 		m.PresharedHalf = n.PresharedHalf[:]
 	}
@@ -135,6 +147,15 @@ func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 	return m
 }
 
+func blockTo(b peering.AliasBlock) *ententev1.AliasBlock {
+	size := b.Alias.Addr().BitLen() / 8
+	m := &ententev1.AliasBlock{Alias: b.Alias.String(), Addresses: make([]byte, len(b.Addresses)*size)}
+	for i, a := range b.Addresses {
+		copy(m.Addresses[i*size:], a.AsSlice()) // the zero Addr has no bytes
+	}
+	return m
+}
+
 func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	n := &peering.Network{}
 	var err error
@@ -142,6 +163,11 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	keep(&err, &n.Nodes)(readAll("state.network.nodes", m.GetNodes(), peering.MaxNodes, gatewayFrom))
 	keep(&err, &n.Prefixes)(readAll("state.network.prefixes", m.GetPrefixes(), peering.MaxPrefixes, parsePrefix))
 	keep(&err, &n.Aliases)(readAll("state.network.aliases", m.GetAliases(), peering.MaxPrefixes, aliasFrom))
+	keep(&err, &n.Addresses)(addressesFrom(m))
+	keep(&err, &n.Blocks)(readAll("state.network.blocks", m.GetBlocks(), peering.MaxBlocks, blockFrom))
+	if err == nil {
+		err = checkBlocks(n.Blocks)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -219,6 +245,69 @@ func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {
 		return peering.Alias{}, invalid(field+".alias", "want a prefix of the same family and length as the one it stands for")
 	}
 	return peering.Alias{Prefix: p, Alias: a}, nil
+}
+
+// addressesFrom reads the addresses that a peer names one by one.
+func addressesFrom(m *ententev1.Network) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for _, list := range []struct {
+		field string
+		bytes []byte
+		size  int
+	}{{"state.network.addresses4", m.GetAddresses4(), 4}, {"state.network.addresses6", m.GetAddresses6(), 16}} {
+		if len(list.bytes)%list.size != 0 || len(out)+len(list.bytes)/list.size > peering.MaxAddresses {
+			return nil, invalid(list.field, "want %d bytes for each address, and at most %d addresses in all", list.size, peering.MaxAddresses)
+		}
+		for one := range slices.Chunk(list.bytes, list.size) {
+			a, _ := netip.AddrFromSlice(one)
+			if a.Is4In6() || len(out) > 0 && out[len(out)-1].Compare(a) >= 0 {
+				return nil, invalid(list.field, "want addresses in ascending order, each once")
+			}
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+func blockFrom(field string, m *ententev1.AliasBlock) (peering.AliasBlock, error) {
+	alias, err := parsePrefix(field+".alias", m.GetAlias())
+	if err != nil {
+		return peering.AliasBlock{}, err
+	}
+	size := alias.Addr().BitLen() / 8
+	host := alias.Addr().BitLen() - alias.Bits()
+	if host > bits.Len(peering.MaxBlockAddresses-1) || len(m.GetAddresses()) != size<<host {
+		return peering.AliasBlock{}, invalid(field+".addresses", "want %d bytes for each address of a prefix of at most %d", size, peering.MaxBlockAddresses)
+	}
+	b := peering.AliasBlock{Alias: alias, Addresses: make([]netip.Addr, 0, 1<<host)}
+	for one := range slices.Chunk(m.GetAddresses(), size) {
+		a, _ := netip.AddrFromSlice(one)
+		switch {
+		case a.Is4In6():
+			return peering.AliasBlock{}, invalid(field+".addresses", "want no IPv4 addresses in IPv6 form")
+		case a.IsUnspecified():
+			a = netip.Addr{}
+		}
+		b.Addresses = append(b.Addresses, a)
+	}
+	return b, nil
+}
+
+// checkBlocks makes sure that no address of a peer's blocks appears twice.
+func checkBlocks(blocks []peering.AliasBlock) error {
+	seen := map[netip.Addr]bool{}
+	for i, b := range blocks {
+		for _, a := range b.Addresses {
+			if a.IsValid() && seen[a] {
+				return invalid(index("state.network.blocks", i)+".addresses", "want each address once")
+			}
+			seen[a] = true
+		}
+	}
+	if delete(seen, netip.Addr{}); len(seen) > peering.MaxAddresses {
+		return invalid("state.network.blocks", "want at most %d addresses in all", peering.MaxAddresses)
+	}
+	return nil
 }
 
 // PhaseTo writes a phase.

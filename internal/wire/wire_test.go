@@ -38,8 +38,13 @@ func fullState() peering.PeerState {
 			Nodes: []peering.Gateway{{
 				Name: "node-2", PublicKey: [32]byte{4}, Overlay: netip.MustParseAddr("fd00:1::3"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.2.0/24"), netip.MustParsePrefix("fd12::/72")},
 			}},
-			Prefixes:      []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd12::/64")},
-			Aliases:       []peering.Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
+			Prefixes:  []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd12::/64")},
+			Aliases:   []peering.Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
+			Addresses: []netip.Addr{netip.MustParseAddr("10.200.3.7"), netip.MustParseAddr("192.168.5.1"), netip.MustParseAddr("fd12::7")},
+			Blocks: []peering.AliasBlock{
+				{Alias: netip.MustParsePrefix("198.18.0.4/30"), Addresses: []netip.Addr{{}, netip.MustParseAddr("10.200.9.9"), {}, netip.MustParseAddr("10.200.0.1")}},
+				{Alias: netip.MustParsePrefix("fdd7:585b:e300::/128"), Addresses: []netip.Addr{netip.MustParseAddr("fd12::9")}},
+			},
 			PresharedHalf: peering.PresharedHalf{9},
 			Rotation:      &peering.KeyRotation{Number: 7, NextHalf: peering.PresharedHalf{8}, Held: 8, Used: 6},
 		},
@@ -105,6 +110,26 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"a key without a next one": {func(s *ententev1.PeerState) {
 			s.Network.Rotation = &ententev1.KeyRotation{Number: 1 << 53}
 		}, "state.network.rotation"},
+		"half an address":                 {func(s *ententev1.PeerState) { s.Network.Addresses4 = make([]byte, 6) }, "state.network.addresses4"},
+		"addresses that descend":          {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.addresses4"},
+		"an address twice":                {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.addresses4"},
+		"an IPv4 address dressed as IPv6": {func(s *ententev1.PeerState) { s.Network.Addresses6 = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1) }, "state.network.addresses6"},
+		"more addresses than a peer may name, of both families together": {func(s *ententev1.PeerState) {
+			s.Network.Addresses4, s.Network.Addresses6 = nil, nil
+			for i := range peering.MaxAddresses/2 + 1 {
+				s.Network.Addresses4 = append(s.Network.Addresses4, 10, 0, byte(i>>8), byte(i))
+				s.Network.Addresses6 = append(s.Network.Addresses6, append([]byte{0xfd, 13: 0, 14: byte(i >> 8)}, byte(i))...)
+			}
+		}, "state.network.addresses6"},
+		"a block of more aliases than it may have": {func(s *ententev1.PeerState) {
+			s.Network.Blocks[0].Alias, s.Network.Blocks[0].Addresses = "198.18.0.0/25", make([]byte, 512)
+		}, "state.network.blocks[0].addresses"},
+		"a block with fewer addresses than aliases": {func(s *ententev1.PeerState) { s.Network.Blocks[0].Addresses = make([]byte, 12) }, "state.network.blocks[0].addresses"},
+		"a block with bits beyond its length":       {func(s *ententev1.PeerState) { s.Network.Blocks[0].Alias = "198.18.0.5/30" }, "state.network.blocks[0].alias"},
+		"an address with two aliases":               {func(s *ententev1.PeerState) { s.Network.Blocks = append(s.Network.Blocks, s.Network.Blocks[0]) }, "state.network.blocks[2].addresses"},
+		"a block of IPv6 with an IPv4 address dressed as it": {func(s *ententev1.PeerState) {
+			s.Network.Blocks[1].Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1)
+		}, "state.network.blocks[1].addresses"},
 		"more contracts than a peer may have": {func(s *ententev1.PeerState) {
 			s.Contracts = nil
 			for i := range peering.MaxContracts + 1 {

@@ -236,6 +236,8 @@ func (s ruleSet) identity(es ...nftables.SetElement) string {
 		switch {
 		case e.IntervalEnd:
 			id.WriteString("end")
+		case s.data:
+			id.Write(e.Val)
 		case !s.verdicts:
 		case e.VerdictData != nil:
 			id.WriteString(e.VerdictData.Chain)
@@ -363,8 +365,11 @@ func (c ruleChain) chain(t *nftables.Table) *nftables.Chain {
 
 func (s ruleSet) set(t *nftables.Table) *nftables.Set {
 	set := &nftables.Set{Table: t, Name: s.name, KeyType: s.key, Interval: s.interval, Counter: s.counter, Concatenation: strings.Contains(s.key.Name, ".")}
-	if s.verdicts {
+	switch {
+	case s.verdicts:
 		set.IsMap, set.DataType = true, nftables.TypeVerdict
+	case s.data:
+		set.IsMap, set.DataType = true, s.key
 	}
 	return set
 }

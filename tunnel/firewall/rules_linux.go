@@ -35,6 +35,8 @@ type ruleSet struct {
 	interval bool
 	verdicts bool
 	counter  bool
+	// data says that it is a map to what it has keys of.
+	data     bool
 	elements []nftables.SetElement
 	digest   string // of name and elements, if it is known
 }
@@ -65,6 +67,11 @@ const (
 	setLeave   = "leave"   // the same, leaving
 	setOverlay = "overlay" // overlay addresses of WireGuard peers
 
+	setReal  = "real"  // by peer: alias of a single address of ours → the address
+	setAlias = "alias" // by peer: the reverse
+	setKnown = "known" // by peer: pods of this node that it knows
+	setHide  = "hide"  // alias of a peer that does not know all → the chain of those that it knows
+
 	// What peers may open; only those exist that are not empty.
 	setPrefixes = "prefixes" // alias of a peer → the chain of the class of all its addresses
 	setSources  = "sources"  // address of a peer → the chain of its class
@@ -81,6 +88,7 @@ func rules(l plan.Layout, counted []ruleSet, device string, probePort int) rules
 	b.inboundChains()
 	b.translationChains()
 	b.directChains()
+	b.masqueradeChains()
 	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return strings.Compare(a.name, c.name) })
 	b.out.chains = append(b.out.chains,
 		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input(), b.output())
@@ -212,19 +220,29 @@ func (b *rulesBuilder) translationChains() {
 			if len(aliases) == 0 {
 				continue
 			}
-			sum := sha256.Sum256([]byte(t.Cluster))
-			name := f.suffix + "-" + hex.EncodeToString(sum[:6])
+			name := f.peerSuffix(t.Cluster)
 			for _, a := range aliases {
 				enter.elements = append(enter.elements, interval(a, &expr.Verdict{Kind: expr.VerdictJump, Chain: "enter" + name})...)
 				leave.elements = append(leave.elements, interval(a, &expr.Verdict{Kind: expr.VerdictGoto, Chain: "leave" + name})...)
 			}
 			in, out := ruleChain{name: "enter" + name}, ruleChain{name: "leave" + name}
+			reals, names := ruleSet{name: setReal + name, key: f.addr, data: true}, ruleSet{name: setAlias + name, key: f.addr, data: true}
 			for _, m := range t.Local {
-				if !f.of(m.Real.Addr()) {
-					continue
+				switch {
+				case !f.of(m.Real.Addr()):
+				case m.Real.IsSingleIP():
+					own, alias := m.Real.Addr().AsSlice(), m.Alias.Addr().AsSlice()
+					reals.elements = append(reals.elements, nftables.SetElement{Key: alias, Val: own})
+					names.elements = append(names.elements, nftables.SetElement{Key: own, Val: alias})
+				default:
+					in.rules = append(in.rules, f.translate(f.dest, f.source, m.Alias, m.Real, expr.VerdictReturn)...)
+					out.rules = append(out.rules, f.translate(f.source, f.dest, m.Real, m.Alias, expr.VerdictAccept)...)
 				}
-				in.rules = append(in.rules, f.translate(f.dest, f.source, m.Alias, m.Real, expr.VerdictReturn)...)
-				out.rules = append(out.rules, f.translate(f.source, f.dest, m.Real, m.Alias, expr.VerdictAccept)...)
+			}
+			if len(reals.elements) > 0 {
+				b.out.sets = append(b.out.sets, reals, names)
+				in.rules = append(in.rules, f.translateSingle(f.dest, f.source, reals.name, expr.VerdictReturn)...)
+				out.rules = append(out.rules, f.translateSingle(f.source, f.dest, names.name, expr.VerdictAccept)...)
 			}
 			in.rules = append(in.rules, drop("peer "+t.Cluster+" sends to what is not ours"))
 			out.rules = append(out.rules, drop("peer "+t.Cluster+" knows no alias of the source"))
@@ -233,6 +251,55 @@ func (b *rulesBuilder) translationChains() {
 		if len(enter.elements) > 0 {
 			b.out.sets = append(b.out.sets, enter, leave)
 		}
+	}
+}
+
+// peerSuffix is the end of a name that belongs to a peer.
+func (f family) peerSuffix(cluster string) string {
+	sum := sha256.Sum256([]byte(cluster))
+	return f.suffix + "-" + hex.EncodeToString(sum[:6])
+}
+
+// masqueradeChains makes a chain for each peer that does not know all pods of this node, in
+// which those that it knows keep their address, and the map that leads to the chains by the
+// peer's aliases.
+func (b *rulesBuilder) masqueradeChains() {
+	for _, f := range families() {
+		i := slices.IndexFunc(b.l.Sources, f.of)
+		if i < 0 {
+			continue // what a peer does not know is dropped where it would leave
+		}
+		hide := ruleSet{name: setHide + f.suffix, key: f.addr, interval: true, verdicts: true}
+		for _, m := range b.l.Masquerades {
+			if !f.of(m.Remote[0].Addr()) {
+				continue
+			}
+			name := f.peerSuffix(m.Cluster)
+			for _, a := range m.Remote {
+				hide.elements = append(hide.elements, interval(a, &expr.Verdict{Kind: expr.VerdictJump, Chain: "hide" + name})...)
+			}
+			c, known := ruleChain{name: "hide" + name}, ruleSet{name: setKnown + name, key: f.addr, interval: true}
+			for _, p := range m.Known {
+				known.elements = append(known.elements, interval(p, nil)...)
+			}
+			if len(known.elements) > 0 {
+				b.out.sets = append(b.out.sets, known)
+				c.add("known to peer "+m.Cluster, f.nfproto(), f.loadSource(), lookup(known.name), []expr.Any{verdict(expr.VerdictReturn)})
+			}
+			c.add("not known to peer "+m.Cluster, f.sourceNAT(b.l.Sources[i]))
+			b.out.chains = append(b.out.chains, c)
+		}
+		if len(hide.elements) > 0 {
+			b.out.sets = append(b.out.sets, hide)
+		}
+	}
+}
+
+// sourceNAT gives a connection a source.
+func (f family) sourceNAT(a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: unix.NFT_REG_1, Data: a.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.number), RegAddrMin: unix.NFT_REG_1},
 	}
 }
 
@@ -311,6 +378,9 @@ func (b *rulesBuilder) source() ruleChain {
 			continue
 		}
 		keep := []expr.Any{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.number), RegAddrMin: unix.NFT_REG_1}}
+		if b.has(setHide, f) {
+			c.add("pods that a peer does not know", b.oif(expr.CmpOpEq), f.from(setOwn), f.loadDest(), b.vmap(setHide+f.suffix))
+		}
 		if b.has(setOwn, f) {
 			c.add("pods keep their address", b.oif(expr.CmpOpEq), f.to(setRemote), f.from(setOwn), f.loadSource(), keep)
 		}
@@ -323,8 +393,7 @@ func (b *rulesBuilder) source() ruleChain {
 			if b.has(setHome, f) {
 				match = slices.Concat(f.loadSource(), []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: setHome + f.suffix, Invert: true}})
 			}
-			c.add("the node and those it answers for", b.oif(expr.CmpOpEq), f.to(setRemote), match,
-				[]expr.Any{&expr.Immediate{Register: unix.NFT_REG_1, Data: s.AsSlice()}}, keep)
+			c.add("the node and those it answers for", b.oif(expr.CmpOpEq), f.to(setRemote), match, f.sourceNAT(s))
 		}
 	}
 	return c

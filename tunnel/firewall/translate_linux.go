@@ -22,6 +22,29 @@ func (f family) translate(offset, quoted uint32, from, to netip.Prefix, end expr
 	return []chainRule{f.quote(text, offset, quoted, from, from, to), done}
 }
 
+// translateSingle does the same by a map of single addresses.
+func (f family) translateSingle(offset, quoted uint32, set string, end expr.VerdictKind) []chainRule {
+	const text = "single addresses"
+	mapped := []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, DestRegister: unix.NFT_REG_1, IsDestRegSet: true}}
+	quotedAt := icmpHeader + quoted
+	return []chainRule{{text: text + " in errors", exprs: slices.Concat(
+		f.nfproto(), l4proto(f.icmp), load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix),
+		// Of the outer address it only matters that it is one that changes.
+		load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), mapped,
+		load(expr.PayloadBaseTransportHeader, quotedAt, f.size, unix.NFT_REG_1), mapped,
+		[]expr.Any{&expr.Payload{ // the checksums are as in quote
+			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader,
+			Offset: quotedAt, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
+		}},
+	)}, {text: text, exprs: slices.Concat(
+		f.nfproto(), load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), mapped,
+		[]expr.Any{&expr.Payload{
+			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader,
+			Offset: offset, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.sumAt(offset), CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
+		}, verdict(end)},
+	)}}
+}
+
 // quote rewrites an address in a packet that is quoted in an ICMP error, if the error itself has
 // an address in a prefix.
 func (f family) quote(text string, offset, quoted uint32, at, from, to netip.Prefix) chainRule {

@@ -2,8 +2,6 @@ package plan
 
 import (
 	"crypto/sha256"
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -49,70 +47,6 @@ func overlayPrefix(clusterID string) netip.Prefix {
 	a[0] = 0xfd
 	copy(a[1:8], sum[:7])
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
-}
-
-// errNoRoom is returned by [Allocate] when the pool has no free prefix of the
-// length that is wanted.
-var errNoRoom = errors.New("no free prefix of that length in the pool")
-
-// Allocate picks the alias for a prefix of a peer: the same prefix if it
-// overlaps nothing in taken, else one of that length in the pool that overlaps
-// nothing in taken: in the smallest block that is free, so that small prefixes do
-// not break up what larger ones need. Equal input gives equal output, in whatever
-// order taken is. taken must hold everything that the home cluster routes
-// itself (pods, services, nodes) and all aliases already given away. A pool of
-// the other family, or one smaller than the prefix, has no room.
-func Allocate(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, error) {
-	if !wanted.IsValid() || !pool.IsValid() {
-		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: invalid prefix", wanted, pool)
-	}
-	wanted, pool = wanted.Masked(), pool.Masked()
-	busy := make([]netip.Prefix, 0, len(taken))
-	free := true
-	for _, t := range taken {
-		if !t.IsValid() {
-			return netip.Prefix{}, fmt.Errorf("allocate alias for %v: invalid prefix among those taken", wanted)
-		}
-		t = t.Masked()
-		free = free && !t.Overlaps(wanted)
-		if t.Overlaps(pool) {
-			busy = append(busy, t)
-		}
-	}
-	if free {
-		return wanted, nil
-	}
-	if wanted.Addr().BitLen() != pool.Addr().BitLen() || wanted.Bits() < pool.Bits() {
-		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, errNoRoom)
-	}
-	block := smallestFree(pool, wanted.Bits(), busy)
-	if !block.IsValid() {
-		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, errNoRoom)
-	}
-	return netip.PrefixFrom(block.Addr(), wanted.Bits()), nil
-}
-
-// smallestFree is the smallest block of at least 2^-bits that is free in a prefix,
-// the lowest of several; the zero prefix if none is.
-func smallestFree(in netip.Prefix, bits int, busy []netip.Prefix) netip.Prefix {
-	var inside []netip.Prefix
-	for _, b := range busy {
-		if b.Overlaps(in) {
-			inside = append(inside, b)
-		}
-	}
-	switch {
-	case len(inside) == 0:
-		return in
-	case in.Bits() >= bits, slices.ContainsFunc(inside, func(b netip.Prefix) bool { return b.Bits() <= in.Bits() }):
-		return netip.Prefix{}
-	}
-	lower, upper := halves(in)
-	a, b := smallestFree(lower, bits, inside), smallestFree(upper, bits, inside)
-	if !a.IsValid() || b.IsValid() && b.Bits() > a.Bits() {
-		return b
-	}
-	return a
 }
 
 // halves are the two halves of a prefix that is no single address.

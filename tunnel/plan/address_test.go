@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -67,66 +66,6 @@ func TestRemapThereAndBackIsTheSameAddress(t *testing.T) {
 	})
 }
 
-func TestAllocateOverlapsNothingAndIsStable(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		pool := drawPrefix(t, "pool", 10, 20)
-		var taken []netip.Prefix
-		for range rapid.IntRange(0, 12).Draw(t, "taken") {
-			taken = append(taken, drawPrefix(t, "taken", 12, 26))
-		}
-		wanted := drawPrefix(t, "wanted", 12, 26)
-		got, err := Allocate(taken, wanted, pool)
-		shuffled := rapid.Permutation(taken).Draw(t, "shuffled")
-		again, errAgain := Allocate(shuffled, wanted, pool)
-		if again != got || (err == nil) != (errAgain == nil) {
-			t.Fatalf("order matters: %v (%v), then %v (%v)", got, err, again, errAgain)
-		}
-		if err != nil {
-			if !errors.Is(err, errNoRoom) {
-				t.Fatalf("got %v", err)
-			}
-			if room := firstFree(taken, wanted.Bits(), pool); room.IsValid() {
-				t.Fatalf("%v was free", room)
-			}
-			return
-		}
-		if got.Bits() != wanted.Bits() || slices.ContainsFunc(taken, got.Overlaps) || got != got.Masked() {
-			t.Fatalf("got %v for %v, taken %v", got, wanted, taken)
-		}
-		if got != wanted.Masked() && (!pool.Contains(got.Addr()) || got.Bits() < pool.Bits()) {
-			t.Fatalf("got %v, outside of pool %v", got, pool)
-		}
-		// Two peers that want the same never get the same.
-		next, err := Allocate(append(taken, got), wanted, pool)
-		if err == nil && next.Overlaps(got) {
-			t.Fatalf("%v was given twice", got)
-		}
-	})
-}
-
-// Small prefixes go where the room is good for nothing larger, whatever comes first.
-func TestAllocateKeepsRoomForLargePrefixes(t *testing.T) {
-	pool := netip.MustParsePrefix("198.18.0.0/15")
-	taken := []netip.Prefix{netip.MustParsePrefix("198.19.0.1/32")}
-	allocate := func(bits int) netip.Prefix {
-		wanted := netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
-		got, err := Allocate(append(slices.Clone(taken), wanted), wanted, pool)
-		if err != nil {
-			t.Fatalf("no room for a /%d beside %v", bits, taken)
-		}
-		taken = append(taken, got)
-		return got
-	}
-	for range 40 {
-		for _, bits := range []int{32, 24, 29, 25} {
-			allocate(bits)
-		}
-	}
-	if got := allocate(16); got != netip.MustParsePrefix("198.18.0.0/16") {
-		t.Errorf("a /16 is at %v", got)
-	}
-}
-
 func TestAggregate(t *testing.T) {
 	nodes := func(n int) []netip.Prefix {
 		var out []netip.Prefix
@@ -183,63 +122,6 @@ func TestAggregate(t *testing.T) {
 			}
 		}
 	})
-}
-
-// firstFree tries one by one.
-func firstFree(taken []netip.Prefix, bits int, pool netip.Prefix) netip.Prefix {
-	if bits < pool.Bits() {
-		return netip.Prefix{}
-	}
-	p := netip.PrefixFrom(pool.Masked().Addr(), bits)
-	for pool.Contains(p.Addr()) {
-		if !slices.ContainsFunc(taken, p.Overlaps) {
-			return p
-		}
-		next := After(p)
-		if !next.IsValid() {
-			break
-		}
-		p = netip.PrefixFrom(next, bits)
-	}
-	return netip.Prefix{}
-}
-
-func TestAllocate(t *testing.T) {
-	pool := netip.MustParsePrefix("10.240.0.0/12")
-	for name, tt := range map[string]struct {
-		taken  []string
-		wanted string
-		want   string
-	}{
-		"the same prefix if it is free":         {[]string{"10.200.0.0/16"}, "10.201.0.0/16", "10.201.0.0/16"},
-		"one of the pool if it is taken":        {[]string{"10.200.0.0/16"}, "10.200.0.0/16", "10.240.0.0/16"},
-		"the next if that is taken":             {[]string{"10.200.0.0/16", "10.240.0.0/16"}, "10.200.0.0/16", "10.241.0.0/16"},
-		"the next behind a small one":           {[]string{"10.200.0.0/16", "10.240.7.0/24"}, "10.200.0.0/16", "10.241.0.0/16"},
-		"nothing if the pool is full":           {[]string{"10.200.0.0/16", "10.240.0.0/12"}, "10.200.0.0/16", ""},
-		"nothing if the pool is too small":      {[]string{"10.0.0.0/8"}, "10.0.0.0/8", ""},
-		"nothing from a pool of another family": {[]string{"fd00::/8"}, "fd00:1::/64", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var taken []netip.Prefix
-			for _, s := range tt.taken {
-				taken = append(taken, netip.MustParsePrefix(s))
-			}
-			got, err := Allocate(taken, netip.MustParsePrefix(tt.wanted), pool)
-			if tt.want == "" {
-				if !errors.Is(err, errNoRoom) {
-					t.Errorf("got %v, %v, want errNoRoom", got, err)
-				}
-				return
-			}
-			if err != nil || got.String() != tt.want {
-				t.Errorf("got %v, %v, want %s", got, err, tt.want)
-			}
-		})
-	}
-	last, err := Allocate([]netip.Prefix{netip.MustParsePrefix("255.255.255.254/31")}, netip.MustParsePrefix("255.255.255.254/32"), netip.MustParsePrefix("255.255.255.254/31"))
-	if !errors.Is(err, errNoRoom) {
-		t.Errorf("at the end of the address space: got %v, %v", last, err)
-	}
 }
 
 func TestOverlayAddressesAreOfTheirCluster(t *testing.T) {

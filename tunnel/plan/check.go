@@ -5,86 +5,188 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 )
 
-// check validates a peer before anything of it is used.
+// check says why nothing of a peer can be used.
 func (p *planner) check(q Peer) error {
 	switch {
 	case q.ClusterID == "":
 		return errors.New("no cluster ID")
 	case q.ClusterID == p.d.ClusterID:
 		return errors.New("the peer has our own cluster ID")
-	case slices.Contains(p.clusters, q.ClusterID):
+	case p.clusters[q.ClusterID]:
 		return errors.New("the cluster ID is listed twice")
-	case len(q.Gateways) > maxGateways:
-		return fmt.Errorf("%d gateways, the limit is %d (maxGateways)", len(q.Gateways), maxGateways)
-	case len(q.Local) > maxPrefixes || len(q.Remote) > maxPrefixes:
-		return fmt.Errorf("the limit of %d prefixes each way is exceeded (maxPrefixes)", maxPrefixes)
-	}
-	var aliases []netip.Prefix
-	for _, m := range q.Remote {
-		if err := checkMapping(m); err != nil {
-			return fmt.Errorf("remote prefix: %w", err)
-		}
-		for _, busy := range [][]netip.Prefix{p.homeNet, p.out.Remote, aliases} {
-			if i := slices.IndexFunc(busy, m.Alias.Overlaps); i >= 0 {
-				return fmt.Errorf("alias %v of its prefix %v overlaps %v, which is in use: allocate another alias", m.Alias, m.Real, busy[i])
-			}
-		}
-		aliases = append(aliases, m.Alias)
-	}
-	if err := checkLocal(q.Local, aliases); err != nil {
-		return err
-	}
-	return p.checkGateways(q, aliases)
-}
-
-// checkLocal makes sure that our prefixes and their aliases at the peer are a bijection, and
-// that none overlaps an alias of the peer.
-func checkLocal(local []Mapping, remote []netip.Prefix) error {
-	for i, m := range local {
-		if err := checkMapping(m); err != nil {
-			return fmt.Errorf("local prefix: %w", err)
-		}
-		for _, r := range remote {
-			if r.Overlaps(m.Real) {
-				return fmt.Errorf("our prefix %v overlaps %v, an alias of the peer: allocate another alias", m.Real, r)
-			}
-		}
-		for _, n := range local[:i] {
-			if n.Real.Overlaps(m.Real) || n.Alias.Overlaps(m.Alias) {
-				return fmt.Errorf("our prefixes %v and %v, whose aliases there are %v and %v, overlap", n.Real, m.Real, n.Alias, m.Alias)
-			}
-		}
 	}
 	return nil
 }
 
-func (p *planner) checkGateways(q Peer, aliases []netip.Prefix) error {
+// leftOut collects what of a peer is left out, so that one problem tells of all of a kind.
+type leftOut struct {
+	count int
+	first error
+}
+
+func (l *leftOut) add(n int, format string, args ...any) {
+	if l.count == 0 {
+		l.first = fmt.Errorf(format, args...)
+	}
+	l.count += n
+}
+
+// tell makes a problem of what is left out.
+func (p *planner) tell(peer, kind string, l leftOut) {
+	switch {
+	case l.count == 1:
+		p.problem(peer, "%s is left out: %v", kind, l.first)
+	case l.count > 1:
+		p.problem(peer, "%s is left out, and %d more: %v", kind, l.count-1, l.first)
+	}
+}
+
+// fit returns what of a peer can be used: no part of it keeps another from its way.
+func (p *planner) fit(q Peer) Peer {
+	q.Remote, q.RemoteBlocks = p.fitRemote(q)
+	q.Local = p.fitLocal(q)
+	q.Gateways = p.fitGateways(q)
+	return q
+}
+
+// fitRemote returns the aliases that nothing else is at.
+func (p *planner) fitRemote(q Peer) (prefixes []Mapping, blocks []netip.Prefix) {
+	var own space
+	var left leftOut
+	free := func(a netip.Prefix, err error) bool {
+		used := own.overlap(a)
+		for _, s := range []space{p.homeNet, p.aliases} {
+			if !used.IsValid() {
+				used = s.overlap(a)
+			}
+		}
+		switch {
+		case len(prefixes)+len(blocks) >= maxAliases:
+			left.add(1, "the limit is %d (maxAliases)", maxAliases)
+		case err != nil:
+			left.add(1, "%w", err)
+		case used.IsValid():
+			left.add(1, "%v overlaps %v, which is in use: another alias has to be allocated", a, used)
+		default:
+			own = own.with(a.Masked())
+			return true
+		}
+		return false
+	}
+	for _, m := range q.Remote {
+		if free(m.Alias, checkMapping(m)) {
+			prefixes = append(prefixes, m)
+		}
+	}
+	for _, a := range q.RemoteBlocks {
+		if free(a, checkPrefix(a)) {
+			blocks = append(blocks, a.Masked())
+		}
+	}
+	p.tell(q.ClusterID, "an alias of the peer", left)
+	return prefixes, blocks
+}
+
+// fitLocal returns what the peer calls our prefixes and addresses, as far as that is a
+// bijection, and none is an alias of a peer here.
+func (p *planner) fitLocal(q Peer) []Mapping {
+	remote := p.aliases.with(q.Aliases()...)
+	var out []Mapping
+	var left leftOut
+	var wide []Mapping
+	single, alias := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, m := range q.Local {
+		host := m.Real.IsSingleIP() && m.Alias.IsSingleIP()
+		err := checkMapping(m)
+		switch {
+		case err != nil:
+		case host && len(single) >= maxAddresses || !host && len(wide) >= maxPrefixes:
+			err = fmt.Errorf("the limit is %d prefixes and %d addresses (maxPrefixes, maxAddresses)", maxPrefixes, maxAddresses)
+		case remote.overlap(m.Real).IsValid():
+			err = fmt.Errorf("%v overlaps %v, an alias of a peer: another alias has to be allocated", m.Real, remote.overlap(m.Real))
+		case host && (single[m.Real.Addr()] || alias[m.Alias.Addr()]):
+			err = fmt.Errorf("%v or its alias %v is listed twice", m.Real, m.Alias)
+		}
+		for i := 0; err == nil && i < len(wide); i++ {
+			if n := wide[i]; n.Real.Overlaps(m.Real) || n.Alias.Overlaps(m.Alias) {
+				err = fmt.Errorf("%v and %v, whose aliases there are %v and %v, overlap", n.Real, m.Real, n.Alias, m.Alias)
+			}
+		}
+		switch {
+		case err != nil:
+			left.add(1, "%w", err)
+			continue
+		case host:
+			single[m.Real.Addr()], alias[m.Alias.Addr()] = true, true
+		default:
+			wide = append(wide, m)
+		}
+		out = append(out, Mapping{Real: m.Real.Masked(), Alias: m.Alias.Masked()})
+	}
+	p.tell(q.ClusterID, "a prefix or address of ours", left)
+	return out
+}
+
+// fitGateways returns the gateways that can be peers of the device. Whose keys they have is
+// found out later.
+func (p *planner) fitGateways(q Peer) []Gateway {
 	own := overlayPrefix(q.ClusterID)
-	seen := map[PublicKey]bool{}
-	names := map[string]bool{}
+	keys, names, overlays := map[PublicKey]bool{}, map[string]bool{}, map[netip.Addr]bool{}
+	var out []Gateway
+	var left leftOut
+	if n := len(q.Gateways) - maxGateways; n > 0 {
+		left.add(n, "the limit is %d gateways (maxGateways)", maxGateways)
+		q.Gateways = q.Gateways[:maxGateways]
+	}
 	for _, g := range q.Gateways {
 		overlay := GatewayOverlay(q, g)
+		who, dup := p.overlays[overlay]
 		switch {
 		case g.PublicKey.IsZero():
-			return fmt.Errorf("gateway %s has no WireGuard key", g.Node)
-		case seen[g.PublicKey] || names[g.Node]:
-			return fmt.Errorf("gateway %s is listed twice", g.Node)
+			left.add(1, "%s has no WireGuard key", g.Node)
+			continue
+		case keys[g.PublicKey] || names[g.Node]:
+			left.add(1, "%s is listed twice", g.Node)
+			continue
 		case !own.Contains(overlay):
-			return fmt.Errorf("gateway %s announces the overlay address %v, which is not in its cluster's %v", g.Node, overlay, own)
+			left.add(1, "%s announces the overlay address %v, which is not in its cluster's %v", g.Node, overlay, own)
+			continue
+		case overlays[overlay]:
+			left.add(1, "%s announces the overlay address of another one", g.Node)
+			continue
+		case dup:
+			left.add(1, "%s announces the overlay address of %s", g.Node, who)
+			continue
 		}
-		if who, dup := p.overlays[overlay]; dup {
-			return fmt.Errorf("gateway %s announces the overlay address of %s", g.Node, who)
-		}
-		if err := checkEndpoints(g.Endpoints, aliases); err != nil {
-			return fmt.Errorf("gateway %s: %w", g.Node, err)
-		}
-		seen[g.PublicKey], names[g.Node] = true, true
+		keys[g.PublicKey], names[g.Node], overlays[overlay] = true, true, true
+		g.Endpoints = p.fitEndpoints(q, g)
+		out = append(out, g)
 	}
-	return nil
+	p.tell(q.ClusterID, "a gateway", left)
+	return out
+}
+
+// fitEndpoints returns the endpoints of a gateway that can be dialled. One without any can
+// dial us.
+func (p *planner) fitEndpoints(q Peer, g Gateway) []string {
+	var out []string
+	var left leftOut
+	for _, e := range g.Endpoints {
+		err := checkEndpoint(e, q.Aliases())
+		if err == nil && len(out) >= MaxEndpoints {
+			err = fmt.Errorf("the limit is %d endpoints (MaxEndpoints)", MaxEndpoints)
+		}
+		if err != nil {
+			left.add(1, "%w", err)
+			continue
+		}
+		out = append(out, e)
+	}
+	p.tell(q.ClusterID, "an endpoint of gateway "+g.Node, left)
+	return out
 }
 
 func checkMapping(m Mapping) error {
@@ -111,9 +213,14 @@ func checkPrefix(p netip.Prefix) error {
 	if p.Bits() < least {
 		return fmt.Errorf("%v is shorter than /%d", p, least)
 	}
-	for _, special := range []netip.Prefix{
-		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-		netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("::/32"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+	four := func(a, bits byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{a}), int(bits)) }
+	linkLocal4 := netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254}), 16)
+	six := func(a, b byte, bits int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom16([16]byte{a, b}), bits)
+	}
+	// Made, not parsed: there are thousands of addresses to check.
+	for _, special := range [...]netip.Prefix{
+		four(0, 8), four(127, 8), linkLocal4, four(224, 3), six(0, 0, 32), six(0xfe, 0x80, 10), six(0xff, 0, 8),
 	} {
 		if p.Overlaps(special) {
 			return fmt.Errorf("%v overlaps %v, a special-purpose prefix", p, special)
@@ -128,23 +235,30 @@ func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
 		return fmt.Errorf("%d endpoints, the limit is %d (MaxEndpoints)", len(endpoints), MaxEndpoints)
 	}
 	for _, e := range endpoints {
-		if len(e) > maxEndpointLen {
-			return fmt.Errorf("an endpoint of %d bytes, the limit is %d (maxEndpointLen)", len(e), maxEndpointLen)
+		if err := checkEndpoint(e, aliases); err != nil {
+			return err
 		}
-		name, port, err := net.SplitHostPort(e)
-		if err != nil || name == "" {
-			return fmt.Errorf("endpoint %q is not host:port", e)
-		}
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return fmt.Errorf("endpoint %q has no port number", e)
-		}
-		addr, err := netip.ParseAddr(name)
-		if err != nil {
-			continue // a name; what it resolves to is checked when it is used
-		}
-		if err := CheckDial(addr, aliases); err != nil {
-			return fmt.Errorf("endpoint %q: %w", e, err)
-		}
+	}
+	return nil
+}
+
+func checkEndpoint(e string, aliases []netip.Prefix) error {
+	if len(e) > maxEndpointLen {
+		return fmt.Errorf("an endpoint of %d bytes, the limit is %d (maxEndpointLen)", len(e), maxEndpointLen)
+	}
+	name, port, err := net.SplitHostPort(e)
+	if err != nil || name == "" {
+		return fmt.Errorf("endpoint %q is not host:port", e)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("endpoint %q has no port number", e)
+	}
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return nil // a name; what it resolves to is checked when it is used
+	}
+	if err := CheckDial(addr, aliases); err != nil {
+		return fmt.Errorf("endpoint %q: %w", e, err)
 	}
 	return nil
 }

@@ -71,10 +71,13 @@ type Peer struct {
 	Gateways []Gateway
 	// Nodes are other nodes of the peer, whose pods are reached directly where there is traffic.
 	Nodes []Gateway
-	// Local are our prefixes and the aliases under which the peer knows them.
+	// Local are our prefixes and single addresses, and the aliases under which the peer
+	// knows them.
 	Local []Mapping
-	// Remote are the peer's prefixes and the aliases under which we know them.
-	Remote []Mapping
+	// Remote are the peer's prefixes and the aliases under which we know them, RemoteBlocks
+	// the aliases of those of its addresses that are known one by one.
+	Remote       []Mapping
+	RemoteBlocks []netip.Prefix
 	// Inbound are the flows that the peer may open. Empty: none.
 	Inbound []Exposure
 }

@@ -310,6 +310,9 @@ func (p *planner) direct(q Peer, nodes []Direct, used []netip.Prefix) []netip.Pr
 		return used
 	}
 	for _, d := range nodes {
+		if slices.ContainsFunc(d.Aliases, func(a netip.Prefix) bool { return !covered(a, out.Remote) }) {
+			continue // an alias that was left out
+		}
 		w := p.directPeer(q, d)
 		if w == nil {
 			continue

@@ -3,6 +3,6 @@
 //
 // [Plan] makes a [Layout] of what is wanted ([Desired]) and of what the node observes itself
 // ([Observed]). Beside it stand the decisions that others ask for as well: which prefixes a
-// node's pods are in ([PodsOf]), under which alias a peer's prefix is known here ([Allocate]),
-// what an address is called there ([Remap]), and which gateway is the best ([Rank]).
+// node's pods are in ([PodsOf]), what an address is called elsewhere ([Remap]), and which gateway
+// is the best ([Rank]).
 package plan

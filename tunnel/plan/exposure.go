@@ -117,16 +117,19 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	}
 	b := opener{peer: q.ClusterID, room: maxInbound, classes: map[Class]bool{}}
 	var anySource []Exposure
+	var reals []netip.Prefix
+	for _, m := range q.Local {
+		reals = append(reals, m.Real)
+	}
+	known, theirs := space(minimal(reals)), space(aliases)
 	reasons := map[netip.Addr][]Exposure{} // what each source is named by
 	for _, e := range q.Inbound {
-		e.Destinations = b.fit(e.Destinations, func(d Destination) bool {
-			return slices.ContainsFunc(q.Local, func(m Mapping) bool { return m.Real.Contains(d.Addr) })
-		})
+		e.Destinations = b.fit(e.Destinations, func(d Destination) bool { return known.contains(d.Addr) })
 		if e.AnySource {
 			anySource = append(anySource, e)
 		}
 		for _, s := range e.Sources {
-			if !slices.ContainsFunc(aliases, contains(s)) {
+			if !theirs.contains(s) {
 				b.foreign = append(b.foreign, s)
 				continue
 			}
@@ -135,7 +138,7 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 			}
 		}
 	}
-	if len(anySource) > 0 {
+	if len(anySource) > 0 && len(aliases) > 0 {
 		if c, ok := b.class("any", anySource); ok {
 			for _, a := range aliases {
 				b.out.Prefixes = append(b.out.Prefixes, PrefixClass{Prefix: a, Class: c})
@@ -233,10 +236,6 @@ func (b *opener) class(kind string, exposures []Exposure) (Class, bool) {
 		b.out.Open = append(b.out.Open, open...)
 	}
 	return c, b.classes[c]
-}
-
-func contains(a netip.Addr) func(netip.Prefix) bool {
-	return func(p netip.Prefix) bool { return p.Contains(a) }
 }
 
 func compareOpening(a, b Opening) int {

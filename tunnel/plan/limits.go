@@ -25,8 +25,12 @@ const (
 	MaxEndpoints = 8
 	// maxEndpointLen is the length of one endpoint, in bytes.
 	maxEndpointLen = 261
-	// maxPrefixes is the number of prefixes that one peer maps, each way.
-	maxPrefixes = 16
+	// maxPrefixes and maxAddresses are the numbers of prefixes, and of single addresses, of
+	// ours that one peer has aliases for, and maxAliases how many prefixes its aliases here
+	// are in.
+	maxPrefixes  = 16
+	maxAddresses = 4096
+	maxAliases   = 16 + 128
 	// maxInbound is the number of sources and destinations, together, of the flows
 	// that one peer may open; a destination that sources of several exposures
 	// reach counts for each combination of exposures.

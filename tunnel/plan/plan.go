@@ -32,6 +32,9 @@ type Layout struct {
 	// Closed are the prefixes that packets never leave the node for but through the device: the
 	// pool of aliases without what others use. Sorted.
 	Closed []netip.Prefix
+	// Masquerades are, for each peer that does not know all pods of this node, those that it
+	// knows.
+	Masquerades []Masquerade
 	// Inbound are the flows that peers may open.
 	Inbound Inbound
 	// Problems are the parts of the input that were refused.
@@ -87,8 +90,18 @@ type Translation struct {
 	Cluster string
 	// Remote are the aliases of the peer.
 	Remote []netip.Prefix
-	// Local are our prefixes and what the peer calls them.
+	// Local are our prefixes and single addresses, and what the peer calls them.
 	Local []Mapping
+}
+
+// Masquerade is which pods of this node a peer knows. What others send to it comes from the
+// node's own address, which it knows.
+type Masquerade struct {
+	Cluster string
+	// Remote are the aliases of the peer, of one family.
+	Remote []netip.Prefix
+	// Known are the pods' addresses that it has aliases for. Sorted, none inside another.
+	Known []netip.Prefix
 }
 
 // Problem says what is wrong, where, and what to do next.
@@ -103,7 +116,7 @@ type Problem struct {
 // home cluster's own part is invalid and nothing should be changed; an invalid peer or node
 // is left out and reported in Layout.Problems.
 func Plan(d Desired, o Observed) (Layout, error) {
-	p := planner{d: d, o: o, keys: map[PublicKey]string{}, overlays: map[netip.Addr]string{}}
+	p := planner{d: d, o: o, keys: map[PublicKey]string{}, overlays: map[netip.Addr]string{}, clusters: map[string]bool{}}
 	if err := p.home(); err != nil {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
@@ -119,11 +132,15 @@ func Plan(d Desired, o Observed) (Layout, error) {
 			p.problem(peer.ClusterID, "left out: %v", err)
 			continue
 		}
-		p.peer(peer)
-		p.peers = append(p.peers, peer)
+		p.peer(p.fit(peer))
 	}
 	p.directs()
 	return p.finish(), nil
+}
+
+// Leads says whether traffic to aliases of peers goes to a WireGuard peer.
+func (l Layout) Leads(w WireGuardPeer) bool {
+	return slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return space(l.Remote).overlap(a).IsValid() })
 }
 
 // planner is the state of a plan that is being made.
@@ -136,12 +153,14 @@ type planner struct {
 	current  map[PublicKey]bool    // those that are announced as the keys of nodes
 	owners   map[PublicKey]string  // which peer has a key that peers announce
 	overlays map[netip.Addr]string // who has an overlay address
-	clusters []string
-	homeNet  []netip.Prefix // what no alias may overlap
+	clusters map[string]bool
+	peers    []Peer         // what of them can be used
+	homeNet  space          // what no alias may overlap
+	aliases  space          // those of all peers
+	podNet   space          // what pods are in
 	owned    []netip.Prefix // the pods' prefixes of all nodes, sorted
 	nodes    map[string]*WireGuardPeer
 	remote   []*WireGuardPeer
-	peers    []Peer // that are planned
 }
 
 func (p *planner) problem(peer, format string, args ...any) {
@@ -166,7 +185,6 @@ func (p *planner) home() error {
 			return errors.New("invalid reserved prefix")
 		}
 	}
-	p.homeNet = append(p.homeNet, d.Reserved...)
 	p.out.Overlay = Overlay(d.ClusterID, d.Node)
 	p.overlays[p.out.Overlay] = "this node"
 	p.nodes = map[string]*WireGuardPeer{}
@@ -180,7 +198,7 @@ func (p *planner) home() error {
 		p.owned = append(p.owned, n.PodCIDRs...)
 	}
 	slices.SortFunc(p.owned, netip.Prefix.Compare)
-	p.homeNet = append(p.homeNet, p.owned...)
+	p.homeNet, p.podNet = p.homeNet.with(d.Reserved...).with(p.owned...), p.podNet.with(d.Pods...)
 	p.out.Home = append(p.out.Home, p.owned...)
 	p.out.Own = append(p.out.Own, p.self.PodCIDRs...)
 	for _, n := range p.d.Nodes {
@@ -274,31 +292,37 @@ func GatewayOverlay(q Peer, g Gateway) netip.Addr {
 	return Overlay(q.ClusterID, g.Node)
 }
 
-// peer adds a valid peer.
-func (p *planner) peer(q Peer) {
-	p.clusters = append(p.clusters, q.ClusterID)
-	var aliases []netip.Prefix
+// Aliases are the prefixes that all addresses of the peer are known in.
+func (q Peer) Aliases() []netip.Prefix {
+	out := slices.Clone(q.RemoteBlocks)
 	for _, m := range q.Remote {
-		aliases = append(aliases, m.Alias.Masked())
+		out = append(out, m.Alias.Masked())
 	}
-	slices.SortFunc(aliases, netip.Prefix.Compare)
+	return out
+}
+
+// peer adds what of a peer can be used.
+func (p *planner) peer(q Peer) {
+	p.clusters[q.ClusterID] = true
+	p.peers = append(p.peers, q)
+	aliases := joined(q.Aliases())
+	p.aliases = p.aliases.with(aliases...)
 	p.out.Remote = append(p.out.Remote, aliases...)
 	p.open(q, aliases)
+	var ours []netip.Prefix
 	for _, m := range q.Local {
-		if !slices.Contains(p.homeNet, m.Real) { // all peers are told the same
-			p.homeNet = append(p.homeNet, m.Real)
-		}
-		if !slices.Contains(p.out.Home, m.Real) {
+		ours = append(ours, m.Real)
+		if !m.Real.IsSingleIP() || p.podNet.covers(m.Real) {
 			p.out.Home = append(p.out.Home, m.Real)
 		}
 	}
-	for _, a := range aliases {
-		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: p.way(q)})
-		if !p.source(a).IsValid() {
-			p.problem(q.ClusterID, "node %s has no address of its own among its pods' (%v), so the node itself, and NodePorts on it, do not reach %v; pods do. It comes with the CNI's bridge or its first pod", p.d.Node, p.self.PodCIDRs, a)
-		}
-	}
+	p.homeNet = p.homeNet.with(ours...)
 	carrier := p.carrier(q)
+	way := p.way(q, carrier)
+	for _, a := range aliases {
+		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: way})
+	}
+	p.sourceless(q, aliases)
 	if p.self.Gateway {
 		p.gateways(q, carrier, aliases)
 	}
@@ -314,6 +338,16 @@ func (p *planner) peer(q Peer) {
 		p.problem(q.ClusterID, "gateway %q, which carries its traffic, has not announced a WireGuard key: check the fabric of that node", carrier.Home)
 	default:
 		via.AllowedIPs = append(via.AllowedIPs, aliases...)
+	}
+}
+
+// sourceless tells of aliases to which the node itself has no address to send from.
+func (p *planner) sourceless(q Peer, aliases []netip.Prefix) {
+	for _, bits := range []int{32, 128} {
+		i := slices.IndexFunc(aliases, func(a netip.Prefix) bool { return a.Addr().BitLen() == bits })
+		if i >= 0 && !p.source(aliases[i]).IsValid() {
+			p.problem(q.ClusterID, "node %s has no address of its own among its pods' (%v), so the node itself, NodePorts on it, and pods that the peer has no alias for, do not reach %v; other pods do. It comes with the CNI's bridge or its first pod", p.d.Node, p.self.PodCIDRs, aliases[i])
+		}
 	}
 }
 
@@ -345,8 +379,7 @@ func best[T any](nodes []T, name func(T) (string, bool), cluster, other string) 
 
 // way is the overlay address that what is for a peer is sent to: that of its carrier, or of the
 // gateway in use.
-func (p *planner) way(q Peer) netip.Addr {
-	t := p.carrier(q)
+func (p *planner) way(q Peer, t Carrier) netip.Addr {
 	switch {
 	case t.Home == "":
 		return netip.Addr{}
@@ -512,9 +545,40 @@ func (p *planner) finish() Layout {
 	}
 	out.Own, out.Home, out.Others, out.Remote = except(out.Own, p.owned), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
 	slices.SortFunc(out.Direct, func(a, b DirectPeer) int { return strings.Compare(a.Cluster, b.Cluster) })
+	for _, q := range p.peers {
+		out.Masquerades = append(out.Masquerades, masquerades(q, out.Own)...)
+	}
 	out.Closed = p.closed()
 	out.Inbound = out.Inbound.sorted()
 	return out
+}
+
+// masquerades returns, of each family in which a peer does not know all pods of the node, those
+// that it knows.
+func masquerades(q Peer, own []netip.Prefix) (out []Masquerade) {
+	var prefixes, all []netip.Prefix
+	here := space(own)
+	for _, m := range q.Local {
+		if !m.Real.IsSingleIP() {
+			prefixes = append(prefixes, m.Real)
+		}
+		if here.overlap(m.Real).IsValid() {
+			all = append(all, m.Real)
+		}
+	}
+	wide := space(minimal(prefixes))
+	for _, bits := range []int{32, 128} {
+		of := func(p netip.Prefix) bool { return p.Addr().BitLen() == bits }
+		w := Masquerade{Cluster: q.ClusterID, Remote: only(joined(q.Aliases()), of), Known: only(minimal(all), of)}
+		if len(w.Remote) > 0 && slices.ContainsFunc(own, func(p netip.Prefix) bool { return of(p) && !wide.covers(p) }) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func only(list []netip.Prefix, is func(netip.Prefix) bool) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return !is(p) })
 }
 
 // host is the prefix of one address.

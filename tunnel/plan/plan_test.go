@@ -99,43 +99,26 @@ func TestPlanOfAWorkerLeadsToTheCarrier(t *testing.T) {
 	}
 }
 
-func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
-	evil := func(change func(*Peer)) Peer {
-		p := Peer{
-			ClusterID: "evil",
-			Gateways:  []Gateway{{Node: "e", PublicKey: PublicKey{66}, Endpoints: []string{"203.0.113.1:51820"}}},
-			Local:     []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
-			Remote:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}},
-		}
-		change(&p)
-		return p
+// second is another peer beside that of home.
+func second(change func(*Peer)) Peer {
+	p := Peer{
+		ClusterID: "evil",
+		Gateways:  []Gateway{{Node: "e", PublicKey: PublicKey{66}, Endpoints: []string{"203.0.113.1:51820"}}, {Node: "f", PublicKey: PublicKey{67}}},
+		Local:     []Mapping{{pfx("10.200.0.0/17"), pfx("10.241.0.0/17")}, {pfx("10.200.130.7/32"), pfx("10.249.0.7/32")}},
+		Remote:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}}, RemoteBlocks: []netip.Prefix{pfx("10.248.0.0/26")},
 	}
+	change(&p)
+	return p
+}
+
+func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Peer)
 		want   string
 	}{
-		"no key":                              {func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{} }, "no WireGuard key"},
-		"an overlay address of another":       {func(p *Peer) { p.Gateways[0].Overlay = Overlay("away", "x") }, "not in its cluster's"},
-		"our overlay address":                 {func(p *Peer) { p.Gateways[0].Overlay = Overlay("home", "gw") }, "not in its cluster's"},
-		"the alias of another peer":           {func(p *Peer) { p.Remote[0].Alias = pfx("10.242.0.0/16") }, "in use"},
-		"part of the alias of another peer":   {func(p *Peer) { p.Remote[0] = Mapping{pfx("10.9.0.0/24"), pfx("10.242.7.0/24")} }, "in use"},
-		"an alias over our pods":              {func(p *Peer) { p.Remote[0].Alias = pfx("10.200.0.0/16") }, "in use"},
-		"an alias over our services":          {func(p *Peer) { p.Remote[0].Alias = pfx("10.96.0.0/16") }, "in use"},
-		"an alias of another length":          {func(p *Peer) { p.Remote[0].Alias = pfx("10.243.0.0/17") }, "differ in family or length"},
-		"an alias of another family":          {func(p *Peer) { p.Remote[0].Alias = pfx("fd00:1::/16") }, "fd00:1::/16"},
-		"all addresses":                       {func(p *Peer) { p.Remote[0] = Mapping{pfx("0.0.0.0/0"), pfx("0.0.0.0/0")} }, "shorter than"},
-		"loopback":                            {func(p *Peer) { p.Remote[0] = Mapping{pfx("127.0.0.0/8"), pfx("127.0.0.0/8")} }, "special-purpose"},
-		"an IPv4 address written as IPv6":     {func(p *Peer) { p.Remote[0] = Mapping{pfx("::ffff:10.0.0.0/112"), pfx("::ffff:10.0.0.0/112")} }, "invalid prefix"},
-		"an endpoint inside the tunnel":       {func(p *Peer) { p.Gateways[0].Endpoints = []string{"10.243.0.1:51820"} }, "reached through the tunnel"},
-		"an endpoint on loopback":             {func(p *Peer) { p.Gateways[0].Endpoints = []string{"127.0.0.1:51820"} }, "not the address of a host"},
-		"an endpoint without port":            {func(p *Peer) { p.Gateways[0].Endpoints = []string{"203.0.113.1"} }, "host:port"},
-		"too many endpoints":                  {func(p *Peer) { p.Gateways[0].Endpoints = slices.Repeat([]string{"h:1"}, MaxEndpoints+1) }, "MaxEndpoints"},
-		"an endless endpoint":                 {func(p *Peer) { p.Gateways[0].Endpoints = []string{strings.Repeat("h", 300) + ":1"} }, "maxEndpointLen"},
-		"too many gateways":                   {func(p *Peer) { p.Gateways = make([]Gateway, maxGateways+1) }, "maxGateways"},
-		"too many prefixes":                   {func(p *Peer) { p.Remote = make([]Mapping, maxPrefixes+1) }, "maxPrefixes"},
-		"our own cluster ID":                  {func(p *Peer) { p.ClusterID = "home" }, "our own cluster ID"},
-		"the cluster ID of another":           {func(p *Peer) { p.ClusterID = "away" }, "listed twice"},
-		"two names for the same local prefix": {func(p *Peer) { p.Local = append(p.Local, p.Local[0]) }, "overlap"},
+		"our own cluster ID":        {func(p *Peer) { p.ClusterID = "home" }, "our own cluster ID"},
+		"the cluster ID of another": {func(p *Peer) { p.ClusterID = "away" }, "listed twice"},
+		"no cluster ID":             {func(p *Peer) { p.ClusterID = "" }, "no cluster ID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := home("gw")
@@ -143,7 +126,7 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.Peers = append(d.Peers, evil(tt.change))
+			d.Peers = append(d.Peers, second(tt.change))
 			got, err := Plan(d, Observed{})
 			if err != nil {
 				t.Fatalf("one bad peer stops all: %v", err)
@@ -160,6 +143,97 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 	}
 }
 
+// What of a peer cannot be used is left out by itself: the rest of it works, as if it had
+// never said that, and so does everybody else.
+func TestPlanLeavesOutWhatIsBadAndNothingElse(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bad func(*Peer)
+		// less is the same without what is bad; nil is nothing added.
+		less func(*Peer)
+		want string
+	}{
+		"no key":                                   {bad: func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{} }, less: func(p *Peer) { p.Gateways = p.Gateways[1:] }, want: "no WireGuard key"},
+		"a key of another peer":                    {bad: func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{3} }, less: func(p *Peer) { p.Gateways = p.Gateways[1:] }, want: "the same WireGuard key"},
+		"a key of a node":                          {bad: func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{2} }, less: func(p *Peer) { p.Gateways = p.Gateways[1:] }, want: "the WireGuard key of node worker"},
+		"one key twice":                            {bad: func(p *Peer) { p.Gateways[1].PublicKey = PublicKey{66} }, less: func(p *Peer) { p.Gateways = p.Gateways[:1] }, want: "listed twice"},
+		"one name twice":                           {bad: func(p *Peer) { p.Gateways[1].Node = "e" }, less: func(p *Peer) { p.Gateways = p.Gateways[:1] }, want: "listed twice"},
+		"one overlay address twice":                {bad: func(p *Peer) { p.Gateways[1].Overlay = Overlay("evil", "e") }, less: func(p *Peer) { p.Gateways = p.Gateways[:1] }, want: "of another one"},
+		"an overlay address of another":            {bad: func(p *Peer) { p.Gateways[0].Overlay = Overlay("away", "x") }, less: func(p *Peer) { p.Gateways = p.Gateways[1:] }, want: "not in its cluster's"},
+		"our overlay address":                      {bad: func(p *Peer) { p.Gateways[0].Overlay = Overlay("home", "gw") }, less: func(p *Peer) { p.Gateways = p.Gateways[1:] }, want: "not in its cluster's"},
+		"the alias of another peer":                {bad: func(p *Peer) { p.Remote[0].Alias = pfx("10.242.0.0/16") }, less: func(p *Peer) { p.Remote = p.Remote[1:] }, want: "in use"},
+		"part of the alias of another peer":        {bad: func(p *Peer) { p.RemoteBlocks[0] = pfx("10.242.7.0/24") }, less: func(p *Peer) { p.RemoteBlocks = nil }, want: "in use"},
+		"two aliases that overlap":                 {bad: func(p *Peer) { p.RemoteBlocks[0] = pfx("10.243.7.0/24") }, less: func(p *Peer) { p.RemoteBlocks = nil }, want: "in use"},
+		"an alias over our pods":                   {bad: func(p *Peer) { p.Remote[0].Alias = pfx("10.200.0.0/16") }, less: func(p *Peer) { p.Remote = p.Remote[1:] }, want: "in use"},
+		"an alias over our services":               {bad: func(p *Peer) { p.Remote[0].Alias = pfx("10.96.0.0/16") }, less: func(p *Peer) { p.Remote = p.Remote[1:] }, want: "in use"},
+		"all addresses":                            {bad: func(p *Peer) { p.RemoteBlocks = append(p.RemoteBlocks, pfx("0.0.0.0/0")) }, want: "shorter than"},
+		"loopback":                                 {bad: func(p *Peer) { p.RemoteBlocks = append(p.RemoteBlocks, pfx("127.0.0.0/8")) }, want: "special-purpose"},
+		"an IPv4 address written as IPv6":          {bad: func(p *Peer) { p.RemoteBlocks = append(p.RemoteBlocks, pfx("::ffff:10.0.0.0/112")) }, want: "invalid prefix"},
+		"no prefix":                                {bad: func(p *Peer) { p.RemoteBlocks = append(p.RemoteBlocks, netip.Prefix{}) }, want: "invalid prefix"},
+		"too many aliases":                         {bad: func(p *Peer) { p.RemoteBlocks = manyPrefixes(p.RemoteBlocks, maxAliases+7) }, less: func(p *Peer) { p.RemoteBlocks = manyPrefixes(p.RemoteBlocks, maxAliases-1) }, want: "maxAliases"},
+		"an endpoint inside the tunnel":            {bad: func(p *Peer) { p.Gateways[1].Endpoints = []string{"10.243.0.1:51820"} }, want: "reached through the tunnel"},
+		"an endpoint on loopback":                  {bad: func(p *Peer) { p.Gateways[1].Endpoints = []string{"127.0.0.1:51820"} }, want: "not the address of a host"},
+		"an endpoint without port":                 {bad: func(p *Peer) { p.Gateways[1].Endpoints = []string{"203.0.113.1"} }, want: "host:port"},
+		"an endless endpoint":                      {bad: func(p *Peer) { p.Gateways[1].Endpoints = []string{strings.Repeat("h", 300) + ":1"} }, want: "maxEndpointLen"},
+		"one bad endpoint of two":                  {bad: func(p *Peer) { p.Gateways[0].Endpoints = []string{"x", "203.0.113.1:51820"} }, want: "host:port"},
+		"too many endpoints":                       {bad: func(p *Peer) { p.Gateways[1].Endpoints = slices.Repeat([]string{"h:1"}, MaxEndpoints+1) }, less: func(p *Peer) { p.Gateways[1].Endpoints = slices.Repeat([]string{"h:1"}, MaxEndpoints) }, want: "MaxEndpoints"},
+		"too many gateways":                        {bad: func(p *Peer) { p.Gateways = manyGateways(maxGateways + 1) }, less: func(p *Peer) { p.Gateways = manyGateways(maxGateways) }, want: "maxGateways"},
+		"two names for the same local prefix":      {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{p.Local[0].Real, pfx("10.7.0.0/17")}) }, want: "overlap"},
+		"one name for two local prefixes":          {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.7.0.0/17"), p.Local[0].Alias}) }, want: "overlap"},
+		"an address inside of a prefix":            {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.200.0.9/32"), pfx("10.7.0.0/32")}) }, want: "overlap"},
+		"a name inside of that of a prefix":        {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.7.0.0/32"), pfx("10.241.0.9/32")}) }, want: "overlap"},
+		"two names for one address":                {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{p.Local[1].Real, pfx("10.7.0.0/32")}) }, want: "listed twice"},
+		"one name for two addresses":               {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.7.0.0/32"), p.Local[1].Alias}) }, want: "listed twice"},
+		"a local prefix and a name of other sizes": {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.7.0.0/16"), pfx("10.7.0.0/17")}) }, want: "differ in family or length"},
+		"a local address in an alias":              {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.243.0.9/32"), pfx("10.7.0.0/32")}) }, want: "an alias of a peer"},
+		"a local address in another's alias":       {bad: func(p *Peer) { p.Local = append(p.Local, Mapping{pfx("10.242.0.9/32"), pfx("10.7.0.0/32")}) }, want: "an alias of a peer"},
+		"too many local prefixes":                  {bad: func(p *Peer) { p.Local = manyLocal(maxPrefixes + 3) }, less: func(p *Peer) { p.Local = manyLocal(maxPrefixes) }, want: "maxPrefixes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.less == nil {
+				tt.less = func(*Peer) {}
+			}
+			plan := func(change func(*Peer)) Layout {
+				d := home("gw")
+				d.Peers = append(d.Peers, second(change))
+				got, err := Plan(d, Observed{Carriers: map[string]Carrier{"evil": {Home: "gw", Peer: "f"}}})
+				if err != nil {
+					t.Fatalf("one bad peer stops all: %v", err)
+				}
+				return got
+			}
+			got, want := plan(tt.bad), plan(tt.less)
+			if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return p.Peer == "evil" && strings.Contains(p.Text, tt.want) }) {
+				t.Errorf("problems %q, want one that tells %q", got.Problems, tt.want)
+			}
+			got.Problems = want.Problems
+			if diff := cmp.Diff(want, got, compareAddrs()); diff != "" {
+				t.Errorf("the plan is not what it is without it (-without +with):\n%s", diff)
+			}
+		})
+	}
+}
+
+func manyPrefixes(first []netip.Prefix, n int) []netip.Prefix {
+	for i := 0; len(first) < n; i++ {
+		first = append(first, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i / 100), byte(i % 100 * 2), 0}), 24))
+	}
+	return first
+}
+
+func manyGateways(n int) (out []Gateway) {
+	for i := range n {
+		out = append(out, Gateway{Node: fmt.Sprint("g", i), PublicKey: PublicKey{100, byte(i)}})
+	}
+	return out
+}
+
+func manyLocal(n int) (out []Mapping) {
+	for i := range n {
+		out = append(out, Mapping{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 0}), 24), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i), 0}), 24)})
+	}
+	return out
+}
+
 func TestPlanNeverGivesAPrefixToTwoPeers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))
@@ -168,7 +242,7 @@ func TestPlanNeverGivesAPrefixToTwoPeers(t *testing.T) {
 				ClusterID: fmt.Sprintf("c%d", rapid.IntRange(0, 4).Draw(t, "id")),
 				Gateways:  []Gateway{{Node: fmt.Sprint("g", i), PublicKey: PublicKey{byte(rapid.IntRange(0, 9).Draw(t, "key"))}}},
 				Local:     []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "local", 16, 16)}},
-				Remote:    []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "remote", 16, 16)}, {pfx("10.201.0.0/20"), drawPrefix(t, "second", 20, 20)}},
+				Remote:    []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "remote", 16, 16)}}, RemoteBlocks: []netip.Prefix{drawPrefix(t, "second", 20, 32)},
 			})
 		}
 		got, err := Plan(d, Observed{})
@@ -208,7 +282,7 @@ func FuzzPlan(f *testing.F) {
 		d := home("gw")
 		d.Peers = append(d.Peers, Peer{
 			ClusterID: id, Gateways: []Gateway{{Node: id, PublicKey: PublicKey{9}, Endpoints: []string{endpoint}}},
-			Local: []Mapping{{pfx("10.200.0.0/16"), parse(alias)}}, Remote: []Mapping{{parse(real), parse(alias)}},
+			Local: []Mapping{{pfx("10.200.0.0/16"), parse(alias)}, {parse(real), parse(alias)}}, Remote: []Mapping{{parse(real), parse(alias)}}, RemoteBlocks: []netip.Prefix{parse(real)},
 			Inbound: []Exposure{{
 				Name: via, Sources: []netip.Addr{parse(source).Addr()}, Destinations: []Destination{{Addr: netip.MustParseAddr("10.200.1.1"), Protocol: TCP, Port: 80}},
 			}},

@@ -5428,7 +5428,11 @@ type PlannedAlias struct {
 	// Its alias; empty if it has none.
 	Alias string `protobuf:"bytes,2,opt,name=alias,proto3" json:"alias,omitempty"`
 	// Whether it has this alias already.
-	Stands        bool `protobuf:"varint,3,opt,name=stands,proto3" json:"stands,omitempty"`
+	Stands bool `protobuf:"varint,3,opt,name=stands,proto3" json:"stands,omitempty"`
+	// Whether it has none, and those of its addresses that are used have one each.
+	ByAddress bool `protobuf:"varint,4,opt,name=by_address,json=byAddress,proto3" json:"by_address,omitempty"`
+	// How many have now.
+	Addresses     uint32 `protobuf:"varint,5,opt,name=addresses,proto3" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5482,6 +5486,20 @@ func (x *PlannedAlias) GetStands() bool {
 		return x.Stands
 	}
 	return false
+}
+
+func (x *PlannedAlias) GetByAddress() bool {
+	if x != nil {
+		return x.ByAddress
+	}
+	return false
+}
+
+func (x *PlannedAlias) GetAddresses() uint32 {
+	if x != nil {
+		return x.Addresses
+	}
+	return 0
 }
 
 // ListContractsRequest asks for a page of contracts.
@@ -6594,11 +6612,14 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x03mtu\x18\t \x01(\x05R\x03mtu\"B\n" +
 	"\x0ePlannedGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tendpoints\x18\x02 \x03(\tR\tendpoints\"T\n" +
+	"\tendpoints\x18\x02 \x03(\tR\tendpoints\"\x91\x01\n" +
 	"\fPlannedAlias\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x16\n" +
-	"\x06stands\x18\x03 \x01(\bR\x06stands\"\x83\x01\n" +
+	"\x06stands\x18\x03 \x01(\bR\x06stands\x12\x1d\n" +
+	"\n" +
+	"by_address\x18\x04 \x01(\bR\tbyAddress\x12\x1c\n" +
+	"\taddresses\x18\x05 \x01(\rR\taddresses\"\x83\x01\n" +
 	"\x14ListContractsRequest\x12\x1c\n" +
 	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +

@@ -1061,7 +1061,17 @@ type Network struct {
 	Nodes []*Gateway `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// How the preshared key is replaced. A sender that does not set it keeps the first key,
 	// and the receiver keeps it with it.
-	Rotation      *KeyRotation `protobuf:"bytes,12,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	Rotation *KeyRotation `protobuf:"bytes,12,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	// Addresses of the sender that need an alias each: those from or to which flows
+	// between the two clusters may be, as far as no alias that the receiver told
+	// covers them. IPv4 addresses, 4 bytes each, ascending. There are at most 4096 of
+	// both families together.
+	Addresses4 []byte `protobuf:"bytes,20,opt,name=addresses4,proto3" json:"addresses4,omitempty"`
+	// The same for IPv6, 16 bytes each.
+	Addresses6 []byte `protobuf:"bytes,21,opt,name=addresses6,proto3" json:"addresses6,omitempty"`
+	// For addresses of the peer that it named one by one, the aliases under which the
+	// sender knows them. A prefix of the peer without an alias is known by these.
+	Blocks        []*AliasBlock `protobuf:"bytes,22,rep,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1134,6 +1144,27 @@ func (x *Network) GetNodes() []*Gateway {
 func (x *Network) GetRotation() *KeyRotation {
 	if x != nil {
 		return x.Rotation
+	}
+	return nil
+}
+
+func (x *Network) GetAddresses4() []byte {
+	if x != nil {
+		return x.Addresses4
+	}
+	return nil
+}
+
+func (x *Network) GetAddresses6() []byte {
+	if x != nil {
+		return x.Addresses6
+	}
+	return nil
+}
+
+func (x *Network) GetBlocks() []*AliasBlock {
+	if x != nil {
+		return x.Blocks
 	}
 	return nil
 }
@@ -1215,6 +1246,62 @@ func (x *KeyRotation) GetUsed() uint64 {
 	return 0
 }
 
+// AliasBlock is aliases of single addresses, which follow each other.
+type AliasBlock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The prefix that they fill, as the sender uses it, of 64 addresses at most.
+	Alias string `protobuf:"bytes,1,opt,name=alias,proto3" json:"alias,omitempty"`
+	// What each address of it stands for, in their order, as its owner uses it: 4 or
+	// 16 bytes each. Zero is what stands for nothing.
+	Addresses     []byte `protobuf:"bytes,2,opt,name=addresses,proto3" json:"addresses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AliasBlock) Reset() {
+	*x = AliasBlock{}
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AliasBlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AliasBlock) ProtoMessage() {}
+
+func (x *AliasBlock) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AliasBlock.ProtoReflect.Descriptor instead.
+func (*AliasBlock) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AliasBlock) GetAlias() string {
+	if x != nil {
+		return x.Alias
+	}
+	return ""
+}
+
+func (x *AliasBlock) GetAddresses() []byte {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
 // Gateway is a node that speaks WireGuard.
 type Gateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1239,7 +1326,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1338,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1351,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Gateway) GetName() string {
@@ -1322,7 +1409,7 @@ type Alias struct {
 
 func (x *Alias) Reset() {
 	*x = Alias{}
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1421,7 @@ func (x *Alias) String() string {
 func (*Alias) ProtoMessage() {}
 
 func (x *Alias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1434,7 @@ func (x *Alias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alias.ProtoReflect.Descriptor instead.
 func (*Alias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Alias) GetPrefix() string {
@@ -1438,7 +1525,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xc3\x02\n" +
+	"\fPHASE_CLOSED\x10\x03\"\xd4\x03\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
@@ -1446,12 +1533,23 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\aaliases\x18\x03 \x03(\v2\x11.entente.v1.AliasB\b\xbaH\x05\x92\x01\x02\x10\x10R\aaliases\x12.\n" +
 	"\x0epreshared_half\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\rpresharedHalf\x123\n" +
 	"\x05nodes\x18\x05 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\x05nodes\x123\n" +
-	"\brotation\x18\f \x01(\v2\x17.entente.v1.KeyRotationR\brotation\"s\n" +
+	"\brotation\x18\f \x01(\v2\x17.entente.v1.KeyRotationR\brotation\x12)\n" +
+	"\n" +
+	"addresses4\x18\x14 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\n" +
+	"addresses4\x12)\n" +
+	"\n" +
+	"addresses6\x18\x15 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
+	"addresses6\x129\n" +
+	"\x06blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x06blocks\"s\n" +
 	"\vKeyRotation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12$\n" +
 	"\tnext_half\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\bnextHalf\x12\x12\n" +
 	"\x04held\x18\x03 \x01(\x04R\x04held\x12\x12\n" +
-	"\x04used\x18\x04 \x01(\x04R\x04used\"\xfa\x01\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04used\"U\n" +
+	"\n" +
+	"AliasBlock\x12\x1f\n" +
+	"\x05alias\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias\x12&\n" +
+	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\xfa\x01\n" +
 	"\aGateway\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12&\n" +
 	"\n" +
@@ -1490,7 +1588,7 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_entente_v1_peering_proto_goTypes = []any{
 	(PeerState_Lending)(0),            // 0: entente.v1.PeerState.Lending
 	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
@@ -1512,56 +1610,58 @@ var file_entente_v1_peering_proto_goTypes = []any{
 	(*ContractState)(nil),             // 17: entente.v1.ContractState
 	(*Network)(nil),                   // 18: entente.v1.Network
 	(*KeyRotation)(nil),               // 19: entente.v1.KeyRotation
-	(*Gateway)(nil),                   // 20: entente.v1.Gateway
-	(*Alias)(nil),                     // 21: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 22: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 23: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 24: entente.v1.Envelope
-	(*Offer)(nil),                     // 25: entente.v1.Offer
-	(*timestamppb.Timestamp)(nil),     // 26: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 27: google.protobuf.Duration
+	(*AliasBlock)(nil),                // 20: entente.v1.AliasBlock
+	(*Gateway)(nil),                   // 21: entente.v1.Gateway
+	(*Alias)(nil),                     // 22: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 23: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 24: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 25: entente.v1.Envelope
+	(*Offer)(nil),                     // 26: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	22, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	23, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	24, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	24, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	24, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
-	25, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
-	24, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
-	26, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	23, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	24, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	25, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	25, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	25, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	26, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	25, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	27, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
 	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
 	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	26, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	27, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
 	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
-	27, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
+	28, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
 	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	26, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	20, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	21, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	20, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
+	27, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	21, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	22, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	21, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
 	19, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
-	2,  // 21: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 22: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 23: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 24: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 25: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 26: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 27: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 28: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 29: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 30: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 31: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 32: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 33: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 34: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	28, // [28:35] is the sub-list for method output_type
-	21, // [21:28] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	20, // 21: entente.v1.Network.blocks:type_name -> entente.v1.AliasBlock
+	2,  // 22: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 23: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 24: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 25: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 26: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 27: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 28: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 29: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 30: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 31: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 32: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 33: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 34: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 35: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	29, // [29:36] is the sub-list for method output_type
+	22, // [22:29] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -1576,7 +1676,7 @@ func file_entente_v1_peering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

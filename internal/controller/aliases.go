@@ -1,0 +1,239 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/peering"
+)
+
+// planAliases gives aliases to a peer's prefixes and addresses, to one peer after the other.
+// It returns what is in the way, if anything.
+func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) (lacks string, err error) {
+	r.recall(fc.UID, func(m *peerMemory) {
+		in := aliases.Input{Pool: r.AliasPool, Have: m.aliases, Now: r.Now()}
+		if !m.planned {
+			in.Have = givenOf(fc.Status.Aliases, fc.Status.Blocks)
+		}
+		if in.Taken, err = r.taken(ctx, local); err != nil {
+			return
+		}
+		if in.Others, err = r.spaces(ctx, fc); err != nil {
+			return
+		}
+		result := planFor(in, fc.Status.Network)
+		m.aliases, m.planned = result.Given, true
+		fc.Status.Aliases, fc.Status.Blocks = statusOf(result.Given)
+		lacks = strings.Join(lacksOf(result, in.Pool), "; ")
+	})
+	return lacks, err
+}
+
+// planFor plans what a peer said of its network.
+func planFor(in aliases.Input, network *v1alpha1.PeerNetwork) aliases.Result {
+	for _, text := range network.Prefixes {
+		p, _ := netip.ParsePrefix(text) // what cannot be read is refused as the zero prefix
+		in.Prefixes = append(in.Prefixes, p)
+	}
+	in.Addresses = parseAddrs(network.Addresses)
+	return aliases.Plan(in)
+}
+
+// lacksOf says what of a peer's word has no alias, and what to do.
+func lacksOf(r aliases.Result, pool []netip.Prefix) []string {
+	out := someTexts(r.Refused)
+	for _, p := range r.ByAddress {
+		same := func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }
+		if !slices.ContainsFunc(pool, same) {
+			out = append(out, fmt.Sprintf("no alias for the peer's prefix %v: network.aliasPool has no prefix of its family", p))
+		}
+	}
+	if n := len(r.Unnamed); n > 0 {
+		out = append(out, fmt.Sprintf("%d addresses of the peer have no alias, %v among them: it has its share of the alias pool, or %d; widen network.aliasPool, or offload less to and from it",
+			n, r.Unnamed[0], peering.MaxAddresses))
+	}
+	return out
+}
+
+// someTexts returns the first texts of a list, and how many more there are.
+func someTexts(texts []string) []string {
+	const most = 3
+	if len(texts) <= most {
+		return texts
+	}
+	return append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more of the kind", len(texts)-most))
+}
+
+// taken returns the prefixes of this cluster that no alias may overlap.
+func (r *Peers) taken(ctx context.Context, local []netip.Prefix) ([]netip.Prefix, error) {
+	reserved, err := r.Reserved.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var nodes corev1.NodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	var addrs []netip.Prefix
+	for i := range nodes.Items {
+		addrs = append(addrs, nodeAddresses(&nodes.Items[i])...)
+	}
+	return slices.Concat(local, reserved, nodeNetworks(addrs)), nil
+}
+
+// spaces returns what each other peer has of the alias pool: what it was given last, and
+// what is stored, which it may still be told. The lock is held.
+func (r *Peers) spaces(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]aliases.Space, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	var out []aliases.Space
+	for i := range list.Items {
+		other := &list.Items[i]
+		if other.UID == fc.UID {
+			continue
+		}
+		space := spaceOf(other.Status)
+		if m := r.memory[other.UID]; m != nil && m.planned {
+			given := m.aliases.Space()
+			space.Prefixes, space.Blocks = union(space.Prefixes, given.Prefixes), union(space.Blocks, given.Blocks)
+		}
+		if len(space.Prefixes)+len(space.Blocks) > 0 {
+			out = append(out, space)
+		}
+	}
+	return out, nil
+}
+
+func union(a, b []netip.Prefix) []netip.Prefix {
+	for _, p := range b {
+		if !slices.Contains(a, p) {
+			a = append(a, p)
+		}
+	}
+	return a
+}
+
+// spaceOf returns what a peer has of the alias pool, as it is stored.
+func spaceOf(s v1alpha1.ForeignClusterStatus) aliases.Space {
+	var out aliases.Space
+	for _, a := range s.Aliases {
+		if p, err := netip.ParsePrefix(a.Alias); err == nil {
+			out.Prefixes = append(out.Prefixes, p)
+		}
+	}
+	for _, b := range s.Blocks {
+		if p, err := netip.ParsePrefix(b.Alias); err == nil {
+			out.Blocks = append(out.Blocks, p)
+		}
+	}
+	return out
+}
+
+// givenOf reads what was stored; what cannot be read was not given.
+func givenOf(prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) aliases.Given {
+	var out aliases.Given
+	for _, a := range prefixes {
+		prefix, err := netip.ParsePrefix(a.Prefix)
+		alias, aliasErr := netip.ParsePrefix(a.Alias)
+		if err == nil && aliasErr == nil {
+			out.Prefixes = append(out.Prefixes, aliases.Alias{Prefix: prefix, Alias: alias})
+		}
+	}
+	for _, b := range blocks {
+		alias, err := netip.ParsePrefix(b.Alias)
+		if err != nil {
+			continue
+		}
+		block := aliases.Block{Alias: alias, Slots: make([]aliases.Slot, len(b.Addresses))}
+		for i, text := range b.Addresses {
+			block.Slots[i].Addr, _ = netip.ParseAddr(text)
+		}
+		for _, r := range b.Released {
+			if int(r.Index) < len(block.Slots) && r.Index >= 0 {
+				block.Slots[r.Index].Released = r.Time.Time
+			}
+		}
+		out.Blocks = append(out.Blocks, block)
+	}
+	return out
+}
+
+// statusOf writes what was given.
+func statusOf(g aliases.Given) (prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) {
+	for _, a := range g.Prefixes {
+		prefixes = append(prefixes, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
+	}
+	slices.SortFunc(prefixes, func(a, b v1alpha1.PrefixAlias) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	for _, b := range g.Blocks {
+		block := v1alpha1.AliasBlock{Alias: b.Alias.String(), Addresses: make([]string, len(b.Slots))}
+		for i, s := range b.Slots {
+			if s.Addr.IsValid() {
+				block.Addresses[i] = s.Addr.String()
+			}
+			if !s.Released.IsZero() {
+				block.Released = append(block.Released, v1alpha1.ReleasedAlias{Index: int32(i), Time: metav1.NewTime(s.Released)}) //nolint:gosec // a block has 64
+			}
+		}
+		blocks = append(blocks, block)
+	}
+	return prefixes, blocks
+}
+
+// ownAddresses returns the addresses of this cluster that a peer has to know one by one, in
+// order, and how many more there are than it can be told: those that it may reach, and those
+// of nodes, by which it knows whatever has no alias. covered is the prefixes that it has an
+// alias for. Where there are too many, nodes come first, then those for which it has one.
+func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, network *v1alpha1.PeerNetwork) (out []netip.Addr, left int) {
+	var covered []netip.Prefix
+	for _, a := range network.Aliases {
+		if p, err := netip.ParsePrefix(a.Prefix); err == nil {
+			covered = append(covered, p)
+		}
+	}
+	rank := map[netip.Addr]int{}
+	add := func(texts []string, order int) {
+		for _, a := range parseAddrs(texts) {
+			before, had := rank[a]
+			if (!had || order < before) && aliases.Usable(a) && !slices.ContainsFunc(covered, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				rank[a] = order
+			}
+		}
+	}
+	for i := range nodes {
+		add(nodes[i].Status.Sources, 0)
+	}
+	known := map[string]bool{}
+	for _, b := range network.Blocks {
+		for _, a := range b.Addresses {
+			known[a] = true
+		}
+	}
+	for _, e := range allow {
+		for _, d := range e.To {
+			for _, text := range d.Addresses {
+				add([]string{text}, map[bool]int{true: 1, false: 2}[known[text]])
+			}
+		}
+	}
+	for a := range rank {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(rank[a], rank[b]), a.Compare(b)) })
+	if left = len(out) - peering.MaxAddresses; left > 0 {
+		out = out[:peering.MaxAddresses]
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out, max(left, 0)
+}
