@@ -150,6 +150,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 		defer resync.Stop()
 		for {
 			f.follow(time.Now())
+			f.shakeAgain(time.Now())
 			f.reconcile(ctx, time.Now())
 			f.replaceKey(ctx, time.Now())
 			select {
@@ -157,6 +158,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 				return nil
 			case <-f.rekey.due:
 				f.follow(time.Now())
+				f.shakeAgain(time.Now())
 				continue
 			case <-resync.C:
 				continue
@@ -171,6 +173,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 				return nil
 			case <-f.rekey.due:
 				f.follow(time.Now())
+				f.shakeAgain(time.Now())
 			case <-time.After(settle):
 			}
 			select {

@@ -57,6 +57,11 @@ const (
 	// old one counts again, and rekeyRest for how long it is not followed after that.
 	rekeyTrial = 2 * time.Second
 	rekeyRest  = 10 * time.Minute
+	// rekeyLate is how late a node may be with its next key: it calls it off rather than have
+	// others follow too early. rekeyShake is how long a handshake with a next key may take
+	// before it is begun again: if both sides begin in the same moment neither completes it.
+	rekeyLate  = 20 * time.Millisecond
+	rekeyShake = 150 * time.Millisecond
 	// rekeySoon is how long a pass waits for another node that replaces its key.
 	rekeySoon = 200 * time.Millisecond
 	// deviceTimeout bounds one exchange with the tunnel process.

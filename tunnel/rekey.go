@@ -43,6 +43,8 @@ type keyMove struct {
 	key    plan.PublicKey
 	at     time.Time
 	proven bool
+	// tries is how often a handshake was begun.
+	tries int
 }
 
 func newRekeying() rekeying {
@@ -64,7 +66,7 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, held []heldKey) map[neti
 		case next.IsZero() || moved && m.key != next:
 			delete(r.moves, overlay) // what was announced is in use, or is another
 		case handshakes[next].After(handshakes[key]):
-			r.moves[overlay] = keyMove{key: next, at: m.at, proven: true}
+			r.moves[overlay] = keyMove{key: next, at: m.at, proven: true, tries: m.tries}
 			out[overlay] = next
 		case moved && (m.proven || now.Sub(m.at) < rekeyTrial):
 			out[overlay] = next
@@ -95,6 +97,27 @@ func (r *rekeying) inUse(now time.Time, d plan.Desired, held []heldKey) map[neti
 		}
 	}
 	return out
+}
+
+// shake returns the next keys, by overlay address, with which a handshake is to be begun again, and
+// when to ask next; zero is not before something changes.
+func (r *rekeying) shake(now time.Time) (again map[netip.Addr]plan.PublicKey, next time.Duration) {
+	again = map[netip.Addr]plan.PublicKey{}
+	for overlay, m := range r.moves {
+		if m.proven || now.Sub(m.at) >= rekeyTrial {
+			continue
+		}
+		wait := rekeyShake << m.tries
+		if now.Sub(m.at) >= wait {
+			m.tries++
+			r.moves[overlay], again[overlay] = m, m.key
+			wait = rekeyShake << m.tries
+		}
+		if left := wait - now.Sub(m.at); next == 0 || left < next {
+			next = left
+		}
+	}
+	return again, max(0, next)
 }
 
 // follows is the tag of the key to which a planned peer is followed; zero is none.

@@ -73,6 +73,7 @@ func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 		f.log.Warn("cannot follow other nodes to their next keys", "err", err)
 		return
 	}
+	f.rekeyAgainIn(rekeyShake)
 	for _, w := range moved {
 		f.rekey.moves[w.Overlay] = keyMove{key: w.NextKey, at: now}
 		f.dialers[w.NextKey], f.heard[w.NextKey] = f.dialers[w.PublicKey], heard{at: now}
@@ -81,6 +82,45 @@ func (f *Fabric) take(nodes []netip.Addr, now time.Time) {
 	}
 	f.hurry()
 }
+
+// shakeAgain begins handshakes with next keys again that were not completed. Nothing passes by them
+// yet, so nothing is lost by that.
+func (f *Fabric) shakeAgain(now time.Time) {
+	if len(f.rekey.moves) == 0 {
+		return
+	}
+	dev, err := f.control.read()
+	if err != nil {
+		return
+	}
+	for overlay, m := range f.rekey.moves {
+		if i := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == m.key }); i >= 0 && dev.Peers[i].LastHandshakeTime.After(m.at) {
+			m.proven = true
+			f.rekey.moves[overlay] = m
+		}
+	}
+	again, next := f.rekey.shake(now)
+	for overlay, key := range again {
+		i := slices.IndexFunc(dev.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == key })
+		if i < 0 {
+			continue
+		}
+		h := dev.Peers[i]
+		err := f.control.configure(wgtypes.Config{Peers: []wgtypes.PeerConfig{
+			{PublicKey: h.PublicKey, UpdateOnly: true, Remove: true},
+			{PublicKey: h.PublicKey, PresharedKey: &h.PresharedKey, Endpoint: h.Endpoint, PersistentKeepaliveInterval: &h.PersistentKeepaliveInterval, AllowedIPs: h.AllowedIPs},
+		}})
+		if err == nil {
+			f.prober.Nudge(overlay, now)
+		}
+	}
+	if next > 0 {
+		f.rekeyAgainIn(next)
+	}
+}
+
+// rekeyAgainIn has follow and shakeAgain called in so long.
+func (f *Fabric) rekeyAgainIn(d time.Duration) { f.followAt(time.Now().Add(d)) }
 
 // replaceKey replaces this node's key if that is wanted and all are ready. It blocks for the
 // moment in which that is done.
@@ -154,6 +194,10 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 		return missing, ctx.Err()
 	}
 	sleep(ctx, time.Until(at))
+	if time.Since(at) > rekeyLate {
+		f.prober.CallOff(tag)
+		return nil, fmt.Errorf("this node is too busy to do it in time")
+	}
 	next := wgtypes.Key(f.rekey.next)
 	return nil, f.control.configure(wgtypes.Config{PrivateKey: &next})
 }

@@ -205,6 +205,11 @@ func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 					t.Errorf("%d of %d packets were lost", lost, sent)
 				}
 			}
+			if t.Failed() {
+				for _, n := range r.all() {
+					t.Logf("%s\n%s", n.name, n.fabric.log())
+				}
+			}
 		})
 	}
 	r.t = t

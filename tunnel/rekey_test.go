@@ -84,3 +84,25 @@ func TestNodesDoNotTryAgainTogether(t *testing.T) {
 		t.Errorf("%d different pauses", len(pauses))
 	}
 }
+
+// If both sides begin a handshake in the same moment neither completes it, and WireGuard tries again
+// after 5 s. What is sent waits meanwhile, and is lost.
+func TestAHandshakeWithANextKeyIsBegunAgainSoon(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	overlay := plan.Overlay("me", "gw")
+	r := newRekeying()
+	r.moves[overlay] = keyMove{key: plan.PublicKey{2}, at: now}
+	var at []time.Duration
+	for age := time.Duration(0); age < 2*rekeyTrial; age += 10 * time.Millisecond {
+		if again, _ := r.shake(now.Add(age)); len(again) > 0 {
+			at = append(at, age)
+		}
+	}
+	if len(at) != 4 || at[0] != rekeyShake || at[3] != 8*rekeyShake {
+		t.Errorf("begun again after %v", at)
+	}
+	r.moves[overlay] = keyMove{key: plan.PublicKey{2}, at: now, proven: true}
+	if again, next := r.shake(now.Add(time.Second)); len(again) > 0 || next > 0 {
+		t.Errorf("one that was completed: %v, next %v", again, next)
+	}
+}

@@ -33,4 +33,4 @@ const (
 // RekeyMargin is how much later than a node replaces its key the others follow. In between what
 // they send to it arrives, and what it sends to them waits in its device; sooner, what it
 // sends is dropped. WireGuard keeps 128 packets for each peer.
-const RekeyMargin = 40 * time.Millisecond
+const RekeyMargin = 60 * time.Millisecond
