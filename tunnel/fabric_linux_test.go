@@ -252,7 +252,7 @@ func (r *rig) capture(ns string) func() string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	cmd := r.command(ns, "tcpdump", "-n", "-l", "-i", "br0", "not udp port 51820 and not arp and not icmp6 and not tcp port 30080 and not (host 172.31.0.1 and ip) and not dst net ff02::/16 and not (icmp[0]==3 and icmp[30:2]==51820)")
+	cmd := r.command(ns, "tcpdump", "-n", "-l", "-i", "br0", "not udp port 51820 and not udp portrange 20000-29999 and not ((icmp[0]==3 or icmp[0]==5) and (icmp[28:2]==51820 or icmp[30:2]==51820 or (icmp[30:2]>=20000 and icmp[30:2]<30000))) and not arp and not icmp6 and not tcp port 30080 and not (host 172.31.0.1 and ip) and not dst net ff02::/16")
 	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
