@@ -151,7 +151,7 @@ func (s *site) layouts(t failing) map[string]plan.Layout {
 	out := map[string]plan.Layout{}
 	for _, n := range s.nodes {
 		own := []netip.Prefix{prefix(n.Status.PodCIDRs[0]), prefix(n.Status.PodCIDRs[1])}
-		d := fabric.Desired(fabric.Config{Node: n.Name, AliasPool: s.pool}, own, s.nodes, tunnels, fabric.Known{Keys: keys, Gateways: []string{"node-0"}})
+		d := fabric.Desired(fabric.Config{Node: n.Name, AliasPool: s.pool}, own, s.nodes, tunnels, fabric.Known{Keys: keys, Gateways: []string{"node-0"}}, now)
 		l, err := plan.Plan(*d, plan.Observed{Sources: parseAddrs(n.Status.Sources)})
 		if err != nil {
 			t.Fatalf("%v", err)
