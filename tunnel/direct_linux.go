@@ -15,7 +15,7 @@ func (f *Fabric) findDirect(p *pass, desired, d *plan.Desired) []plan.Direct {
 	if f.directory.of != desired {
 		f.directory = newDirectory(desired)
 	}
-	ends := false
+	var ends bool
 	if d.Announced, ends = f.announced.next(p.now, desired.Announced); len(d.Announced) == 0 {
 		f.directs = directs{}
 		return nil

@@ -129,7 +129,7 @@ func (f *Fabric) replaceKey(ctx context.Context, now time.Time) {
 	desired := f.desired
 	f.mu.Unlock()
 	r := &f.rekey
-	key, err := wgtypes.Key(f.key), error(nil)
+	key := wgtypes.Key(f.key)
 	if desired == nil || f.key == (privateKey{}) || desired.ReplaceKey.IsZero() || desired.ReplaceKey != plan.PublicKey(key.PublicKey()) {
 		r.next, r.waits = privateKey{}, ""
 		return

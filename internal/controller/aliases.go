@@ -183,7 +183,7 @@ func statusOf(g aliases.Given) (prefixes []v1alpha1.PrefixAlias, blocks []v1alph
 				block.Addresses[i] = s.Addr.String()
 			}
 			if !s.Released.IsZero() {
-				block.Released = append(block.Released, v1alpha1.ReleasedAlias{Index: int32(i), Time: metav1.NewTime(s.Released)}) //nolint:gosec // a block has 64
+				block.Released = append(block.Released, v1alpha1.ReleasedAlias{Index: int32(i), Time: metav1.NewTime(s.Released)})
 			}
 		}
 		blocks = append(blocks, block)

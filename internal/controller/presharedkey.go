@@ -198,7 +198,7 @@ type heldKeys struct{ held, used uint64 }
 // heldBy returns which keys of the tunnel to a peer the gateways have. One whose fabric is silent
 // counts, too, since it may carry traffic without the API server, but not for ever.
 func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out heldKeys) {
-	any, patient := false, true
+	found, patient := false, true
 	if status != nil {
 		since := status.Since
 		if status.Replacing != nil {
@@ -220,10 +220,10 @@ func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha
 				}
 			}
 		}
-		if any {
+		if found {
 			has.held, has.used = min(has.held, out.held), min(has.used, out.used)
 		}
-		out, any = has, true
+		out, found = has, true
 	}
 	return out
 }

@@ -172,7 +172,7 @@ func (r *Reconciler) machines(ctx context.Context) ([]machine, error) {
 // gateways they are told as many as a message has room for.
 func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[string]bool) (map[string][]string, error) {
 	if r.Direct == DirectNone || r.Pods == nil {
-		return nil, nil
+		return map[string][]string{}, nil
 	}
 	has := map[string][]netip.Prefix{}
 	for _, m := range machines {

@@ -149,11 +149,11 @@ func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 
 func blockTo(b peering.AliasBlock) *ententev1.AliasBlock {
 	size := b.Alias.Addr().BitLen() / 8
-	m := &ententev1.AliasBlock{Alias: b.Alias.String(), Addresses: make([]byte, len(b.Addresses)*size)}
+	addresses := make([]byte, len(b.Addresses)*size)
 	for i, a := range b.Addresses {
-		copy(m.Addresses[i*size:], a.AsSlice()) // the zero Addr has no bytes
+		copy(addresses[i*size:], a.AsSlice()) // the zero Addr has no bytes
 	}
-	return m
+	return &ententev1.AliasBlock{Alias: b.Alias.String(), Addresses: addresses}
 }
 
 func networkFrom(m *ententev1.Network) (*peering.Network, error) {

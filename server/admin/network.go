@@ -189,7 +189,7 @@ func networkPlanMessage(p peering.NetworkPlan) *ententev1.NetworkPlan {
 	}
 	aliases := func(list []peering.PlannedAlias) (out []*ententev1.PlannedAlias) {
 		for _, a := range list {
-			out = append(out, &ententev1.PlannedAlias{Prefix: a.Prefix, Alias: a.Alias, Stands: a.Stands, ByAddress: a.ByAddress, Addresses: uint32(max(a.Addresses, 0))}) //nolint:gosec // a few thousand at most
+			out = append(out, &ententev1.PlannedAlias{Prefix: a.Prefix, Alias: a.Alias, Stands: a.Stands, ByAddress: a.ByAddress, Addresses: uint32(max(a.Addresses, 0))})
 		}
 		return out
 	}

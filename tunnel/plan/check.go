@@ -253,12 +253,10 @@ func checkEndpoint(e string, aliases []netip.Prefix) error {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Errorf("endpoint %q has no port number", e)
 	}
-	addr, err := netip.ParseAddr(name)
-	if err != nil {
-		return nil // a name; what it resolves to is checked when it is used
-	}
-	if err := CheckDial(addr, aliases); err != nil {
-		return fmt.Errorf("endpoint %q: %w", e, err)
+	if addr, err := netip.ParseAddr(name); err == nil { // what a name resolves to is checked when it is used
+		if err := CheckDial(addr, aliases); err != nil {
+			return fmt.Errorf("endpoint %q: %w", e, err)
+		}
 	}
 	return nil
 }

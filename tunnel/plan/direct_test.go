@@ -195,7 +195,3 @@ func BenchmarkRemoteNodes(b *testing.B) {
 		}
 	}
 }
-
-func contains(a netip.Addr) func(netip.Prefix) bool {
-	return func(p netip.Prefix) bool { return p.Contains(a) }
-}

@@ -9,8 +9,12 @@ import (
 
 func FuzzRekey(f *testing.F) {
 	for _, r := range []rekey{
-		{word: rekeyAsk, in: 300 * time.Millisecond, key: KeyTag{1}}, {word: rekeyFollow, key: KeyTag{2}}, {word: rekeyOff, in: rekeyMost, key: KeyTag{3}},
-		{word: 9, key: KeyTag{1}}, {word: rekeyAsk, in: time.Hour, key: KeyTag{1}}, {word: rekeyAsk},
+		{word: rekeyAsk, in: 300 * time.Millisecond, key: KeyTag{1}},
+		{word: rekeyFollow, key: KeyTag{2}},
+		{word: rekeyOff, in: rekeyMost, key: KeyTag{3}},
+		{word: 9, key: KeyTag{1}},
+		{word: rekeyAsk, in: time.Hour, key: KeyTag{1}},
+		{word: rekeyAsk},
 	} {
 		f.Add(r.encode())
 	}

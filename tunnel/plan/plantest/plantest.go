@@ -226,7 +226,7 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 			s.Direct++
 			source, to = src, dst
 		} else if t := translation(l, to); t != nil { // leaving
-			ok := false
+			var ok bool
 			if source, ok = remap(source, t.Local, false); !ok {
 				return arrived, source, errors.New("the peer has no alias of the source")
 			}

@@ -93,6 +93,7 @@ func (p *Progress) Wait(cluster, what string) {
 	}
 }
 
+// Clear removes the line that says what is waited for.
 func (p *Progress) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
