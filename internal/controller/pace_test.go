@@ -343,3 +343,24 @@ func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
 		t.Errorf("it was denied and has the aliases %v", got.Aliases)
 	}
 }
+
+// Whoever is called when addresses translate otherwise reads how from the ForeignCluster.
+func TestAddressesAreTranslatedAgainOnceAliasesCanBeRead(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	var told []string
+	tt.Readdressed = func(peering.ClusterID) {
+		told = append(told, fmt.Sprint(peertest.PeerCalled(t, tt.Client, "milan").Status.Aliases))
+	}
+	tt.look(t, "milan")
+	tt.look(t, "milan") // what it wrote
+	want := fmt.Sprint(peertest.PeerCalled(t, tt.Client, "milan").Status.Aliases)
+	if want == "[]" || len(told) == 0 || told[len(told)-1] != want {
+		t.Errorf("aliases are %s, and when it was called they were %v", want, told)
+	}
+	calls := len(told)
+	tt.look(t, "milan")
+	if len(told) != calls {
+		t.Errorf("called again for nothing: %v", told)
+	}
+}

@@ -250,6 +250,9 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, err // the object changed, so it is reconciled again
 	}
 	before := fc.DeepCopy()
+	if !s.secondary {
+		r.announce(before)
+	}
 	fc.Status = plan.status
 	tunnel, err := r.act(ctx, s, plan)
 	if err != nil {
@@ -309,7 +312,6 @@ func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnel
 		return tunnelState{}, nil
 	}
 	r.recall(fc.UID, func(m *peerMemory) { m.refusals = plan.refusals })
-	defer r.announce(fc)
 	s.Revoked = plan.revoked
 	if plan.end == "" {
 		return r.tunnel(ctx, s)
@@ -405,7 +407,8 @@ func (r *Peers) notifyDenied(ctx context.Context, fc *v1alpha1.ForeignCluster) (
 	return false
 }
 
-// announce calls Readdressed if the translation of a peer's addresses changed.
+// announce calls Readdressed if the translation of a peer's addresses changed, in fc as it was read:
+// whoever is called reads it, too, and would not see what is only planned.
 func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 	now, changed := addressing(fc), false
 	r.recall(fc.UID, func(m *peerMemory) {
