@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -135,18 +136,27 @@ func (p *pair) ready(ctx context.Context) error {
 	return p.provider.Client.Get(ctx, ctrlclient.ObjectKey{Name: p.consumer.Name}, &p.known)
 }
 
+// read reads a pod again, and what the provider knows of the consumer.
+func (p *pair) read(ctx context.Context, pod *corev1.Pod) error {
+	if err := p.consumer.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(pod), pod); err != nil {
+		return err
+	}
+	return p.provider.Client.Get(ctx, ctrlclient.ObjectKey{Name: p.consumer.Name}, &p.known)
+}
+
 // try tries a cell until it works, and returns the last error if it does not.
 func (p *pair) try(ctx context.Context, c Cell, over Family) error {
 	to := p.far[c.At]
 	if c.Direction == FromOffloaded {
 		to = p.near[c.At]
 	}
-	host, port, err := p.address(c, to, over)
-	if err != nil {
-		return err
-	}
-	url := "http://" + net.JoinHostPort(host, port) + "/name"
 	return eventually.Is(ctx, settled, c.String(), func(ctx context.Context) error {
+		host, port, err := p.address(c, to, over)
+		if err != nil {
+			// Where addresses have an alias each, it comes a moment after the pod is ready.
+			return errors.Join(err, p.read(ctx, to.pod))
+		}
+		url := "http://" + net.JoinHostPort(host, port) + "/name"
 		answer, err := p.fetch(ctx, c, over, url)
 		if err != nil {
 			return err
