@@ -29,9 +29,6 @@ GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summa
 # Of the packages on real clusters, those that count packets lost while a part dies run
 # alone: another cluster that starts would lose some, too.
 ALONE := ./faults ./twonodes
-# What waits for much of its time leaves the processor to what does not: a command behind
-# IDLE gets what nothing else wants.
-IDLE := $(shell command -v chrt >/dev/null 2>&1 && echo chrt --idle 0)
 # Packages whose tests make networks, which holds up all networks of the machine for moments.
 RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 # Hours and floods in one goroutine, or in a bubble of time: the race detector makes them
@@ -107,7 +104,8 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 test: ## All tests: unit with the race detector, controllers and end to end on real clusters
 	@$(MAKE) --jobs 2 rigs live
 	@$(MAKE) together
-	@$(MAKE) --jobs 2 alone beside
+	@$(MAKE) alone
+	@$(MAKE) beside
 
 .PHONY: unit
 unit: rigs beside ## Unit tests, with the race detector
@@ -120,10 +118,10 @@ rigs: $(BIN)/gotestsum
 # clusters take eight times as long where it is looked for.
 .PHONY: beside
 beside: $(BIN)/helm $(BIN)/gotestsum
-	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(IDLE) $(GOTEST) --packages "$$(go list ./... | grep -v -e '/entente/peering$$' $(RIGS:%=-e '/entente/%$$'))" -- -race -skip '$(LONG)' -timeout 40m
-	@$(IDLE) $(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
-	@$(IDLE) go test ./peering
-	@cd tools/dsse && $(IDLE) go test ./...
+	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v -e '/entente/peering$$' $(RIGS:%=-e '/entente/%$$'))" -- -race -skip '$(LONG)' -timeout 40m
+	@$(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
+	@go test ./peering
+	@cd tools/dsse && go test ./...
 
 .PHONY: e2e
 e2e: together alone ## End to end on real clusters (Linux, root)
