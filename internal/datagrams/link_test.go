@@ -1,0 +1,156 @@
+package datagrams
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	testKey = Key{1, 2, 3}
+	testOwn = [32]byte{7, 7, 7}
+)
+
+const testPeer = "peer-a"
+
+func known(peer string) (Key, bool) { return testKey, peer == testPeer }
+
+func ours(key [32]byte) bool { return key == testOwn }
+
+// shake runs both ends of a link's beginning.
+func shake(t *testing.T, r request, key Key, agent func(net.Conn)) error {
+	t.Helper()
+	a, b := net.Pipe()
+	defer a.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer b.Close()
+		agent(b)
+	}()
+	err := ask(a, r, key)
+	a.Close()
+	<-done
+	return err
+}
+
+func TestALinkBeginsByTheKeyOfThePeer(t *testing.T) {
+	for name, row := range map[string]struct {
+		request request
+		key     Key
+		want    error
+	}{
+		"a gateway of this cluster":         {request{testOwn, testPeer}, testKey, nil},
+		"another key":                       {request{testOwn, testPeer}, Key{9}, errRefused},
+		"a peer that nothing is carried of": {request{testOwn, "peer-b"}, testKey, errRefused},
+		"a node that is no gateway":         {request{[32]byte{8}, testPeer}, testKey, errRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got request
+			var agentErr error
+			err := shake(t, row.request, row.key, func(c net.Conn) { got, agentErr = answer(c, known, ours) })
+			if !errors.Is(err, row.want) || (row.want == nil) != (err == nil) || (agentErr == nil) != (err == nil) {
+				t.Fatalf("gateway: %v, agent: %v, want %v", err, agentErr, row.want)
+			}
+			if err == nil && got != row.request {
+				t.Errorf("the agent read %v", got)
+			}
+		})
+	}
+}
+
+func TestAGatewayRefusesWhatIsNotItsAgent(t *testing.T) {
+	for name, agent := range map[string]func(net.Conn){
+		"nothing":        func(c net.Conn) {},
+		"something else": func(c net.Conn) { _, _ = io.WriteString(c, strings.Repeat("SSH-2.0-OpenSSH", 9)) },
+		"one that does not know the key": func(c net.Conn) {
+			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
+			_, _ = io.ReadFull(c, make([]byte, 32+nonceLen+1+len(testPeer)+macLen))
+			_, _ = c.Write(make([]byte, 1+macLen))
+		},
+		"an echo of the gateway's own proof": func(c net.Conn) {
+			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
+			said := make([]byte, 32+nonceLen+1+len(testPeer)+macLen)
+			_, _ = io.ReadFull(c, said)
+			_, _ = c.Write(append([]byte{answerYes}, said[len(said)-macLen:]...))
+		},
+		"an answer unknown": func(c net.Conn) {
+			_, _ = c.Write(append([]byte(linkMagic), make([]byte, nonceLen)...))
+			_, _ = io.ReadFull(c, make([]byte, 32+nonceLen+1+len(testPeer)+macLen))
+			_, _ = c.Write([]byte{9})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := shake(t, request{testOwn, testPeer}, testKey, agent); err == nil {
+				t.Error("accepted")
+			}
+		})
+	}
+}
+
+func TestAProofIsGoodForOneConnection(t *testing.T) {
+	said := append(append(append([]byte(nil), testOwn[:]...), make([]byte, nonceLen)...), byte(len(testPeer)))
+	said = append(said, testPeer...)
+	nonce := make([]byte, nonceLen)
+	whole := append(said, mac(testKey, []byte("gateway"), nonce, said)...)
+	if _, _, _, err := readRequest(bytes.NewReader(whole), nonce, known); err != nil {
+		t.Fatalf("a proof: %v", err)
+	}
+	if _, _, _, err := readRequest(bytes.NewReader(whole), bytes.Repeat([]byte{1}, nonceLen), known); err == nil {
+		t.Error("a proof over another nonce was accepted")
+	}
+}
+
+func TestKeysHideThemselves(t *testing.T) {
+	a, err := KeyFrom([32]byte{1})
+	b, errB := KeyFrom([32]byte{2})
+	if err != nil || errB != nil || a == b || a == (Key{1}) || a.String() != "Key(hidden)" || a.GoString() != "Key(hidden)" {
+		t.Fatalf("%v %v", err, errB)
+	}
+}
+
+func FuzzNobodyBeginsALinkWithoutTheKey(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(append(append(make([]byte, 64), byte(len(testPeer))), testPeer...))
+	f.Add(append(append(append(make([]byte, 64), byte(len(testPeer))), testPeer...), make([]byte, macLen)...))
+	f.Add(bytes.Repeat([]byte{255}, 300))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		conn := struct {
+			io.Reader
+			io.Writer
+		}{bytes.NewReader(said), io.Discard}
+		if r, err := answer(conn, known, func([32]byte) bool { return true }); err == nil {
+			t.Fatalf("let in: %v", r)
+		}
+	})
+}
+
+// readConn is what the other side of a link says.
+type readConn struct {
+	net.Conn
+	in io.Reader
+}
+
+func (c readConn) Read(b []byte) (int, error)    { return c.in.Read(b) }
+func (readConn) SetReadDeadline(time.Time) error { return nil }
+
+func FuzzFramesOfALink(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 9})
+	f.Add(make([]byte, 3*linkHead))
+	f.Add(bytes.Repeat([]byte{255}, 100))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		got := 0
+		err := readLink(readConn{in: bytes.NewReader(said)}, func(_ Tag, d []byte) {
+			if got += linkHead + len(d); len(d) == 0 || len(d) > MaxDatagram {
+				t.Fatalf("a datagram of %d bytes", len(d))
+			}
+		})
+		if err == nil || got > len(said) {
+			t.Fatalf("%d bytes of %d, %v", got, len(said), err)
+		}
+	})
+}
