@@ -47,6 +47,8 @@ type peerGateway struct {
 	path probe.PathState
 	// carries says that the gateway announced that it carries traffic to us.
 	carries bool
+	// relayed says that it is reached through the agents.
+	relayed bool
 }
 
 // situation is what a node knows about the ways to a peer at a time.
@@ -101,6 +103,8 @@ func reachOf(s situation) probe.Reach {
 	for _, g := range s.peer {
 		switch {
 		case g.path != probe.PathUp:
+		case g.relayed:
+			best = max(best, probe.ReachRelayed)
 		case s.leads, g.carries:
 			best = probe.ReachCarrier
 		default:

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/entente-dev/entente/tunnel/probe"
 )
@@ -24,6 +26,9 @@ type Config struct {
 	MTU int
 	// Userspace keeps the fabric from using the kernel's WireGuard.
 	Userspace bool
+	// HoldRelay keeps back for a while what comes from a peer through the agents, which it is
+	// named by [plan.Gateway.Relay]. Nil does not.
+	HoldRelay func(relay netip.AddrPort, d time.Duration)
 	// Log receives what changes. Default: none.
 	Log *slog.Logger
 }

@@ -1,22 +1,44 @@
 package tunnel
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
+)
+
+// Way is how packets get to a peer of the device.
+type Way string
+
+// The ways, best first.
+const (
+	// WayDirect is at an endpoint that the peer announces.
+	WayDirect Way = "Direct"
+	// WayObserved is where the peer was seen: on the outside of an address translation.
+	WayObserved Way = "Observed"
+	// WayRelayed is through the agents.
+	WayRelayed Way = "Relayed"
 )
 
 // dialer chooses the endpoint of one WireGuard peer. WireGuard itself follows a
 // peer that moves, so a peer that answers is left alone; only one that is
 // silent is given another endpoint.
 type dialer struct {
-	// wrote is the endpoint that we configured last, and when.
-	wrote   netip.AddrPort
-	wroteAt time.Time
+	// wrote is the endpoint that we configured last, when, and whether the peer announced it.
+	wrote     netip.AddrPort
+	wroteAt   time.Time
+	announced bool
 	// worked is when an endpoint was last in use by a live peer.
 	worked map[netip.AddrPort]time.Time
-	// tried is when a candidate was last written.
+	// tried is when a candidate was last written, or found to work no more.
 	tried map[netip.AddrPort]time.Time
+	// lost is since when nothing comes from the peer, zero while something does; tries is how
+	// often another endpoint was written since. ever says that something came once.
+	lost  time.Time
+	tries int
+	ever  bool
+	// seen is the last sighting.
+	seen sighting
 }
 
 // sighting is the state of a peer by which its endpoint is chosen.
@@ -25,56 +47,102 @@ type sighting struct {
 	endpoint netip.AddrPort
 	// alive says that something came from the peer lately, if only a keepalive.
 	alive bool
-	// candidates are the resolved endpoints, in the order configured.
-	candidates []netip.AddrPort
+	// candidates are the resolved endpoints, in the order configured, observed where others see
+	// the peer, relay is through the agents; zero if it is not.
+	candidates, observed []netip.AddrPort
+	relay                netip.AddrPort
 }
 
-// choose returns the endpoint to write, if one is to be written now.
-func (d *dialer) choose(now time.Time, s sighting) (netip.AddrPort, bool) {
+// all are all candidates.
+func (s sighting) all() []netip.AddrPort {
+	out := slices.Clone(s.candidates)
+	for _, e := range s.observed {
+		if !slices.Contains(out, e) {
+			out = append(out, e)
+		}
+	}
+	if s.relay.IsValid() {
+		out = append(out, s.relay)
+	}
+	return out
+}
+
+// way is how packets get to an endpoint.
+func (s sighting) way(e netip.AddrPort) Way {
+	switch {
+	case e.Addr().IsLoopback():
+		return WayRelayed
+	case slices.Contains(s.candidates, e):
+		return WayDirect
+	}
+	return WayObserved
+}
+
+// choose returns the endpoint to write now, or when to look again; both are zero if nothing is to
+// be done. quick is for how long an endpoint is tried at first.
+func (d *dialer) choose(now time.Time, s sighting, quick time.Duration) (netip.AddrPort, time.Duration) {
 	if d.worked == nil {
 		d.worked, d.tried = map[netip.AddrPort]time.Time{}, map[netip.AddrPort]time.Time{}
 	}
+	d.seen = s
 	d.forget(s)
+	all := s.all()
 	if s.alive && s.endpoint.IsValid() {
 		d.worked[s.endpoint] = now
-		// Ours, and withdrawn: follow the configuration. Not ours: it roams.
-		withdrawn := s.endpoint == d.wrote && len(s.candidates) > 0 && !slices.Contains(s.candidates, s.endpoint)
+		d.lost, d.tries, d.ever = time.Time{}, 0, true
+		// Ours, and withdrawn: follow the configuration. Not ours: it roams, or others see it.
+		withdrawn := s.endpoint == d.wrote && d.announced && len(s.candidates) > 0 && !slices.Contains(all, s.endpoint)
 		if !withdrawn {
-			return netip.AddrPort{}, false
+			return netip.AddrPort{}, 0
 		}
-		return d.write(now, s.candidates[0])
+		return d.write(now, s.candidates[0]), 0
 	}
-	if len(s.candidates) == 0 {
-		return netip.AddrPort{}, false
+	if len(all) == 0 {
+		return netip.AddrPort{}, 0
 	}
-	best := d.order(s.candidates)
+	if d.lost.IsZero() {
+		d.lost = now
+		if d.ever && s.endpoint.IsValid() && len(all) > 1 {
+			d.tried[s.endpoint] = now.Add(-1) // before the one that is written now
+		}
+	}
+	best := d.order(now, all)[0]
 	if !s.endpoint.IsValid() {
-		return d.write(now, best[0])
+		return d.write(now, best), 0
 	}
-	if now.Sub(d.wroteAt) < endpointTry {
-		return netip.AddrPort{}, false
+	if len(all) == 1 && best == s.endpoint {
+		return netip.AddrPort{}, 0
 	}
-	if len(s.candidates) == 1 && best[0] == s.endpoint {
-		return netip.AddrPort{}, false
+	patience := endpointTry
+	if d.tries < 2*len(all) {
+		patience = min(quick, endpointTry)
 	}
-	return d.write(now, best[0])
+	if left := patience - now.Sub(d.wroteAt); left > 0 {
+		return netip.AddrPort{}, left
+	}
+	return d.write(now, best), 0
 }
 
-func (d *dialer) write(now time.Time, e netip.AddrPort) (netip.AddrPort, bool) {
-	d.wrote, d.wroteAt = e, now
+func (d *dialer) write(now time.Time, e netip.AddrPort) netip.AddrPort {
+	d.wrote, d.wroteAt, d.announced = e, now, slices.Contains(d.seen.candidates, e)
 	d.tried[e] = now
-	return e, true
+	d.tries++
+	return e
 }
 
 // order sorts candidates: those tried longest ago first, so that all get their
-// turn while nothing works; among equals by last success, then as configured.
-func (d *dialer) order(candidates []netip.AddrPort) []netip.AddrPort {
+// turn while nothing works; among equals the relay, once another was lost or the others had
+// their time; then by last success, then as configured.
+func (d *dialer) order(now time.Time, candidates []netip.AddrPort) []netip.AddrPort {
 	out := slices.Clone(candidates)
-	slices.SortStableFunc(out, func(a, b netip.AddrPort) int {
-		if c := d.turn(a).Compare(d.turn(b)); c != 0 {
-			return c
+	relays := func(e netip.AddrPort) int {
+		if e == d.seen.relay && (d.ever || now.Sub(d.lost) >= relayAfter) {
+			return 0
 		}
-		return d.worked[b].Compare(d.worked[a])
+		return 1
+	}
+	slices.SortStableFunc(out, func(a, b netip.AddrPort) int {
+		return cmp.Or(d.turn(a).Compare(d.turn(b)), cmp.Compare(relays(a), relays(b)), d.worked[b].Compare(d.worked[a]))
 	})
 	return out
 }
@@ -89,7 +157,8 @@ func (d *dialer) turn(e netip.AddrPort) time.Time {
 
 // forget drops endpoints that are no longer candidates.
 func (d *dialer) forget(s sighting) {
-	keep := func(e netip.AddrPort) bool { return slices.Contains(s.candidates, e) || e == s.endpoint }
+	all := s.all()
+	keep := func(e netip.AddrPort) bool { return slices.Contains(all, e) || e == s.endpoint }
 	for e := range d.worked {
 		if !keep(e) {
 			delete(d.worked, e)

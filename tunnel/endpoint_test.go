@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	"pgregory.net/rapid"
 
 	"github.com/entente-dev/entente/tunnel/plan"
 )
@@ -67,13 +68,176 @@ func TestEndpointChoice(t *testing.T) {
 			now := time.Unix(1000, 0)
 			for i, s := range steps {
 				now = now.Add(s.after)
-				got, ok := d.choose(now, s.s)
-				if ok != s.want.IsValid() || got != s.want {
+				got, _ := d.choose(now, s.s, endpointTry)
+				if got != s.want {
 					t.Errorf("step %d: got %v, want %v", i, got, s.want)
 				}
 			}
 		})
 	}
+}
+
+func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
+	direct, seen, relay := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("203.0.113.9:9"), netip.MustParseAddrPort("127.64.0.1:7")
+	const q = endpointQuick
+	at := func(e netip.AddrPort, alive bool) sighting {
+		return sighting{endpoint: e, alive: alive, candidates: []netip.AddrPort{direct}, observed: []netip.AddrPort{seen}, relay: relay}
+	}
+	none := netip.AddrPort{}
+	type step struct {
+		after time.Duration
+		s     sighting
+		want  netip.AddrPort
+	}
+	for name, steps := range map[string][]step{
+		"a new peer is dialled directly, where it is seen, and through the agents": {
+			{0, at(none, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay}, {q, at(relay, false), direct},
+		},
+		"the relay does not wait for many others": {
+			{0, sighting{candidates: []netip.AddrPort{direct, netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1")}, observed: []netip.AddrPort{seen}, relay: relay}, direct},
+			{relayAfter, sighting{endpoint: direct, candidates: []netip.AddrPort{direct, netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1")}, observed: []netip.AddrPort{seen}, relay: relay}, relay},
+		},
+		"what works is left alone": {
+			{0, at(relay, true), none}, {time.Hour, at(relay, true), none}, {time.Hour, at(seen, true), none}, {time.Hour, at(direct, true), none},
+		},
+		"where others saw it and do not any more it is left alone while it works": {
+			{0, at(none, false), direct}, {q, at(direct, false), seen},
+			{q, sighting{endpoint: seen, alive: true, candidates: []netip.AddrPort{direct}, relay: relay}, none},
+		},
+		"a peer that is lost is reached through the agents at once, and then elsewhere": {
+			{0, at(direct, true), none}, {time.Hour, at(direct, false), relay}, {q, at(relay, false), seen}, {q, at(seen, false), direct}, {q, at(direct, false), relay},
+		},
+		"a peer that is lost through the agents is dialled": {
+			{0, at(relay, true), none}, {time.Hour, at(relay, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay},
+		},
+		"after some rounds there is more time for each": {
+			{0, at(none, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay}, {q, at(relay, false), direct}, {q, at(direct, false), seen},
+			{q, at(seen, false), relay}, {q, at(relay, false), none}, {endpointTry - q, at(relay, false), direct},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d dialer
+			now := time.Unix(1000, 0)
+			for i, s := range steps {
+				now = now.Add(s.after)
+				if got, _ := d.choose(now, s.s, q); got != s.want {
+					t.Errorf("step %d: got %v, want %v", i, got, s.want)
+				}
+			}
+		})
+	}
+	s := at(direct, true)
+	for e, want := range map[netip.AddrPort]Way{direct: WayDirect, seen: WayObserved, relay: WayRelayed, netip.MustParseAddrPort("198.51.100.1:1"): WayObserved} {
+		if got := s.way(e); got != want {
+			t.Errorf("%v is %s, want %s", e, got, want)
+		}
+	}
+}
+
+// While nothing works each candidate has its turn, and what works is never disturbed.
+func TestEachEndpointHasItsTurn(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		all := rapid.SliceOfNDistinct(rapid.IntRange(1, 200), 1, 12, rapid.ID).Draw(rt, "candidates")
+		s := sighting{}
+		for i, n := range all {
+			e := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 1)
+			if i%2 == 0 {
+				s.candidates = append(s.candidates, e)
+			} else {
+				s.observed = append(s.observed, e)
+			}
+		}
+		if rapid.Bool().Draw(rt, "relay") {
+			s.relay = netip.MustParseAddrPort("127.64.0.1:7")
+		}
+		works := netip.AddrPort{}
+		if rapid.Bool().Draw(rt, "one works") {
+			works = rapid.SampledFrom(s.all()).Draw(rt, "works")
+		}
+		var d dialer
+		now, began := time.Unix(1000, 0), time.Unix(1000, 0)
+		tried := map[netip.AddrPort]bool{}
+		for now.Sub(began) < time.Duration(len(s.all())+1)*endpointTry {
+			got, again := d.choose(now, s, endpointQuick)
+			switch {
+			case got.IsValid() && s.alive:
+				rt.Fatalf("moved to %v from %v, which works", got, s.endpoint)
+			case got.IsValid():
+				s.endpoint, tried[got] = got, true
+			}
+			s.alive = s.endpoint == works && works.IsValid()
+			now = now.Add(max(again, 500*time.Millisecond))
+		}
+		if !s.alive && len(tried) != len(s.all()) {
+			rt.Fatalf("tried %v of %v", tried, s.all())
+		}
+		if works.IsValid() && !s.alive {
+			rt.Fatalf("it never came to %v", works)
+		}
+	})
+}
+
+func TestBetterWaysAreTriedSeldomAndInQuietMoments(t *testing.T) {
+	one, two := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")}, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:2")}
+	began := time.Unix(1000, 0)
+	type step struct {
+		at         time.Duration
+		asked      time.Duration // zero is never
+		busy       bool
+		candidates []netip.AddrPort
+		want       bool
+	}
+	for name, steps := range map[string][]step{
+		"soon, then ever more seldom": {
+			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true}, {at: betterFirst + betterMin - 1, candidates: one},
+			{at: betterFirst + betterMin, candidates: one, want: true}, {at: betterFirst + 2*betterMin, candidates: one}, {at: betterFirst + 3*betterMin, candidates: one, want: true},
+		},
+		"without candidates never": {{at: 0}, {at: time.Hour}},
+		"other candidates are tried soon, and not at each change": {
+			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true}, {at: betterFirst + betterMin, candidates: one, want: true},
+			{at: betterFirst + betterMin + time.Second, candidates: two}, {at: betterFirst + 2*betterMin - 1, candidates: one}, {at: betterFirst + 2*betterMin, candidates: two, want: true},
+		},
+		"the first time at once, and then not while there is traffic, but some time": {
+			{at: 0, candidates: one}, {at: betterFirst, busy: true, candidates: one, want: true}, {at: betterFirst + betterMin, busy: true, candidates: one},
+			{at: betterFirst + betterMin + betterBusy - 1, busy: true, candidates: one}, {at: betterFirst + betterMin + betterBusy, busy: true, candidates: one, want: true},
+			{at: betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two}, {at: 2*betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two, want: true},
+		},
+		"at once when the peer does, though there is traffic": {
+			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true},
+			{at: betterFirst + betterAsked, asked: betterFirst + betterAsked, busy: true, candidates: one, want: true},
+		},
+		"not again because the peer answers the last trial": {
+			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true},
+			{at: betterFirst + 1, asked: betterFirst + 1, candidates: one}, {at: betterFirst + betterAsked, asked: betterFirst + 1, candidates: one},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b better
+			for i, s := range steps {
+				var asked time.Time
+				if s.asked > 0 {
+					asked = began.Add(s.asked)
+				}
+				if got := b.next(began.Add(s.at), asked, s.busy, s.candidates); got != s.want {
+					t.Errorf("step %d: %v", i, got)
+				}
+			}
+		})
+	}
+	// Whatever a peer says, and whatever it announces, the pause is kept.
+	rapid.Check(t, func(rt *rapid.T) {
+		var b better
+		now, last := began, time.Time{}
+		for range 200 {
+			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond)
+			if b.next(now, now, rapid.Bool().Draw(rt, "busy"), rapid.SampledFrom([][]netip.AddrPort{one, two}).Draw(rt, "candidates")) {
+				if !last.IsZero() && now.Sub(last) < betterAsked {
+					rt.Fatalf("tried again after %s", now.Sub(last))
+				}
+				last = now
+			}
+		}
+	})
 }
 
 func TestNamesAreResolvedInTheBackground(t *testing.T) {

@@ -51,6 +51,7 @@ type Fabric struct {
 	rates     map[remote]float64
 	began     time.Time
 	dialers   map[plan.PublicKey]*dialer
+	betters   map[plan.PublicKey]*better
 	heard     map[plan.PublicKey]heard
 	wrote     bool // the last pass changed WireGuard peers
 	// handshakes are the first ones that wait for an answer, again the timer of the next
@@ -60,7 +61,10 @@ type Fabric struct {
 	trials     presharedTrials // of preshared keys
 	rekey      rekeying        // of this node's own key and of those of others
 	again      *time.Timer
-	logged     map[plan.Problem]bool
+	// improving says that better ways to a peer are being tried, improvers waits for that.
+	improving atomic.Bool
+	improvers sync.WaitGroup
+	logged    map[plan.Problem]bool
 }
 
 // heard is when the counter of received bytes last grew, and how fast both grow, in bytes a
@@ -88,7 +92,7 @@ func New(cfg Config) (*Fabric, error) {
 		cfg: cfg, log: cfg.Log,
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control:  newControl(cfg.Device),
-		carriers: map[string]election{}, began: time.Now(), dialers: map[plan.PublicKey]*dialer{}, heard: map[plan.PublicKey]heard{}, logged: map[plan.Problem]bool{},
+		carriers: map[string]election{}, began: time.Now(), dialers: map[plan.PublicKey]*dialer{}, betters: map[plan.PublicKey]*better{}, heard: map[plan.PublicKey]heard{}, logged: map[plan.Problem]bool{},
 		handshakes: handshakes{}, proofs: keyProofs{}, trials: presharedTrials{}, rekey: newRekeying(),
 	}
 	f.prober = probe.New(cfg.Device, cfg.ProbePort, f.poke, f.hurry, f.followAt)
@@ -143,6 +147,7 @@ func (f *Fabric) askAgain(d time.Duration) {
 func (f *Fabric) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	defer f.resolver.wait()
+	defer f.improvers.Wait()
 	g.Go(func() error { return watch(ctx, f.poke) })
 	g.Go(func() error { return f.prober.Run(ctx) })
 	g.Go(func() error {
@@ -197,6 +202,7 @@ type pass struct {
 	link     int // index of the device; zero if there is none
 	device   *wgtypes.Device
 	problems []plan.Problem
+	local    []netip.Addr // of this node; nil until they are needed
 }
 
 func (p *pass) fail(err error) {
@@ -348,6 +354,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 		}
 		targets = append(targets, t)
 	}
+	f.improve(ctx, p)
 	f.prober.Set(layout.Overlay, p.link, targets, f.claims(d))
 	if err == nil {
 		f.did(ensureRoutes(wantRoutes(layout, p.link, f.prober.Sizes()), have))(p, "routes")
@@ -449,7 +456,7 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 				break
 			}
 			seen := f.prober.Look(plan.GatewayOverlay(q, g))
-			s.peer = append(s.peer, peerGateway{node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries})
+			s.peer = append(s.peer, peerGateway{node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries, relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey)})
 		}
 		now := before.next(s)
 		if known && now.home != before.home {
@@ -515,18 +522,28 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	dial := map[plan.PublicKey]netip.AddrPort{}
 	self := plan.PublicKey(p.device.PublicKey)
 	answered := map[plan.PublicKey]bool{}
+	var afresh []plan.PublicKey
 	var next time.Duration
 	for _, w := range p.layout.Peers {
 		answered[w.PublicKey] = !f.prober.Look(w.Overlay).Path.LastAnswer().IsZero()
 		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
 		if !dialled && !answered[w.PublicKey] {
 			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
-				next = left
+				if next == 0 || left < next {
+					next = left
+				}
 				continue
 			}
 		}
-		if e, ok := f.chooseEndpoint(ctx, p, w); ok {
-			dial[w.PublicKey] = e
+		choice := f.chooseEndpoint(ctx, p, w)
+		if choice.endpoint.IsValid() {
+			dial[w.PublicKey] = choice.endpoint
+			if choice.stale && dialled {
+				afresh = append(afresh, w.PublicKey)
+			}
+		}
+		if choice.again > 0 && (next == 0 || choice.again < next) {
+			next = choice.again
 		}
 	}
 	again, soon := f.handshakes.due(p.now, self, p.device.Peers, func(key plan.PublicKey) bool { return answered[key] })
@@ -535,6 +552,11 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	}
 	if next > 0 {
 		f.askAgain(next)
+	}
+	for _, key := range afresh { // WireGuard would wait up to 5 s for its next try
+		if !slices.Contains(again, key) {
+			again = append(again, key)
+		}
 	}
 	changes := slices.Concat(restart(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
 	if len(changes) == 0 {

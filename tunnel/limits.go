@@ -31,8 +31,31 @@ const (
 	// handshake; a live peer renews it after 120 s.
 	sessionLife = 180 * time.Second
 	// endpointTry is how long one endpoint is tried before the next: two
-	// handshake attempts of WireGuard (5 s apart) and a margin.
-	endpointTry = 11 * time.Second
+	// handshake attempts of WireGuard (5 s apart) and a margin. endpointQuick is how long in the
+	// first rounds, in which each begins with a handshake.
+	endpointTry   = 11 * time.Second
+	endpointQuick = 3 * time.Second
+	// relayAfter is for how long a peer that never answered is dialled before the agents
+	// are asked to relay.
+	relayAfter = 6 * time.Second
+	// betterFirst is how soon after a peer came to be reached through the agents better ways are
+	// tried, betterMin to betterMax the pauses between such trials, betterAsked the least one
+	// when the peer tries, too, and betterBusy how long a trial waits for a moment without
+	// traffic, of which it can cost some packets, unless there are other candidates.
+	betterFirst = 2 * time.Second
+	betterMin   = 10 * time.Second
+	betterMax   = 5 * time.Minute
+	betterAsked = 3 * time.Second
+	betterBusy  = time.Minute
+	// betterWindow is for how long packets take a way that is tried, betterWindows times that at
+	// most until one was sent. betterWatch is for how
+	// long it is watched then whether they arrived, and betterLook how often. betterHold is for
+	// how long packets that come through the agents are kept back once there is a better way.
+	betterWindow  = 5 * time.Millisecond
+	betterWindows = 4
+	betterWatch   = time.Second
+	betterLook    = 10 * time.Millisecond
+	betterHold    = 150 * time.Millisecond
 	// resolveEvery is how often the names of endpoints are looked up again,
 	// resolveDead how often while the peer does not answer.
 	resolveEvery = time.Minute

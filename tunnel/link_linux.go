@@ -146,6 +146,21 @@ func ownAddresses(device string, pods []netip.Prefix) ([]netip.Addr, error) {
 	return first, nil
 }
 
+// localAddresses are all addresses of the node. It is never nil.
+func localAddresses() []netip.Addr {
+	have, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	out := make([]netip.Addr, 0, len(have))
+	if err != nil {
+		return out // then it dials itself, in vain
+	}
+	for _, h := range have {
+		if a, ok := netip.AddrFromSlice(h.IP); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
 // underlayMTU is the largest MTU on the way to any of the endpoints, or to
 // the default gateway if there are none; 1500 if there is no way at all.
 func underlayMTU(endpoints []netip.Addr) int {

@@ -48,9 +48,9 @@ func TestANameIsFollowedWhenThePathIsLost(t *testing.T) {
 				peer := wgtypes.Peer{PublicKey: wgtypes.Key(w.PublicKey)}
 				look := func() (netip.AddrPort, bool) {
 					time.Sleep(resyncEvery / 2)
-					got, ok := f.chooseEndpoint(t.Context(), &pass{now: time.Now(), device: &wgtypes.Device{Peers: []wgtypes.Peer{peer}}}, w)
+					got := f.chooseEndpoint(t.Context(), &pass{now: time.Now(), device: &wgtypes.Device{Peers: []wgtypes.Peer{peer}}}, w).endpoint
 					f.resolver.wait()
-					return got, ok
+					return got, got.IsValid()
 				}
 				look()
 				if got, ok := look(); !ok || got != one {

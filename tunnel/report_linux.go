@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -79,6 +80,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 			}
 			if h.Endpoint != nil {
 				q.Endpoint = unmapPort(h.Endpoint.AddrPort())
+				q.Way = f.wayOf(w.PublicKey, q.Endpoint)
 			}
 		}
 		out = append(out, q)
@@ -108,6 +110,10 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 			seen = f.prober.Look(w.Overlay)
 		}
 	}
+	at := fmt.Sprintf("at %v", q.Endpoint)
+	if q.Way == WayRelayed {
+		at = "through the agents, which was tried last"
+	}
 	fresh := !q.LastHandshake.IsZero() && p.now.Sub(q.LastHandshake) < sessionLife
 	switch {
 	case q.State == probe.PathUp && !seen.Path.Answers(p.now) && p.now.Sub(seen.Path.LastAnswer()) > fabricReturns:
@@ -123,9 +129,9 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	case !q.Endpoint.IsValid():
 		return fmt.Sprintf("%s has no endpoint to dial and has not dialled us: one of the two sides must be reachable, on UDP port %d here", q.Node, f.cfg.ListenPort)
 	case !fresh:
-		return fmt.Sprintf("no WireGuard handshake with %s at %v: check that UDP to there passes the firewalls and that the peer runs", q.Node, q.Endpoint)
+		return fmt.Sprintf("no WireGuard handshake with %s %s: check that UDP to there passes the firewalls and that the peer runs", q.Node, at)
 	default:
-		return fmt.Sprintf("WireGuard has a session with %s at %v, but probes are lost since %s: check the fabric of that node", q.Node, q.Endpoint, q.Since.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("WireGuard has a session with %s %s, but probes are lost since %s: check the fabric of that node", q.Node, at, q.Since.UTC().Format(time.RFC3339))
 	}
 }
 
@@ -141,6 +147,7 @@ func (f *Fabric) forget(p *pass) {
 	for k := range f.dialers {
 		if !keep[k] {
 			delete(f.dialers, k)
+			delete(f.betters, k)
 			delete(f.heard, k)
 		}
 	}
@@ -151,14 +158,24 @@ func sameStatus(a, b Status) bool {
 	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Sources, b.Sources) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
-			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
+			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint && x.Way == y.Way &&
 				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&
 				x.KeyNumber == y.KeyNumber && x.NextKey == y.NextKey && probe.Similar(x.RTT, y.RTT)
 		})
 }
 
+// dialling is whether, and where, to dial a peer.
+type dialling struct {
+	// endpoint is to be written; the zero AddrPort is none.
+	endpoint netip.AddrPort
+	// stale says that the session with the peer, if there ever was one, is of no use any more.
+	stale bool
+	// again is when to look again; zero is not before something changes.
+	again time.Duration
+}
+
 // chooseEndpoint decides whether to dial a peer at another endpoint.
-func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPeer) (netip.AddrPort, bool) {
+func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPeer) dialling {
 	var have wgtypes.Peer
 	for _, h := range p.device.Peers {
 		if plan.PublicKey(h.PublicKey) == w.PublicKey {
@@ -191,11 +208,41 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 	if f.dialers[w.PublicKey] == nil {
 		f.dialers[w.PublicKey] = &dialer{}
 	}
-	s := sighting{alive: alive, candidates: candidates}
+	s := sighting{alive: alive, candidates: p.elsewhere(candidates), relay: w.Relay, observed: p.elsewhere(w.Observed)}
 	if have.Endpoint != nil {
 		s.endpoint = unmapPort(have.Endpoint.AddrPort())
 	}
-	return f.dialers[w.PublicKey].choose(p.now, s)
+	quick := endpointQuick
+	if bytes.Compare(p.device.PublicKey[:], w.PublicKey[:]) > 0 {
+		quick += handshakeYield // both sides do not begin in the same moment again and again
+	}
+	e, again := f.dialers[w.PublicKey].choose(p.now, s, quick)
+	return dialling{endpoint: e, stale: p.now.Sub(last.at) >= silence, again: again}
+}
+
+// wayOf is how packets get to an endpoint of a peer.
+func (f *Fabric) wayOf(key plan.PublicKey, endpoint netip.AddrPort) Way {
+	if d := f.dialers[key]; d != nil {
+		return d.seen.way(endpoint)
+	}
+	return WayDirect
+}
+
+// relayed says whether a peer is reached through the agents.
+func (f *Fabric) relayed(key plan.PublicKey) bool {
+	d := f.dialers[key]
+	return d != nil && d.seen.endpoint.Addr().IsLoopback()
+}
+
+// elsewhere is what of some endpoints is neither this node itself, as where the private networks of
+// two clusters have the same addresses, nor inside a tunnel.
+func (p *pass) elsewhere(endpoints []netip.AddrPort) []netip.AddrPort {
+	if p.local == nil {
+		p.local = localAddresses()
+	}
+	return slices.DeleteFunc(slices.Clone(endpoints), func(e netip.AddrPort) bool {
+		return slices.Contains(p.local, e.Addr()) || plan.CheckDial(e.Addr(), p.layout.Remote) != nil
+	})
 }
 
 func unmapPort(a netip.AddrPort) netip.AddrPort {

@@ -51,6 +51,8 @@ type PeerStatus struct {
 	PublicKey     plan.PublicKey
 	// Endpoint is where the peer was last heard of, or is being dialled.
 	Endpoint netip.AddrPort
+	// Way is how packets get there; empty if there is no endpoint.
+	Way Way
 	// LastHandshake is zero if there was none.
 	LastHandshake time.Time
 	// Received and Sent count bytes, those of WireGuard included.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -163,6 +164,9 @@ func (p *planner) fitGateways(q Peer) []Gateway {
 		}
 		keys[g.PublicKey], names[g.Node], overlays[overlay] = true, true, true
 		g.Endpoints = p.fitEndpoints(q, g)
+		if !g.Relay.Addr().IsLoopback() {
+			g.Relay = netip.AddrPort{}
+		}
 		out = append(out, g)
 	}
 	p.tell(q.ClusterID, "a gateway", left)
@@ -259,6 +263,19 @@ func checkEndpoint(e string, aliases []netip.Prefix) error {
 		}
 	}
 	return nil
+}
+
+// observed is where a gateway is seen and can be dialled. That is others' word, and what is
+// useless of it is left out.
+func observed(g Gateway, aliases []netip.Prefix) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, e := range g.Observed[:min(len(g.Observed), maxObserved)] {
+		e = netip.AddrPortFrom(e.Addr().Unmap(), e.Port())
+		if e.Port() != 0 && !e.Addr().IsLinkLocalUnicast() && CheckDial(e.Addr(), aliases) == nil && !slices.Contains(out, e) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // CheckDial refuses addresses that no peer can be at.

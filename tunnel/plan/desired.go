@@ -101,6 +101,11 @@ type Gateway struct {
 	// Endpoints are where to dial it, "host:port", tried in order of last
 	// success. Empty if it can only dial us.
 	Endpoints []string
+	// Observed are where others see it: dialled after Endpoints, addresses of any kind.
+	Observed []netip.AddrPort
+	// Relay is where on this node's loopback it is reached through the agents, after all others.
+	// Zero means that it is not.
+	Relay netip.AddrPort
 	// Overlay is its address inside the tunnel. Zero means what [Overlay] gives
 	// for its cluster and name.
 	Overlay netip.Addr

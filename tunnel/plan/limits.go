@@ -23,6 +23,8 @@ const (
 	maxDirectPrefixes = 1 << 14
 	// MaxEndpoints is the number of endpoints of one WireGuard peer.
 	MaxEndpoints = 8
+	// maxObserved is the number of places where one WireGuard peer is seen.
+	maxObserved = 4
 	// maxEndpointLen is the length of one endpoint, in bytes.
 	maxEndpointLen = 261
 	// maxPrefixes and maxAddresses are the numbers of prefixes, and of single addresses, of

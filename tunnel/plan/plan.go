@@ -52,8 +52,10 @@ type WireGuardPeer struct {
 	// KeyMissing says that the preshared key is not known: a peer that the
 	// device has keeps its key, and one that it does not have is not added.
 	KeyMissing bool
-	// Endpoints are the candidates to dial.
+	// Endpoints are the candidates to dial, then Observed, then Relay.
 	Endpoints []string
+	Observed  []netip.AddrPort
+	Relay     netip.AddrPort
 	// AllowedIPs are the sources that the peer may use and the destinations sent to it.
 	AllowedIPs []netip.Prefix
 	Keepalive  time.Duration
@@ -424,7 +426,7 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 		p.keys[g.PublicKey], p.keys[use], p.overlays[overlay] = who, who, who
 		w := &WireGuardPeer{
 			PublicKey: use, NextKey: next, FormerKey: former, PresharedKey: q.PresharedKey, Spare: q.Spare, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
-			Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Remote: true, Carries: carrier.Claims,
+			Observed: observed(g, aliases), Relay: g.Relay, Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Remote: true, Carries: carrier.Claims,
 			AllowedIPs: []netip.Prefix{host(overlay)},
 		}
 		if carrier.Home == p.d.Node && g.Node == active {

@@ -42,6 +42,7 @@ func compareAddrs() cmp.Option {
 	return cmp.Options{
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	}
 }
 
@@ -332,5 +333,26 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 	if got, err := ParsePublicKey(plain); err != nil || got != PublicKey(secret) {
 		t.Errorf("there and back: %v, %v", got, err)
+	}
+}
+
+func TestWhereAGatewayIsSeenIsUsedAsFarAsItCanBeDialled(t *testing.T) {
+	aliases := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}
+	at := func(texts ...string) (out []netip.AddrPort) {
+		for _, text := range texts {
+			out = append(out, netip.MustParseAddrPort(text))
+		}
+		return out
+	}
+	for name, row := range map[string]struct{ seen, want []netip.AddrPort }{
+		"places of hosts":        {at("203.0.113.1:7", "[2001:db8::1]:7"), at("203.0.113.1:7", "[2001:db8::1]:7")},
+		"the same twice":         {at("203.0.113.1:7", "[::ffff:203.0.113.1]:7"), at("203.0.113.1:7")},
+		"nowhere":                {append(at("203.0.113.1:0", "127.0.0.1:7", "[::1]:7", "0.0.0.0:7", "224.0.0.1:7", "169.254.169.254:7", "[fe80::1]:7", "255.255.255.255:7"), netip.AddrPort{}), nil},
+		"inside the tunnel":      {at("198.18.3.4:7"), nil},
+		"more than there may be": {at("203.0.113.1:1", "203.0.113.1:2", "203.0.113.1:3", "203.0.113.1:4", "203.0.113.1:5"), at("203.0.113.1:1", "203.0.113.1:2", "203.0.113.1:3", "203.0.113.1:4")},
+	} {
+		if got := observed(Gateway{Observed: row.seen}, aliases); !slices.Equal(got, row.want) {
+			t.Errorf("%s: %v, want %v", name, got, row.want)
+		}
 	}
 }

@@ -17,7 +17,8 @@ import (
 //	5  1  kind: 1 probe, 2 answer, 3 claims
 //	6  1  flags: bit 0 the sender carries traffic to the receiver's cluster,
 //	      bit 1 padded, to find out what size passes, bit 2 the sender, a node of
-//	      the same cluster, suspects that a gateway of it died
+//	      the same cluster, suspects that a gateway of it died, bit 3 the sender tries
+//	      other ways to the receiver at this moment
 //	7  1  zero
 //	8  8  sequence number; of a padded one its size is what counts
 //	16 8  what the sender, a node of another cluster, accepts directly: see
@@ -29,13 +30,14 @@ import (
 // unanswered. An entry is
 //
 //	0  8  which peer, see [PeerKey]
-//	8  1  how well the gateway reaches it: 0, 1 or 2
+//	8  1  how well the gateway reaches it: 0 to 3, see [Reach]
 //	9  1  flags: bit 0 the gateway carries its traffic
 type probe struct {
 	answer  bool
 	carries bool
 	large   bool
 	suspect bool
+	tries   bool
 	seq     uint64
 	// agreement is what the sender accepts directly.
 	agreement uint64
@@ -50,6 +52,8 @@ type Reach uint8
 const (
 	// ReachNone: no probe to a gateway of the peer is answered.
 	ReachNone Reach = iota
+	// ReachRelayed: to some gateway, through the agents only.
+	ReachRelayed
 	// ReachSome: to some gateway, none that carries this cluster's traffic there.
 	ReachSome
 	// ReachCarrier: to the one that carries this cluster's traffic there. Of two clusters the
@@ -80,6 +84,7 @@ const (
 	flagCarries  = 1 << 0
 	flagLarge    = 1 << 1
 	flagSuspect  = 1 << 2
+	flagTries    = 1 << 3
 	// probeHeaders is what IPv6 and UDP add to a probe.
 	probeHeaders = 48
 
@@ -114,6 +119,9 @@ func (p probe) encode(size int) []byte {
 	if p.suspect {
 		b[6] |= flagSuspect
 	}
+	if p.tries {
+		b[6] |= flagTries
+	}
 	binary.BigEndian.PutUint64(b[8:], p.seq)
 	binary.BigEndian.PutUint64(b[16:], p.agreement)
 	for _, key := range slices.SortedFunc(maps.Keys(p.claims), comparePeerKeys) {
@@ -147,7 +155,7 @@ func decodeProbe(b []byte) (probe, bool) {
 		return probe{}, false
 	}
 	p := probe{
-		answer: b[5] == kindAnswer, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0, suspect: b[6]&flagSuspect != 0,
+		answer: b[5] == kindAnswer, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0, suspect: b[6]&flagSuspect != 0, tries: b[6]&flagTries != 0,
 		seq: binary.BigEndian.Uint64(b[8:]), agreement: binary.BigEndian.Uint64(b[16:]),
 	}
 	if b[5] != kindClaims {

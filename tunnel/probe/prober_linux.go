@@ -47,6 +47,10 @@ type Sight struct {
 	// State of the path, since Since.
 	State PathState
 	Since time.Time
+	// Tried is when the target last said that it tries other ways to here. Reached is the number
+	// of the last of our trials that it answered, without the highest bit.
+	Tried   time.Time
+	Reached uint64
 }
 
 // sight is what is known of a target.
@@ -297,6 +301,19 @@ func earlier(a, b time.Time) time.Time {
 
 func (p *Prober) send(to netip.Addr, m probe, size int) { p.write(to, m.encode(size)) }
 
+// Try sends a probe that says that other ways to the target are tried. Its number has the highest
+// bit, which no other has; [Sight.Reached] has that of the last one that was answered. Whether it
+// arrives says nothing of the path.
+func (p *Prober) Try(to netip.Addr, number uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.sights[to]; s != nil {
+		p.send(to, probe{tries: true, carries: s.target.Carries, seq: number | trialBit}, probeLen)
+	}
+}
+
+const trialBit = 1 << 63
+
 func (p *Prober) write(to netip.Addr, b []byte) {
 	if p.conn != nil {
 		_, _ = p.conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, uint16(p.port)))
@@ -486,6 +503,10 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 	s.Carries, s.Agreement = m.carries, m.agreement
 	switch {
 	case !m.answer:
+		if m.tries && now.Sub(s.Tried) >= probeEvery {
+			s.Tried = now
+			p.hurry()
+		}
 		if m.suspect && s.target.Home && now.Sub(s.doubted) >= probeEvery {
 			s.doubted = now
 			for _, other := range p.sights {
@@ -503,6 +524,8 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 		mtu := s.Search.MTU()
 		s.Search = s.Search.Answered(size + probeHeaders)
 		changed = changed || s.Search.MTU() != mtu
+	case m.seq&trialBit != 0:
+		s.Reached = m.seq &^ trialBit
 	default:
 		s.Path = s.Path.Answered(m.seq, now)
 		m, c := p.judgeOne(from, s, now)

@@ -1,0 +1,121 @@
+package tunnel
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// improve tries better ways to peers that are reached through the agents, to one at a time.
+func (f *Fabric) improve(ctx context.Context, p *pass) {
+	for _, w := range p.layout.Peers {
+		d := f.dialers[w.PublicKey]
+		seen := f.prober.Look(w.Overlay)
+		if d == nil || !d.seen.alive || d.seen.endpoint != d.seen.relay || !w.Relay.IsValid() || seen.State != probe.PathUp {
+			delete(f.betters, w.PublicKey)
+			continue
+		}
+		b := f.betters[w.PublicKey]
+		if b == nil {
+			b = &better{}
+			f.betters[w.PublicKey] = b
+		}
+		candidates := d.seen.all()
+		candidates = candidates[:len(candidates)-1] // the relay
+		if f.improving.Load() || !b.next(p.now, seen.Tried, f.busy(w.PublicKey), candidates) {
+			continue
+		}
+		f.improving.Store(true)
+		f.improvers.Go(func() {
+			defer f.improving.Store(false)
+			f.tryBetter(ctx, w, candidates)
+		})
+	}
+}
+
+// tryBetter has packets to a peer go to each of some endpoints for a moment, among them a probe
+// with a number of its own. If one is answered, by whatever way, its endpoint is one that works.
+func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates []netip.AddrPort) {
+	control := newControl(f.cfg.Device) // the fabric's is in use
+	send := func(to netip.AddrPort) error {
+		return control.configure(wgtypes.Config{Peers: []wgtypes.PeerConfig{{
+			PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(to),
+		}}})
+	}
+	trial := rand.Uint64() << 8 >> 1 // the last byte is which endpoint: 1 is the first
+	say := func(i int) {
+		before := sentTo(control, w.PublicKey)
+		f.prober.Try(w.Overlay, trial|uint64(i))
+		for range betterWindows {
+			if !pause(ctx, betterWindow) || sentTo(control, w.PublicKey) != before {
+				return
+			}
+		}
+	}
+	say(0) // through the agents
+	for i, c := range candidates {
+		if err := send(c); err != nil || ctx.Err() != nil {
+			break
+		}
+		say(i + 1)
+	}
+	if err := send(w.Relay); err != nil {
+		f.log.Warn("cannot go back to the way through the agents", "peer", w.Cluster, "gateway", w.Node, "err", err)
+		return // the dialer sees to it
+	}
+	for end := time.Now().Add(betterWatch); time.Now().Before(end) && pause(ctx, betterLook); {
+		reached := f.prober.Look(w.Overlay).Reached
+		if i := int(reached ^ trial); i >= 1 && i <= len(candidates) {
+			f.takeBetter(ctx, w, candidates[i-1], send)
+			return
+		}
+	}
+}
+
+// takeBetter has a peer reached at an endpoint that works. What still comes through the agents would
+// lead WireGuard back there, so it is kept back until the peer's WireGuard has followed.
+func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found netip.AddrPort, send func(netip.AddrPort) error) {
+	if f.cfg.HoldRelay != nil {
+		f.cfg.HoldRelay(w.Relay, betterHold)
+	}
+	for end := time.Now().Add(2 * betterHold); time.Now().Before(end); pause(ctx, betterLook) {
+		if err := send(found); err != nil || ctx.Err() != nil {
+			break
+		}
+	}
+	f.log.Info("a better way to a peer", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
+	f.poke()
+}
+
+// sentTo is how many bytes the device sent to a peer.
+func sentTo(c *control, key plan.PublicKey) int64 {
+	dev, err := c.read()
+	if err != nil {
+		return 0
+	}
+	for _, h := range dev.Peers {
+		if plan.PublicKey(h.PublicKey) == key {
+			return h.TransmitBytes
+		}
+	}
+	return 0
+}
+
+// pause waits; false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

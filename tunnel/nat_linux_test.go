@@ -1,0 +1,210 @@
+package tunnel
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// Kinds of address translation: those of routers that keep a socket's port on the outside, and
+// those that choose one for each flow. Both let in answers only.
+const (
+	cone      = "masquerade"
+	symmetric = "masquerade random,fully-random"
+)
+
+// behind puts a node behind a router with a public address, and returns that.
+func (n *rigNode) behind(kind string, number int) netip.Addr {
+	n.r.t.Helper()
+	r, router := n.r, n.name+"r"
+	public := netip.MustParseAddr(fmt.Sprintf("172.31.0.%d", 100+number))
+	r.addNS(router)
+	r.in("inet", fmt.Sprintf("set -e; ip link set e%s nomaster; ip link set e%s netns %s; ip link add w%s type veth peer name wan netns %s; ip link set w%s master br0 up",
+		n.name, n.name, r.prefix+router, n.name, r.prefix+router, n.name))
+	r.in(router, fmt.Sprintf(`set -e
+ip link set lo up; ip link set e%s name lan
+ip addr add %v/24 dev wan; ip link set wan up; ip addr add 192.168.7.1/24 dev lan; ip link set lan up; ip route add default via 172.31.0.1
+echo 1 > /proc/sys/net/ipv4/ip_forward
+`, n.name, public))
+	n.underlay = netip.MustParseAddr("192.168.7.2")
+	r.in(n.ns, "set -e; ip addr flush dev eth0; ip addr add 192.168.7.2/24 dev eth0; ip route replace default via 192.168.7.1")
+	n.translate(kind, true)
+	return public
+}
+
+// translate changes what a node's router does. Without udp it passes none.
+func (n *rigNode) translate(kind string, udp bool) {
+	n.r.t.Helper()
+	block := ""
+	if !udp {
+		block = "meta l4proto udp drop;"
+	}
+	// A firewall drops what it does not know before it is noted as a flow.
+	n.r.in(n.name+"r", fmt.Sprintf(`set -e
+nft -f - <<'EOF'
+flush ruleset
+table ip t {
+ chain post { type nat hook postrouting priority srcnat; oifname "wan" %s; }
+ chain passing { type filter hook forward priority 0; %s iifname "wan" ct state != { established, related } drop; }
+ chain arriving { type filter hook input priority 0; iifname "wan" meta l4proto udp drop; }
+}
+EOF
+`, kind, block))
+	// Flows keep what they had.
+	if err := n.r.inNS(n.name+"r", func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
+		n.r.t.Fatal(err)
+	}
+}
+
+// relay stands for the agents: it carries datagrams between two nodes. It returns where each finds
+// the other.
+func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried func() int) {
+	r.t.Helper()
+	var mu sync.Mutex
+	count := 0
+	open := func(n *rigNode, last byte) (*net.UDPConn, netip.AddrPort) {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64, 0, last}), 17449)
+		var conn *net.UDPConn
+		err := r.inNS(n.ns, func() (err error) {
+			conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(at), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+			return err
+		})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Cleanup(func() { conn.Close() })
+		return conn, at
+	}
+	atA, forA := open(a, 1)
+	atB, forB := open(b, 2)
+	pass := func(from, to *net.UDPConn) {
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := from.Read(buf)
+			if err != nil {
+				if strings.Contains(err.Error(), "closed") {
+					return
+				}
+				continue
+			}
+			mu.Lock()
+			count++
+			mu.Unlock()
+			time.Sleep(2 * time.Millisecond) // it is further than the direct way
+			_, _ = to.Write(buf[:n])
+		}
+	}
+	go pass(atA, atB)
+	go pass(atB, atA)
+	return forA, forB, func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return count
+	}
+}
+
+// natPair are two clusters of a node each, behind routers of their own.
+type natPair struct {
+	*rig
+	a, b             *rigNode
+	publicA, publicB netip.Addr
+	relayA, relayB   netip.AddrPort
+	carried          func() int
+}
+
+func newNATPair(t *testing.T, kindA, kindB string) *natPair {
+	t.Helper()
+	r := newRig(t)
+	p := &natPair{rig: r, a: r.node("a", 1, "11"), b: r.node("b", 2, "12")}
+	p.publicA, p.publicB = p.a.behind(kindA, 1), p.b.behind(kindB, 2)
+	return p
+}
+
+func (p *natPair) withRelay() *natPair {
+	p.relayA, p.relayB, p.carried = p.relay(p.a, p.b, 51820)
+	return p
+}
+
+// set tells each side of the other, and where it is seen besides where its router is.
+func (p *natPair) set(more ...netip.AddrPort) {
+	p.t.Helper()
+	tell := func(n, other *rigNode, public netip.Addr, relay netip.AddrPort, peer plan.Peer) {
+		peer.Gateways[0].Relay = relay
+		peer.Gateways[0].Observed = append([]netip.AddrPort{netip.AddrPortFrom(public, 51820)}, more...)
+		n.set(n.desired([]*rigNode{n}, peer))
+	}
+	p.a.key()
+	p.b.key()
+	tell(p.a, p.b, p.publicB, p.relayA, peering(p.b, "10.241.0.0/16", "10.242.0.0/16"))
+	tell(p.b, p.a, p.publicA, p.relayB, peering(p.a, "10.242.0.0/16", "10.241.0.0/16", openTo(p.b.podAddr)))
+}
+
+// wantWay waits until packets get to the other side in a way, on both sides, and pass.
+func (p *natPair) wantWay(want Way, within time.Duration) {
+	p.t.Helper()
+	took := p.eventually("the way is "+string(want), func() error {
+		for _, n := range []*rigNode{p.a, p.b} {
+			s := n.fabric.seen()
+			if len(s.Peers) != 1 || s.Peers[0].State != probe.PathUp || s.Peers[0].Way != want {
+				return fmt.Errorf("%s: %+v", n.name, s.Peers)
+			}
+		}
+		return nil
+	})
+	p.t.Logf("%s after %v", want, took.Round(100*time.Millisecond))
+	if took > within {
+		p.t.Errorf("%s after %v, want %v", want, took, within)
+	}
+}
+
+func TestBothSidesBehindTranslationsThatKeepPorts(t *testing.T) {
+	p := newNATPair(t, cone, cone)
+	p.set()
+	p.wantWay(WayObserved, 30*time.Second)
+}
+
+func TestAWayThroughTheAgentsIsUsedAndLeftWithoutLoss(t *testing.T) {
+	p := newNATPair(t, symmetric, symmetric).withRelay()
+	p.set()
+	p.wantWay(WayRelayed, 30*time.Second)
+	to := remap(t, p.b.podAddr, "10.242.0.0/16")
+	stream := p.echoes(p.a.pod, to)
+	defer stream.stop()
+	time.Sleep(4 * time.Second) // better ways are tried that lead nowhere
+	lost, gap := stream.since(time.Time{})
+	t.Logf("better ways were tried: lost %d", lost)
+	if lost > 10 {
+		t.Errorf("%d echoes were lost as better ways were tried", lost)
+	}
+	began := time.Now()
+	p.a.translate(cone, true)
+	p.b.translate(cone, true)
+	p.set(netip.MustParseAddrPort("172.31.0.99:1")) // something is new, so it is tried though there is traffic
+	p.wantWay(WayObserved, 30*time.Second)
+	time.Sleep(time.Second)
+	before := p.carried()
+	time.Sleep(2 * time.Second)
+	if after := p.carried(); after != before {
+		t.Errorf("%d datagrams go through the agents still", after-before)
+	}
+	lost, gap = stream.since(began)
+	t.Logf("a better way was taken: lost %d, gap %v", lost, gap)
+	if lost > 20 { // of a trial that led nowhere, on a busy machine
+		t.Errorf("%d echoes were lost as a better way was taken", lost)
+	}
+
+	began = time.Now()
+	p.a.translate(cone, false)
+	p.wantWay(WayRelayed, 30*time.Second)
+	lost, gap = stream.since(began)
+	t.Logf("UDP blocked: relayed after %v, gap %v, lost %d", time.Since(began), gap, lost)
+}
