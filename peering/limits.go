@@ -104,6 +104,11 @@ const (
 	// many prefixes of pods each node may have.
 	MaxNodes    = 64
 	MaxNodePods = 16
+	// MaxObserved is at how many places a gateway is said to be seen, MaxObservedLen how
+	// long each is, in bytes. A peer tells of each of this cluster's gateways once.
+	MaxObserved     = 4
+	MaxObservations = MaxGateways
+	MaxObservedLen  = 64
 	// MaxPrefixes is how many pod prefixes, and as many aliases, a peer may have.
 	MaxPrefixes = 16
 	// MaxAddresses is how many addresses a peer may name that need an alias each, and

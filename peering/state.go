@@ -67,6 +67,11 @@ type Network struct {
 	PresharedHalf PresharedHalf
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
 	Rotation *KeyRotation
+	// Observations is where the sender sees gateways of the receiver.
+	Observations []Observation
+	// ReceiverAddress is where the sender sees the receiver's end of their session; the
+	// zero Addr is unset.
+	ReceiverAddress netip.Addr
 }
 
 // KeyRotation is one side's word on the preshared keys of a tunnel, which are numbered.
@@ -110,6 +115,22 @@ type Gateway struct {
 	Overlay netip.Addr
 	// Pods is the prefixes of pods on it that the peer's nodes reach directly.
 	Pods []netip.Prefix
+	// Observed is where other clusters see it.
+	Observed []netip.AddrPort
+}
+
+// Observation is where a gateway of another cluster is seen.
+type Observation struct {
+	// PublicKey is the gateway's Curve25519 public key.
+	PublicKey [32]byte
+	// Endpoint is the source of what came from it.
+	Endpoint netip.AddrPort
+}
+
+// Observable says whether a host of another network can be at an address, so that it
+// means something to say that it was seen there.
+func Observable(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && a.Zone() == "" && !(a.Is4() && a.As4()[0] == 0)
 }
 
 // Alias is another name for a prefix, of the same length and family.

@@ -49,6 +49,8 @@ type PeerConfig struct {
 	// Silent is called when the heartbeat of a peer is lost, with the session, as in
 	// identity.AuthInfo; nil does nothing.
 	Silent func(session uint64)
+	// Datagrams takes datagrams for this cluster's gateways; nil refuses them.
+	Datagrams Datagrams
 	// Offload runs the peers' pods; nil leaves the service out.
 	Offload ententev1.OffloadServiceServer
 	// HeartbeatInterval is the pause between two states of a session; 0 is the
@@ -137,6 +139,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	p.grpc = grpc.NewServer(opts...)
 	ententev1.RegisterTrustServiceServer(p.grpc, &trustServer{cfg: cfg})
 	ententev1.RegisterPeeringServiceServer(p.grpc, &peeringServer{cfg: cfg, sessions: newStreamCount(), watches: newStreamCount()})
+	ententev1.RegisterRelayServiceServer(p.grpc, &relayServer{cfg: cfg, datagrams: newStreamCount()})
 	if cfg.Offload != nil {
 		ententev1.RegisterOffloadServiceServer(p.grpc, cfg.Offload)
 	}

@@ -128,6 +128,14 @@ type FabricNodeStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=256
 	Direct []FabricDirect `json:"direct,omitempty"`
+	// observed is where the node sees gateways of peers that are not at an endpoint that
+	// the peer announces, for address translation hides them. Peers are told.
+	// +optional
+	// +listType=map
+	// +listMapKey=peerID
+	// +listMapKey=publicKey
+	// +kubebuilder:validation:MaxItems=256
+	Observed []ObservedGateway `json:"observed,omitempty"`
 	// problems is what is wrong on this node, where, and what to do next.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -170,6 +178,18 @@ type FabricFinding struct {
 	Remedy string `json:"remedy"`
 }
 
+// ObservedGateway is where a gateway of a peer is seen.
+type ObservedGateway struct {
+	// peerID is the peer's cluster ID.
+	PeerID string `json:"peerID"`
+	// publicKey is the gateway's Curve25519 public key, base64.
+	// +kubebuilder:validation:MaxLength=44
+	PublicKey string `json:"publicKey"`
+	// endpoint is the source of what comes from it, as address:port.
+	// +kubebuilder:validation:MaxLength=64
+	Endpoint string `json:"endpoint"`
+}
+
 // FabricPath is a node's tunnel to one peer.
 type FabricPath struct {
 	// peerID is the peer's cluster ID. It is this cluster's own where the node
@@ -204,9 +224,16 @@ type FabricPath struct {
 	// to a cluster whose pods have IPv6, those of 1280 bytes, which IPv6 requires.
 	// +optional
 	LargePacketsLost bool `json:"largePacketsLost,omitempty"`
-	// endpoint is the peer's endpoint in use.
+	// endpoint is the peer's endpoint in use; an address on the node's own loopback where way
+	// is Relayed.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
+	// way is how packets get there: Direct, at an endpoint that the peer announces; Observed,
+	// where the peer is seen on the outside of an address translation; or Relayed, through the
+	// agents and their session, where UDP does not pass.
+	// +optional
+	// +kubebuilder:validation:Enum=Direct;Observed;Relayed
+	Way string `json:"way,omitempty"`
 }
 
 // FabricDirect is a node's tunnel to a node of another cluster, for the pods on both.

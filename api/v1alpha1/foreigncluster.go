@@ -469,6 +469,18 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	Blocks []AliasBlock `json:"blocks,omitempty"`
+	// observations is where the peer sees gateways of this cluster that address
+	// translation hides.
+	// +optional
+	// +listType=map
+	// +listMapKey=publicKey
+	// +kubebuilder:validation:MaxItems=64
+	Observations []Observation `json:"observations,omitempty"`
+	// ownAddress is where the peer sees this cluster's end of the session between the
+	// agents.
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	OwnAddress string `json:"ownAddress,omitempty"`
 }
 
 // AliasBlock is aliases of single addresses, which follow each other.
@@ -497,6 +509,18 @@ type ReleasedAlias struct {
 	Time metav1.Time `json:"time"`
 }
 
+// Observation is where a gateway of this cluster is seen.
+type Observation struct {
+	// publicKey is the gateway's Curve25519 public key, base64.
+	// +kubebuilder:validation:MaxLength=44
+	PublicKey string `json:"publicKey"`
+	// endpoint is the source of what comes from it, as address:port.
+	// +kubebuilder:validation:MaxLength=64
+	Endpoint string `json:"endpoint"`
+	// since is when the peer first said so.
+	Since metav1.Time `json:"since"`
+}
+
 // Gateway is a node that speaks WireGuard to other clusters.
 type Gateway struct {
 	// name is the node's name.
@@ -518,6 +542,13 @@ type Gateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Pods []string `json:"pods,omitempty"`
+	// observed is where other clusters see it, as address:port: on the outside of an
+	// address translation. It is dialled after endpoints.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MaxLength=64
+	Observed []string `json:"observed,omitempty"`
 }
 
 // PresharedKeyStatus is which preshared key a tunnel has. The keys are in the Secret

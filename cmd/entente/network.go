@@ -32,7 +32,10 @@ and what ` + "`entente doctor network`" + ` finds. -o wide adds where the nodes 
 how old their keys are.
 
 States are by probes inside the tunnels: Up, Down, or Unknown where too few were
-sent, or the node was not heard of lately. The JSON output has paths and nodes.`,
+sent, or the node was not heard of lately. The way is Direct, at an endpoint that is
+announced; Observed, where the other end is seen on the outside of an address
+translation; or Relayed, through the agents and their session, where UDP does not
+pass. The JSON output has paths and nodes.`,
 		Example: indent(`entente network status
 entente network status office -o wide
 entente network status --get paths[*].state`),
@@ -57,7 +60,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	if len(resp.GetPaths()) == 0 {
 		r.none("There is no tunnel.", "")
 	} else {
-		t := r.noted("PEER", "NODE", "TO", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
+		t := r.noted("PEER", "NODE", "TO", "WAY", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
 		for _, p := range resp.GetPaths() {
 			rtt, mtu, use := "-", "-", "carries"
 			if p.GetRoundTrip() != nil {
@@ -74,7 +77,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 			case p.GetStandby():
 				use = "standby"
 			}
-			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
+			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), cmp.Or(p.GetWay(), "-"), cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
 		}
 		t.Flush()
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -135,7 +137,9 @@ type agentOptions struct {
 	prefixes prefixOptions
 	// annotations is KEY=VALUE of gateways' Services.
 	annotations []string
-	profiles    string
+	// relayRate and relayTotalRate are quantities of bytes a second.
+	relayRate, relayTotalRate string
+	profiles                  string
 }
 
 // leastKeyEvery is how long keys are used at least: to replace one takes some seconds, and as
@@ -182,6 +186,16 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	}
 	if cfg.FabricService != "" && cfg.FabricService != corev1.ServiceTypeLoadBalancer && cfg.FabricService != corev1.ServiceTypeNodePort {
 		return cfg, fmt.Errorf("--fabric-service %q must be LoadBalancer or NodePort", cfg.FabricService)
+	}
+	for flag, rate := range map[string]struct {
+		text string
+		to   *int
+	}{"relay-rate": {o.relayRate, &cfg.Relay.Rate}, "relay-total-rate": {o.relayTotalRate, &cfg.Relay.AllRate}} {
+		q, err := resource.ParseQuantity(rate.text)
+		if err != nil || q.Value() < 1 || q.Value() > math.MaxInt32 {
+			return cfg, fmt.Errorf("--%s %q must be bytes a second, 1 to 2Gi", flag, rate.text)
+		}
+		*rate.to = int(q.Value())
 	}
 	for _, text := range o.annotations {
 		key, value, ok := strings.Cut(text, "=")
@@ -269,6 +283,9 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.Update.Algorithm, "discovery-update-algorithm", "hmac-sha256", "the algorithm of such a key")
 	flags.DurationVar(&cfg.Update.TTL, "discovery-update-ttl", 5*time.Minute, "for how long others may keep the records, 30s to 24h")
 	flags.StringVar(&cfg.PeerAddress, "peer-address", ":7443", "where the peer API listens")
+	flags.StringVar(&cfg.Relay.Address, "relay-address", ":7449", "where gateways bring packets of tunnels that UDP does not carry, to go over the session with a peer; empty for nowhere")
+	flags.StringVar(&o.relayRate, "relay-rate", "12Mi", "how many bytes of these a second are carried for a peer, each way")
+	flags.StringVar(&o.relayTotalRate, "relay-total-rate", "48Mi", "the same for all peers together, who share it")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
 	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")
@@ -325,6 +342,7 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "the same of Services")
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", nil, "the same of the prefixes from which the agent takes aliases")
 	flags.DurationVar(&o.cfg.KeyEvery, "key-every", 30*24*time.Hour, "how long the node's WireGuard key is used before it is replaced, without loss (0: for ever)")
+	flags.StringVar(&o.cfg.RelayAgent, "relay-agent", "", "where the agent takes packets of tunnels that UDP does not carry, as HOST:PORT (default: nowhere)")
 	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
 }
 

@@ -32,6 +32,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		Direct:      "All",
 		Update:      dnsupdate.Config{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
 		PeerAddress: ":7443", AdminAddress: ":7444", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
+		Relay:              agent.RelayConfig{Address: ":7449", Rate: 12 << 20, AllRate: 48 << 20},
 		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
 	}
 	for name, tc := range map[string]struct {
@@ -74,6 +75,13 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		},
 		"with Services of another type": {args: []string{"--fabric-service=ClusterIP"}, err: "--fabric-service \"ClusterIP\" must be"},
 		"with half an annotation":       {args: []string{"--fabric-service-annotation=a"}, err: "must be KEY=VALUE"},
+		"without relaying":              {args: []string{"--relay-address="}, change: func(c *agent.Config) { c.Relay.Address = "" }},
+		"with slow relaying": {
+			args:   []string{"--relay-rate=100k", "--relay-total-rate=1Mi"},
+			change: func(c *agent.Config) { c.Relay.Rate, c.Relay.AllRate = 100_000, 1<<20 },
+		},
+		"with relaying of nothing":  {args: []string{"--relay-rate=0"}, err: "--relay-rate \"0\" must be bytes a second"},
+		"with relaying of a number": {args: []string{"--relay-total-rate=much"}, err: "--relay-total-rate \"much\" must be bytes a second"},
 		"with another signer": {
 			args:   []string{"--kubelet-certificate=Cluster", "--kubelet-address=:10251"},
 			change: func(c *agent.Config) { c.KubeletCertificate, c.KubeletAddress = agent.ClusterCertificate, ":10251" },

@@ -11,8 +11,9 @@ import (
 // shop is the namespace that is offloaded.
 const shop = "shop"
 
-// The tests share one World, in which each makes what it needs.
-var theStage = e2e.Installed{Config: e2e.Config{Lab: "faults"}}
+// The tests share one World, in which each makes what it needs. Nothing is relayed in it: what
+// keeps packets from a tunnel shall show.
+var theStage = e2e.Installed{Config: e2e.Config{Lab: "faults", Values: []string{"network.relay.enabled=false"}}}
 
 func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 

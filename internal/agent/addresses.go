@@ -86,3 +86,24 @@ func (t *table) home(addr netip.Addr) (netip.Addr, bool) {
 	out, ok := t.single[addr]
 	return out, ok
 }
+
+// sessionAddress returns where a peer's end of the session with it is seen. One of this
+// cluster's own says that something on the way hides it, as kube-proxy may.
+func (a *agent) sessionAddress(peer peering.ClusterID) netip.Addr {
+	s := a.sessions.Status(peer).Session
+	if s == nil {
+		return netip.Addr{}
+	}
+	remote, err := netip.ParseAddrPort(s.RemoteAddr)
+	if err != nil || !a.mayDial(s.RemoteAddr) {
+		return netip.Addr{}
+	}
+	return remote.Addr().Unmap()
+}
+
+// observed has all peers told where gateways of this cluster are seen, a moment later: one
+// peer's word is told to all.
+func (a *agent) observed() func() {
+	later := gather(observedPause, func(struct{}) { a.exchange.changedAll() })
+	return func() { later(struct{}{}) }
+}

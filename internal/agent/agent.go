@@ -71,6 +71,7 @@ type agent struct {
 	requests  *controller.Requests
 	addresses *addresses
 	sessions  *session.Manager
+	carrying  *carrying // nil: datagrams are not carried
 	lender    *lending.Lender
 	tokens    *store.Tokens
 	forgotten *store.Forgotten
@@ -142,7 +143,8 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
-		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
+		Lends:          func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
+		SessionAddress: a.sessionAddress, Observed: a.observed(),
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
 	a.exchange = newExchange(a.states, a.log)
@@ -201,7 +203,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Client: a.mgr.GetClient(), States: a.states,
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
-		AliasPool: aliasPool, Reserved: a.states.Reserved,
+		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
 	}
 	return a.peers.SetupWithManager(a.mgr)

@@ -42,6 +42,7 @@ func components(cfg *Config) []component {
 		configured("states", statesConfig{cfg.PodCIDRs, cfg.ServiceCIDRs, cfg.PresharedKeyEvery}, (*agent).buildStates),
 		configured("provider", cfg.DNSService, (*agent).provider),
 		part("discovery", (*agent).discovery),
+		configured("relay", cfg.Relay, (*agent).relayDatagrams),
 		configured("peer API", cfg.PeerAddress, (*agent).peerAPI),
 		part("sessions", (*agent).runSessions),
 		configured("virtual nodes", nodesConfig{cfg.KubeletAddress, cfg.KubeletCertificate}, (*agent).virtualNodes),

@@ -34,6 +34,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "states", Config: statesConfig{}},
 		{Name: "provider", Config: ""},
 		{Name: "discovery"},
+		{Name: "relay", Config: RelayConfig{}},
 		{Name: "peer API", Config: ":7443"},
 		{Name: "sessions"},
 		{Name: "virtual nodes", Config: nodesConfig{Address: ":10250", Certificate: OwnCertificate}},

@@ -67,11 +67,21 @@ type Config struct {
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
+	// Relay is how datagrams of tunnels are carried over sessions.
+	Relay RelayConfig
 	// KubeletCertificate is who signs the certificate of the kubelet API.
 	KubeletCertificate KubeletCertificate
 	// LeafLife is how long a certificate of the agent lives.
 	LeafLife time.Duration
 	Log      *slog.Logger
+}
+
+// RelayConfig is how datagrams of tunnels are carried over sessions, where UDP does not pass.
+type RelayConfig struct {
+	// Address is where gateways bring them; empty: they are not carried.
+	Address string
+	// Rate is how many bytes a second are carried for a peer, each way, AllRate for all.
+	Rate, AllRate int
 }
 
 // KubeletCertificate is who signs the certificate with which virtual nodes answer

@@ -13,6 +13,12 @@ const (
 	// podsPause is how long events of pods are gathered before their contract, and the
 	// peer, are looked at.
 	podsPause = 100 * time.Millisecond
+	// observedPause is how long what peers say of where this cluster is seen is gathered
+	// before all are told.
+	observedPause = 2 * time.Second
+	// keysLook is the least time between two reads of the Secret with the tunnels' keys, which
+	// gateways that ask for their datagrams to be carried cause.
+	keysLook = 2 * time.Second
 	// maxUnknownPods is how many pods' addresses are kept, of each contract, that a
 	// provider names after an agent's start before it is known which pods are this
 	// cluster's. It is as many as a contract can have.

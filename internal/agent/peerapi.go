@@ -60,7 +60,7 @@ func (a *agent) peerAPI(ctx context.Context, address string) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService,
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Datagrams: a.datagramsOfPeers(),
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -31,8 +32,10 @@ type lastKnown[T any] struct {
 	ask func(context.Context) (T, error)
 	// what is what is asked, for the log.
 	what string
-	now  func() time.Time
-	log  *slog.Logger
+	// every is the least time between two questions; 0 is lookupInterval.
+	every time.Duration
+	now   func() time.Time
+	log   *slog.Logger
 
 	mu    sync.Mutex
 	value T
@@ -46,8 +49,8 @@ type lastKnown[T any] struct {
 func (k *lastKnown[T]) get(ctx context.Context) (T, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	pause := lookupInterval
-	if !k.known {
+	pause := cmp.Or(k.every, lookupInterval)
+	if !k.known && pause > lookupRetry {
 		pause = lookupRetry
 	}
 	if k.asked.IsZero() || k.now().Sub(k.asked) >= pause {

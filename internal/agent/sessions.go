@@ -367,6 +367,7 @@ func (s *exchange) started(peer peering.ClusterID, session uint64) {
 	defer s.mu.Unlock()
 	c := s.of(peer)
 	c.session = max(c.session, session)
+	c.sent = stateCopy{} // it says where the session comes from
 }
 
 // ended forgets the states of a session, unless there is a newer one.
@@ -402,6 +403,17 @@ func (s *exchange) changed(peer peering.ClusterID) {
 		s.retry.Notify()
 	}
 	callAll(c.onChange)
+}
+
+// changedAll has the states for all peers built again.
+func (s *exchange) changedAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.peers {
+		c.changes++
+		c.sent = stateCopy{}
+		callAll(c.onChange)
+	}
 }
 
 // gather returns a function that has call called with each key that it is called with,

@@ -59,6 +59,7 @@ var rules = []rule{
 	}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
+	{packages: "internal/datagrams", outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
@@ -188,7 +189,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/kube", "internal/notify", "internal/preflight", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/datagrams", "internal/kube", "internal/notify", "internal/preflight", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

@@ -80,7 +80,7 @@ func metricsIn(root fs.FS) (map[string]metric, error) {
 					words[text] = true
 				}
 			case *ast.SelectorExpr:
-				counters = counters || n.Sel.Name == "CounterOpts"
+				counters = counters || n.Sel.Name == "CounterOpts" || n.Sel.Name == "CounterValue"
 			}
 			return true
 		})

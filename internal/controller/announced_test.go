@@ -195,7 +195,7 @@ func TestAliasesAvoidTheNetworksOfServices(t *testing.T) {
 }
 
 func TestPeerThatAnnouncesNoNetworkHasNone(t *testing.T) {
-	if out := networkFromWire(nil); out != nil {
+	if out := networkFromWire(nil, nil, time.Time{}); out != nil {
 		t.Errorf("got %v", out)
 	}
 }
@@ -204,7 +204,7 @@ func TestPeerThatAnnouncesNoNetworkHasNone(t *testing.T) {
 func TestNoPrefixEndsASession(t *testing.T) {
 	t.Parallel()
 	in := &peering.Network{Prefixes: []netip.Prefix{prefix("0.0.0.0/0"), prefix("10.0.0.0/24")}}
-	if out := networkFromWire(in); !slices.Equal(out.Prefixes, []string{"0.0.0.0/0", "10.0.0.0/24"}) {
+	if out := networkFromWire(in, nil, time.Time{}); !slices.Equal(out.Prefixes, []string{"0.0.0.0/0", "10.0.0.0/24"}) {
 		t.Errorf("kept %v", out)
 	}
 	milan := peertest.NewOther(t, "milan")

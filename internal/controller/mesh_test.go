@@ -88,7 +88,7 @@ func (s *site) hear(t failing, other *site) {
 	if err != nil {
 		t.Fatalf("%s does not take what %s says: %v", s.id, other.id, err)
 	}
-	s.peers[other.id].fc.Status.Network = networkFromWire(state.Network)
+	s.peers[other.id].fc.Status.Network = networkFromWire(state.Network, nil, time.Time{})
 }
 
 // plan plans aliases for a peer, tunnel writes its Tunnel, and store what was planned, as
@@ -517,4 +517,4 @@ func TestAPeerThatComesAndGoesChangesNothingOfOthers(t *testing.T) {
 	}
 }
 
-func ofAddresses() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}) }
+func ofAddresses() cmp.Option { return cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{}) }

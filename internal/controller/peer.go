@@ -74,6 +74,9 @@ type Peers struct {
 	AliasPool []netip.Prefix
 	// Reserved returns the prefixes of Services, which no alias may overlap.
 	Reserved Reserved
+	// MayDial says whether gateways may be led to an endpoint at which a peer says that it is
+	// seen; it gets an address and a port. Nil: to none.
+	MayDial func(endpoint string) bool
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
 	// Wake has the named ForeignCluster reconciled, as does Again.
@@ -184,15 +187,15 @@ func (r *Peers) affected() handler.EventHandler {
 // gateway. That each fabric writes each minute is no change; see Gateways.
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
-	a.Paths, b.Paths, a.Direct, b.Direct, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
+	a.Paths, b.Paths, a.Direct, b.Direct, a.Observed, b.Observed, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
 	a.NextKeyWaits, b.NextKeyWaits = "", ""
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
 	type path struct {
-		peer, node, state, message string
-		key                        int64
-		next                       bool
+		peer, node, state, message, way string
+		key                             int64
+		next                            bool
 	}
 	paths := func(n *v1alpha1.FabricNode) map[path]bool {
 		out := make(map[path]bool, len(n.Status.Paths))
@@ -204,7 +207,10 @@ func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, e
 			if p.LargePacketsLost {
 				state += " for small packets"
 			}
-			out[path{p.PeerID, p.Node, state, p.Message, p.PresharedKey, p.NextPresharedKey}] = true
+			out[path{p.PeerID, p.Node, state, p.Message, p.Way, p.PresharedKey, p.NextPresharedKey}] = true
+		}
+		for _, o := range n.Status.Observed {
+			out[path{peer: o.PeerID, node: o.PublicKey, state: "observed at", message: o.Endpoint}] = true
 		}
 		return out
 	}

@@ -384,7 +384,8 @@ func network(v PeerSnapshot) metav1.Condition {
 			case p.State == "Up" && p.LargePacketsLost:
 				reason = "LargePacketsLost"
 			case p.State == "Up":
-				return store.Condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{answered(&v, n.Name, lost), v.TunnelLacks}))
+				reason, way := wayOf(p)
+				return store.Condition(kind, metav1.ConditionTrue, reason, joinTexts([]string{answered(&v, n.Name, lost), way, v.TunnelLacks}))
 			case p.State == "Down":
 				reason = "ProbesLost"
 			}
@@ -402,6 +403,18 @@ func network(v PeerSnapshot) metav1.Condition {
 		return store.Condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
 	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
+}
+
+// wayOf is the reason of a condition for a path on which probes are answered, and what is to be
+// said of the way that its packets take; empty if they go where the peer announces.
+func wayOf(p v1alpha1.FabricPath) (reason, text string) {
+	switch p.Way {
+	case "Relayed":
+		return "Relayed", "packets go through the agents and their session, for UDP does not pass to gateway " + p.Node + " of the peer: open the UDP port of a gateway of one of the two clusters to the other to have them go directly"
+	case "Observed":
+		return "ProbesAnswered", "gateway " + p.Node + " of the peer is behind an address translation, and seen at " + p.Endpoint
+	}
+	return "ProbesAnswered", ""
 }
 
 // answered says that probes by a gateway node are answered, and which nodes' pods are cut off

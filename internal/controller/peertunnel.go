@@ -54,6 +54,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	if spec == nil {
 		return state, nil
 	}
+	spec.Gateways = dialable(spec.Gateways, r.MayDial)
 	state.later, err = r.writeTunnel(ctx, fc, tunnel, *spec)
 	if apierrors.IsInvalid(err) {
 		state.lacks = joinTexts([]string{state.lacks, "what is to be open cannot be written, and what is to be closed is: " + peering.Text(err.Error(), maxWhy)})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,10 +50,20 @@ type States struct {
 	// Nil: the Secret is read whenever a peer tells its half of a key.
 	Versions client.Reader
 
+	// SessionAddress returns where a peer's end of the session with it is seen; the zero
+	// Addr if that says nothing. Nil: it never does.
+	SessionAddress func(peer peering.ClusterID) netip.Addr
+	// Observed is called after a peer said that it sees this cluster elsewhere than before,
+	// which concerns all of them. Nil does nothing.
+	Observed func()
 	// Budget bounds what peers have written here by what they say. Required.
 	Budget *store.WriteBudget
 
 	keys fabricKeys
+
+	mu sync.Mutex
+	// observed is when a peer last changed where it sees this cluster.
+	observed map[peering.ClusterID]time.Time
 }
 
 // State returns everything that this cluster currently says to a peer, but for
@@ -140,7 +151,27 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 	if err != nil {
 		return nil, err
 	}
-	return networkOf(fc, prefixes, nodes.Items, tunnel.Spec.Allow), nil
+	network := networkOf(fc, prefixes, nodes.Items, tunnel.Spec.Allow)
+	return network, s.tellSeen(ctx, fc, nodes.Items, network)
+}
+
+// tellSeen adds what a peer is told of where it, and this cluster, are seen.
+func (s *States) tellSeen(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes []v1alpha1.FabricNode, network *peering.Network) error {
+	var peers v1alpha1.ForeignClusterList
+	if err := s.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	network.Observations = observations(nodes, fc.Spec.ClusterID)
+	if s.SessionAddress != nil {
+		network.ReceiverAddress = s.SessionAddress(peering.ClusterID(fc.Spec.ClusterID))
+	}
+	for i := range network.Gateways {
+		g := &network.Gateways[i]
+		if at := slices.IndexFunc(nodes, func(n v1alpha1.FabricNode) bool { return n.Name == g.Name }); at >= 0 {
+			g.Observed = observedAt(&nodes[at], fc.Spec.ClusterID, peers.Items)
+		}
+	}
+	return nil
 }
 
 // networkOf returns what a peer is told of this cluster's end of the tunnel. allow is what is
@@ -267,7 +298,12 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	}
 	before := fc.DeepCopy()
 	fc.Status.Protocol = int32(min(state.Protocol, 1<<30))
-	fc.Status.Network = networkFromWire(state.Network)
+	var now time.Time
+	if state.Network != nil {
+		now = s.Now()
+	}
+	fc.Status.Network = networkFromWire(state.Network, before.Status.Network, now)
+	moved, later := s.paceObserved(peer, before.Status.Network, fc.Status.Network)
 	fc.Status.Contracts = contractsFromWire(state.Contracts)
 	fc.Status.BundleHash = ""
 	if state.BundleHash != (peering.Hash{}) {
@@ -283,10 +319,13 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 			return err
 		}
 	}
-	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
-		return nil
+	if moved && s.Observed != nil {
+		s.Observed()
 	}
-	return s.observeKey(ctx, peer, fc, state.Network)
+	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
+		return later
+	}
+	return cmp.Or(s.observeKey(ctx, peer, fc, state.Network), later)
 }
 
 // observeKey keeps the preshared key of the tunnel to a peer as both sides' words have it.
@@ -333,11 +372,17 @@ func (s *States) secretKey() client.ObjectKey {
 // networkFromWire reads a peer's network; its form was checked when it was read. What
 // of it can be used is for the planner of the tunnel to say: no part of it is a reason
 // to end a session.
-func networkFromWire(n *peering.Network) *v1alpha1.PeerNetwork {
+func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.Time) *v1alpha1.PeerNetwork {
 	if n == nil {
 		return nil // no contract wants a tunnel
 	}
-	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes)}
+	if before == nil {
+		before = &v1alpha1.PeerNetwork{}
+	}
+	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes), Observations: observationsFromWire(n.Observations, before.Observations, now)}
+	if n.ReceiverAddress.IsValid() {
+		out.OwnAddress = n.ReceiverAddress.String()
+	}
 	for _, p := range n.Prefixes {
 		out.Prefixes = append(out.Prefixes, p.String())
 	}
@@ -363,7 +408,7 @@ func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
 	var out []v1alpha1.Gateway
 	for _, g := range nodes {
 		node := v1alpha1.Gateway{
-			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
+			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(), Observed: textsOf(g.Observed),
 		}
 		if g.NextPublicKey != [32]byte{} {
 			node.NextPublicKey = base64.StdEncoding.EncodeToString(g.NextPublicKey[:])
@@ -372,6 +417,14 @@ func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
 			node.Pods = append(node.Pods, p.String())
 		}
 		out = append(out, node)
+	}
+	return out
+}
+
+func textsOf(places []netip.AddrPort) []string {
+	var out []string
+	for _, p := range places {
+		out = append(out, p.String())
 	}
 	return out
 }

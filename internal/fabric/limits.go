@@ -21,4 +21,16 @@ const (
 	maxLANConflicts = 8
 	// maxDirect is how many tunnels to nodes of peers are told, as in the custom resource.
 	maxDirect = 256
+	// maxObservedGateways is of how many gateways of peers is told where they are seen, as in the
+	// custom resource.
+	maxObservedGateways = 256
+	// relayPort is the UDP port on loopback at which gateways of peers are reached through the
+	// agents, if it is free.
+	relayPort = 7449
+	// relayWanted is for how long a gateway of a peer is not reached by itself before there is
+	// a link to the agent, relayUnwanted for how long all are before it ends, and relayLook how
+	// often that is looked at.
+	relayWanted   = 2 * time.Second
+	relayUnwanted = 30 * time.Second
+	relayLook     = time.Second
 )

@@ -50,6 +50,9 @@ type Config struct {
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
 	// KeyEvery is how long the node's WireGuard key is used before it is replaced; 0 is for ever.
 	KeyEvery time.Duration
+	// RelayAgent is where this cluster's agent carries datagrams of tunnels over sessions, as
+	// host:port; empty: it does not.
+	RelayAgent string
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
 	Log           *slog.Logger
@@ -67,8 +70,12 @@ const (
 // is there. Its end leaves the
 // tunnels as they are, unless none is wanted any more.
 func Run(ctx context.Context, cfg Config) error {
+	relays, err := newRelays(cfg)
+	if err != nil {
+		return err
+	}
 	fabric, err := tunnel.New(tunnel.Config{
-		Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, Log: cfg.Log,
+		Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, HoldRelay: relays.hold(), Log: cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -77,7 +84,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	n := &node{cfg: cfg, fabric: fabric, client: mgr.GetClient(), checks: checks{observe: preflight.Observe}}
+	n := &node{cfg: cfg, fabric: fabric, relays: relays, client: mgr.GetClient(), checks: checks{observe: preflight.Observe}}
 	if err := errors.Join(
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("synced", n.ready),
@@ -94,6 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
 	tasks.Go(func() error { return n.report(ctx) })
+	tasks.Go(func() error { return relays.run(ctx, fabric.Status) })
 	tasks.Go(func() error { return runLAN(ctx, cfg, mgr.GetRESTMapper(), multicastDNS(cfg.Log)) })
 	err = tasks.Wait()
 	ending := n.ending(context.WithoutCancel(ctx))
@@ -137,6 +145,7 @@ type tunnels interface {
 type node struct {
 	cfg    Config
 	fabric tunnels
+	relays *relays // nil: nothing is relayed
 	client client.Client
 	synced atomic.Bool
 	// wanted is how many Tunnels there were when last looked at, and one; zero is unknown.
@@ -228,7 +237,9 @@ func (n *node) desired(ctx context.Context) (*plan.Desired, error) {
 	}
 	n.wanted.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
-	return Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known, time.Now()), nil
+	desired := Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known, time.Now())
+	n.relays.fill(desired)
+	return desired, nil
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {

@@ -171,11 +171,22 @@ func nodesOf(spec *v1alpha1.TunnelSpec, nodes []v1alpha1.Gateway) []plan.Gateway
 		if err != nil || overlayErr != nil {
 			continue // the agent writes none such
 		}
-		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Pods: slices.DeleteFunc(kube.Prefixes(g.Pods), split)}
+		node := plan.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay, Observed: observed(g.Observed), Pods: slices.DeleteFunc(kube.Prefixes(g.Pods), split)}
 		if next, err := plan.ParsePublicKey(g.NextPublicKey); err == nil {
 			node.NextKey = next
 		}
 		out = append(out, node)
+	}
+	return out
+}
+
+// observed reads where a gateway is seen.
+func observed(texts []string) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, text := range texts {
+		if e, err := netip.ParseAddrPort(text); err == nil {
+			out = append(out, e)
+		}
 	}
 	return out
 }
@@ -269,6 +280,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		path.Standby = true
 		status.Paths = append(status.Paths, path)
 	}
+	status.Observed = observedGateways(s.Peers)
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
 		return cmp.Or(cmp.Compare(a.PeerID, b.PeerID), cmp.Compare(a.Node, b.Node))
 	})
@@ -278,6 +290,17 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		}
 	}
 	return status
+}
+
+// observedGateways is where gateways of peers are that are not where their clusters say.
+func observedGateways(peers []tunnel.PeerStatus) []v1alpha1.ObservedGateway {
+	var out []v1alpha1.ObservedGateway
+	for _, p := range peers {
+		if p.Remote && !p.OnDemand && p.State == probe.PathUp && p.Way == tunnel.WayObserved && len(out) < maxObservedGateways {
+			out = append(out, v1alpha1.ObservedGateway{PeerID: p.Cluster, PublicKey: p.PublicKey.String(), Endpoint: p.Endpoint.String()})
+		}
+	}
+	return out
 }
 
 // standby returns, of each peer to whose gateways a node has tunnels and whose traffic it does
@@ -296,7 +319,7 @@ func standby(peers []tunnel.PeerStatus) []tunnel.PeerStatus {
 }
 
 func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
-	path := v1alpha1.FabricPath{PeerID: p.Cluster, Node: p.Node, Endpoint: p.Endpoint.String(), Message: problem}
+	path := v1alpha1.FabricPath{PeerID: p.Cluster, Node: p.Node, Endpoint: p.Endpoint.String(), Way: string(p.Way), Message: problem}
 	if !p.Endpoint.IsValid() {
 		path.Endpoint = ""
 	}
@@ -304,8 +327,11 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 		path.PresharedKey, path.NextPresharedKey = int64(min(p.KeyNumber, math.MaxInt64)), p.NextKey
 	}
 	at := " at UDP " + path.Endpoint
-	if path.Endpoint == "" {
+	switch {
+	case path.Endpoint == "":
 		at = ", which has no endpoint to dial and has not dialled this node,"
+	case p.Way == tunnel.WayRelayed:
+		at = " through the agents, which was tried last,"
 	}
 	switch p.State {
 	case probe.PathUp:

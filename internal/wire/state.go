@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -107,6 +108,12 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	for _, g := range n.Nodes {
 		m.Nodes = append(m.Nodes, gatewayTo(g))
 	}
+	for _, o := range n.Observations {
+		m.Observations = append(m.Observations, &ententev1.Observation{PublicKey: o.PublicKey[:], Endpoint: o.Endpoint.String()})
+	}
+	if n.ReceiverAddress.IsValid() {
+		m.ReceiverAddress = n.ReceiverAddress.AsSlice()
+	}
 	for _, p := range n.Prefixes {
 		m.Prefixes = append(m.Prefixes, p.String())
 	}
@@ -137,7 +144,7 @@ func networkTo(n *peering.Network) *ententev1.Network {
 
 func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 	overlay := g.Overlay.As16()
-	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:]}
+	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:], Observed: texts(g.Observed)}
 	if g.NextPublicKey != [32]byte{} {
 		m.NextPublicKey = g.NextPublicKey[:]
 	}
@@ -168,8 +175,19 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	if err == nil {
 		err = checkBlocks(n.Blocks)
 	}
+	keep(&err, &n.Observations)(readAll("state.network.observations", m.GetObservations(), peering.MaxObservations, observationFrom))
 	if err != nil {
 		return nil, err
+	}
+	n.Observations = slices.DeleteFunc(n.Observations, func(o peering.Observation) bool { return !peering.Observable(o.Endpoint.Addr()) })
+	if b := m.GetReceiverAddress(); len(b) > 0 {
+		a, ok := netip.AddrFromSlice(b)
+		if !ok {
+			return nil, invalid("state.network.receiver_address", "want 4 or 16 bytes, or none")
+		}
+		if a = a.Unmap(); peering.Observable(a) {
+			n.ReceiverAddress = a
+		}
 	}
 	keep(&err, &n.PresharedHalf)(halfFrom("state.network.preshared_half", m.GetPresharedHalf()))
 	if m.GetRotation() != nil {
@@ -228,8 +246,44 @@ func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
 		return peering.Gateway{}, invalid(field+".overlay", "want an IPv6 unique local address")
 	}
 	g.Overlay = overlay
-	g.Pods, err = readAll(field+".pods", m.GetPods(), peering.MaxNodePods, parsePrefix)
-	return g, err
+	if g.Pods, err = readAll(field+".pods", m.GetPods(), peering.MaxNodePods, parsePrefix); err != nil {
+		return peering.Gateway{}, err
+	}
+	if g.Observed, err = readAll(field+".observed", m.GetObserved(), peering.MaxObserved, observedFrom); err != nil {
+		return peering.Gateway{}, err
+	}
+	g.Observed = slices.DeleteFunc(g.Observed, func(e netip.AddrPort) bool { return !peering.Observable(e.Addr()) })
+	return g, nil
+}
+
+func observationFrom(field string, m *ententev1.Observation) (peering.Observation, error) {
+	o := peering.Observation{}
+	if len(m.GetPublicKey()) != len(o.PublicKey) {
+		return o, invalid(field+".public_key", "want %d bytes", len(o.PublicKey))
+	}
+	o.PublicKey = [32]byte(m.GetPublicKey())
+	var err error
+	o.Endpoint, err = observedFrom(field+".endpoint", m.GetEndpoint())
+	return o, err
+}
+
+// observedFrom reads where something is seen. It may still be of no use: see
+// [peering.Observable].
+func observedFrom(field, s string) (netip.AddrPort, error) {
+	e, err := netip.ParseAddrPort(s)
+	if len(s) > peering.MaxObservedLen || err != nil || e.Port() == 0 || e.Addr().Zone() != "" {
+		return netip.AddrPort{}, invalid(field, "want address:port")
+	}
+	return netip.AddrPortFrom(e.Addr().Unmap(), e.Port()), nil
+}
+
+// texts writes each of a list.
+func texts[T fmt.Stringer](list []T) []string {
+	var out []string
+	for _, v := range list {
+		out = append(out, v.String())
+	}
+	return out
 }
 
 func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {

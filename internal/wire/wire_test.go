@@ -34,6 +34,7 @@ func fullState() peering.PeerState {
 			Gateways: []peering.Gateway{{
 				Name: "node-1", PublicKey: [32]byte{1, 2, 3}, Endpoints: []string{"192.0.2.1:51820"},
 				Overlay: netip.MustParseAddr("fd00:1::2"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")},
+				Observed: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:41641")},
 			}},
 			Nodes: []peering.Gateway{{
 				Name: "node-2", PublicKey: [32]byte{4}, Overlay: netip.MustParseAddr("fd00:1::3"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.2.0/24"), netip.MustParsePrefix("fd12::/72")},
@@ -45,8 +46,10 @@ func fullState() peering.PeerState {
 				{Alias: netip.MustParsePrefix("198.18.0.4/30"), Addresses: []netip.Addr{{}, netip.MustParseAddr("10.200.9.9"), {}, netip.MustParseAddr("10.200.0.1")}},
 				{Alias: netip.MustParsePrefix("fdd7:585b:e300::/128"), Addresses: []netip.Addr{netip.MustParseAddr("fd12::9")}},
 			},
-			PresharedHalf: peering.PresharedHalf{9},
-			Rotation:      &peering.KeyRotation{Number: 7, NextHalf: peering.PresharedHalf{8}, Held: 8, Used: 6},
+			PresharedHalf:   peering.PresharedHalf{9},
+			Rotation:        &peering.KeyRotation{Number: 7, NextHalf: peering.PresharedHalf{8}, Held: 8, Used: 6},
+			Observations:    []peering.Observation{{PublicKey: [32]byte{4, 5}, Endpoint: netip.MustParseAddrPort("[2001:db8::5]:51820")}},
+			ReceiverAddress: netip.MustParseAddr("198.51.100.3"),
 		},
 		Lends:        peering.LendsSomething,
 		Contracts:    []peering.ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
@@ -61,7 +64,7 @@ func TestAStateCrossesUnchanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -130,6 +133,17 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"a block of IPv6 with an IPv4 address dressed as it": {func(s *ententev1.PeerState) {
 			s.Network.Blocks[1].Addresses = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1)
 		}, "state.network.blocks[1].addresses"},
+		"an observation at a name":            {func(s *ententev1.PeerState) { s.Network.Observations[0].Endpoint = "host:1" }, "state.network.observations[0].endpoint"},
+		"an observation without a port":       {func(s *ententev1.PeerState) { s.Network.Observations[0].Endpoint = "192.0.2.1:0" }, "state.network.observations[0].endpoint"},
+		"an observation of a key of 31 bytes": {func(s *ententev1.PeerState) { s.Network.Observations[0].PublicKey = make([]byte, 31) }, "state.network.observations[0].public_key"},
+		"a gateway that is seen at a zone":    {func(s *ententev1.PeerState) { s.Network.Gateways[0].Observed = []string{"[fe80::1%eth0]:1"} }, "state.network.gateways[0].observed[0]"},
+		"a gateway that is seen at too many places": {func(s *ententev1.PeerState) {
+			s.Network.Gateways[0].Observed = slices.Repeat([]string{"192.0.2.1:1"}, peering.MaxObserved+1)
+		}, "state.network.gateways[0].observed"},
+		"more observations than this cluster has gateways": {func(s *ententev1.PeerState) {
+			s.Network.Observations = slices.Repeat(s.Network.Observations, peering.MaxObservations+1)
+		}, "state.network.observations"},
+		"an address of 5 bytes": {func(s *ententev1.PeerState) { s.Network.ReceiverAddress = make([]byte, 5) }, "state.network.receiver_address"},
 		"more contracts than a peer may have": {func(s *ententev1.PeerState) {
 			s.Contracts = nil
 			for i := range peering.MaxContracts + 1 {
@@ -146,6 +160,23 @@ func TestStatesThatAreRefused(t *testing.T) {
 				t.Errorf("got %v, want a violation of %s", err, tc.field)
 			}
 		})
+	}
+}
+
+func TestPlacesWhereNobodyCanBeAreLeftOut(t *testing.T) {
+	for _, at := range []string{"127.0.0.1", "::1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "fe80::1", "224.0.0.1", "255.255.255.255", "::ffff:127.0.0.1", "ff02::1"} {
+		m := StateTo(fullState())
+		addr := netip.MustParseAddr(at)
+		m.Network.ReceiverAddress = addr.AsSlice()
+		m.Network.Observations[0].Endpoint = netip.AddrPortFrom(addr, 7).String()
+		m.Network.Gateways[0].Observed = append(m.Network.Gateways[0].Observed, netip.AddrPortFrom(addr, 7).String())
+		s, err := StateFrom(m)
+		if err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		if n := s.Network; len(n.Observations) > 0 || n.ReceiverAddress.IsValid() || len(n.Gateways[0].Observed) != 1 {
+			t.Errorf("%s was believed: %+v", at, n)
+		}
 	}
 }
 

@@ -115,9 +115,15 @@ func nodeMessage(n *v1alpha1.FabricNode, silent bool) *ententev1.NetworkNode {
 	return m
 }
 
+// pathRelayed is a path whose packets go through the agents.
+const pathRelayed = "Relayed"
+
 func pathMessage(n *v1alpha1.FabricNode, p v1alpha1.FabricPath, silent bool) *ententev1.NetworkPath {
 	m := &ententev1.NetworkPath{
-		Node: n.Name, Gateway: p.Node, Endpoint: p.Endpoint, State: p.State, Mtu: p.MTU, Standby: p.Standby, Message: p.Message,
+		Node: n.Name, Gateway: p.Node, Endpoint: p.Endpoint, State: p.State, Mtu: p.MTU, Standby: p.Standby, Message: p.Message, Way: p.Way,
+	}
+	if p.Way == pathRelayed {
+		m.Endpoint = "" // an address on the node's own loopback tells nothing
 	}
 	switch {
 	case silent:

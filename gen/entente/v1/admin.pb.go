@@ -4629,7 +4629,11 @@ type NetworkPath struct {
 	// Why, and what to do.
 	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
 	// Whether it is for the pods on the two nodes alone, past the gateways.
-	Direct        bool `protobuf:"varint,10,opt,name=direct,proto3" json:"direct,omitempty"`
+	Direct bool `protobuf:"varint,10,opt,name=direct,proto3" json:"direct,omitempty"`
+	// How packets get there: Direct, at an endpoint that the peer announces; Observed, where
+	// the peer is seen on the outside of an address translation; Relayed, through the agents
+	// and their session, where UDP does not pass. Empty where there is no endpoint yet.
+	Way           string `protobuf:"bytes,11,opt,name=way,proto3" json:"way,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4732,6 +4736,13 @@ func (x *NetworkPath) GetDirect() bool {
 		return x.Direct
 	}
 	return false
+}
+
+func (x *NetworkPath) GetWay() string {
+	if x != nil {
+		return x.Way
+	}
+	return ""
 }
 
 // NetworkNode is a node with a fabric.
@@ -6551,7 +6562,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x18GetNetworkStatusResponse\x12-\n" +
 	"\x05paths\x18\x01 \x03(\v2\x17.entente.v1.NetworkPathR\x05paths\x12-\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x19\n" +
-	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\x99\x02\n" +
+	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\xab\x02\n" +
 	"\vNetworkPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -6564,7 +6575,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\astandby\x18\b \x01(\bR\astandby\x12\x18\n" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x16\n" +
 	"\x06direct\x18\n" +
-	" \x01(\bR\x06direct\"\xa2\x03\n" +
+	" \x01(\bR\x06direct\x12\x10\n" +
+	"\x03way\x18\v \x01(\tR\x03way\"\xa2\x03\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +

@@ -1062,6 +1062,12 @@ type Network struct {
 	// How the preshared key is replaced. A sender that does not set it keeps the first key,
 	// and the receiver keeps it with it.
 	Rotation *KeyRotation `protobuf:"bytes,12,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	// Where the sender's gateways see those of the receiver that address translation
+	// hides: not at an endpoint that the receiver announces. At most one for each.
+	Observations []*Observation `protobuf:"bytes,8,rep,name=observations,proto3" json:"observations,omitempty"`
+	// The IP address, 4 or 16 bytes, at which the sender's agent sees the receiver's end
+	// of their session; unset where something in between hides it.
+	ReceiverAddress []byte `protobuf:"bytes,9,opt,name=receiver_address,json=receiverAddress,proto3" json:"receiver_address,omitempty"`
 	// Addresses of the sender that need an alias each: those from or to which flows
 	// between the two clusters may be, as far as no alias that the receiver told
 	// covers them. IPv4 addresses, 4 bytes each, ascending. There are at most 4096 of
@@ -1148,6 +1154,20 @@ func (x *Network) GetRotation() *KeyRotation {
 	return nil
 }
 
+func (x *Network) GetObservations() []*Observation {
+	if x != nil {
+		return x.Observations
+	}
+	return nil
+}
+
+func (x *Network) GetReceiverAddress() []byte {
+	if x != nil {
+		return x.ReceiverAddress
+	}
+	return nil
+}
+
 func (x *Network) GetAddresses4() []byte {
 	if x != nil {
 		return x.Addresses4
@@ -1167,6 +1187,61 @@ func (x *Network) GetBlocks() []*AliasBlock {
 		return x.Blocks
 	}
 	return nil
+}
+
+// Observation is where a gateway of another cluster is seen.
+type Observation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The gateway's Curve25519 public key, 32 bytes.
+	PublicKey []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// The source of the last packet of it that WireGuard authenticated, as address:port.
+	Endpoint      string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Observation) Reset() {
+	*x = Observation{}
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Observation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Observation) ProtoMessage() {}
+
+func (x *Observation) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Observation.ProtoReflect.Descriptor instead.
+func (*Observation) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Observation) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *Observation) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
 }
 
 // KeyRotation is one side's word on the preshared keys of the tunnel, which are numbered.
@@ -1190,7 +1265,7 @@ type KeyRotation struct {
 
 func (x *KeyRotation) Reset() {
 	*x = KeyRotation{}
-	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1277,7 @@ func (x *KeyRotation) String() string {
 func (*KeyRotation) ProtoMessage() {}
 
 func (x *KeyRotation) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1290,7 @@ func (x *KeyRotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRotation.ProtoReflect.Descriptor instead.
 func (*KeyRotation) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KeyRotation) GetNumber() uint64 {
@@ -1260,7 +1335,7 @@ type AliasBlock struct {
 
 func (x *AliasBlock) Reset() {
 	*x = AliasBlock{}
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1347,7 @@ func (x *AliasBlock) String() string {
 func (*AliasBlock) ProtoMessage() {}
 
 func (x *AliasBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1360,7 @@ func (x *AliasBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AliasBlock.ProtoReflect.Descriptor instead.
 func (*AliasBlock) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AliasBlock) GetAlias() string {
@@ -1320,13 +1395,16 @@ type Gateway struct {
 	// says inside the tunnel when it does, once the receiver's gateways say there that they
 	// know it.
 	NextPublicKey []byte `protobuf:"bytes,12,opt,name=next_public_key,json=nextPublicKey,proto3" json:"next_public_key,omitempty"`
+	// Where other clusters see it, as address:port: likely its address on the outside of
+	// an address translation. They are dialled after its endpoints.
+	Observed      []string `protobuf:"bytes,6,rep,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1416,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1429,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Gateway) GetName() string {
@@ -1396,6 +1474,13 @@ func (x *Gateway) GetNextPublicKey() []byte {
 	return nil
 }
 
+func (x *Gateway) GetObserved() []string {
+	if x != nil {
+		return x.Observed
+	}
+	return nil
+}
+
 // Alias is another name for a prefix.
 type Alias struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1409,7 +1494,7 @@ type Alias struct {
 
 func (x *Alias) Reset() {
 	*x = Alias{}
-	mi := &file_entente_v1_peering_proto_msgTypes[20]
+	mi := &file_entente_v1_peering_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1506,7 @@ func (x *Alias) String() string {
 func (*Alias) ProtoMessage() {}
 
 func (x *Alias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[20]
+	mi := &file_entente_v1_peering_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1519,7 @@ func (x *Alias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alias.ProtoReflect.Descriptor instead.
 func (*Alias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Alias) GetPrefix() string {
@@ -1525,7 +1610,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xd4\x03\n" +
+	"\fPHASE_CLOSED\x10\x03\"\xcf\x04\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
@@ -1533,14 +1618,20 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\aaliases\x18\x03 \x03(\v2\x11.entente.v1.AliasB\b\xbaH\x05\x92\x01\x02\x10\x10R\aaliases\x12.\n" +
 	"\x0epreshared_half\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\rpresharedHalf\x123\n" +
 	"\x05nodes\x18\x05 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\x05nodes\x123\n" +
-	"\brotation\x18\f \x01(\v2\x17.entente.v1.KeyRotationR\brotation\x12)\n" +
+	"\brotation\x18\f \x01(\v2\x17.entente.v1.KeyRotationR\brotation\x12E\n" +
+	"\fobservations\x18\b \x03(\v2\x17.entente.v1.ObservationB\b\xbaH\x05\x92\x01\x02\x10@R\fobservations\x122\n" +
+	"\x10receiver_address\x18\t \x01(\fB\a\xbaH\x04z\x02\x18\x10R\x0freceiverAddress\x12)\n" +
 	"\n" +
 	"addresses4\x18\x14 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\n" +
 	"addresses4\x12)\n" +
 	"\n" +
 	"addresses6\x18\x15 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
 	"addresses6\x129\n" +
-	"\x06blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x06blocks\"s\n" +
+	"\x06blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x06blocks\"\\\n" +
+	"\vObservation\x12&\n" +
+	"\n" +
+	"public_key\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12%\n" +
+	"\bendpoint\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\bendpoint\"s\n" +
 	"\vKeyRotation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12$\n" +
 	"\tnext_half\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\bnextHalf\x12\x12\n" +
@@ -1549,7 +1640,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\n" +
 	"AliasBlock\x12\x1f\n" +
 	"\x05alias\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias\x12&\n" +
-	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\xfa\x01\n" +
+	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\xa8\x02\n" +
 	"\aGateway\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12&\n" +
 	"\n" +
@@ -1558,7 +1649,9 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\x12$\n" +
 	"\x04pods\x18\x05 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\x12/\n" +
-	"\x0fnext_public_key\x18\f \x01(\fB\a\xbaH\x04z\x02\x18 R\rnextPublicKey\"K\n" +
+	"\x0fnext_public_key\x18\f \x01(\fB\a\xbaH\x04z\x02\x18 R\rnextPublicKey\x12,\n" +
+	"\bobserved\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x04\"\x06r\x04\x10\x01\x18@R\bobserved\"K\n" +
 	"\x05Alias\x12!\n" +
 	"\x06prefix\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x06prefix\x12\x1f\n" +
 	"\x05alias\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias2\xde\x04\n" +
@@ -1588,7 +1681,7 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_entente_v1_peering_proto_goTypes = []any{
 	(PeerState_Lending)(0),            // 0: entente.v1.PeerState.Lending
 	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
@@ -1609,59 +1702,61 @@ var file_entente_v1_peering_proto_goTypes = []any{
 	(*PeerState)(nil),                 // 16: entente.v1.PeerState
 	(*ContractState)(nil),             // 17: entente.v1.ContractState
 	(*Network)(nil),                   // 18: entente.v1.Network
-	(*KeyRotation)(nil),               // 19: entente.v1.KeyRotation
-	(*AliasBlock)(nil),                // 20: entente.v1.AliasBlock
-	(*Gateway)(nil),                   // 21: entente.v1.Gateway
-	(*Alias)(nil),                     // 22: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 23: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 24: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 25: entente.v1.Envelope
-	(*Offer)(nil),                     // 26: entente.v1.Offer
-	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
+	(*Observation)(nil),               // 19: entente.v1.Observation
+	(*KeyRotation)(nil),               // 20: entente.v1.KeyRotation
+	(*AliasBlock)(nil),                // 21: entente.v1.AliasBlock
+	(*Gateway)(nil),                   // 22: entente.v1.Gateway
+	(*Alias)(nil),                     // 23: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 24: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 25: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 26: entente.v1.Envelope
+	(*Offer)(nil),                     // 27: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	23, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	24, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	25, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	25, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	25, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
-	26, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
-	25, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
-	27, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	24, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	25, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	26, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	26, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	26, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	27, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	26, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	28, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
 	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
 	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	27, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	28, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
 	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
-	28, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
+	29, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
 	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	27, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	21, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	22, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	21, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
-	19, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
-	20, // 21: entente.v1.Network.blocks:type_name -> entente.v1.AliasBlock
-	2,  // 22: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 23: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 24: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 25: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 26: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 27: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 28: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 29: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 30: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 31: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 32: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 33: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 34: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 35: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	29, // [29:36] is the sub-list for method output_type
-	22, // [22:29] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	28, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	22, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	23, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	22, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
+	20, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
+	19, // 21: entente.v1.Network.observations:type_name -> entente.v1.Observation
+	21, // 22: entente.v1.Network.blocks:type_name -> entente.v1.AliasBlock
+	2,  // 23: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 24: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 25: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 26: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 27: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 28: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 29: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 30: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 31: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 32: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 33: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 34: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 35: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 36: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	30, // [30:37] is the sub-list for method output_type
+	23, // [23:30] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -1676,7 +1771,7 @@ func file_entente_v1_peering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

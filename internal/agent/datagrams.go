@@ -1,0 +1,146 @@
+package agent
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	ententeclient "github.com/entente-dev/entente/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/datagrams"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+)
+
+// carrying is what the agent knows of tunnels whose datagrams it carries.
+type carrying struct {
+	hub *datagrams.Hub
+	// tunnels is the cluster IDs of the peers that have one.
+	tunnels atomic.Pointer[map[string]bool]
+	// keys is what the fabric's Secret has.
+	keys *lastKnown[map[string][]byte]
+}
+
+// relayDatagrams carries datagrams of tunnels over sessions, where gateways ask for it.
+func (a *agent) relayDatagrams(ctx context.Context, cfg RelayConfig) error {
+	if cfg.Address == "" {
+		return nil
+	}
+	c := &carrying{}
+	c.tunnels.Store(&map[string]bool{})
+	c.keys = &lastKnown[map[string][]byte]{now: time.Now, log: a.log, every: keysLook, what: "the preshared keys of tunnels", ask: func(ctx context.Context) (map[string][]byte, error) {
+		var secret corev1.Secret
+		err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.cfg.Namespace, Name: v1alpha1.FabricSecret}, &secret)
+		if err != nil {
+			return nil, fmt.Errorf("read Secret %s: %w", v1alpha1.FabricSecret, err)
+		}
+		return secret.Data, nil
+	}}
+	var err error
+	c.hub, err = datagrams.NewHub(datagrams.HubConfig{
+		Carries: c.carries, Key: c.key, IsGateway: a.isGateway,
+		Call: func(ctx context.Context, peer string, next func(context.Context) ([]byte, error)) error {
+			return ententeclient.SendDatagrams(ctx, a.sessions.Conn(peering.ClusterID(peer)), next)
+		},
+		PeerRate: cfg.Rate, AllRate: cfg.AllRate, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address)
+	if err != nil {
+		return fmt.Errorf("listen for gateways on %s: %w", cfg.Address, err)
+	}
+	if err := metrics.Registry.Register(c.hub.Collector()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	a.carrying = c
+	changed := notify.New()
+	if _, err := kube.OnChange(ctx, a.mgr.GetCache(), &v1alpha1.Tunnel{}, func(any, any) bool { return false }, changed.Notify); err != nil {
+		return err
+	}
+	return errors.Join(
+		a.run(func(ctx context.Context) error { return c.hub.Serve(ctx, listener) }),
+		a.run(func(ctx context.Context) error { return c.follow(ctx, a.mgr.GetCache(), changed) }))
+}
+
+// follow keeps track of which peers have tunnels.
+func (c *carrying) follow(ctx context.Context, cache client.Reader, changed notify.Channel) error {
+	for {
+		var list v1alpha1.TunnelList
+		if err := cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list tunnels: %w", err) // a cache fails only when it ends
+		}
+		now := make(map[string]bool, len(list.Items))
+		for i := range list.Items {
+			now[list.Items[i].Spec.PeerID] = true
+		}
+		c.tunnels.Store(&now)
+		c.hub.Cut(func(peer string) bool { return now[peer] })
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (c *carrying) carries(peer string) bool { return (*c.tunnels.Load())[peer] }
+
+// key returns the key of a peer's links, which follows from the tunnel's.
+func (c *carrying) key(ctx context.Context, peer string) (datagrams.Key, bool) {
+	if !c.carries(peer) {
+		return datagrams.Key{}, false
+	}
+	keys, err := c.keys.get(ctx)
+	if err != nil || len(keys[peer]) != 32 {
+		return datagrams.Key{}, false
+	}
+	key, err := datagrams.KeyFrom([32]byte(keys[peer]))
+	return key, err == nil
+}
+
+// isGateway says whether a gateway of this cluster has a WireGuard public key.
+func (a *agent) isGateway(ctx context.Context, publicKey [32]byte) bool {
+	text := base64.StdEncoding.EncodeToString(publicKey[:])
+	var nodes v1alpha1.FabricNodeList
+	if err := a.mgr.GetCache().List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return false
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Spec.Gateway && nodes.Items[i].Status.PublicKey == text {
+			return true
+		}
+	}
+	return false
+}
+
+// datagramsOfPeers is what takes peers' datagrams; nil if nothing does.
+func (a *agent) datagramsOfPeers() server.Datagrams {
+	if a.carrying == nil {
+		return nil
+	}
+	return received{a.carrying.hub}
+}
+
+type received struct{ hub *datagrams.Hub }
+
+// Receive implements server.Datagrams.
+func (r received) Receive(ctx context.Context, peer peering.ClusterID, frames []byte) error {
+	err := r.hub.Receive(ctx, string(peer), frames)
+	if errors.Is(err, datagrams.ErrRefused) {
+		return peering.Errorf(peering.ReasonPolicyRefused, "there is no tunnel with your cluster here now")
+	}
+	return err
+}
