@@ -109,6 +109,8 @@ const (
 	MaxObserved     = 4
 	MaxObservations = MaxGateways
 	MaxObservedLen  = 64
+	// MaxInBandGateways is how many gateways in-band parameters may have.
+	MaxInBandGateways = 16
 	// MaxPrefixes is how many pod prefixes, and as many aliases, a peer may have.
 	MaxPrefixes = 16
 	// MaxAddresses is how many addresses a peer may name that need an alias each, and

@@ -11,6 +11,11 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
+// RelayPort is the TCP port on which gateways relay the peer API of in-band peers: on their
+// overlay addresses for the peers, where it has to be the same for all who peer, and on their
+// own for their cluster's agent.
+const RelayPort = 7448
+
 // Config configures a fabric.
 type Config struct {
 	// Device is the name of the WireGuard device. Default "entente0".

@@ -334,7 +334,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
-	changed, unfiltered := f.firewall.Apply(p.now, layout, f.cfg.Device, f.cfg.ProbePort)
+	changed, unfiltered := f.firewall.Apply(p.now, layout, f.cfg.Device, firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort})
 	f.did(changed, unfiltered)(p, "nftables table")
 	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")
 	if p.link != 0 {

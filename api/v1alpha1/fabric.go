@@ -144,6 +144,13 @@ type FabricNodeStatus struct {
 	// minute.
 	// +optional
 	ObservedAt metav1.Time `json:"observedAt,omitempty"`
+	// relays is where this cluster's agent reaches peers that are in-band through the
+	// node, as address:port. There are none where it is no gateway, or no peer is in-band.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	Relays []string `json:"relays,omitempty"`
 	// preflight is what on the node keeps packets of tunnels from passing, apart from
 	// the tunnels themselves: also before there are any. It is unset until the fabric has
 	// checked.
@@ -308,6 +315,8 @@ type TunnelSpec struct {
 	Nodes []Gateway `json:"nodes,omitempty"`
 	// local is this cluster's pod prefixes, each with the alias under which the
 	// peer knows it. One without an alias is known address by address: see localBlocks.
+	// Like remote it is empty where no contract wants a tunnel, which is then there for the
+	// peer API alone.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Local []PrefixAlias `json:"local,omitempty"`
@@ -331,6 +340,19 @@ type TunnelSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Allow []Exposure `json:"allow,omitempty"`
+	// inBand has the peer API run through the tunnel: gateways relay it between this
+	// cluster's agent and the peer's gateways. Absent: they do not.
+	// +optional
+	InBand *TunnelInBand `json:"inBand,omitempty"`
+}
+
+// TunnelInBand is what gateways need to relay the peer API.
+type TunnelInBand struct {
+	// agent is where this cluster's agent takes what comes through the tunnel, as
+	// address:port. Only from its address, and from those of nodes, do gateways take
+	// what is to go through the tunnel.
+	// +kubebuilder:validation:MaxLength=64
+	Agent string `json:"agent"`
 }
 
 // Exposure lets each of some sources open flows to each of some destinations.

@@ -36,6 +36,7 @@ type ForeignCluster struct {
 // ForeignClusterSpec is who a cluster is and where it can be reached.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clusterID) || has(self.joinToken)",message="say who the cluster is by clusterID, or name the Secret with a token of it in joinToken"
+// +kubebuilder:validation:XValidation:rule="!has(self.inBand) || (has(self.clusterID) && !has(self.joinToken) && (!has(self.endpoints) || self.endpoints.size() == 0))",message="in-band, a cluster is known by clusterID and reached through inBand.gateways: leave out joinToken and endpoints"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.clusterID) || (has(self.clusterID) && self.clusterID == oldSelf.clusterID)",message="a cluster's ID never changes; create another ForeignCluster"
 type ForeignClusterSpec struct {
 	// clusterID is the SHA-256 of the cluster's identity key, base32: whoever
@@ -72,11 +73,55 @@ type ForeignClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=261
 	Endpoints []string `json:"endpoints,omitempty"`
+	// inBand has the peer API run inside the tunnel, so that nothing but WireGuard's UDP
+	// passes between the two clusters. It is what the peer's administrator gave:
+	// `entente network parameters` prints it there, and an administrator there needs this
+	// cluster's. Absent: the peer API is dialled at endpoints.
+	// +optional
+	InBand *InBand `json:"inBand,omitempty"`
 	// trustBundle is the peer's root certificates, PEM. It is public; trusting it
 	// is what joining is about. Absent means known but not trusted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	TrustBundle string `json:"trustBundle,omitempty"`
+}
+
+// InBand is the peer's end of a tunnel that is there before the two agents have spoken.
+// There is no secret in it.
+type InBand struct {
+	// exchangeKey is the peer's Curve25519 public key, base64. From it and from its own
+	// secret each side derives the same preshared key for the tunnel.
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`
+	ExchangeKey string `json:"exchangeKey"`
+	// gateways is the peer's nodes that speak WireGuard. Once the peer was connected its
+	// own word is what counts; of a gateway that both name, the endpoints of both.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(g, self.exists_one(h, h.publicKey == g.publicKey))",message="two gateways have the same publicKey"
+	Gateways []InBandGateway `json:"gateways"`
+}
+
+// InBandGateway is a node of the peer that speaks WireGuard.
+type InBandGateway struct {
+	// name is the node's name, from which its address inside the tunnel follows.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// publicKey is its Curve25519 public key, base64.
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`
+	PublicKey string `json:"publicKey"`
+	// endpoints is where it listens, as host:port, best first. Empty where it can only
+	// dial this cluster.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=261
+	// +kubebuilder:validation:items:Pattern=`^.+:[1-9][0-9]{0,4}$`
+	Endpoints []string `json:"endpoints,omitempty"`
 }
 
 // SecretKey names a key of a Secret in the agent's namespace.
@@ -126,6 +171,9 @@ const (
 	// ConditionImpostor: discovery says of a cluster that is not trusted what holds of
 	// another one that is. It is absent otherwise.
 	ConditionImpostor = "Impostor"
+	// ConditionInBand: the tunnel that carries the peer API is up. It is absent where the
+	// peer is not in-band.
+	ConditionInBand = "InBand"
 	// ConditionCertificateValid: the root certificate of a trusted peer lasts.
 	ConditionCertificateValid = "CertificateValid"
 )
@@ -159,8 +207,8 @@ type ForeignClusterStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Used string `json:"used,omitempty"`
-	// conditions has one condition for each hop: Trusted, Connected, Network,
-	// Offloading.
+	// conditions has one condition for each hop: InBand, where the peer is, then Trusted,
+	// Connected, Network, Offloading.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -285,9 +333,12 @@ type Introduction struct {
 type PeerSession struct {
 	// dialled says whether this side dialled.
 	Dialled bool `json:"dialled"`
-	// endpoint is the one in use; absent if the peer dialled.
+	// endpoint is the one in use; absent if the peer dialled, or in-band.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
+	// inBand says that it runs inside the tunnel.
+	// +optional
+	InBand bool `json:"inBand,omitempty"`
 	// since is when it came up.
 	Since metav1.Time `json:"since"`
 	// clockSkew is how far the peer's clock is ahead of this one's, in whole
@@ -481,6 +532,11 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	OwnAddress string `json:"ownAddress,omitempty"`
+	// inBand stands for spec.inBand as it was when the peer said this. What was written there
+	// since then counts before it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	InBand string `json:"inBand,omitempty"`
 }
 
 // AliasBlock is aliases of single addresses, which follow each other.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"slices"
@@ -66,6 +67,34 @@ func (c *fakeCluster) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) 
 		return nil, status.FromContextError(context.Canceled).Err()
 	}
 	return &ententev1.JoinPeerResponse{Peer: c.peer()}, nil
+}
+
+func (c *fakeCluster) GetNetworkParameters(context.Context, *ententev1.GetNetworkParametersRequest) (*ententev1.GetNetworkParametersResponse, error) {
+	leave, err := c.enter("GetNetworkParameters")
+	defer leave()
+	return &ententev1.GetNetworkParametersResponse{Parameters: c.parameters()}, err
+}
+
+func (c *fakeCluster) parameters() *ententev1.NetworkParameters {
+	return &ententev1.NetworkParameters{
+		ClusterId: c.id, DisplayName: c.name, ExchangeKey: bytes.Repeat([]byte(c.id[:1]), 32),
+		Gateways: []*ententev1.InBandGateway{
+			{Name: "gw1", PublicKey: bytes.Repeat([]byte{1}, 32), Endpoints: []string{"192.0.2.9:51820"}}, {Name: "gw2", PublicKey: bytes.Repeat([]byte{2}, 32)},
+		},
+	}
+}
+
+func (c *fakeCluster) ConnectInBand(_ context.Context, r *ententev1.ConnectInBandRequest) (*ententev1.ConnectInBandResponse, error) {
+	leave, err := c.enter("ConnectInBand %s %d %s", r.GetParameters().GetClusterId(), len(r.GetParameters().GetGateways()), r.GetName())
+	defer leave()
+	switch {
+	case err != nil:
+		return nil, err
+	case r.GetParameters().GetClusterId() == c.id:
+		return nil, failure(peering.ReasonPeerIsSelf, "the parameters are this cluster's own")
+	}
+	c.w.joined, c.w.inBand, c.w.polls = true, true, 0
+	return &ententev1.ConnectInBandResponse{Peer: c.peer()}, nil
 }
 
 func (c *fakeCluster) IntroducePeer(_ context.Context, r *ententev1.IntroducePeerRequest) (*ententev1.IntroducePeerResponse, error) {

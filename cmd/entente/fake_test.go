@@ -72,6 +72,10 @@ type world struct {
 	lends bool
 	// goingDown is how many more tries find the ask before this being taken down.
 	goingDown int
+	// inBand says that the peer API runs inside the tunnel, and inBandAt is the poll by which
+	// that is up.
+	inBand   bool
+	inBandAt int
 	// interrupt says that somebody interrupts the command once it waits.
 	interrupt bool
 	// cordoned says that somebody cordoned the virtual node.
@@ -276,17 +280,24 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 	if w.introduced {
 		awaits = map[string]string{"": "AwaitingApproval", "Approved": "AwaitingPeer", "Denied": "Denied"}[w.decision]
 	}
-	p.Conditions = []*ententev1.Condition{
+	if p.InBand = w.inBand; p.GetInBand() {
+		p.Endpoints = nil
+		p.Conditions = append(p.Conditions, condition("InBand", w.polls >= w.inBandAt && w.stuck != "InBand", "AwaitingPeer", "node a: no probe to gateway gw1 was answered yet"))
+	}
+	p.Conditions = append(p.Conditions,
 		condition("Trusted", hops["Trusted"], awaits, "the clusters have not joined"),
 		condition("Connected", hops["Connected"], "NoSession", "cannot connect to provider.example:7443: connection refused"),
 		network,
 		condition("Offloading", hops["Offloading"] && open, "NodeStarting", "the virtual node is starting"),
-	}
+	)
 	if hops["Connected"] {
 		p.Session = &ententev1.Session{
 			Dialled: true, Endpoint: "provider.example:7443", Since: timestamppb.New(epoch.Add(-time.Minute)),
 			ClockSkew: durationpb.New(2 * time.Second), RoundTrip: durationpb.New(2500 * time.Microsecond),
 			CertificateExpireTime: timestamppb.New(epoch.Add(20 * time.Hour)),
+		}
+		if w.inBand {
+			p.Session.Endpoint, p.Session.InBand = "", true
 		}
 		p.Offer = fakeOffer()
 		if w.pending {

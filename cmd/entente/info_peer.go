@@ -68,7 +68,11 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	t.Row("Cluster ID", p.GetClusterId())
 	t.Row("Role", p.GetRole())
 	t.Row("Protocol", format.Protocols(p.GetProtocol(), own))
-	t.Row("Reachable at", cmp.Or(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
+	at := "nowhere: it dials this cluster"
+	if p.GetInBand() {
+		at = "in-band: through the tunnel alone"
+	}
+	t.Row("Reachable at", cmp.Or(strings.Join(p.GetEndpoints(), ", "), at))
 	t.Fact("Found by", format.FoundBy(p))
 	for _, m := range p.GetSightings() {
 		t.Row("Seen by discovery", format.FoundText(m), format.EndpointText(m))
@@ -116,8 +120,14 @@ func (a *app) printSession(t *printer.Table, p *ententev1.Peer) {
 		return
 	}
 	by := "the peer dialled"
-	if s.GetDialled() {
+	switch {
+	case s.GetDialled() && s.GetInBand():
+		by = "dialled"
+	case s.GetDialled():
 		by = "dialled " + s.GetEndpoint()
+	}
+	if s.GetInBand() {
+		by += ", in-band: inside the tunnel"
 	}
 	t.Row("  Up", "for "+a.since(s.GetSince()), by)
 	if s.GetRoundTrip() != nil {

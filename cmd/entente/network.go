@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) networkCommand() *cobra.Command {
-	return a.group(&cobra.Command{Use: "network", Short: "Connect to peers, show the network with them, and what it would be"}, a.networkConnectCommand(), a.networkDisconnectCommand(), a.networkPlanCommand(), a.networkStatusCommand(), a.networkRotateCommand())
+	return a.group(&cobra.Command{Use: "network", Short: "Connect to peers, show the network with them, and what it would be"}, a.networkConnectCommand(), a.networkDisconnectCommand(), a.networkParametersCommand(), a.networkPlanCommand(), a.networkStatusCommand(), a.networkRotateCommand())
 }
 
 func (a *app) networkStatusCommand() *cobra.Command {
@@ -35,7 +35,8 @@ States are by probes inside the tunnels: Up, Down, or Unknown where too few were
 sent, or the node was not heard of lately. The way is Direct, at an endpoint that is
 announced; Observed, where the other end is seen on the outside of an address
 translation; or Relayed, through the agents and their session, where UDP does not
-pass. The JSON output has paths and nodes.`,
+pass. USE says whether the way carries pods' traffic or would, and whether the peer API
+runs this way, or would: in-band. The JSON output has paths and nodes.`,
 		Example: indent(`entente network status
 entente network status office -o wide
 entente network status --get paths[*].state`),
@@ -76,6 +77,9 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 				use = "direct"
 			case p.GetStandby():
 				use = "standby"
+			}
+			if p.GetInBand() {
+				use += ", peer API"
 			}
 			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), cmp.Or(p.GetWay(), "-"), cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
 		}

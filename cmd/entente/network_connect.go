@@ -23,9 +23,10 @@ type connecting struct {
 
 func (a *app) networkConnectCommand() *cobra.Command {
 	var dryRun bool
+	var inBand inBandFlags
 	var timeout flags.Timeout
 	cmd := a.command(&cobra.Command{
-		Use:   "connect PEER",
+		Use:   "connect [PEER]",
 		Short: "Have a tunnel to a peer, without using its resources",
 		Long: `Have a tunnel to a peer that has joined, without using its resources: this cluster
 asks it for a contract of no pods, or, where it asks for resources without a tunnel
@@ -34,15 +35,34 @@ Repeating it is safe.
 
 What pods reach through the tunnel is what is offloaded, and nothing else. The peer's
 policy decides, as on any ask; a virtual node that takes no pods stands for the
-contract. It is the same as ` + "`entente peer`" + ` with resources of 0 pods.`,
+contract. It is the same as ` + "`entente peer`" + ` with resources of 0 pods.
+
+With --in-band it is for two clusters between which nothing but the tunnel's UDP
+passes. FILE is what the other one's administrator printed with
+` + "`entente network parameters`" + `: this cluster trusts the one that proves to have the ID in it,
+and makes its end of a tunnel that carries the peer API and nothing else. It waits until
+the other administrator has done the same with this cluster's parameters and the two
+agents are connected; then ` + "`entente peer`" + ` and all else is as ever. A new file of the same
+cluster takes the place of the one before.`,
 		Example: indent(`entente network connect office
-entente network connect office --dry-run`),
+entente network connect office --dry-run
+
+# Two administrators, each with the other's file
+entente network parameters > home.yaml
+entente network connect --in-band -f office.yaml`),
+		PreRunE: func(cmd *cobra.Command, argv []string) error { return inBand.check(argv, cmd.CommandPath()) },
 	}, func(ctx context.Context, r *run) error {
 		ctx, cancel := timeout.Bound(ctx)
 		defer cancel()
+		if inBand.on {
+			return connectingTo(r, dryRun, false).connectInBand(ctx, inBand)
+		}
 		return connectingTo(r, dryRun, false).connect(ctx)
 	})
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the peer what it would offer; change nothing")
+	cmd.Flags().BoolVar(&inBand.on, "in-band", false, "Have the peer API run inside the tunnel")
+	cmd.Flags().StringVarP(&inBand.file, "filename", "f", "", "With --in-band: the `file` of the other cluster; - is standard input")
+	cmd.Flags().StringVar(&inBand.name, "name", "", "With --in-band: what to call the peer here (default: as the file does)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the peer what it would offer, or read the file; change nothing")
 	timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 	return cmd
 }
@@ -73,7 +93,11 @@ contract that this cluster provides to it.`,
 }
 
 func connectingTo(r *run, dryRun, force bool) *connecting {
-	return &connecting{&peeringRun{run: r, sides: &sides{local: side{r.cluster, r.argv[0]}}, flags: &peerFlags{}}, dryRun, force}
+	peer := ""
+	if len(r.argv) == 1 {
+		peer = r.argv[0]
+	}
+	return &connecting{&peeringRun{run: r, sides: &sides{local: side{r.cluster, peer}}, flags: &peerFlags{}}, dryRun, force}
 }
 
 // tunnelAlone says whether a peering asks for nothing but a tunnel.

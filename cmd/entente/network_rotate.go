@@ -68,7 +68,7 @@ func (c *rotation) rotatePreshared(ctx context.Context) error {
 		return c.call("replace the preshared key", err)
 	}
 	if len(resp.GetPeers()) == 0 {
-		c.done("There is no tunnel whose key could be replaced")
+		c.done("There is no tunnel whose key could be replaced; that of an in-band peer stays")
 		return c.result(resp)
 	}
 	c.done("Asked for another preshared key of the tunnel to %s", shorts(resp.GetPeers()))

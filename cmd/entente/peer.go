@@ -26,6 +26,7 @@ type peerFlags struct {
 	whom    whomFlags
 	ask     askFlags
 	name    string
+	inBand  bool
 	dryRun  bool
 	timeout flags.Timeout
 }
@@ -40,7 +41,10 @@ provider.
 
 With --remote-kubeconfig or --remote-context it does everything on both sides:
 makes a token there, redeems it here, asks for resources, and waits until the
-contract is signed, the tunnel carries traffic and the virtual node takes pods.
+contract is signed, the tunnel carries traffic and the virtual node takes pods. With
+--in-band too, instead of the token, each side is given the other's end of the tunnel,
+which carries the peer API from then on: nothing but its UDP has to pass between the
+two clusters. Without access to both see ` + "`entente network connect --in-band`" + `.
 
 With PEER it does the same from a cluster that has joined already. With --any the
 cheapest peer that offers what is asked for is taken. Repeating it is safe:
@@ -57,6 +61,9 @@ entente --kubeconfig consumer.yaml peer --remote-kubeconfig provider.yaml
 
 # Both clusters in one kubeconfig
 entente --context consumer peer --remote-context provider --resources cpu=8,memory=16Gi
+
+# Between clusters that reach each other by UDP alone
+entente peer --in-band --remote-kubeconfig provider.yaml
 
 # What would it cost?
 entente peer office --resources cpu=4,memory=8Gi --dry-run
@@ -80,6 +87,7 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 	f.ask.add(cmd)
 	f.ask.addRenewal(cmd)
 	cmd.Flags().StringVar(&f.name, "name", "", "What to call the peer here, where it joins now (default: the name that it gives itself)")
+	cmd.Flags().BoolVar(&f.inBand, "in-band", false, "With --remote-kubeconfig or --remote-context: have the peer API run inside the tunnel")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 	return cmd
@@ -102,6 +110,8 @@ func (f *peerFlags) peer(ctx context.Context, r *run, peer string, req *ententev
 func (f *peerFlags) whomOf(r *run) (string, error) {
 	ways := count(len(r.argv) == 1, f.remote.given(), f.whom.given())
 	switch {
+	case f.inBand && !f.remote.given():
+		return "", exit.Usagef("--in-band sets up both ends: it needs --remote-kubeconfig or --remote-context; with access to this cluster alone see `entente network connect --in-band`")
 	case ways == 0:
 		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", r.path)
 	case ways > 1:

@@ -44,7 +44,8 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if format.IsTrue(known, "Trusted") && format.IsTrue(back, "Trusted") {
+	inBand := !p.flags.inBand || known.GetInBand() && back.GetInBand()
+	if format.IsTrue(known, "Trusted") && format.IsTrue(back, "Trusted") && inBand {
 		local.peer = format.ShortName(known)
 		p.done("The two clusters have joined already; the peer is called %s here", local.peer)
 		return nil
@@ -52,7 +53,11 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	if p.flags.dryRun {
 		return fmt.Errorf("(%s) the two clusters have not joined yet, so there is nobody to ask\n  next: entente join, or the same without --dry-run", local.label)
 	}
-	joined, err := p.join(ctx)
+	join := p.join
+	if p.flags.inBand {
+		join = p.connectInBand
+	}
+	joined, err := join(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,6 +70,28 @@ func (p *peeringRun) trust(ctx context.Context) error {
 		p.progress.Done(s.label, "Trusts the other cluster")
 	}
 	return nil
+}
+
+// connectInBand gives each side the other's end of the tunnel, waits until it is up, and
+// returns the remote one as it is known here.
+func (p *peeringRun) connectInBand(ctx context.Context) (*ententev1.Peer, error) {
+	local, remote := p.local, *p.remote
+	ours, err := local.parameters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := remote.parameters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	joined, err := p.setInBand(ctx, local.cluster, theirs, p.flags.name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := p.setInBand(ctx, remote.cluster, ours, ""); err != nil {
+		return nil, err
+	}
+	return joined, p.awaitInBand(ctx, side{local.cluster, format.ShortName(joined)})
 }
 
 // join joins the two clusters in the direction in which one can dial the other,

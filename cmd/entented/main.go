@@ -286,6 +286,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.Relay.Address, "relay-address", ":7449", "where gateways bring packets of tunnels that UDP does not carry, to go over the session with a peer; empty for nowhere")
 	flags.StringVar(&o.relayRate, "relay-rate", "12Mi", "how many bytes of these a second are carried for a peer, each way")
 	flags.StringVar(&o.relayTotalRate, "relay-total-rate", "48Mi", "the same for all peers together, who share it")
+	flags.StringVar(&cfg.InBandAddress, "in-band-address", ":7448", "where gateways bring peers whose peer API runs inside the tunnel; empty for nowhere")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
 	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")

@@ -29,6 +29,7 @@ func (a *agent) adminAPI(ctx context.Context, address string) error {
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
 		Self: a.adminSelf, Tokens: issued{a}, Join: a.join,
 		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, PlanNetwork: a.planNetwork, Rollover: a.rollover,
+		NetworkParameters: a.networkParameters, ConnectInBand: a.connectInBand,
 	})
 	if err != nil {
 		return err

@@ -47,8 +47,10 @@ type agent struct {
 	direct    ctrlclient.WithWatch
 	source    *identity.Source
 	tunnelKey []byte
-	bundles   *identity.Bundles
-	trust     *trusted
+	// inBand is where this agent takes what gateways relay; unset if nowhere.
+	inBand  netip.AddrPort
+	bundles *identity.Bundles
+	trust   *trusted
 	// own is the addresses that nobody else leads to.
 	own   *lastKnown[[]netip.Prefix]
 	found *browse.Domains
@@ -140,8 +142,13 @@ func (a *agent) endpoints() []string {
 
 // buildStates builds what this cluster says to its peers, and what it may tell and lend.
 func (a *agent) buildStates(_ context.Context, own statesConfig) error {
+	exchange, err := peering.NewExchange(a.source.ID(), a.tunnelKey)
+	if err != nil {
+		return err
+	}
 	a.states = &controller.States{
-		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
+		Exchange: exchange,
+		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
 		Lends:          func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
@@ -203,7 +210,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Client: a.mgr.GetClient(), States: a.states,
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
-		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial,
+		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial, InBand: a.inBandTunnels(),
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
 	}
 	return a.peers.SetupWithManager(a.mgr)

@@ -35,7 +35,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "provider", Config: ""},
 		{Name: "discovery"},
 		{Name: "relay", Config: RelayConfig{}},
-		{Name: "peer API", Config: ":7443"},
+		{Name: "peer API", Config: peerConfig{Address: ":7443"}},
 		{Name: "sessions"},
 		{Name: "virtual nodes", Config: nodesConfig{Address: ":10250", Certificate: OwnCertificate}},
 		{Name: "PeeringRequests"},
@@ -74,7 +74,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 			change: func(c *Config) {
 				c.PeerAddress, c.AdminAddress, c.KubeletAddress, c.HealthAddress, c.MetricsAddress = "a:1", "a:2", "a:3", "a:4", "a:5"
 			},
-			want: with("", component{Name: "peer API", Config: "a:1"}, component{Name: "admin API", Config: "a:2"},
+			want: with("", component{Name: "peer API", Config: peerConfig{Address: "a:1"}}, component{Name: "admin API", Config: "a:2"},
 				component{Name: "virtual nodes", Config: nodesConfig{Address: "a:3", Certificate: OwnCertificate}},
 				component{Name: "manager", Config: serveConfig{Health: "a:4", Metrics: "a:5"}}),
 		},

@@ -64,6 +64,8 @@ type Config struct {
 	DiscoveryResolvers []string
 	// Update is where this cluster publishes itself. Default: nowhere.
 	Update dnsupdate.Config
+	// InBandAddress is where gateways bring in-band peers; empty is nowhere.
+	InBandAddress string
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string

@@ -25,6 +25,12 @@ const (
 	maxUnknownPods = 10_000
 	// maxPodIPs is how many addresses of a pod, of each family, are read.
 	maxPodIPs = 4
+	// maxRelays is how many addresses of relays of this cluster's gateways are tried for one
+	// connection to a peer, relayDialTimeout how long one may take to be connected to, and
+	// relayAnswers how long it may then take to reach the peer.
+	maxRelays        = 8
+	relayDialTimeout = 1500 * time.Millisecond
+	relayAnswers     = 5 * time.Second
 	// fingerprintBytes is how many bytes of the hash of the trust bundle are published.
 	fingerprintBytes = 8
 )

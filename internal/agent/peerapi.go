@@ -44,7 +44,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 }
 
 // peerAPI builds what other clusters call, and the sessions that carry it.
-func (a *agent) peerAPI(ctx context.Context, address string) error {
+func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	offloadService, err := server.NewOffload(server.OffloadConfig{
 		Objects: a.lent, Streams: a.lent, Contracts: a.contracts.offered,
 		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
@@ -68,12 +68,16 @@ func (a *agent) peerAPI(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address)
 	if err != nil {
-		return fmt.Errorf("listen for peers on %s: %w", address, err)
+		return fmt.Errorf("listen for peers on %s: %w", cfg.Address, err)
+	}
+	inBand, err := a.listenInBand(ctx, cfg.InBand)
+	if err != nil {
+		return err
 	}
 	a.sessions, err = session.New(session.Config{
-		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
+		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, InBand: inBand, DialInBand: a.dialInBand, Up: a.talk, Log: a.log,
 		Denied: a.trust.isDenied, MayDial: a.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -57,7 +58,7 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.C
 
 func (j joining) Introduce(ctx context.Context, i server.Introduction) (identity.ClusterInfo, [32]byte, error) {
 	nonce, err := j.Introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
-	return j.a.self(), nonce, err
+	return j.a.selfTo(i.ID), nonce, err
 }
 
 func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error {
@@ -122,12 +123,18 @@ func (s strangers) Join(ctx context.Context, token peering.Token) (identity.Clus
 }
 
 func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (identity.ClusterInfo, string, error) {
-	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.self(), Requested: requested})
+	cfg := client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.selfTo(id), Requested: requested}
+	if endpoint == trust.InBand {
+		// As the client has it, host and port: what is dialled does not go by them.
+		cfg.Endpoint = net.JoinHostPort(trust.InBand, "7443")
+		cfg.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return s.a.dialInBand(ctx, id) }
+	}
+	met, err := client.Introduce(ctx, cfg)
 	return met.Info, met.Code, err
 }
 
 func (s strangers) UpdateBundle(ctx context.Context, id peering.ClusterID) error {
-	return client.UpdateBundle(ctx, s.a.sessions.Conn(id), s.a.self())
+	return client.UpdateBundle(ctx, s.a.sessions.Conn(id), s.a.selfTo(id))
 }
 
 // trusted makes bundles and sessions fit the ForeignClusters. It implements
@@ -209,7 +216,7 @@ func (t *trusted) Set(peers []controller.TrustedPeer, denied []peering.ClusterID
 		if a != nil && a.called && now.Sub(a.at) < calledDials {
 			continue
 		}
-		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints, Also: p.Sighted, Checked: p.Checked, Now: a != nil && !a.called})
+		dial = append(dial, session.Peer{ID: p.ID, InBand: p.InBand, Ways: p.Ways, Endpoints: p.Endpoints, Also: p.Sighted, Checked: p.Checked, Now: a != nil && !a.called})
 	}
 	for id, a := range t.admitted {
 		if !a.shown && !a.called {
@@ -289,7 +296,7 @@ func (t *trusted) Session(id peering.ClusterID) trust.Session {
 	status := t.sessions.Status(id)
 	if s := status.Session; s != nil {
 		return trust.Session{Up: &trust.SessionInfo{
-			Dialled: s.Dialled, Endpoint: s.Endpoint, Since: s.Since,
+			Dialled: s.Dialled, Endpoint: s.Endpoint, InBand: s.InBand, Since: s.Since,
 			RoundTrip: s.RoundTrip, ClockSkew: s.ClockSkew, NotAfter: s.PeerNotAfter,
 		}}
 	}

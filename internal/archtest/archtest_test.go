@@ -189,7 +189,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/datagrams", "internal/kube", "internal/notify", "internal/preflight", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/datagrams", "internal/kube", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
@@ -238,6 +238,7 @@ var rules = []rule{
 		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "discovery/...", "gen/...", "peering", "internal/notify",
 		"internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}, outside: []string{"k8s.io/"}},
+	{packages: "cmd/entente/internal/parameters", ours: []string{"api/...", "gen/...", "peering"}, outside: []string{"sigs.k8s.io/yaml"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
 		"cmd/entente/internal/...", "gen/...", "peering", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},

@@ -112,7 +112,7 @@ func (s *site) write(id string) {
 	l := s.peers[id]
 	fc := l.fc.DeepCopy()
 	fc.Status.Aliases, fc.Status.Blocks = statusOf(l.planned)
-	in := tunnelInput{peer: fc, local: s.local, nodes: s.nodes}
+	in := tunnelInput{wanted: true, peer: fc, local: s.local, nodes: s.nodes}
 	if l.tunnel != nil {
 		in.standing, in.exists = l.tunnel.Spec, true
 	}
@@ -517,4 +517,6 @@ func TestAPeerThatComesAndGoesChangesNothingOfOthers(t *testing.T) {
 	}
 }
 
-func ofAddresses() cmp.Option { return cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{}) }
+func ofAddresses() cmp.Option {
+	return cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{}, netip.Prefix{})
+}

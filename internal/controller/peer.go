@@ -52,6 +52,10 @@ type TrustedPeer struct {
 	Endpoints []string
 	// Sighted is the endpoints that discovery found, which nobody proved.
 	Sighted []string
+	// InBand says that it is reached through the tunnel to it.
+	InBand bool
+	// Ways are the gateways of this cluster whose way to an in-band peer is up.
+	Ways []string
 	// Checked says that a policy trusts it and not a person: it is dialled only at addresses
 	// that are allowed for what discovery finds.
 	Checked bool
@@ -77,6 +81,8 @@ type Peers struct {
 	// MayDial says whether gateways may be led to an endpoint at which a peer says that it is
 	// seen; it gets an address and a port. Nil: to none.
 	MayDial func(endpoint string) bool
+	// InBand is what tunnels to in-band peers need.
+	InBand InBand
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
 	// Wake has the named ForeignCluster reconciled, as does Again.
@@ -335,7 +341,7 @@ func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnel
 		}
 	}
 	fc.Status.Aliases, fc.Status.Blocks, fc.Status.Network = nil, nil, nil
-	return tunnelState{}, r.dropTunnel(ctx, fc)
+	return r.tunnel(ctx, s.withoutContracts())
 }
 
 // writeStatus writes a peer's status within the peer's budget.
@@ -467,6 +473,10 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	known := store.KnownAll(list.Items)
+	ways, err := r.ways(ctx, list.Items)
+	if err != nil {
+		return nil, err
+	}
 	primary := make(map[peering.ClusterID]string, len(known))
 	exists := make(map[types.UID]bool, len(list.Items))
 	var peers []TrustedPeer
@@ -493,7 +503,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 		// A peer that is being forgotten stays trusted until its contracts are closed and
 		// it was notified; see forgetWait.
 		if trusted && (fc.DeletionTimestamp.IsZero() || controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer)) {
-			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: store.PeerOfPolicy(fc) != "", Bundle: fc.Spec.TrustBundle})
+			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, InBand: fc.Spec.InBand != nil, Ways: ways[id], Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: store.PeerOfPolicy(fc) != "", Bundle: fc.Spec.TrustBundle})
 		}
 	}
 	maps.DeleteFunc(r.memory, func(uid types.UID, _ *peerMemory) bool { return !exists[uid] })
@@ -523,9 +533,12 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 		}
 	}
 	if len(s.Contracts) > 0 {
-		// The session notifies the peer: the tunnel does not wait for that.
+		// The peer hears of it by the session: the tunnel does not wait for that, unless the
+		// session runs through it.
 		if !slices.ContainsFunc(s.Contracts, wantsTunnel) {
-			if err := r.dropTunnel(ctx, fc); err != nil {
+			copied := s.withoutContracts()
+			copied.Peer = fc.DeepCopy()
+			if _, err := r.tunnel(ctx, copied); err != nil {
 				return reconcile.Result{}, err
 			}
 		}

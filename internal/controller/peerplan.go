@@ -77,7 +77,7 @@ func planPeer(s *PeerSnapshot) peerPlan {
 // peerStatus returns a peer's status. before is the peer as it is stored, s.Peer has what
 // the plan and the tunnel changed.
 func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelState) v1alpha1.ForeignClusterStatus {
-	s.TunnelWaits, s.TunnelLacks = tunnel.waits, tunnel.lacks
+	s.TunnelWaits, s.TunnelLacks, s.KeyProblem = tunnel.waits, tunnel.lacks, tunnel.keyProblem
 	status := s.Peer.Status.DeepCopy()
 	status.Found = store.FoundBy(s.Peer)
 	status.Role = RoleOf(s.Contracts)
@@ -89,6 +89,9 @@ func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelS
 			meta.RemoveStatusCondition(&status.Conditions, c.Type) // its time is that of the refusal; see forgotten
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	if s.Peer.Spec.InBand == nil {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionInBand)
 	}
 	if s.Peer.Spec.TrustBundle == "" {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionCertificateValid)

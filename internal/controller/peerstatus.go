@@ -35,12 +35,21 @@ type PeerSnapshot struct {
 	TunnelWaits string
 	// TunnelLacks is what was left out of it, and why; empty when it is whole.
 	TunnelLacks string
-	Now         time.Time
+	// KeyProblem is why an in-band tunnel has no key; empty if it has.
+	KeyProblem string
+	Now        time.Time
 
 	// primary says that the object represents its cluster, secondary that another does.
 	primary, secondary bool
 	// refusals is those before this session.
 	refusals refusals
+}
+
+// withoutContracts is s of a peer with which there are none.
+func (s *PeerSnapshot) withoutContracts() *PeerSnapshot {
+	out := *s
+	out.Contracts = nil
+	return &out
 }
 
 // RoleOf returns what a peer is by the contracts that are in force with it.
@@ -68,6 +77,9 @@ func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 // when it was observed.
 func PeerConditions(v PeerSnapshot) []metav1.Condition {
 	conditions := []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
+	if v.Peer.Spec.InBand != nil {
+		conditions = slices.Insert(conditions, 0, inBand(v))
+	}
 	if v.Peer.Spec.TrustBundle != "" {
 		conditions = append(conditions, certificateValid(v))
 	}
@@ -160,7 +172,9 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 		return store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
 	}
 	switch intro := fc.Status.Introduction; {
-	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && len(fc.Spec.Endpoints) == 0:
+	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && fc.Spec.InBand != nil && !trust.Dialable(fc):
+		return no("AwaitingTunnel", "approved; this cluster introduces itself to it once the tunnel is up, and the condition InBand says what that waits for")
+	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && !trust.Dialable(fc):
 		return no("AwaitingIntroduction", "approved, and nothing says where it can be dialled: add spec.endpoints, or wait until it introduces itself")
 	case fc.Spec.Decision == v1alpha1.DecisionApproved:
 		return no("Introducing", "approved; this cluster introduces itself to it")
@@ -247,7 +261,11 @@ func connected(v PeerSnapshot) metav1.Condition {
 			"a session with the peer's agent is up, but its clock is %s %s this cluster's: set the clocks right, or certificates and contracts will be taken for expired or not yet valid",
 			s.Up.ClockSkew.Abs().Round(time.Second), ahead))
 	}
-	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
+	where := ""
+	if v.Session.Up.InBand {
+		where = ", inside the tunnel"
+	}
+	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up"+where)
 }
 
 // certificateValid checks the peer's newest root. Its leaf certificates live for hours by
@@ -282,7 +300,7 @@ func sessionStatus(was *v1alpha1.PeerSession, s trust.Session) *v1alpha1.PeerSes
 	if s.Up == nil {
 		return nil
 	}
-	out := &v1alpha1.PeerSession{Dialled: s.Up.Dialled, Endpoint: s.Up.Endpoint, Since: metav1.NewTime(s.Up.Since.Truncate(time.Second))}
+	out := &v1alpha1.PeerSession{Dialled: s.Up.Dialled, Endpoint: s.Up.Endpoint, InBand: s.Up.InBand, Since: metav1.NewTime(s.Up.Since.Truncate(time.Second))}
 	if s.Up.Dialled || s.Up.RoundTrip > 0 {
 		skew := s.Up.ClockSkew.Round(time.Second)
 		if was != nil && was.ClockSkew != nil && (s.Up.ClockSkew-was.ClockSkew.Duration).Abs() < time.Second {

@@ -18,41 +18,69 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// tunnel writes the Tunnel to a peer as its contracts want it, and keeps the aliases in the
-// peer's status.
+// tunnel writes the Tunnel to a peer as its contracts want it, and as it has to be for the peer
+// API, and keeps the aliases in the peer's status.
 func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error) {
 	fc := s.Peer
 	wanted := slices.ContainsFunc(s.Contracts, wantsTunnel)
 	if !wanted {
 		fc.Status.Aliases, fc.Status.Blocks = nil, nil
+		r.recall(fc.UID, func(m *peerMemory) { m.aliases, m.planned = aliases.Given{}, false })
+	}
+	if !wanted && !isInBand(fc) {
 		if err := r.dropTunnel(ctx, fc); err != nil || fc.Status.Network == nil {
 			return tunnelState{}, err
 		}
 	}
 	// Where no contract wants one, a key comes with what the peer still says.
 	r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = false })
-	if !wanted {
+	if !wanted && !isInBand(fc) {
 		return tunnelState{}, nil
 	}
-	exposed, err := r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID))
-	if err != nil {
+	if isInBand(fc) {
+		if problem, err := r.keepInBandKey(ctx, fc); problem != "" || err != nil {
+			return tunnelState{keyProblem: problem}, err
+		}
+	}
+	if !wanted {
+		return r.tunnelFor(ctx, fc, tunnelInput{peer: fc})
+	}
+	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes}
+	var err error
+	if in.exposed, err = r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return tunnelState{}, fmt.Errorf("what %s may reach: %w", fc.Name, err)
 	}
-	local, left, err := r.prefixes(ctx, fc)
-	if err != nil {
+	if in.local, in.left, err = r.prefixes(ctx, fc); err != nil {
 		return tunnelState{}, err
 	}
+	return r.tunnelFor(ctx, fc, in)
+}
+
+// keepInBandKey keeps the key of the tunnel to an in-band peer, or says why there is none.
+func (r *Peers) keepInBandKey(ctx context.Context, fc *v1alpha1.ForeignCluster) (problem string, err error) {
+	key, err := r.States.InBandKey(fc)
+	if err != nil {
+		return err.Error(), nil //nolint:nilerr // an administrator has to see to it
+	}
+	return "", r.States.storeKeys(ctx, peering.ClusterID(fc.Spec.ClusterID), keyRing{current: key[:]})
+}
+
+func (r *Peers) tunnelFor(ctx context.Context, fc *v1alpha1.ForeignCluster, in tunnelInput) (tunnelState, error) {
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
-	err = r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)
 	if client.IgnoreNotFound(err) != nil {
 		return tunnelState{}, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
 	}
 	exists := err == nil && tunnel.Spec.PeerID == fc.Spec.ClusterID
-	spec, state := planTunnelWrite(tunnelInput{
-		peer: fc, local: local, nodes: s.FabricNodes, standing: tunnel.Spec, exists: exists, exposed: exposed, left: left,
-	})
-	if spec == nil {
+	in.standing, in.exists = tunnel.Spec, exists
+	spec, state := planTunnelWrite(in)
+	switch {
+	case isInBand(fc):
+		spec = r.InBand.carry(spec, fc)
+	case spec == nil:
 		return state, nil
+	default:
+		spec.InBand = nil
 	}
 	spec.Gateways = dialable(spec.Gateways, r.MayDial)
 	state.later, err = r.writeTunnel(ctx, fc, tunnel, *spec)
@@ -86,9 +114,11 @@ func (r *Peers) prefixes(ctx context.Context, fc *v1alpha1.ForeignCluster) (loca
 
 // tunnelInput is what decides about the Tunnel to a peer.
 type tunnelInput struct {
-	peer  *v1alpha1.ForeignCluster
-	local []netip.Prefix
-	nodes []v1alpha1.FabricNode
+	// wanted says that a contract wants it.
+	wanted bool
+	peer   *v1alpha1.ForeignCluster
+	local  []netip.Prefix
+	nodes  []v1alpha1.FabricNode
 	// standing is the Tunnel as it is, exists that there is one for this peer.
 	standing v1alpha1.TunnelSpec
 	exists   bool
@@ -97,9 +127,12 @@ type tunnelInput struct {
 	left []string
 }
 
-// planTunnelWrite returns the Tunnel that is to be written, and what it waits for or lacks.
-// It is nil while there is none to write.
+// planTunnelWrite returns the Tunnel that is to be written for the contracts, and what it waits
+// for or lacks. It is nil while there is none to write.
 func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
+	if !in.wanted {
+		return nil, tunnelState{}
+	}
 	has := in.standing
 	if !in.exists {
 		has = v1alpha1.TunnelSpec{}
@@ -135,6 +168,8 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 type tunnelState struct {
 	// waits is what all of it waits for, lacks what is left out of it.
 	waits, lacks string
+	// keyProblem is why an in-band tunnel has no key; empty if it has.
+	keyProblem string
 	// unsure says that it is not known of some contract what it exposes.
 	unsure bool
 	// later is when what is to be opened can be written; 0 if nothing waits.

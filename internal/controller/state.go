@@ -44,6 +44,8 @@ type States struct {
 	// KeyEvery is how long a preshared key is used before it is replaced; 0 is for ever.
 	KeyEvery time.Duration
 	Now      func() time.Time
+	// Exchange derives the preshared keys of in-band tunnels. Required where there are any.
+	Exchange *peering.Exchange
 	// Lends says whether this cluster would lend a peer anything now; nil does not say.
 	Lends func(peer peering.ClusterID) peering.Lending
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
@@ -83,17 +85,25 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 		return state, err
 	}
 	state.BundleHash = trust.HeldHash(fc)
-	if !slices.ContainsFunc(contracts, wantsTunnel) {
+	wanted := slices.ContainsFunc(contracts, wantsTunnel)
+	if fc.Spec.InBand != nil {
+		state.Endpoints = nil // it has no use for them
+	} else if !wanted {
 		return state, nil
 	}
 	if state.Network, err = s.network(ctx, fc); err != nil {
 		return state, err
 	}
-	held, err := s.heldKeys(ctx, peer, fc.Status.PresharedKey)
-	if err != nil {
-		return state, err
+	switch {
+	case fc.Spec.InBand == nil:
+		held, err := s.heldKeys(ctx, peer, fc.Status.PresharedKey)
+		if err != nil {
+			return state, err
+		}
+		state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, held, s.halves(peer))
+	case !wanted:
+		state.Network = &peering.Network{Gateways: state.Network.Gateways}
 	}
-	state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, held, s.halves(peer))
 	return state, nil
 }
 
@@ -286,7 +296,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	if fc == nil {
 		return fmt.Errorf("cluster %s is not known here any more", peer)
 	}
-	if len(state.Endpoints) > 0 && !slices.Equal(state.Endpoints, fc.Spec.Endpoints) {
+	if fc.Spec.InBand == nil && len(state.Endpoints) > 0 && !slices.Equal(state.Endpoints, fc.Spec.Endpoints) {
 		before := fc.DeepCopy()
 		fc.Spec.Endpoints = state.Endpoints
 		if err := s.Budget.Take(peer, fc); err != nil {
@@ -303,6 +313,9 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 		now = s.Now()
 	}
 	fc.Status.Network = networkFromWire(state.Network, before.Status.Network, now)
+	if fc.Status.Network != nil {
+		fc.Status.Network.InBand = inBandHash(fc.Spec.InBand)
+	}
 	moved, later := s.paceObserved(peer, before.Status.Network, fc.Status.Network)
 	fc.Status.Contracts = contractsFromWire(state.Contracts)
 	fc.Status.BundleHash = ""
@@ -322,7 +335,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	if moved && s.Observed != nil {
 		s.Observed()
 	}
-	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
+	if state.Network == nil || state.Network.PresharedHalf.IsZero() || fc.Spec.InBand != nil {
 		return later
 	}
 	return cmp.Or(s.observeKey(ctx, peer, fc, state.Network), later)

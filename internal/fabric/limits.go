@@ -17,6 +17,19 @@ const (
 	// it is used all the same. Between this node and them packets are lost then, until they hear
 	// of it. A peer that says nothing must not keep a key as it is.
 	keyPatience = 24 * time.Hour
+	// inBandLook is how often it is looked whether the relays listen, and whether the ways that
+	// they use are down; listenPatience is for how long they may not listen until that is told:
+	// their address inside the tunnels comes with the device.
+	inBandLook     = time.Second
+	listenPatience = 10 * time.Second
+	// relayTry is how long a gateway of a peer may take to be connected to before the next one
+	// is tried, relayDial how long this cluster's agent may take.
+	relayTry  = 1500 * time.Millisecond
+	relayDial = 3 * time.Second
+	// maxProblems is how many problems a FabricNode has, as in the custom resource.
+	maxProblems = 32
+	// maxRelays is how many addresses of relays a FabricNode has, as in the custom resource.
+	maxRelays = 8
 	// maxLANConflicts is how many such are told.
 	maxLANConflicts = 8
 	// maxDirect is how many tunnels to nodes of peers are told, as in the custom resource.

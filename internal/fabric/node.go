@@ -85,6 +85,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
 	n := &node{cfg: cfg, fabric: fabric, relays: relays, client: mgr.GetClient(), checks: checks{observe: preflight.Observe}}
+	if n.inBand, err = newInBandRelays(cfg.Log, func() []tunnel.PeerStatus { return fabric.Status().Peers }); err != nil {
+		return err
+	}
 	if err := errors.Join(
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("synced", n.ready),
@@ -102,6 +105,7 @@ func Run(ctx context.Context, cfg Config) error {
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
 	tasks.Go(func() error { return n.report(ctx) })
 	tasks.Go(func() error { return relays.run(ctx, fabric.Status) })
+	tasks.Go(func() error { return n.inBand.Run(ctx) })
 	tasks.Go(func() error { return runLAN(ctx, cfg, mgr.GetRESTMapper(), multicastDNS(cfg.Log)) })
 	err = tasks.Wait()
 	ending := n.ending(context.WithoutCancel(ctx))
@@ -146,6 +150,7 @@ type node struct {
 	cfg    Config
 	fabric tunnels
 	relays *relays // nil: nothing is relayed
+	inBand *inBandRelays
 	client client.Client
 	synced atomic.Bool
 	// wanted is how many Tunnels there were when last looked at, and one; zero is unknown.
@@ -209,7 +214,8 @@ func matters(before, after any) bool {
 			was.Annotations[v1alpha1.AnnotationRotateKey] != is.Annotations[v1alpha1.AnnotationRotateKey] ||
 			!slices.Equal(was.Status.Endpoints, is.Status.Endpoints) || !slices.Equal(was.Status.PodCIDRs, is.Status.PodCIDRs)
 	case *corev1.Node:
-		return !slices.Equal(before.(*corev1.Node).Spec.PodCIDRs, after.Spec.PodCIDRs)
+		was := before.(*corev1.Node)
+		return !slices.Equal(was.Spec.PodCIDRs, after.Spec.PodCIDRs) || !slices.Equal(was.Status.Addresses, after.Status.Addresses)
 	default:
 		return true
 	}
@@ -239,6 +245,11 @@ func (n *node) desired(ctx context.Context) (*plan.Desired, error) {
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
 	desired := Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known, time.Now())
 	n.relays.fill(desired)
+	if desired != nil {
+		table := inBandTable(own, nodes.Items, tunnels.Items, n.known)
+		desired.Relay = plan.Relay{Listen: table.own, From: table.from}
+		n.inBand.Set(table)
+	}
 	return desired, nil
 }
 
@@ -278,6 +289,7 @@ func (n *node) report(ctx context.Context) error {
 			force = true
 		case <-check.C:
 		case <-n.fabric.Changed():
+		case <-n.inBand.changed:
 		}
 	}
 }
@@ -289,6 +301,9 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 	}
 	observed := n.fabric.Status()
 	status := NodeStatus(observed, own)
+	status.Relays = n.inBand.Listening()
+	status.Problems = slices.Concat(n.inBand.Problems(), status.Problems)
+	status.Problems = status.Problems[:min(len(status.Problems), maxProblems)]
 	status.Preflight = n.preflight(ctx, observed, own, time.Now())
 	if !force && equality.Semantic.DeepEqual(*last, status) {
 		return nil

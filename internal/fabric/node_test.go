@@ -137,7 +137,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	defer done.Wait()
 	defer cancel()
 	fabric := &sets{}
-	n := &node{cfg: cfg, fabric: fabric, client: mgr.GetClient()}
+	n := &node{cfg: cfg, fabric: fabric, inBand: idleRelays(t), client: mgr.GetClient()}
 	done.Go(func() { _ = mgr.Start(ctx) })
 	done.Go(func() { _ = n.follow(ctx, mgr.GetCache()) })
 	settled := func(what string, is func(plan.Desired, int) bool) {

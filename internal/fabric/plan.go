@@ -145,7 +145,7 @@ func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 }
 
 func peerOf(spec *v1alpha1.TunnelSpec) plan.Peer {
-	peer := plan.Peer{ClusterID: spec.PeerID}
+	peer := plan.Peer{ClusterID: spec.PeerID, InBand: spec.InBand != nil}
 	peer.Gateways, peer.Nodes = nodesOf(spec, spec.Gateways), nodesOf(spec, spec.Nodes)
 	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalBlocks), Mappings(spec.Remote, nil)
 	peer.RemoteBlocks = kube.Prefixes(spec.RemoteBlocks)
@@ -263,7 +263,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	}
 	told := map[string]string{}
 	for _, p := range s.Problems {
-		if len(status.Problems) < 32 {
+		if len(status.Problems) < maxProblems {
 			status.Problems = append(status.Problems, p.Text)
 		}
 		if told[p.Peer] == "" {

@@ -111,7 +111,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 		Data:       map[string][]byte{"p": bytes.Repeat([]byte{1}, 32), "q": bytes.Repeat([]byte{2}, 32)},
 	}
 	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(&own, &gateway, &toP, &toQ, secret).Build()
-	n := &node{cfg: Config{Node: "a", Namespace: "entente-system"}, client: c}
+	n := &node{cfg: Config{Node: "a", Namespace: "entente-system"}, inBand: idleRelays(t), client: c}
 	check := func(when string, keys ...byte) {
 		t.Helper()
 		desired, err := n.desired(t.Context())
@@ -156,7 +156,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 	do(c.Create(t.Context(), &again))
 	check("another Tunnel does not get the key of the one before", 0, 3)
 
-	n = &node{cfg: n.cfg, client: c}
+	n = &node{cfg: n.cfg, inBand: idleRelays(t), client: c}
 	if desired, err := n.desired(t.Context()); err != nil || desired != nil {
 		t.Errorf("after a restart, and without a gateway: %+v, %v, want nothing to change", desired, err)
 	}

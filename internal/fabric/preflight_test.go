@@ -45,7 +45,7 @@ func TestANodeReportsItsFindings(t *testing.T) {
 		fabric := &reports{}
 		n := &node{
 			cfg:    Config{Node: "a", Interface: "entente0", Port: 51820, Log: slog.New(slog.NewTextHandler(&log, nil))},
-			fabric: fabric, client: objects,
+			fabric: fabric, inBand: idleRelays(t), client: objects,
 			checks: checks{observe: func(preflight.Fabric) preflight.Observed { times++; return observed }},
 		}
 		var last v1alpha1.FabricNodeStatus
@@ -115,7 +115,7 @@ func TestPodCIDRsAreKeptUntilTheFabricLooked(t *testing.T) {
 			status.PodCIDRs = c.saw
 			n := &node{
 				cfg:    Config{Node: "a", Log: slog.New(slog.DiscardHandler)},
-				fabric: &reports{status: status}, client: objects,
+				fabric: &reports{status: status}, inBand: idleRelays(t), client: objects,
 				checks: checks{observe: func(preflight.Fabric) preflight.Observed { return preflight.Observed{Tun: true} }},
 			}
 			var last v1alpha1.FabricNodeStatus

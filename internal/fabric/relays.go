@@ -55,7 +55,8 @@ func (r *relays) fill(desired *plan.Desired) {
 		}
 		for _, q := range desired.Peers {
 			key, err := datagrams.KeyFrom(q.PresharedKey)
-			if err != nil || q.KeyMissing || q.PresharedKey.IsZero() {
+			// The session with an in-band peer runs through its tunnel and cannot carry it.
+			if err != nil || q.InBand || q.KeyMissing || q.PresharedKey.IsZero() {
 				continue
 			}
 			p := datagrams.Peer{ID: q.ClusterID, Key: key}

@@ -18,6 +18,10 @@ const (
 	// acceptPause is the pause after a connection could not be accepted, as when there are
 	// no file descriptors left.
 	acceptPause = 100 * time.Millisecond
+	// maxUnproven is how many connections a Listener has that have not proven from which peer
+	// they are, and maxUnprovenOfAddress how many of them come from one address.
+	maxUnproven          = 256
+	maxUnprovenOfAddress = 32
 	// maxPeerLen is how long a cluster ID in a request may be, in bytes.
 	maxPeerLen = 64
 )

@@ -18,11 +18,24 @@ type Config struct {
 	// Admit returns on whose account a connection from an address is; false turns it away,
 	// before anything of it is read.
 	Admit func(from netip.Addr) (account string, ok bool)
-	// Open returns the other end for a connection that was admitted, and the ID of the peer
-	// that the connection is to or from, on whose account it is from then on. It may read
-	// what comes before the session.
-	Open func(ctx context.Context, conn net.Conn) (other net.Conn, peer string, err error)
+	// Open returns the other end for a connection that was admitted. It may read what comes
+	// before the session.
+	Open func(ctx context.Context, conn net.Conn) (End, error)
 	Log  *slog.Logger
+}
+
+// End is the other end of a connection that a relay accepted.
+type End struct {
+	Conn net.Conn
+	Way
+}
+
+// Way is where a connection leads: to or from a gateway of a peer.
+type Way struct {
+	// Peer is the cluster ID, on whose account the connection is once it is known.
+	Peer string
+	// Gateway is the overlay address of the gateway.
+	Gateway netip.Addr
 }
 
 // Relay connects connections that it accepts with others that it opens.
@@ -33,15 +46,16 @@ type Relay struct {
 	mu       sync.Mutex
 	conns    map[*passage]struct{}
 	accounts map[string]int
-	keep     func(peer string) bool
+	keep     func(Way) bool
 }
 
 // passage is a connection that was accepted, and the one that it leads to.
 type passage struct {
 	accept net.Conn
 	cancel context.CancelFunc
-	// account is on whose account it is, and peer empty until it is known. Relay.mu guards both.
-	account, peer string
+	// account is on whose account it is, and way unset until it is known. Relay.mu guards both.
+	account string
+	way     Way
 }
 
 // New returns a relay that listens nowhere yet.
@@ -91,14 +105,14 @@ func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
 	}
 }
 
-// Cut ends the connections to and from peers that are not to be kept, and from now on those
-// that are about to be made. keep must not call the relay.
-func (r *Relay) Cut(keep func(peer string) bool) {
+// Cut ends the connections whose ways are not to be kept, and from now on those that are
+// about to be made. keep must not call the relay.
+func (r *Relay) Cut(keep func(Way) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keep = keep
 	for p := range r.conns {
-		if p.peer != "" && !keep(p.peer) {
+		if p.way.Peer != "" && !keep(p.way) {
 			p.cancel()
 		}
 	}
@@ -171,31 +185,31 @@ func (r *Relay) open(ctx context.Context, p *passage) (net.Conn, error) {
 	}
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	other, peer, err := r.cfg.Open(opening, p.accept)
+	other, err := r.cfg.Open(opening, p.accept)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(r.opened(p, peer), p.accept.SetDeadline(time.Time{})); err != nil {
-		_ = other.Close()
+	if err := errors.Join(r.opened(p, other.Way), p.accept.SetDeadline(time.Time{})); err != nil {
+		_ = other.Conn.Close()
 		return nil, err
 	}
-	return other, nil
+	return other.Conn, nil
 }
 
 // opened puts a connection on the account of its peer.
-func (r *Relay) opened(p *passage, peer string) error {
+func (r *Relay) opened(p *passage, way Way) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.keep != nil && !r.keep(peer) {
-		return fmt.Errorf("relay for peer %s: its tunnel is gone", peer)
+	if r.keep != nil && !r.keep(way) {
+		return fmt.Errorf("relay for peer %s: its tunnel is gone, or the way by %s is down", way.Peer, way.Gateway)
 	}
-	if peer != p.account {
-		if r.accounts[peer] >= maxAccountConns {
-			return fmt.Errorf("relay for peer %s: limit of %d connections reached (maxAccountConns)", peer, maxAccountConns)
+	if way.Peer != p.account {
+		if r.accounts[way.Peer] >= maxAccountConns {
+			return fmt.Errorf("relay for peer %s: limit of %d connections reached (maxAccountConns)", way.Peer, maxAccountConns)
 		}
 		r.uncount(p.account)
-		r.accounts[peer]++
+		r.accounts[way.Peer]++
 	}
-	p.account, p.peer = peer, peer
+	p.account, p.way = way.Peer, way
 	return nil
 }

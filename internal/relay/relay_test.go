@@ -20,7 +20,10 @@ const (
 	patience = 5 * time.Second
 )
 
-var testKey = Key{1, 2, 3}
+var (
+	testKey = Key{1, 2, 3}
+	testWay = Way{Peer: testPeer, Gateway: netip.MustParseAddr("fd00::1")}
+)
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -77,10 +80,10 @@ func start(t *testing.T, cfg Config) (*Relay, net.Listener) {
 
 func anyone(netip.Addr) (string, bool) { return testPeer, true }
 
-func to(l net.Listener) func(context.Context, net.Conn) (net.Conn, string, error) {
-	return func(ctx context.Context, _ net.Conn) (net.Conn, string, error) {
+func to(l net.Listener) func(context.Context, net.Conn) (End, error) {
+	return func(ctx context.Context, _ net.Conn) (End, error) {
 		conn, err := dialTest(ctx, l)
-		return conn, testPeer, err
+		return End{Conn: conn, Way: testWay}, err
 	}
 }
 
@@ -163,9 +166,9 @@ func TestWhoIsNotAdmittedIsTurnedAwayUnread(t *testing.T) {
 	opened := false
 	_, l := start(t, Config{
 		Admit: func(from netip.Addr) (string, bool) { return "", from != netip.MustParseAddr("127.0.0.1") },
-		Open: func(context.Context, net.Conn) (net.Conn, string, error) {
+		Open: func(context.Context, net.Conn) (End, error) {
 			opened = true
-			return nil, "", io.EOF
+			return End{}, io.EOF
 		},
 	})
 	if conn := connect(t, l); !ended(conn) || opened {
@@ -175,9 +178,9 @@ func TestWhoIsNotAdmittedIsTurnedAwayUnread(t *testing.T) {
 
 func TestOneSenderHasAFewConnectionsAndOthersHaveTheirs(t *testing.T) {
 	far := sink(t)
-	_, l := start(t, Config{Admit: func(from netip.Addr) (string, bool) { return from.String(), true }, Open: func(ctx context.Context, conn net.Conn) (net.Conn, string, error) {
+	_, l := start(t, Config{Admit: func(from netip.Addr) (string, bool) { return from.String(), true }, Open: func(ctx context.Context, conn net.Conn) (End, error) {
 		other, err := dialTest(ctx, far)
-		return other, conn.RemoteAddr().(*net.TCPAddr).IP.String(), err
+		return End{Conn: other, Way: Way{Peer: conn.RemoteAddr().(*net.TCPAddr).IP.String()}}, err
 	}})
 	for range maxAccountConns {
 		connect(t, l)
@@ -197,32 +200,39 @@ func TestOneSenderHasAFewConnectionsAndOthersHaveTheirs(t *testing.T) {
 	}
 }
 
-func TestCutEndsTheConnectionsOfPeersThatAreGone(t *testing.T) {
-	r, l := start(t, Config{Admit: anyone, Open: to(sink(t))})
-	conn := connect(t, l)
-	eventually(t, "the connection is open", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for p := range r.conns {
-			return p.peer == testPeer
-		}
-		return false
-	})
-	r.Cut(func(peer string) bool { return peer == testPeer })
-	if r.Conns() != 1 {
-		t.Fatal("a connection that is to be kept was cut")
-	}
-	r.Cut(func(string) bool { return false })
-	if !ended(conn) {
-		t.Fatal("the connection was not cut")
-	}
-	if !ended(connect(t, l)) {
-		t.Fatal("a connection was made after the peer was cut")
+func TestCutEndsTheConnectionsOfWaysThatAreGone(t *testing.T) {
+	for name, keep := range map[string]func(Way) bool{
+		"of a peer":    func(w Way) bool { return w.Peer != testPeer },
+		"of a gateway": func(w Way) bool { return w.Gateway != testWay.Gateway },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, l := start(t, Config{Admit: anyone, Open: to(sink(t))})
+			conn := connect(t, l)
+			eventually(t, "the connection is open", func() bool {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				for p := range r.conns {
+					return p.way == testWay
+				}
+				return false
+			})
+			r.Cut(func(w Way) bool { return w == testWay })
+			if r.Conns() != 1 {
+				t.Fatal("a connection that is to be kept was cut")
+			}
+			r.Cut(keep)
+			if !ended(conn) {
+				t.Fatal("the connection was not cut")
+			}
+			if !ended(connect(t, l)) {
+				t.Fatal("a connection was made after it was cut")
+			}
+		})
 	}
 }
 
 func TestAnOpenThatFailsEndsTheConnection(t *testing.T) {
-	_, l := start(t, Config{Admit: anyone, Open: func(context.Context, net.Conn) (net.Conn, string, error) { return nil, "", io.ErrUnexpectedEOF }})
+	_, l := start(t, Config{Admit: anyone, Open: func(context.Context, net.Conn) (End, error) { return End{}, io.ErrUnexpectedEOF }})
 	if !ended(connect(t, l)) {
 		t.Fatal("the connection is open")
 	}
@@ -231,8 +241,11 @@ func TestAnOpenThatFailsEndsTheConnection(t *testing.T) {
 // asked runs one request against an outbound relay.
 func asked(t *testing.T, peer string, key Key, dial func(string) (net.Conn, error)) (net.Conn, error) {
 	t.Helper()
-	_, l := start(t, Config{Admit: anyone, Open: func(_ context.Context, conn net.Conn) (net.Conn, string, error) {
-		return Serve(conn, func(p string) (Key, bool) { return testKey, p == testPeer }, dial)
+	_, l := start(t, Config{Admit: anyone, Open: func(_ context.Context, conn net.Conn) (End, error) {
+		return Serve(conn, known, func(peer string) (net.Conn, netip.Addr, error) {
+			other, err := dial(peer)
+			return other, testWay.Gateway, err
+		})
 	}})
 	conn := connect(t, l)
 	return conn, Ask(conn, peer, key, patience)
@@ -310,11 +323,12 @@ func TestAskRefusesWhatIsNotARelay(t *testing.T) {
 	}
 }
 
-func TestTheKeyDependsOnThePresharedKeyAndDoesNotShowIt(t *testing.T) {
-	a, err := KeyFrom([32]byte{1})
-	b, errB := KeyFrom([32]byte{2})
-	if err != nil || errB != nil || a == b || a == (Key{1}) {
-		t.Fatalf("%v %v: keys are equal, or as they were", err, errB)
+func TestTheKeyDependsOnThePresharedKeyAndTheDirectionAndDoesNotShowIt(t *testing.T) {
+	a, err := KeyFrom([32]byte{1}, ToPeer)
+	b, errB := KeyFrom([32]byte{2}, ToPeer)
+	c, errC := KeyFrom([32]byte{1}, ToAgent)
+	if err != nil || errB != nil || errC != nil || a == b || a == c || a == (Key{1}) {
+		t.Fatalf("%v %v %v: keys are equal, or as they were", err, errB, errC)
 	}
 	if a.String() != "Key(hidden)" || a.GoString() != "Key(hidden)" {
 		t.Fatal("a key prints itself")

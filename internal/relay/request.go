@@ -9,20 +9,22 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"time"
 )
 
-// Before a session, an agent asks its gateway's outbound relay for a peer. The agent proves
-// that it knows the peer's key in this cluster, which only the agent and the fabric can read.
-// The relay proves nothing: the session does.
+// Before a session, an agent asks its gateway's outbound relay for a peer, and an inbound relay
+// tells an agent from which peer a connection comes. Who dials proves that it knows the peer's
+// key in this cluster, which only the agent and the fabric can read. Who answers proves
+// nothing: the session does.
 //
-//	relay    0  4  "entr"
+//	answers  0  4  "entr"
 //	         4  1  version, 1
 //	         5 32  nonce
-//	agent    0  1  length of the peer's cluster ID, 1 to 64
+//	dials    0  1  length of the peer's cluster ID, 1 to 64
 //	         1  …  the ID
 //	         … 32  HMAC-SHA256 of the key, over nonce, length and ID
-//	relay    0  1  0: what follows is the peer's; 1: refused; 2: no gateway of the peer answers
+//	answers  0  1  0: what follows is the session; 1: refused; 2: no gateway of the peer answers
 const (
 	magic      = "entr\x01"
 	nonceLen   = 32
@@ -32,12 +34,22 @@ const (
 	answerDown = 2
 )
 
-// Key proves to a relay that a request is of its own cluster's agent.
+// Key proves that a request is of the agent, or of the fabric, of the same cluster.
 type Key [32]byte
 
-// KeyFrom derives the key of a peer from the preshared key of the tunnel to it.
-func KeyFrom(preshared [32]byte) (Key, error) {
-	b, err := hkdf.Key(sha256.New, preshared[:], nil, "entente relay v1", len(Key{}))
+// Direction is which of the two a key is for: what proves one is of no use for the other.
+type Direction string
+
+const (
+	// ToPeer is from the agent by a relay to the peer.
+	ToPeer Direction = "to peer"
+	// ToAgent is from the peer by a relay to the agent.
+	ToAgent Direction = "to agent"
+)
+
+// KeyFrom derives a key of a peer from the preshared key of the tunnel to it.
+func KeyFrom(preshared [32]byte, d Direction) (Key, error) {
+	b, err := hkdf.Key(sha256.New, preshared[:], nil, "entente relay v1 "+string(d), len(Key{}))
 	if err != nil {
 		return Key{}, fmt.Errorf("derive a relay's key: %w", err)
 	}
@@ -54,11 +66,11 @@ var (
 	errNotRelay = errors.New("what answers there is not a relay of this version")
 	errRefused  = errors.New("the relay refuses: the fabric of that node has another key for the peer, or no in-band tunnel to it; this passes once it has read both")
 	errDown     = errors.New("the relay reaches no gateway of the peer: see the paths to it in entente network status")
-	errRequest  = errors.New("the request is not of this cluster's agent")
+	errRequest  = errors.New("the request is not of this cluster's own agent or fabric")
 )
 
-// Ask asks the outbound relay at the other end of a connection for a peer. After it has
-// returned nil the connection leads to the peer's relay. It reads no byte of what comes then.
+// Ask names a peer to who accepted a connection, and proves the right to. After it has
+// returned nil the connection is the session's. It reads no byte of what comes then.
 func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 	if len(peer) == 0 || len(peer) > maxPeerLen {
 		return fmt.Errorf("cluster ID of %d bytes, the limit is %d", len(peer), maxPeerLen)
@@ -94,22 +106,22 @@ func Ask(conn net.Conn, peer string, key Key, patience time.Duration) error {
 
 // Serve reads a request, and answers it by what dial returns for its peer. It is the Open of
 // an outbound relay. keys returns the key of a peer whose tunnel is in-band.
-func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer string) (net.Conn, error)) (other net.Conn, peer string, err error) {
-	peer, err = readRequest(conn, keys)
+func Serve(conn net.Conn, keys func(peer string) (Key, bool), dial func(peer string) (net.Conn, netip.Addr, error)) (End, error) {
+	peer, err := readRequest(conn, keys)
 	if err != nil {
 		_, _ = conn.Write([]byte{answerNo})
-		return nil, "", err
+		return End{}, err
 	}
-	other, err = dial(peer)
+	other, gateway, err := dial(peer)
 	if err != nil {
 		_, _ = conn.Write([]byte{answerDown})
-		return nil, "", err
+		return End{}, err
 	}
 	if _, err := conn.Write([]byte{answerOK}); err != nil {
 		_ = other.Close()
-		return nil, "", err
+		return End{}, err
 	}
-	return other, peer, nil
+	return End{Conn: other, Way: Way{Peer: peer, Gateway: gateway}}, nil
 }
 
 func readRequest(conn io.ReadWriter, keys func(peer string) (Key, bool)) (string, error) {

@@ -12,16 +12,17 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
 )
 
 // listen accepts connections until ctx ends.
-func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup) error {
+func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup, listener net.Listener) error {
 	var pause time.Duration
 	for {
-		raw, err := m.cfg.Listener.Accept()
+		raw, err := listener.Accept()
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return fmt.Errorf("listen on %s: %w", m.cfg.Listener.Addr(), err)
+				return fmt.Errorf("listen on %s: %w", listener.Addr(), err)
 			}
 			// Temporary, as when file descriptors run out.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -86,9 +87,14 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 		refuse(err)
 		return
 	}
+	through, inBand := cameThrough(raw)
+	if inBand && auth.ID != through {
+		refuse(fmt.Errorf("cluster %q comes through the tunnel to %s", auth.ID, through))
+		return
+	}
 	switch proto := conn.ConnectionState().NegotiatedProtocol; proto {
 	case protoSession:
-		l, err := m.welcome(conn, auth)
+		l, err := m.welcome(conn, auth, inBand)
 		if err != nil {
 			refuse(err)
 			return
@@ -103,8 +109,18 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 	}
 }
 
+// cameThrough returns to which peer the tunnel leads that a connection came through; false if
+// it came through none.
+func cameThrough(raw net.Conn) (peering.ClusterID, bool) {
+	of, ok := raw.(interface{ Peer() string })
+	if !ok {
+		return "", false
+	}
+	return peering.ClusterID(of.Peer()), true
+}
+
 // welcome decides on a session that a peer dialled, sends the verdict, and registers it.
-func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error) {
+func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo, inBand bool) (*link, error) {
 	code := m.judge(auth)
 	if err := sendVerdict(conn, code); err != nil {
 		return nil, err
@@ -115,6 +131,7 @@ func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error)
 	return m.bringUp(conn, auth, Info{
 		Peer:         auth.ID,
 		RemoteAddr:   conn.RemoteAddr().String(),
+		InBand:       inBand,
 		PeerNotAfter: auth.NotAfter,
 	})
 }

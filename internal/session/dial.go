@@ -82,7 +82,7 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 			}
 		}
 		for id, peer := range wanted {
-			endpoints, d := peer.Endpoints, dialers[id]
+			endpoints, d := slices.Concat(peer.Endpoints, peer.Ways), dialers[id]
 			if d == nil {
 				d = &dialer{again: notify.New(), endpoints: endpoints}
 				dialers[id] = d
@@ -205,6 +205,9 @@ func (m *Manager) failed(id peering.ClusterID, err error) {
 func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error) {
 	m.mu.Lock()
 	endpoints := slices.Clone(m.wanted[id].Endpoints)
+	if m.wanted[id].InBand {
+		endpoints = []string{inBand}
+	}
 	good := ""
 	if n := m.notes[id]; n != nil {
 		good = n.lastGood
@@ -227,7 +230,11 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 			m.noteOf(id).denied = true
 			m.mu.Unlock()
 		}
-		failure.Tries = append(failure.Tries, fmt.Errorf("at %s: %w", endpoint, err))
+		at := "at " + endpoint
+		if endpoint == inBand {
+			at = endpoint
+		}
+		failure.Tries = append(failure.Tries, fmt.Errorf("%s: %w", at, err))
 	}
 	if len(failure.Tries) == 0 {
 		return nil, nil //nolint:nilnil // nowhere to dial is no failure
@@ -290,27 +297,13 @@ func checkAddress(ctx context.Context, _, address string, _ syscall.RawConn) err
 	return nil
 }
 
+// inBand stands for an endpoint, and is none: the way through the tunnel.
+const inBand = "in-band"
+
 // dialEndpoint brings up a session through one endpoint. It returns neither link
 // nor error when it found the peer's session up before it asked for another.
 func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoint string) (*link, error) {
-	host, _, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return nil, errors.New("not host:port")
-	}
-	dctx := ctx
-	m.mu.Lock()
-	checked := m.wanted[id].Checked
-	m.mu.Unlock()
-	if checked {
-		// Before the timeout begins: MayDial may take a while.
-		if _, err := netip.ParseAddr(host); err == nil && !m.mayDial(endpoint) {
-			return nil, errReserved
-		}
-		dctx = context.WithValue(ctx, mayDialKey{}, m.mayDial)
-	}
-	cctx, cancel := context.WithTimeout(dctx, connectTimeout)
-	defer cancel()
-	raw, err := m.cfg.Dial(cctx, "tcp", endpoint)
+	raw, host, err := m.connect(ctx, id, endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -324,6 +317,38 @@ func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoi
 		return nil, err
 	}
 	return l, nil
+}
+
+// connect opens a TCP connection to an endpoint, and returns its host.
+func (m *Manager) connect(ctx context.Context, id peering.ClusterID, endpoint string) (raw net.Conn, host string, err error) {
+	if endpoint == inBand {
+		if m.cfg.DialInBand == nil {
+			return nil, "", errors.New("this agent has no way through tunnels")
+		}
+		ctx, cancel := context.WithTimeout(ctx, inBandTimeout)
+		defer cancel()
+		raw, err = m.cfg.DialInBand(ctx, id)
+		return raw, "", err
+	}
+	host, _, err = net.SplitHostPort(endpoint)
+	if err != nil {
+		return nil, "", errors.New("not host:port")
+	}
+	dctx := ctx
+	m.mu.Lock()
+	checked := m.wanted[id].Checked
+	m.mu.Unlock()
+	if checked {
+		// Before the timeout begins: MayDial may take a while.
+		if _, err := netip.ParseAddr(host); err == nil && !m.mayDial(endpoint) {
+			return nil, "", errReserved
+		}
+		dctx = context.WithValue(ctx, mayDialKey{}, m.mayDial)
+	}
+	cctx, cancel := context.WithTimeout(dctx, connectTimeout)
+	defer cancel()
+	raw, err = m.cfg.Dial(cctx, "tcp", endpoint)
+	return raw, host, err
 }
 
 // shake does the dialling side's handshake and registers the session.
@@ -356,14 +381,18 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	if !m.clear(id, true) {
 		return nil, errDuplicate
 	}
-	return m.bringUp(conn, auth, Info{
+	info := Info{
 		Peer:         id,
 		Dialled:      true,
 		Endpoint:     endpoint,
 		RemoteAddr:   raw.RemoteAddr().String(),
 		ClockSkew:    skew,
 		PeerNotAfter: auth.NotAfter,
-	})
+	}
+	if endpoint == inBand {
+		info.Endpoint, info.InBand = "", true
+	}
+	return m.bringUp(conn, auth, info)
 }
 
 // awaitVerdict waits until the peer lets this side in, and returns how far its clock is

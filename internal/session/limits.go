@@ -121,6 +121,9 @@ const (
 
 	// connectTimeout bounds a TCP connect to one endpoint, name lookup included.
 	connectTimeout = 5 * time.Second
+	// inBandTimeout bounds that through a tunnel: several gateways of this cluster may be
+	// tried, each of which tries several of the peer.
+	inBandTimeout = 10 * time.Second
 	// backoffMin to backoffMax is the pause between rounds of dialling, growing by
 	// backoffFactor, give or take backoffJitter.
 	backoffMin    = time.Second

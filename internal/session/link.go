@@ -256,7 +256,7 @@ func (m *Manager) drop(l *link, reason error) {
 // grew once hardly shrinks again.
 func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	ctx, cancel := context.WithCancel(parent)
-	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "endpoint", l.info.Endpoint)
+	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "inBand", l.info.InBand, "endpoint", l.info.Endpoint)
 	if l.control != nil {
 		l.tasks.Go(func() { m.end(ctx, l, m.readControl(l)) })
 	}

@@ -44,12 +44,18 @@ type Config struct {
 	Server *grpc.Server
 	// Listener is the peer API's port, TCP. Run closes it. Nil: this side dials only.
 	Listener net.Listener
+	// InBand is where peers come in through tunnels, TCP. Run closes it. What it accepts says
+	// in a method Peer() string of which peer it is, and is believed to be no other's. Nil:
+	// none do.
+	InBand net.Listener
 	// Up is called when a session came up, in a goroutine of its own: ctx ends with the
 	// session. An error that it returns ends the session, which is then dialled again;
 	// if it returns nil the session goes on. Nil does nothing.
 	Up func(ctx context.Context, s Info) error
 	// Dial connects to an endpoint; nil is a net.Dialer, which resolves names each time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// DialInBand connects to a peer through the tunnel to it. Nil: none can be.
+	DialInBand func(ctx context.Context, id peering.ClusterID) (net.Conn, error)
 	// MayDial says whether an endpoint that nobody vouches for may be dialled now: one of
 	// Peer.Also, or of a peer that is Checked. It gets an address and a port. Nil: none may.
 	MayDial func(endpoint string) bool
@@ -65,6 +71,11 @@ type Peer struct {
 	// Endpoints is where it can be dialled, as host:port, best first. Empty: it
 	// dials.
 	Endpoints []string
+	// InBand says that it is dialled by Config.DialInBand, and at no endpoint.
+	InBand bool
+	// Ways are what DialInBand may go by. They are not read: when they change, as when
+	// Endpoints do, the peer is dialled at once.
+	Ways []string
 	// Also are endpoints that others name, as host:port. A few of them are tried after each
 	// round in which Endpoints failed, beside the pause before the next one.
 	Also []string
@@ -83,8 +94,10 @@ type Info struct {
 	Number uint64
 	// Dialled says that this side dialled.
 	Dialled bool
-	// Endpoint is the one that was dialled; empty if the peer dialled.
+	// Endpoint is the one that was dialled; empty if the peer dialled, and in-band.
 	Endpoint string
+	// InBand says that it runs through the tunnel to the peer.
+	InBand bool
 	// RemoteAddr is the other end of the TCP connection.
 	RemoteAddr string
 	// Since is when it came up.
@@ -152,7 +165,7 @@ type Manager struct {
 	started  bool
 	stopped  bool
 	number   uint64
-	wanted   map[peering.ClusterID]Peer // those that have endpoints
+	wanted   map[peering.ClusterID]Peer // those that can be dialled
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
 	notes    map[peering.ClusterID]*note
@@ -253,9 +266,9 @@ func (m *Manager) Run(parent context.Context) error {
 			fail(fmt.Errorf("serve gRPC: %w", err))
 		}
 	})
-	if m.cfg.Listener != nil {
+	for _, listener := range m.listeners() {
 		wg.Go(func() {
-			if err := m.listen(ctx, &wg); err != nil && ctx.Err() == nil {
+			if err := m.listen(ctx, &wg, listener); err != nil && ctx.Err() == nil {
 				fail(err)
 			}
 		})
@@ -269,10 +282,15 @@ func (m *Manager) Run(parent context.Context) error {
 	return nil
 }
 
+// listeners are where peers come in.
+func (m *Manager) listeners() []net.Listener {
+	return slices.DeleteFunc([]net.Listener{m.cfg.Listener, m.cfg.InBand}, func(l net.Listener) bool { return l == nil })
+}
+
 // shutdown closes everything that Run opened.
 func (m *Manager) shutdown() {
-	if m.cfg.Listener != nil {
-		_ = m.cfg.Listener.Close()
+	for _, l := range m.listeners() {
+		_ = l.Close()
 	}
 	m.mu.Lock()
 	m.stopped = true
@@ -299,13 +317,16 @@ func (m *Manager) Addr() net.Addr {
 	return m.cfg.Listener.Addr()
 }
 
-// SetPeers replaces the clusters to keep a session with. Those that have endpoints are
-// dialled until a session is up; changed endpoints are tried at once. A peer that is left
+// SetPeers replaces the clusters to keep a session with. Those that have endpoints, or are
+// in-band, are dialled until a session is up; changed endpoints are tried at once. A peer that is left
 // out is no longer dialled; its session stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
 	wanted := make(map[peering.ClusterID]Peer, len(peers))
 	for _, p := range peers {
-		if p.ID != m.self && len(p.Endpoints) > 0 {
+		if p.ID != m.self && (len(p.Endpoints) > 0 || p.InBand) {
+			if p.InBand {
+				p.Endpoints, p.Also = nil, nil
+			}
 			p.Endpoints = slices.Clone(p.Endpoints[:min(len(p.Endpoints), peering.MaxEndpoints)])
 			p.Also = slices.Clone(p.Also[:min(len(p.Also), peering.MaxEndpoints)])
 			wanted[p.ID] = p

@@ -734,7 +734,8 @@ func TestMetrics(t *testing.T) {
 	_, leaf := a.source.Leaf()
 	got := gather()
 	for key, want := range map[string]float64{
-		"entente_sessions": 0,
+		"entente_sessions":                            0,
+		"entente_sessions_in_band":                    0,
 		"entente_certificate_not_after_seconds leaf ": float64(leaf.Unix()),
 		"entente_certificate_not_after_seconds root ": float64(a.source.Identity().Root().NotAfter.Unix()),
 	} {
@@ -742,7 +743,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is %v (%t), want %v", key, v, ok, want)
 		}
 	}
-	if len(got) != 3 {
+	if len(got) != 4 {
 		t.Errorf("without a session there is %v", got)
 	}
 	trustEachOther(t, a, b)
@@ -762,7 +763,7 @@ func TestMetrics(t *testing.T) {
 	if v, ok := got["entente_session_clock_skew_seconds "+string(b.id)]; !ok || math.Abs(v) > 5 {
 		t.Errorf("skew %v", v)
 	}
-	if got["entente_sessions"] != 1 || len(got) != 6 {
+	if got["entente_sessions"] != 1 || len(got) != 7 {
 		t.Errorf("with a session there is %v", got)
 	}
 }

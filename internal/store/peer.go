@@ -130,7 +130,10 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 			fc.Spec.Decision = ""
 		}
 		fc.Disown()
-		fc.Spec.TrustBundle, fc.Spec.Endpoints = info.PEM(), info.Endpoints
+		fc.Spec.TrustBundle = info.PEM()
+		if fc.Spec.InBand == nil {
+			fc.Spec.Endpoints = info.Endpoints
+		}
 		return nil
 	})
 	if err != nil {
@@ -206,7 +209,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		if fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
 			fc.Spec.TrustBundle = i.Info.PEM()
 		}
-		if len(fc.Spec.Endpoints) == 0 || i.Endpoint != "" {
+		if fc.Spec.InBand == nil && (len(fc.Spec.Endpoints) == 0 || i.Endpoint != "") {
 			fc.Spec.Endpoints = endpoints(i.Endpoint, slices.Concat(i.Info.Endpoints, fc.Spec.Endpoints))
 		}
 		return nil

@@ -27,7 +27,9 @@ type SessionInfo struct {
 	// Dialled says that this side dialled, Endpoint where.
 	Dialled  bool
 	Endpoint string
-	Since    time.Time
+	// InBand says that it runs through the tunnel.
+	InBand bool
+	Since  time.Time
 	// RoundTrip is that of a message; 0 until it was measured.
 	RoundTrip time.Duration
 	// ClockSkew is how far the peer's clock is ahead. The side that was dialled knows
@@ -39,9 +41,9 @@ type SessionInfo struct {
 
 // Protect gives a trusted peer's object the finalizer, so that it stays until what exists
 // because of it was removed, and the label by which peers are selected. For one that was
-// never trusted there is nothing to remove.
+// never trusted, and is not in-band, there is nothing to remove.
 func Protect(fc *v1alpha1.ForeignCluster) {
-	if fc.Spec.TrustBundle != "" {
+	if fc.Spec.TrustBundle != "" || fc.Spec.InBand != nil {
 		controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
 	}
 	if fc.Spec.ClusterID != "" {

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -53,13 +54,25 @@ func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 type Strangers interface {
 	// Join redeems a token at the cluster that made it.
 	Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error)
-	// Introduce introduces this cluster at an endpoint, to the cluster with this ID
-	// and no other.
+	// Introduce introduces this cluster at an endpoint, or InBand, to the cluster with this
+	// ID and no other.
 	// requested says that an administrator asked for it, and not trust that is held
 	// already.
 	Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (info identity.ClusterInfo, code string, err error)
 	// UpdateBundle gives a peer this cluster's roots, over their session.
 	UpdateBundle(ctx context.Context, id peering.ClusterID) error
+}
+
+// InBand stands for an endpoint: the way through the tunnel.
+const InBand = "in-band"
+
+// Dialable says whether this cluster can dial another one to introduce itself: in-band, once
+// the tunnel is up.
+func Dialable(fc *v1alpha1.ForeignCluster) bool {
+	if fc.Spec.InBand != nil {
+		return meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionInBand)
+	}
+	return len(fc.Spec.Endpoints) > 0
 }
 
 const (
@@ -258,7 +271,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 		return stepDropIntroduction, 0
 	case fc.Spec.TrustBundle != "" && s.Up != nil && fc.Status.BundleHash != "" && fc.Status.BundleHash != own.String():
 		return stepUpdate, 0
-	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && len(fc.Spec.Endpoints) > 0:
+	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && Dialable(fc):
 		if HeardForgotten(fc) {
 			return stepNothing, 0
 		}
@@ -276,7 +289,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 		return stepTrust, 0
 	case fc.Spec.JoinToken != nil:
 		return stepJoin, 0
-	case approved && len(fc.Spec.Endpoints) > 0:
+	case approved && Dialable(fc):
 		return stepIntroduce, 0
 	case fc.Hint():
 		return stepNothing, 0 // it goes when it is not found any more
@@ -488,7 +501,11 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 		return store.PeerOfPolicy(fc) == "" || r.MayDial != nil && r.MayDial(endpoint)
 	}
 	i := store.Introduction{ID: id}
-	failures, err := DialInTurn(fc.Spec.Endpoints, mayDial, func(endpoint string) (err error) {
+	endpoints := fc.Spec.Endpoints
+	if fc.Spec.InBand != nil {
+		endpoints = []string{InBand}
+	}
+	failures, err := DialInTurn(endpoints, mayDial, func(endpoint string) (err error) {
 		i.Info, i.Code, err = r.Strangers.Introduce(ctx, endpoint, id, fc.Spec.TrustBundle == "")
 		return err
 	})

@@ -50,6 +50,10 @@ func TestEveryChangeHasItsLine(t *testing.T) {
 			_, err := c.IntroducePeer(ctx, &ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", Name: "lab", ClusterId: strings.Repeat("s", 32), Approve: true})
 			return err
 		}, map[string]string{"endpoint": "192.0.2.7:7443", "peer": "peers/lab", "cluster": strings.Repeat("s", 32), "approve": "true", "code": "OK"}},
+		"ConnectInBand": {func(ctx context.Context) error {
+			_, err := c.ConnectInBand(ctx, &ententev1.ConnectInBandRequest{Parameters: officeParameters(), Name: "hq"})
+			return err
+		}, map[string]string{"cluster": strings.Repeat("a", 32), "name": "hq", "code": "AlreadyExists", "reason": "PEER_NAME_TAKEN"}},
 		"ApprovePeer": {func(ctx context.Context) error {
 			_, err := c.ApprovePeer(ctx, &ententev1.ApprovePeerRequest{Name: "peers/" + id})
 			return err

@@ -109,6 +109,8 @@ var rights = map[string]right{
 	ententev1.AdminService_PlanNetwork_FullMethodName:           {"list", resourcePeers, nil},
 	ententev1.AdminService_RotatePresharedKey_FullMethodName:    {"update", resourcePeers, peerIn},
 	ententev1.AdminService_RotateNodeKeys_FullMethodName:        {"update", resourceIdentity, nil},
+	ententev1.AdminService_GetNetworkParameters_FullMethodName:  {"list", resourcePeers, nil},
+	ententev1.AdminService_ConnectInBand_FullMethodName:         {"create", resourcePeers, nil},
 	ententev1.AdminService_ListContracts_FullMethodName:         {"list", resourceContracts, nil},
 	ententev1.AdminService_ListUsage_FullMethodName:             {"list", resourceContracts, nil},
 	ententev1.AdminService_GetContract_FullMethodName:           {"get", resourceContracts, nameIn("contracts")},

@@ -21,7 +21,10 @@ func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotateP
 	if err != nil {
 		return nil, err
 	}
-	peers = slices.DeleteFunc(peers, func(fc v1alpha1.ForeignCluster) bool { return fc.Status.PresharedKey == nil })
+	// The key of an in-band peer follows from both sides' exchange keys and stays.
+	peers = slices.DeleteFunc(peers, func(fc v1alpha1.ForeignCluster) bool {
+		return fc.Status.PresharedKey == nil || fc.Spec.InBand != nil
+	})
 	slices.SortFunc(peers, byName)
 	asked := askTime(s.cfg.Now())
 	resp := &ententev1.RotatePresharedKeyResponse{AskTime: timestamppb.New(asked)}

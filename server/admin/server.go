@@ -123,6 +123,11 @@ type Config struct {
 	// PlanNetwork says what the network with a peer would be, which has prefixes if it told
 	// none itself. Required.
 	PlanNetwork func(ctx context.Context, peer *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error)
+	// NetworkParameters is this cluster's end of in-band tunnels. Required.
+	NetworkParameters func(context.Context) (peering.NetworkParameters, error)
+	// ConnectInBand has a peer reached by its parameters, trusts it, and returns the name of
+	// its ForeignCluster, as Join. Required.
+	ConnectInBand func(ctx context.Context, parameters peering.NetworkParameters, name string) (foreignCluster string, err error)
 	// Rollover replaces the key under this cluster's root, and returns when the new
 	// root ends and until when the old one is shown too. Required.
 	Rollover func(ctx context.Context) (root, overlap time.Time, err error)
@@ -159,6 +164,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("admin server: Client, Cache, Kubernetes and TLS are required")
 	case cfg.Self == nil || cfg.Tokens == nil || cfg.Join == nil || cfg.Introduce == nil:
 		return nil, errors.New("admin server: Self, Tokens, Join and Introduce are required")
+	case cfg.NetworkParameters == nil || cfg.ConnectInBand == nil:
+		return nil, errors.New("admin server: NetworkParameters and ConnectInBand are required")
 	case cfg.Preview == nil || cfg.TestPolicy == nil || cfg.PlanNetwork == nil || cfg.Rollover == nil:
 		return nil, errors.New("admin server: Preview, TestPolicy, PlanNetwork and Rollover are required")
 	}

@@ -334,6 +334,10 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 			}
 			return plan, nil
 		},
+		NetworkParameters: func(context.Context) (peering.NetworkParameters, error) { return peering.NetworkParameters{}, nil },
+		ConnectInBand: func(context.Context, peering.NetworkParameters, string) (string, error) {
+			return "", peering.Errorf(peering.ReasonPeerNameTaken, "another cluster is called that")
+		},
 		Rollover: func(context.Context) (root, overlap time.Time, err error) {
 			return epoch.AddDate(10, 0, 0), epoch.AddDate(0, 0, 1), a.rollover
 		},
@@ -600,6 +604,22 @@ func TestEachMethodAsksForItsPermission(t *testing.T) {
 		"JoinPeer": {func() error {
 			_, err := c.JoinPeer(ctx, &ententev1.JoinPeerRequest{Token: "x"})
 			if wire.ReasonOf(err) == peering.ReasonTokenMalformed {
+				return nil
+			}
+			return err
+		}, []string{"create foreignclusters"}},
+		"GetNetworkParameters": {func() error {
+			_, err := c.GetNetworkParameters(ctx, &ententev1.GetNetworkParametersRequest{})
+			if wire.ReasonOf(err) == peering.ReasonNoEndpoint {
+				return nil
+			}
+			return err
+		}, []string{"list foreignclusters"}},
+		"ConnectInBand": {func() error {
+			p := officeParameters()
+			p.ClusterId = string(a.agent.ID())
+			_, err := c.ConnectInBand(ctx, &ententev1.ConnectInBandRequest{Parameters: p})
+			if wire.ReasonOf(err) == peering.ReasonPeerIsSelf {
 				return nil
 			}
 			return err

@@ -73,6 +73,7 @@ func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 		ClusterId:  fc.Spec.ClusterID,
 		Role:       string(fc.Status.Role),
 		Endpoints:  fc.Spec.Endpoints,
+		InBand:     fc.Spec.InBand != nil,
 		Tunnel:     v.tunnel(fc),
 		CreateTime: writeTime(fc.CreationTimestamp),
 		Protocol:   uint32(max(fc.Status.Protocol, 0)),
@@ -119,7 +120,7 @@ func sessionMessage(s *v1alpha1.PeerSession) *ententev1.Session {
 		return nil
 	}
 	m := &ententev1.Session{
-		Dialled: s.Dialled, Endpoint: s.Endpoint, Since: writeTime(s.Since),
+		Dialled: s.Dialled, Endpoint: s.Endpoint, InBand: s.InBand, Since: writeTime(s.Since),
 		ClockSkew: durationMessage(s.ClockSkew), RoundTrip: durationMessage(s.RoundTrip),
 	}
 	if s.CertificateNotAfter != nil {

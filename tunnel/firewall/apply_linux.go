@@ -62,11 +62,11 @@ func table() *nftables.Table {
 // whether it changed it. It changes what differs, in one transaction: the counters, and the
 // elements, of what belongs to others stay. Where that cannot be done, as with what another
 // version left, the table is replaced.
-func (w *Table) Apply(now time.Time, l plan.Layout, device string, probePort int) (changed bool, err error) {
+func (w *Table) Apply(now time.Time, l plan.Layout, device string, ports Ports) (changed bool, err error) {
 	if !slices.Equal(l.Counted, w.countedOf) {
 		w.counted, w.countedOf = countedSets(l.Counted), l.Counted
 	}
-	want := rules(l, w.counted, device, probePort)
+	want := rules(l, w.counted, device, ports)
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)

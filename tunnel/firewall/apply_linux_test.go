@@ -84,7 +84,7 @@ func rulesDirectly(t interface{ Fatal(...any) }, nodes []string, peers ...plan.P
 	if layout, err = plan.Plan(d, o); err != nil {
 		t.Fatal(err)
 	}
-	return rules(layout, countedSets(layout.Counted), "entente0", 7445)
+	return rules(layout, countedSets(layout.Counted), "entente0", Ports{Probe: 7445, Relay: 7448})
 }
 
 // handles are the kernel's numbers of the rules of each chain: a rule that was written again

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
@@ -114,6 +115,12 @@ func lookup(set string) []expr.Any {
 
 func match(key expr.MetaKey, op expr.CmpOp, data []byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: op, Register: unix.NFT_REG_1, Data: data}}
+}
+
+// toPort matches what goes to a port of a protocol.
+func toPort(protocol byte, port int) []expr.Any {
+	return slices.Concat(l4proto(protocol), load(expr.PayloadBaseTransportHeader, 2, 2, unix.NFT_REG_1),
+		[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.BigEndian.AppendUint16(nil, uint16(port))}})
 }
 
 func l4proto(p byte) []expr.Any { return match(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{p}) }

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -66,6 +65,9 @@ const (
 	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
 	setLeave   = "leave"   // the same, leaving
 	setOverlay = "overlay" // overlay addresses of WireGuard peers
+	setInBand  = "inband"  // those of them that reach the relay of the peer API
+	setRelays  = "relays"  // where the relay listens for this cluster
+	setCallers = "callers" // who of this cluster reaches it
 
 	setReal  = "real"  // by peer: alias of a single address of ours → the address
 	setAlias = "alias" // by peer: the reverse
@@ -79,12 +81,17 @@ const (
 	setOpen     = "open"     // by class: destination, protocol and port
 )
 
+// Ports are those of a node that are open to its peers inside tunnels: Probe, UDP, and, to
+// those that are in-band, Relay, TCP.
+type Ports struct{ Probe, Relay int }
+
 // rules builds the table for a layout: a pure function. counted are the sets for what is counted
 // in it.
-func rules(l plan.Layout, counted []ruleSet, device string, probePort int) ruleset {
-	b := rulesBuilder{l: l, device: device, probePort: probePort}
+func rules(l plan.Layout, counted []ruleSet, device string, ports Ports) ruleset {
+	b := rulesBuilder{l: l, device: device, ports: ports}
 	b.out.sets = append(b.out.sets, counted...)
 	b.prefixSets()
+	b.relaySets()
 	b.inboundChains()
 	b.translationChains()
 	b.directChains()
@@ -97,10 +104,10 @@ func rules(l plan.Layout, counted []ruleSet, device string, probePort int) rules
 }
 
 type rulesBuilder struct {
-	l         plan.Layout
-	device    string
-	probePort int
-	out       ruleset
+	l      plan.Layout
+	device string
+	ports  Ports
+	out    ruleset
 }
 
 func (b *rulesBuilder) has(set string, f family) bool {
@@ -135,6 +142,29 @@ func (b *rulesBuilder) prefixSets() {
 		errors6.elements = append(errors6.elements, nftables.SetElement{Key: []byte{t}})
 	}
 	b.out.sets = append(b.out.sets, overlays, errors4, errors6)
+}
+
+// relaySets makes the sets of who reaches the relay of the peer API, where there is one.
+func (b *rulesBuilder) relaySets() {
+	var inBand []netip.Addr
+	for _, p := range b.l.Peers {
+		if p.InBand {
+			inBand = append(inBand, p.Overlay)
+		}
+	}
+	for name, addrs := range map[string][]netip.Addr{setInBand: inBand, setRelays: b.l.Relay.Listen, setCallers: b.l.Relay.From} {
+		for _, f := range families() {
+			s := ruleSet{name: name + f.suffix, key: f.addr}
+			for _, a := range addrs {
+				if f.of(a) {
+					s.elements = append(s.elements, nftables.SetElement{Key: a.AsSlice()})
+				}
+			}
+			if len(s.elements) > 0 {
+				b.out.sets = append(b.out.sets, s)
+			}
+		}
+	}
 }
 
 // inboundChains makes a chain for each class of sources, with what is open to it, and
@@ -447,6 +477,8 @@ func (b *rulesBuilder) exposure(c *ruleChain) {
 // toTunnel lets only pods and answers of Services out.
 func (b *rulesBuilder) toTunnel() ruleChain {
 	c := ruleChain{name: "to-tunnel"}
+	six := ipv6()
+	c.add("overlay addresses are the nodes' own", six.to(setOverlay), countedDrop())
 	for _, f := range families() {
 		if b.has(setHome, f) {
 			c.add("from pods", f.from(setHome), accept())
@@ -467,14 +499,30 @@ func (b *rulesBuilder) input() ruleChain {
 	f := ipv6()
 	overlay := slices.Concat(f.nfproto(), f.loadDest(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: b.l.Overlay.AsSlice()}})
 	c.add("the overlay is not on the network", overlay, b.iif(expr.CmpOpNeq), match(expr.MetaKeyIIFNAME, expr.CmpOpNeq, ifname("lo")), countedDrop())
+	b.callers(&c)
 	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
-	c.add("probes", overlay, f.from(setOverlay), l4proto(unix.IPPROTO_UDP),
-		load(expr.PayloadBaseTransportHeader, 2, 2, unix.NFT_REG_1),
-		[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.BigEndian.AppendUint16(nil, uint16(b.probePort))}}, accept())
+	c.add("probes", overlay, f.from(setOverlay), toPort(unix.IPPROTO_UDP, b.ports.Probe), accept())
 	c.add("ping", overlay, f.from(setOverlay), l4proto(f.icmp), accept())
+	if b.has(setInBand, f) {
+		c.add("the peer API", overlay, f.from(setInBand), toPort(unix.IPPROTO_TCP, b.ports.Relay), accept())
+	}
 	b.exposure(&c)
 	c.rules = append(c.rules, drop("not exposed"))
 	return c
+}
+
+// callers lets nobody but this cluster's own agent and nodes see the relay.
+func (b *rulesBuilder) callers(c *ruleChain) {
+	for _, f := range families() {
+		if !b.has(setRelays, f) {
+			continue
+		}
+		others := []expr.Any{}
+		if b.has(setCallers, f) {
+			others = slices.Concat(f.loadSource(), []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: setCallers + f.suffix, Invert: true}})
+		}
+		c.add("the relay is this cluster's own", f.to(setRelays), toPort(unix.IPPROTO_TCP, b.ports.Relay), others, countedDrop())
+	}
 }
 
 // output keeps the node from sending redirects to pods elsewhere. What it carries

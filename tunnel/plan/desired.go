@@ -28,10 +28,19 @@ type Desired struct {
 	// Zero, or a key that it has not, is none.
 	ReplaceKey PublicKey
 	Regardless bool
+	// Relay is the node's relays of the peer API, which run where a peer is in-band.
+	Relay Relay
 	// Peers are the clusters to be connected with, in the order in which they
 	// came to be trusted: of two that claim the same address, the first has it and
 	// the other is refused.
 	Peers []Peer
+}
+
+// Relay is who reaches the relay that a gateway has for its own cluster.
+type Relay struct {
+	// Listen are the node's own addresses at which it listens, From the addresses of its
+	// cluster's agent and nodes. Nobody else reaches it.
+	Listen, From []netip.Addr
 }
 
 // Node is a node of the home cluster.
@@ -80,6 +89,9 @@ type Peer struct {
 	RemoteBlocks []netip.Prefix
 	// Inbound are the flows that the peer may open. Empty: none.
 	Inbound []Exposure
+	// InBand says that the peer API runs through the tunnel: the peer's gateways reach the
+	// relay of each gateway here. Such a peer may have no prefixes.
+	InBand bool
 }
 
 // SpareKeys are the preshared keys before and after the one in use. While a key is replaced one

@@ -37,6 +37,8 @@ type Layout struct {
 	Masquerades []Masquerade
 	// Inbound are the flows that peers may open.
 	Inbound Inbound
+	// Relay is who reaches this node's relay; zero where it has none.
+	Relay Relay
 	// Problems are the parts of the input that were refused.
 	Problems []Problem
 }
@@ -66,6 +68,8 @@ type WireGuardPeer struct {
 	// Remote says that it is a node of another cluster, OnDemand that it is there only to be
 	// reached directly.
 	Remote, OnDemand bool
+	// InBand says that it reaches this node's relay of the peer API.
+	InBand bool
 	// Carries is sent to it: this node claims the traffic to its cluster.
 	Carries bool
 	// Agreement is sent to it: what this node accepts from it directly. Direct says that
@@ -426,7 +430,7 @@ func (p *planner) gateways(q Peer, carrier Carrier, aliases []netip.Prefix) {
 		p.keys[g.PublicKey], p.keys[use], p.overlays[overlay] = who, who, who
 		w := &WireGuardPeer{
 			PublicKey: use, NextKey: next, FormerKey: former, PresharedKey: q.PresharedKey, Spare: q.Spare, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
-			Observed: observed(g, aliases), Relay: g.Relay, Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Remote: true, Carries: carrier.Claims,
+			Observed: observed(g, aliases), Relay: g.Relay, Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Remote: true, InBand: q.InBand, Carries: carrier.Claims,
 			AllowedIPs: []netip.Prefix{host(overlay)},
 		}
 		if carrier.Home == p.d.Node && g.Node == active {
@@ -552,6 +556,9 @@ func (p *planner) finish() Layout {
 	}
 	out.Closed = p.closed()
 	out.Inbound = out.Inbound.sorted()
+	if slices.ContainsFunc(p.remote, func(w *WireGuardPeer) bool { return w.InBand }) {
+		out.Relay = Relay{Listen: sortedAddrs(p.d.Relay.Listen), From: sortedAddrs(p.d.Relay.From)}
+	}
 	return out
 }
 
@@ -581,6 +588,13 @@ func masquerades(q Peer, own []netip.Prefix) (out []Masquerade) {
 
 func only(list []netip.Prefix, is func(netip.Prefix) bool) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return !is(p) })
+}
+
+// sortedAddrs are addresses, sorted, each once.
+func sortedAddrs(list []netip.Addr) []netip.Addr {
+	out := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !a.IsValid() })
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
 }
 
 // host is the prefix of one address.

@@ -119,7 +119,8 @@ type Peer struct {
 	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	// Where its peer API can be dialled.
 	Endpoints []string `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// One for each part of the peering: Trusted, Connected, Network, Offloading.
+	// One for each part of the peering: InBand, where it is so, Trusted, Connected, Network,
+	// Offloading.
 	Conditions []*Condition `protobuf:"bytes,5,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// The contracts with it.
 	Contracts []*Contract `protobuf:"bytes,6,rep,name=contracts,proto3" json:"contracts,omitempty"`
@@ -143,7 +144,9 @@ type Peer struct {
 	// Labels of its ForeignCluster, which policies and peerings select by.
 	Labels map[string]string `protobuf:"bytes,15,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Where discovery finds it now. Nothing proves that it is there.
-	Sightings     []*Sighting `protobuf:"bytes,16,rep,name=sightings,proto3" json:"sightings,omitempty"`
+	Sightings []*Sighting `protobuf:"bytes,16,rep,name=sightings,proto3" json:"sightings,omitempty"`
+	// Whether the peer API with it is to run inside the tunnel to it.
+	InBand        bool `protobuf:"varint,17,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,6 +293,13 @@ func (x *Peer) GetSightings() []*Sighting {
 	return nil
 }
 
+func (x *Peer) GetInBand() bool {
+	if x != nil {
+		return x.InBand
+	}
+	return false
+}
+
 // Sighting is one place where discovery finds a cluster.
 type Sighting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -396,8 +406,10 @@ type Session struct {
 	RoundTrip *durationpb.Duration `protobuf:"bytes,5,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
 	// When the certificate ends that the peer showed.
 	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Whether it runs inside the tunnel.
+	InBand        bool `protobuf:"varint,7,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Session) Reset() {
@@ -470,6 +482,13 @@ func (x *Session) GetCertificateExpireTime() *timestamppb.Timestamp {
 		return x.CertificateExpireTime
 	}
 	return nil
+}
+
+func (x *Session) GetInBand() bool {
+	if x != nil {
+		return x.InBand
+	}
+	return false
 }
 
 // Contract is a contract as this cluster holds it.
@@ -4633,7 +4652,9 @@ type NetworkPath struct {
 	// How packets get there: Direct, at an endpoint that the peer announces; Observed, where
 	// the peer is seen on the outside of an address translation; Relayed, through the agents
 	// and their session, where UDP does not pass. Empty where there is no endpoint yet.
-	Way           string `protobuf:"bytes,11,opt,name=way,proto3" json:"way,omitempty"`
+	Way string `protobuf:"bytes,11,opt,name=way,proto3" json:"way,omitempty"`
+	// Whether the peer API runs this way, or would: the peer is in-band.
+	InBand        bool `protobuf:"varint,12,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4743,6 +4764,13 @@ func (x *NetworkPath) GetWay() string {
 		return x.Way
 	}
 	return ""
+}
+
+func (x *NetworkPath) GetInBand() bool {
+	if x != nil {
+		return x.InBand
+	}
+	return false
 }
 
 // NetworkNode is a node with a fabric.
@@ -5513,6 +5541,328 @@ func (x *PlannedAlias) GetAddresses() uint32 {
 	return 0
 }
 
+// GetNetworkParametersRequest asks for this cluster's parameters.
+type GetNetworkParametersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNetworkParametersRequest) Reset() {
+	*x = GetNetworkParametersRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNetworkParametersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNetworkParametersRequest) ProtoMessage() {}
+
+func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNetworkParametersRequest.ProtoReflect.Descriptor instead.
+func (*GetNetworkParametersRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
+}
+
+// GetNetworkParametersResponse is this cluster's parameters.
+type GetNetworkParametersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The parameters.
+	Parameters    *NetworkParameters `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNetworkParametersResponse) Reset() {
+	*x = GetNetworkParametersResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNetworkParametersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNetworkParametersResponse) ProtoMessage() {}
+
+func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNetworkParametersResponse.ProtoReflect.Descriptor instead.
+func (*GetNetworkParametersResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *GetNetworkParametersResponse) GetParameters() *NetworkParameters {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+// NetworkParameters is one end of an in-band tunnel.
+type NetworkParameters struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster's ID.
+	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// What it calls itself.
+	DisplayName string `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	// Its Curve25519 public key, 32 bytes, from which both sides derive the tunnel's
+	// preshared key.
+	ExchangeKey []byte `protobuf:"bytes,3,opt,name=exchange_key,json=exchangeKey,proto3" json:"exchange_key,omitempty"`
+	// Its nodes that speak WireGuard.
+	Gateways      []*InBandGateway `protobuf:"bytes,4,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkParameters) Reset() {
+	*x = NetworkParameters{}
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkParameters) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkParameters) ProtoMessage() {}
+
+func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkParameters.ProtoReflect.Descriptor instead.
+func (*NetworkParameters) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *NetworkParameters) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *NetworkParameters) GetDisplayName() string {
+	if x != nil {
+		return x.DisplayName
+	}
+	return ""
+}
+
+func (x *NetworkParameters) GetExchangeKey() []byte {
+	if x != nil {
+		return x.ExchangeKey
+	}
+	return nil
+}
+
+func (x *NetworkParameters) GetGateways() []*InBandGateway {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+// InBandGateway is a node that speaks WireGuard.
+type InBandGateway struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's name, from which its address inside the tunnel follows.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its Curve25519 public key, 32 bytes.
+	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// Where it listens, as host:port, best first. Empty where it can only dial.
+	Endpoints     []string `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InBandGateway) Reset() {
+	*x = InBandGateway{}
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InBandGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InBandGateway) ProtoMessage() {}
+
+func (x *InBandGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InBandGateway.ProtoReflect.Descriptor instead.
+func (*InBandGateway) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *InBandGateway) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *InBandGateway) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *InBandGateway) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// ConnectInBandRequest says to which cluster.
+type ConnectInBandRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What its administrator gave.
+	Parameters *NetworkParameters `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
+	// What to call the peer here; empty takes the name that it gives itself.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectInBandRequest) Reset() {
+	*x = ConnectInBandRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectInBandRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectInBandRequest) ProtoMessage() {}
+
+func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectInBandRequest.ProtoReflect.Descriptor instead.
+func (*ConnectInBandRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *ConnectInBandRequest) GetParameters() *NetworkParameters {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *ConnectInBandRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ConnectInBandResponse is the peer.
+type ConnectInBandResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peer.
+	Peer          *Peer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectInBandResponse) Reset() {
+	*x = ConnectInBandResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectInBandResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectInBandResponse) ProtoMessage() {}
+
+func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectInBandResponse.ProtoReflect.Descriptor instead.
+func (*ConnectInBandResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
+}
+
+func (x *ConnectInBandResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
 // ListContractsRequest asks for a page of contracts.
 type ListContractsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5528,7 +5878,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5540,7 +5890,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5553,7 +5903,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -5590,7 +5940,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5602,7 +5952,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5615,7 +5965,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -5643,7 +5993,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5655,7 +6005,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5668,7 +6018,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -5689,7 +6039,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5701,7 +6051,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5714,7 +6064,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -5737,7 +6087,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5749,7 +6099,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5762,7 +6112,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -5790,7 +6140,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5802,7 +6152,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5815,7 +6165,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -5840,7 +6190,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5852,7 +6202,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5865,7 +6215,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -5902,7 +6252,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5914,7 +6264,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5927,7 +6277,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -5982,7 +6332,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5994,7 +6344,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6007,7 +6357,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Usage) GetContract() string {
@@ -6110,7 +6460,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6122,7 +6472,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6135,7 +6485,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -6151,7 +6501,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6163,7 +6513,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6176,7 +6526,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -6204,7 +6554,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
-	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\x9e\x05\n" +
+	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xb7\x05\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -6226,7 +6576,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\asession\x18\r \x01(\v2\x13.entente.v1.SessionR\asession\x12'\n" +
 	"\x05offer\x18\x0e \x01(\v2\x11.entente.v1.OfferR\x05offer\x124\n" +
 	"\x06labels\x18\x0f \x03(\v2\x1c.entente.v1.Peer.LabelsEntryR\x06labels\x122\n" +
-	"\tsightings\x18\x10 \x03(\v2\x14.entente.v1.SightingR\tsightings\x1a9\n" +
+	"\tsightings\x18\x10 \x03(\v2\x14.entente.v1.SightingR\tsightings\x12\x17\n" +
+	"\ain_band\x18\x11 \x01(\bR\x06inBand\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x01\n" +
@@ -6236,7 +6587,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12!\n" +
 	"\fdisplay_name\x18\x04 \x01(\tR\vdisplayName\x12\x1c\n" +
 	"\tendpoints\x18\x05 \x03(\tR\tendpoints\x125\n" +
-	"\bsee_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aseeTime\"\xb9\x02\n" +
+	"\bsee_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aseeTime\"\xd2\x02\n" +
 	"\aSession\x12\x18\n" +
 	"\adialled\x18\x01 \x01(\bR\adialled\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x120\n" +
@@ -6245,7 +6596,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"clock_skew\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tclockSkew\x128\n" +
 	"\n" +
 	"round_trip\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12R\n" +
-	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\"\xaa\x05\n" +
+	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\x12\x17\n" +
+	"\ain_band\x18\a \x01(\bR\x06inBand\"\xaa\x05\n" +
 	"\bContract\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1a\n" +
@@ -6562,7 +6914,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x18GetNetworkStatusResponse\x12-\n" +
 	"\x05paths\x18\x01 \x03(\v2\x17.entente.v1.NetworkPathR\x05paths\x12-\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x19\n" +
-	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\xab\x02\n" +
+	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\xc4\x02\n" +
 	"\vNetworkPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -6576,7 +6928,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x16\n" +
 	"\x06direct\x18\n" +
 	" \x01(\bR\x06direct\x12\x10\n" +
-	"\x03way\x18\v \x01(\tR\x03way\"\xa2\x03\n" +
+	"\x03way\x18\v \x01(\tR\x03way\x12\x17\n" +
+	"\ain_band\x18\f \x01(\bR\x06inBand\"\xa2\x03\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
@@ -6631,7 +6984,32 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06stands\x18\x03 \x01(\bR\x06stands\x12\x1d\n" +
 	"\n" +
 	"by_address\x18\x04 \x01(\bR\tbyAddress\x12\x1c\n" +
-	"\taddresses\x18\x05 \x01(\rR\taddresses\"\x83\x01\n" +
+	"\taddresses\x18\x05 \x01(\rR\taddresses\"\x1d\n" +
+	"\x1bGetNetworkParametersRequest\"]\n" +
+	"\x1cGetNetworkParametersResponse\x12=\n" +
+	"\n" +
+	"parameters\x18\x01 \x01(\v2\x1d.entente.v1.NetworkParametersR\n" +
+	"parameters\"\x88\x02\n" +
+	"\x11NetworkParameters\x124\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[a-z2-7]{32}$R\tclusterId\x12N\n" +
+	"\fdisplay_name\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\vdisplayName\x12*\n" +
+	"\fexchange_key\x18\x03 \x01(\fB\a\xbaH\x04z\x02h R\vexchangeKey\x12A\n" +
+	"\bgateways\x18\x04 \x03(\v2\x19.entente.v1.InBandGatewayB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10\x10R\bgateways\"\x88\x01\n" +
+	"\rInBandGateway\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04name\x12&\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12/\n" +
+	"\tendpoints\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\"\x9e\x01\n" +
+	"\x14ConnectInBandRequest\x12E\n" +
+	"\n" +
+	"parameters\x18\x01 \x01(\v2\x1d.entente.v1.NetworkParametersB\x06\xbaH\x03\xc8\x01\x01R\n" +
+	"parameters\x12?\n" +
+	"\x04name\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\"=\n" +
+	"\x15ConnectInBandResponse\x12$\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\x83\x01\n" +
 	"\x14ListContractsRequest\x12\x1c\n" +
 	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -6682,7 +7060,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x17RolloverIdentityRequest\"\xa6\x01\n" +
 	"\x18RolloverIdentityResponse\x12D\n" +
 	"\x10root_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12D\n" +
-	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xf3\x1f\n" +
+	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xf9!\n" +
 	"\fAdminService\x12T\n" +
 	"\aGetInfo\x12\x1a.entente.v1.GetInfoRequest\x1a\x1b.entente.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/info\x12[\n" +
@@ -6715,7 +7093,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x10GetNetworkStatus\x12#.entente.v1.GetNetworkStatusRequest\x1a$.entente.v1.GetNetworkStatusResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/network/status\x12h\n" +
 	"\vPlanNetwork\x12\x1e.entente.v1.PlanNetworkRequest\x1a\x1f.entente.v1.PlanNetworkResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/network/plan\x12\x95\x01\n" +
 	"\x12RotatePresharedKey\x12%.entente.v1.RotatePresharedKeyRequest\x1a&.entente.v1.RotatePresharedKeyResponse\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=peers/*}:rotatePresharedKey\x12\x80\x01\n" +
-	"\x0eRotateNodeKeys\x12!.entente.v1.RotateNodeKeysRequest\x1a\".entente.v1.RotateNodeKeysResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/network/nodes:rotateKeys\x12k\n" +
+	"\x0eRotateNodeKeys\x12!.entente.v1.RotateNodeKeysRequest\x1a\".entente.v1.RotateNodeKeysResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/network/nodes:rotateKeys\x12\x89\x01\n" +
+	"\x14GetNetworkParameters\x12'.entente.v1.GetNetworkParametersRequest\x1a(.entente.v1.GetNetworkParametersResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/network/parameters\x12x\n" +
+	"\rConnectInBand\x12 .entente.v1.ConnectInBandRequest\x1a!.entente.v1.ConnectInBandResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/peers:connectInBand\x12k\n" +
 	"\rListContracts\x12 .entente.v1.ListContractsRequest\x1a!.entente.v1.ListContractsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/contracts\x12\x86\x01\n" +
 	"\vGetContract\x12*.entente.v1.AdminServiceGetContractRequest\x1a+.entente.v1.AdminServiceGetContractResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/{name=contracts/*}\x12\xa5\x01\n" +
 	"\x11TerminateContract\x120.entente.v1.AdminServiceTerminateContractRequest\x1a1.entente.v1.AdminServiceTerminateContractResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/{name=contracts/*}:terminate\x12[\n" +
@@ -6743,7 +7123,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -6824,212 +7204,226 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*NetworkPlan)(nil),                           // 76: entente.v1.NetworkPlan
 	(*PlannedGateway)(nil),                        // 77: entente.v1.PlannedGateway
 	(*PlannedAlias)(nil),                          // 78: entente.v1.PlannedAlias
-	(*ListContractsRequest)(nil),                  // 79: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 80: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 81: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 82: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 83: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 84: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 85: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 86: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 87: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 88: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 89: entente.v1.RolloverIdentityResponse
-	nil,                                           // 90: entente.v1.Peer.LabelsEntry
-	nil,                                           // 91: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 92: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 93: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 94: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 95: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 96: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 97: entente.v1.Usage.StatedEntry
-	nil,                                           // 98: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 99: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 100: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 101: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 102: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 103: entente.v1.PriceList
-	(*Money)(nil),                                 // 104: entente.v1.Money
-	(*Advertisement)(nil),                         // 105: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 106: google.protobuf.FieldMask
+	(*GetNetworkParametersRequest)(nil),           // 79: entente.v1.GetNetworkParametersRequest
+	(*GetNetworkParametersResponse)(nil),          // 80: entente.v1.GetNetworkParametersResponse
+	(*NetworkParameters)(nil),                     // 81: entente.v1.NetworkParameters
+	(*InBandGateway)(nil),                         // 82: entente.v1.InBandGateway
+	(*ConnectInBandRequest)(nil),                  // 83: entente.v1.ConnectInBandRequest
+	(*ConnectInBandResponse)(nil),                 // 84: entente.v1.ConnectInBandResponse
+	(*ListContractsRequest)(nil),                  // 85: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 86: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 87: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 88: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 89: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 90: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 91: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 92: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 93: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 94: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 95: entente.v1.RolloverIdentityResponse
+	nil,                                           // 96: entente.v1.Peer.LabelsEntry
+	nil,                                           // 97: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 98: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 99: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 100: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 101: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 102: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 103: entente.v1.Usage.StatedEntry
+	nil,                                           // 104: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 105: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 106: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 107: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 108: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 109: entente.v1.PriceList
+	(*Money)(nil),                                 // 110: entente.v1.Money
+	(*Advertisement)(nil),                         // 111: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 112: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	99,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	105, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	99,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	105, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	100, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	90,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	106, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	96,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	99,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	99,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	101, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	101, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	99,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	102, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	102, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	99,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	99,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	103, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	99,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	99,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	101, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	91,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	92,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	105, // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	105, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	107, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	107, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	105, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	108, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	108, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	105, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	105, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	109, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	105, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	105, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	107, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	97,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	98,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
 	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
-	99,  // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
-	99,  // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
-	99,  // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	99,  // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	105, // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
+	105, // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
+	105, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	105, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	99,  // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
-	99,  // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
-	99,  // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	105, // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
+	105, // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
+	105, // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
 	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	101, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	99,  // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	107, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	105, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 38: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	102, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	101, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	104, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	93,  // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	94,  // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	105, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	108, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	107, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	110, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	99,  // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	100, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	111, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
 	27,  // 45: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
 	28,  // 46: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	99,  // 47: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	105, // 47: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
 	33,  // 48: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	99,  // 49: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	99,  // 50: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	105, // 49: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	105, // 50: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 51: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 52: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 53: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 54: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	99,  // 55: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	102, // 56: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	101, // 57: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	104, // 58: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	105, // 55: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	108, // 56: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	107, // 57: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	110, // 58: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
 	0,   // 59: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
 	46,  // 60: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
 	46,  // 61: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
 	46,  // 62: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	106, // 63: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	112, // 63: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
 	46,  // 64: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	105, // 65: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	102, // 66: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	101, // 67: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	104, // 68: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	99,  // 69: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	95,  // 70: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	111, // 65: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	108, // 66: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	107, // 67: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	110, // 68: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	105, // 69: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	101, // 70: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
 	55,  // 71: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	102, // 72: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	101, // 73: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	96,  // 74: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	104, // 75: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	108, // 72: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	107, // 73: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	102, // 74: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	110, // 75: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
 	64,  // 76: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	105, // 77: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	111, // 77: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
 	67,  // 78: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
 	68,  // 79: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
-	101, // 80: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	99,  // 81: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
+	107, // 80: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	105, // 81: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
 	69,  // 82: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	99,  // 83: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
-	99,  // 84: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
-	99,  // 85: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
+	105, // 83: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
+	105, // 84: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
+	105, // 85: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
 	76,  // 86: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
 	77,  // 87: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
 	77,  // 88: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
 	78,  // 89: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
 	78,  // 90: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	4,   // 91: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 92: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 93: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	87,  // 94: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	99,  // 95: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	99,  // 96: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	97,  // 97: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	98,  // 98: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	104, // 99: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	104, // 100: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	99,  // 101: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	99,  // 102: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	7,   // 103: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	11,  // 104: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	13,  // 105: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	15,  // 106: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	31,  // 107: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	34,  // 108: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	17,  // 109: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	36,  // 110: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	38,  // 111: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	40,  // 112: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	42,  // 113: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	44,  // 114: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	19,  // 115: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	47,  // 116: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	49,  // 117: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	51,  // 118: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	53,  // 119: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	56,  // 120: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	58,  // 121: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	60,  // 122: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	62,  // 123: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	65,  // 124: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	74,  // 125: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	70,  // 126: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
-	72,  // 127: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
-	79,  // 128: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	81,  // 129: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	83,  // 130: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	85,  // 131: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	88,  // 132: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	21,  // 133: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	23,  // 134: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	25,  // 135: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	29,  // 136: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	8,   // 137: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	12,  // 138: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	14,  // 139: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	16,  // 140: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	32,  // 141: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	35,  // 142: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	18,  // 143: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	37,  // 144: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	39,  // 145: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	41,  // 146: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	43,  // 147: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	45,  // 148: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	20,  // 149: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	48,  // 150: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	50,  // 151: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	52,  // 152: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	54,  // 153: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	57,  // 154: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	59,  // 155: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	61,  // 156: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	63,  // 157: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	66,  // 158: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	75,  // 159: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	71,  // 160: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
-	73,  // 161: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
-	80,  // 162: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	82,  // 163: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	84,  // 164: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	86,  // 165: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	89,  // 166: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	22,  // 167: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	24,  // 168: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	26,  // 169: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	30,  // 170: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	137, // [137:171] is the sub-list for method output_type
-	103, // [103:137] is the sub-list for method input_type
-	103, // [103:103] is the sub-list for extension type_name
-	103, // [103:103] is the sub-list for extension extendee
-	0,   // [0:103] is the sub-list for field type_name
+	81,  // 91: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
+	82,  // 92: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
+	81,  // 93: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
+	1,   // 94: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
+	4,   // 95: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 96: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 97: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	93,  // 98: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	105, // 99: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	105, // 100: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	103, // 101: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	104, // 102: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	110, // 103: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	110, // 104: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	105, // 105: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	105, // 106: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 107: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 108: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 109: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 110: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	31,  // 111: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	34,  // 112: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 113: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	36,  // 114: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	38,  // 115: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	40,  // 116: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	42,  // 117: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	44,  // 118: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 119: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	47,  // 120: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	49,  // 121: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	51,  // 122: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	53,  // 123: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	56,  // 124: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	58,  // 125: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	60,  // 126: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	62,  // 127: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	65,  // 128: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	74,  // 129: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	70,  // 130: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	72,  // 131: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	79,  // 132: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
+	83,  // 133: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
+	85,  // 134: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	87,  // 135: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	89,  // 136: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	91,  // 137: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	94,  // 138: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 139: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 140: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	25,  // 141: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	29,  // 142: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 143: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 144: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 145: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 146: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	32,  // 147: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	35,  // 148: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 149: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	37,  // 150: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	39,  // 151: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	41,  // 152: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	43,  // 153: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	45,  // 154: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 155: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	48,  // 156: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	50,  // 157: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	52,  // 158: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	54,  // 159: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	57,  // 160: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	59,  // 161: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	61,  // 162: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	63,  // 163: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	66,  // 164: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	75,  // 165: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	71,  // 166: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	73,  // 167: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	80,  // 168: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
+	84,  // 169: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
+	86,  // 170: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	88,  // 171: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	90,  // 172: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	92,  // 173: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	95,  // 174: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 175: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	24,  // 176: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	26,  // 177: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	30,  // 178: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	143, // [143:179] is the sub-list for method output_type
+	107, // [107:143] is the sub-list for method input_type
+	107, // [107:107] is the sub-list for extension type_name
+	107, // [107:107] is the sub-list for extension extendee
+	0,   // [0:107] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -7044,7 +7438,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   99,
+			NumMessages:   105,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

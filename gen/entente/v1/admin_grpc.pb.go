@@ -44,6 +44,8 @@ const (
 	AdminService_PlanNetwork_FullMethodName           = "/entente.v1.AdminService/PlanNetwork"
 	AdminService_RotatePresharedKey_FullMethodName    = "/entente.v1.AdminService/RotatePresharedKey"
 	AdminService_RotateNodeKeys_FullMethodName        = "/entente.v1.AdminService/RotateNodeKeys"
+	AdminService_GetNetworkParameters_FullMethodName  = "/entente.v1.AdminService/GetNetworkParameters"
+	AdminService_ConnectInBand_FullMethodName         = "/entente.v1.AdminService/ConnectInBand"
 	AdminService_ListContracts_FullMethodName         = "/entente.v1.AdminService/ListContracts"
 	AdminService_GetContract_FullMethodName           = "/entente.v1.AdminService/GetContract"
 	AdminService_TerminateContract_FullMethodName     = "/entente.v1.AdminService/TerminateContract"
@@ -187,6 +189,22 @@ type AdminServiceClient interface {
 	// each node replaces its own when all that it has tunnels with know the next one, and no packet
 	// is lost by that. Permission: update identity.
 	RotateNodeKeys(ctx context.Context, in *RotateNodeKeysRequest, opts ...grpc.CallOption) (*RotateNodeKeysResponse, error)
+	// GetNetworkParameters tells what an administrator of another cluster needs to have an
+	// in-band tunnel to this one. There is no secret in it. Permission: list
+	// foreignclusters.
+	//
+	// Errors: FAILED_PRECONDITION NO_ENDPOINT (no node is a gateway yet).
+	GetNetworkParameters(ctx context.Context, in *GetNetworkParametersRequest, opts ...grpc.CallOption) (*GetNetworkParametersResponse, error)
+	// ConnectInBand has the peer API with another cluster run inside the tunnel to it, by
+	// the parameters that its administrator gave, and trusts the cluster that proves to
+	// have their ID. An administrator there has to do the same with this cluster's.
+	// Doing it again replaces the parameters. Permission: create foreignclusters.
+	//
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF (the parameters are this cluster's own),
+	// ALREADY_EXISTS PEER_NAME_TAKEN, ALREADY_EXISTS PEERING_EXISTS (contracts with it are
+	// in force by a tunnel that is not in-band, which would be down until both
+	// administrators did this).
+	ConnectInBand(ctx context.Context, in *ConnectInBandRequest, opts ...grpc.CallOption) (*ConnectInBandResponse, error)
 	// ListContracts tells of the contracts, in both roles, those included that are
 	// over and still kept. Permission: list contracts.
 	ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error)
@@ -507,6 +525,26 @@ func (c *adminServiceClient) RotateNodeKeys(ctx context.Context, in *RotateNodeK
 	return out, nil
 }
 
+func (c *adminServiceClient) GetNetworkParameters(ctx context.Context, in *GetNetworkParametersRequest, opts ...grpc.CallOption) (*GetNetworkParametersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetNetworkParametersResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetNetworkParameters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ConnectInBand(ctx context.Context, in *ConnectInBandRequest, opts ...grpc.CallOption) (*ConnectInBandResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConnectInBandResponse)
+	err := c.cc.Invoke(ctx, AdminService_ConnectInBand_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListContractsResponse)
@@ -729,6 +767,22 @@ type AdminServiceServer interface {
 	// each node replaces its own when all that it has tunnels with know the next one, and no packet
 	// is lost by that. Permission: update identity.
 	RotateNodeKeys(context.Context, *RotateNodeKeysRequest) (*RotateNodeKeysResponse, error)
+	// GetNetworkParameters tells what an administrator of another cluster needs to have an
+	// in-band tunnel to this one. There is no secret in it. Permission: list
+	// foreignclusters.
+	//
+	// Errors: FAILED_PRECONDITION NO_ENDPOINT (no node is a gateway yet).
+	GetNetworkParameters(context.Context, *GetNetworkParametersRequest) (*GetNetworkParametersResponse, error)
+	// ConnectInBand has the peer API with another cluster run inside the tunnel to it, by
+	// the parameters that its administrator gave, and trusts the cluster that proves to
+	// have their ID. An administrator there has to do the same with this cluster's.
+	// Doing it again replaces the parameters. Permission: create foreignclusters.
+	//
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF (the parameters are this cluster's own),
+	// ALREADY_EXISTS PEER_NAME_TAKEN, ALREADY_EXISTS PEERING_EXISTS (contracts with it are
+	// in force by a tunnel that is not in-band, which would be down until both
+	// administrators did this).
+	ConnectInBand(context.Context, *ConnectInBandRequest) (*ConnectInBandResponse, error)
 	// ListContracts tells of the contracts, in both roles, those included that are
 	// over and still kept. Permission: list contracts.
 	ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error)
@@ -855,6 +909,12 @@ func (UnimplementedAdminServiceServer) RotatePresharedKey(context.Context, *Rota
 }
 func (UnimplementedAdminServiceServer) RotateNodeKeys(context.Context, *RotateNodeKeysRequest) (*RotateNodeKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateNodeKeys not implemented")
+}
+func (UnimplementedAdminServiceServer) GetNetworkParameters(context.Context, *GetNetworkParametersRequest) (*GetNetworkParametersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNetworkParameters not implemented")
+}
+func (UnimplementedAdminServiceServer) ConnectInBand(context.Context, *ConnectInBandRequest) (*ConnectInBandResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConnectInBand not implemented")
 }
 func (UnimplementedAdminServiceServer) ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListContracts not implemented")
@@ -1340,6 +1400,42 @@ func _AdminService_RotateNodeKeys_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_GetNetworkParameters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNetworkParametersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetNetworkParameters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetNetworkParameters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetNetworkParameters(ctx, req.(*GetNetworkParametersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ConnectInBand_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConnectInBandRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ConnectInBand(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ConnectInBand_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ConnectInBand(ctx, req.(*ConnectInBandRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListContracts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListContractsRequest)
 	if err := dec(in); err != nil {
@@ -1600,6 +1696,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateNodeKeys",
 			Handler:    _AdminService_RotateNodeKeys_Handler,
+		},
+		{
+			MethodName: "GetNetworkParameters",
+			Handler:    _AdminService_GetNetworkParameters_Handler,
+		},
+		{
+			MethodName: "ConnectInBand",
+			Handler:    _AdminService_ConnectInBand_Handler,
 		},
 		{
 			MethodName: "ListContracts",

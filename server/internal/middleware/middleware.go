@@ -200,6 +200,11 @@ func subjects(message any) map[string]string {
 	if m, ok := message.(interface{ GetClusterId() string }); ok {
 		text("cluster", m.GetClusterId)
 	}
+	if m, ok := message.(interface {
+		GetParameters() *ententev1.NetworkParameters
+	}); ok {
+		text("cluster", m.GetParameters().GetClusterId)
+	}
 	if m, ok := message.(interface{ GetRequestId() string }); ok {
 		text("request", m.GetRequestId)
 	}

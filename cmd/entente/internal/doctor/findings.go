@@ -121,7 +121,19 @@ func peerFindings(fc *v1alpha1.ForeignCluster) []Finding {
 	if c := condition(v1alpha1.ConditionImpostor); c.Status == metav1.ConditionTrue {
 		add(c, Warning)
 	}
-	if fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
+	if fc.Spec.Decision == v1alpha1.DecisionDenied {
+		return found
+	}
+	if fc.Spec.InBand != nil {
+		switch c := condition(v1alpha1.ConditionInBand); c.Status {
+		case metav1.ConditionFalse:
+			add(c, Error)
+		case metav1.ConditionUnknown:
+			add(c, Warning)
+		case metav1.ConditionTrue:
+		}
+	}
+	if fc.Spec.TrustBundle == "" {
 		return found
 	}
 	if c := condition(v1alpha1.ConditionCertificateValid); c.Status == metav1.ConditionFalse {

@@ -75,6 +75,7 @@ func Hints() []Hint {
 		{"PEER_NOT_TRUSTED", HintTrusted},
 		{"PEER_UNREACHABLE", "one of the two clusters has to reach the other at its endpoints (entente info there says which): check address and firewall, or let the other side dial"},
 		{"PEER_IDENTITY_MISMATCH", "another cluster answers at that address: check both with the person who gave them to you"},
+		{"PEER_IS_SELF", "do it with what the other cluster's administrator gave: this is this cluster's own"},
 		{"PEER_NAME_TAKEN", "choose another name for it here: --name"},
 		{"TRUST_DENIED", "an administrator there said no; they can change that: entente approve, or a new token"},
 		{"TRUST_FORGOTTEN", "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or meet again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},

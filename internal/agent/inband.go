@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/relay"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel/plan"
+)
+
+// listenInBand takes what gateways relay from in-band peers; nil if the configuration does not
+// want it.
+func (a *agent) listenInBand(ctx context.Context, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil //nolint:nilnil // as the session manager has it
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for relays on %s: %w", address, err)
+	}
+	remote, err := netip.ParseAddrPort(listener.Addr().String())
+	if err != nil {
+		return nil, fmt.Errorf("listen for relays on %s: %w", address, err)
+	}
+	a.inBand = netip.AddrPortFrom(a.cfg.PodIP, remote.Port())
+	return relay.Listen(relay.ListenerConfig{
+		Listener: listener, Log: a.log,
+		Keys: func(peer string) (relay.Key, bool) {
+			key, err := a.relayKey(peering.ClusterID(peer), relay.ToAgent)
+			return key, err == nil
+		},
+		Address: func(peer string) net.Addr { return &net.TCPAddr{IP: plan.Overlay(peer, "").AsSlice()} },
+	})
+}
+
+// inBandTunnels is what tunnels to in-band peers need.
+func (a *agent) inBandTunnels() controller.InBand {
+	return controller.InBand{Agent: a.inBand.String(), Overlay: plan.Overlay}
+}
+
+// relayKey proves to the fabric of this cluster, or has it prove, that a connection is to or
+// from an in-band peer.
+func (a *agent) relayKey(peer peering.ClusterID, d relay.Direction) (relay.Key, error) {
+	fc := a.addresses.peer(peer)
+	if fc == nil || fc.Spec.InBand == nil {
+		return relay.Key{}, fmt.Errorf("cluster %s is not in-band", peer)
+	}
+	preshared, err := a.states.InBandKey(fc)
+	if err != nil {
+		return relay.Key{}, err
+	}
+	return relay.KeyFrom(preshared, d)
+}
+
+// dialInBand connects to a peer's agent through the tunnel, by one gateway of this cluster
+// after the other.
+func (a *agent) dialInBand(ctx context.Context, peer peering.ClusterID) (net.Conn, error) {
+	key, err := a.relayKey(peer, relay.ToPeer)
+	if err != nil {
+		return nil, err
+	}
+	var nodes v1alpha1.FabricNodeList
+	if err := a.mgr.GetCache().List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	relays := relaysTo(nodes.Items, string(peer))
+	if len(relays) == 0 {
+		return nil, errors.New("no gateway of this cluster has a relay for its agent: see condition InBand")
+	}
+	var failures []string
+	for _, address := range relays {
+		conn, err := askRelay(ctx, address, peer, key)
+		if err == nil {
+			return conn, nil
+		}
+		failures = append(failures, fmt.Sprintf("relay at %s: %s", address, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.New(strings.Join(failures, "; "))
+}
+
+func askRelay(ctx context.Context, address string, peer peering.ClusterID, key relay.Key) (net.Conn, error) {
+	dialing, cancel := context.WithTimeout(ctx, relayDialTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(dialing, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: TCP has to pass from the agent's pod to the gateway nodes", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err = relay.Ask(conn, string(peer), key, relayAnswers)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// relaysTo returns where the relays of this cluster's gateways are, those first whose way to
+// the peer is up, of these the fastest.
+func relaysTo(nodes []v1alpha1.FabricNode, peer string) []string {
+	speed := func(n v1alpha1.FabricNode) int64 {
+		best := int64(math.MaxInt64)
+		for _, p := range n.Status.Paths {
+			if p.PeerID == peer && p.State == "Up" {
+				best = min(best, p.RoundTripMicroseconds)
+			}
+		}
+		return best
+	}
+	gateways := slices.DeleteFunc(slices.Clone(nodes), func(n v1alpha1.FabricNode) bool { return !n.Spec.Gateway })
+	slices.SortFunc(gateways, func(a, b v1alpha1.FabricNode) int {
+		return cmp.Or(cmp.Compare(speed(a), speed(b)), b.Status.ObservedAt.Compare(a.Status.ObservedAt.Time), cmp.Compare(a.Name, b.Name))
+	})
+	var out []string
+	for _, n := range gateways {
+		out = append(out, n.Status.Relays...)
+	}
+	return out[:min(len(out), maxRelays)]
+}
+
+// selfTo is what this cluster says of itself to another one: not where it can be dialled, if
+// that is in-band.
+func (a *agent) selfTo(id peering.ClusterID) identity.ClusterInfo {
+	self := a.self()
+	if fc := a.addresses.peer(id); fc != nil && fc.Spec.InBand != nil {
+		self.Endpoints = nil
+	}
+	return self
+}
+
+// networkParameters is what administrators of other clusters need for in-band tunnels.
+func (a *agent) networkParameters(ctx context.Context) (peering.NetworkParameters, error) {
+	out := peering.NetworkParameters{ID: a.source.ID(), Name: a.name(), ExchangeKey: a.states.Exchange.Public()}
+	var nodes v1alpha1.FabricNodeList
+	if err := a.mgr.GetCache().List(ctx, &nodes); err != nil {
+		return out, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	slices.SortFunc(nodes.Items, func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		key, err := base64.StdEncoding.DecodeString(n.Status.PublicKey)
+		if !n.Spec.Gateway || err != nil || len(key) != 32 || len(out.Gateways) == peering.MaxInBandGateways {
+			continue
+		}
+		out.Gateways = append(out.Gateways, peering.Gateway{Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Spec.Endpoints})
+	}
+	return out, nil
+}
+
+// connectInBand has a peer reached by its parameters, and trusts it.
+func (a *agent) connectInBand(ctx context.Context, parameters peering.NetworkParameters, name string) (string, error) {
+	if err := a.forgotten.Remove(ctx, parameters.ID); err != nil {
+		return "", err
+	}
+	return store.ConnectInBand(ctx, a.direct, a.mgr.GetCache(), parameters, name)
+}

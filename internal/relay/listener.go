@@ -1,0 +1,180 @@
+package relay
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// ListenerConfig says what a Listener takes. All of it is required.
+type ListenerConfig struct {
+	// Listener is where inbound relays dial the agent. The Listener closes it.
+	Listener net.Listener
+	// Keys returns the key of a peer that is in-band.
+	Keys func(peer string) (Key, bool)
+	// Address is what counts as the address that a peer's connections come from: a relay
+	// has one address for all peers.
+	Address func(peer string) net.Addr
+	Log     *slog.Logger
+}
+
+// Listener hands out the connections of peers that inbound relays bring.
+type Listener struct {
+	cfg  ListenerConfig
+	warn rate.Sometimes
+	out  chan *Conn
+	done chan struct{}
+	once sync.Once
+
+	mu sync.Mutex
+	// pending is where connections come from that were not handed out yet.
+	pending map[net.Conn]netip.Addr
+}
+
+// Conn is a connection of a peer, by the word of a relay of this cluster.
+type Conn struct {
+	net.Conn
+	peer string
+	addr net.Addr
+}
+
+// Peer is the ID of the cluster whose gateway the connection comes from.
+func (c *Conn) Peer() string { return c.peer }
+
+// RemoteAddr is what counts as the peer's address, not the relay's.
+func (c *Conn) RemoteAddr() net.Addr { return c.addr }
+
+// Listen begins to take connections.
+func Listen(cfg ListenerConfig) (*Listener, error) {
+	if cfg.Listener == nil || cfg.Keys == nil || cfg.Address == nil || cfg.Log == nil {
+		return nil, errors.New("relay: Listener, Keys, Address and Log are required")
+	}
+	l := &Listener{
+		cfg: cfg, warn: rate.Sometimes{Interval: time.Minute}, out: make(chan *Conn), done: make(chan struct{}), pending: map[net.Conn]netip.Addr{},
+	}
+	go l.accept()
+	return l, nil
+}
+
+// Accept implements net.Listener. What it returns is a *Conn.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.out:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.cfg.Listener.Addr() }
+
+// Close implements net.Listener. It also closes what is not proven yet.
+func (l *Listener) Close() error {
+	var err error
+	l.once.Do(func() {
+		close(l.done)
+		err = l.cfg.Listener.Close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for c := range l.pending {
+			_ = c.Close()
+		}
+	})
+	return err
+}
+
+func (l *Listener) accept() {
+	for {
+		conn, err := l.cfg.Listener.Accept()
+		switch {
+		case err == nil:
+			if l.begin(conn) {
+				go l.prove(conn)
+			} else {
+				_ = conn.Close()
+			}
+			continue
+		case errors.Is(err, net.ErrClosed):
+			_ = l.Close()
+			return
+		}
+		l.warn.Do(func() { l.cfg.Log.Warn("cannot accept a connection of a relay", "err", err) })
+		select {
+		case <-l.done:
+			return
+		case <-time.After(acceptPause):
+		}
+	}
+}
+
+// begin counts a connection that is not proven yet; false turns it away.
+func (l *Listener) begin(conn net.Conn) bool {
+	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return false
+	}
+	addr := remote.Addr().Unmap()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	same := 0
+	for _, a := range l.pending {
+		if a == addr {
+			same++
+		}
+	}
+	select {
+	case <-l.done:
+		return false
+	default:
+	}
+	if len(l.pending) >= maxUnproven || same >= maxUnprovenOfAddress {
+		l.warn.Do(func() {
+			l.cfg.Log.Warn("connections of relays are turned away: limit reached", "address", addr.String(), "ofAddress", same, "all", len(l.pending))
+		})
+		return false
+	}
+	l.pending[conn] = addr
+	return true
+}
+
+// prove reads from which peer a connection is, and hands it out.
+func (l *Listener) prove(conn net.Conn) {
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.pending, conn)
+	}()
+	peer, err := l.read(conn)
+	if err != nil {
+		l.warn.Do(func() {
+			l.cfg.Log.Warn("refused a connection that is of no relay", "from", conn.RemoteAddr().String(), "err", err)
+		})
+		_ = conn.Close()
+		return
+	}
+	select {
+	case l.out <- &Conn{Conn: conn, peer: peer, addr: l.cfg.Address(peer)}:
+	case <-l.done:
+		_ = conn.Close()
+	}
+}
+
+func (l *Listener) read(conn net.Conn) (peer string, err error) {
+	if err := conn.SetDeadline(time.Now().Add(openTimeout)); err != nil {
+		return "", err
+	}
+	if peer, err = readRequest(conn, l.cfg.Keys); err != nil {
+		_, _ = conn.Write([]byte{answerNo})
+		return "", err
+	}
+	if _, err := conn.Write([]byte{answerOK}); err != nil {
+		return "", err
+	}
+	return peer, conn.SetDeadline(time.Time{})
+}

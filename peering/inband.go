@@ -1,0 +1,96 @@
+package peering
+
+import (
+	"crypto/ecdh"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+)
+
+// NetworkParameters is what a cluster's administrator gives another's for an in-band tunnel
+// between the two: there is no secret in it, and its ID says whom it may belong to.
+type NetworkParameters struct {
+	// ID is the cluster's, Name what it calls itself.
+	ID   ClusterID
+	Name string
+	// ExchangeKey is its public key for the tunnels' preshared keys.
+	ExchangeKey [32]byte
+	// Gateways is its nodes that speak WireGuard. Their overlay addresses follow from their
+	// names, and are not set.
+	Gateways []Gateway
+}
+
+// Check says what of the parameters cannot be used.
+func (p NetworkParameters) Check() error {
+	switch {
+	case len(p.Gateways) == 0:
+		return errors.New("there are no gateways")
+	case len(p.Gateways) > MaxInBandGateways:
+		return fmt.Errorf("%d gateways, more than %d", len(p.Gateways), MaxInBandGateways)
+	case p.ExchangeKey == [32]byte{}:
+		return errors.New("there is no exchange key")
+	}
+	if _, err := ParseClusterID(string(p.ID)); err != nil {
+		return err
+	}
+	names, keys := map[string]bool{}, map[[32]byte]bool{}
+	for _, g := range p.Gateways {
+		switch {
+		case g.Name == "" || len(g.Name) > MaxNodeNameLen:
+			return fmt.Errorf("a gateway's name has %d characters, not 1 to %d", len(g.Name), MaxNodeNameLen)
+		case g.PublicKey == [32]byte{}:
+			return fmt.Errorf("gateway %s has no public key", g.Name)
+		case names[g.Name] || keys[g.PublicKey]:
+			return fmt.Errorf("gateway %s, or its public key, is there twice", g.Name)
+		}
+		if err := CheckEndpoints(g.Endpoints); err != nil {
+			return fmt.Errorf("gateway %s: %w", g.Name, err)
+		}
+		names[g.Name], keys[g.PublicKey] = true, true
+	}
+	return nil
+}
+
+// Exchange derives the preshared keys of in-band tunnels: those of two clusters that have
+// each other's public key are the same.
+type Exchange struct {
+	self    ClusterID
+	private *ecdh.PrivateKey
+}
+
+// NewExchange returns a cluster's exchange, the same for the same secret.
+func NewExchange(self ClusterID, secret []byte) (*Exchange, error) {
+	seed, err := hkdf.Key(sha256.New, secret, nil, "entente in-band exchange v1", 32)
+	if err != nil {
+		return nil, fmt.Errorf("derive the exchange key: %w", err)
+	}
+	private, err := ecdh.X25519().NewPrivateKey(seed)
+	if err != nil {
+		return nil, fmt.Errorf("derive the exchange key: %w", err)
+	}
+	return &Exchange{self: self, private: private}, nil
+}
+
+// Public is the key that peers need.
+func (e *Exchange) Public() [32]byte { return [32]byte(e.private.PublicKey().Bytes()) }
+
+// PresharedKey is the key of the tunnel to a peer. It takes the secret of one of the two to
+// derive it.
+func (e *Exchange) PresharedKey(peer ClusterID, theirs [32]byte) ([32]byte, error) {
+	var out [32]byte
+	public, err := ecdh.X25519().NewPublicKey(theirs[:])
+	if err != nil {
+		return out, fmt.Errorf("exchange key of %s: %w", peer, err)
+	}
+	shared, err := e.private.ECDH(public)
+	if err != nil {
+		return out, fmt.Errorf("exchange key of %s: it is of low order", peer)
+	}
+	low, high := min(e.self, peer), max(e.self, peer)
+	key, err := hkdf.Key(sha256.New, shared, nil, "entente in-band preshared key v1 "+string(low)+" "+string(high), len(out))
+	if err != nil {
+		return out, fmt.Errorf("derive the key of the tunnel to %s: %w", peer, err)
+	}
+	return [32]byte(key), nil
+}
