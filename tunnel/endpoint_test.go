@@ -101,7 +101,8 @@ func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 			{0, at(relay, true), none}, {time.Hour, at(relay, true), none}, {time.Hour, at(seen, true), none}, {time.Hour, at(direct, true), none},
 		},
 		"where others saw it and do not any more it is left alone while it works": {
-			{0, at(none, false), direct}, {q, at(direct, false), seen},
+			{0, at(none, false), direct},
+			{q, at(direct, false), seen},
 			{q, sighting{endpoint: seen, alive: true, candidates: []netip.AddrPort{direct}, relay: relay}, none},
 		},
 		"a peer that is lost is reached through the agents at once, and then elsewhere": {
@@ -111,8 +112,14 @@ func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 			{0, at(relay, true), none}, {time.Hour, at(relay, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay},
 		},
 		"after some rounds there is more time for each": {
-			{0, at(none, false), direct}, {q, at(direct, false), seen}, {q, at(seen, false), relay}, {q, at(relay, false), direct}, {q, at(direct, false), seen},
-			{q, at(seen, false), relay}, {q, at(relay, false), none}, {endpointTry - q, at(relay, false), direct},
+			{0, at(none, false), direct},
+			{q, at(direct, false), seen},
+			{q, at(seen, false), relay},
+			{q, at(relay, false), direct},
+			{q, at(direct, false), seen},
+			{q, at(seen, false), relay},
+			{q, at(relay, false), none},
+			{endpointTry - q, at(relay, false), direct},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,26 +196,41 @@ func TestBetterWaysAreTriedSeldomAndInQuietMoments(t *testing.T) {
 	}
 	for name, steps := range map[string][]step{
 		"soon, then ever more seldom": {
-			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true}, {at: betterFirst + betterMin - 1, candidates: one},
-			{at: betterFirst + betterMin, candidates: one, want: true}, {at: betterFirst + 2*betterMin, candidates: one}, {at: betterFirst + 3*betterMin, candidates: one, want: true},
+			{at: 0, candidates: one},
+			{at: betterFirst, candidates: one, want: true},
+			{at: betterFirst + betterMin - 1, candidates: one},
+			{at: betterFirst + betterMin, candidates: one, want: true},
+			{at: betterFirst + 2*betterMin, candidates: one},
+			{at: betterFirst + 3*betterMin, candidates: one, want: true},
 		},
 		"without candidates never": {{at: 0}, {at: time.Hour}},
 		"other candidates are tried soon, and not at each change": {
-			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true}, {at: betterFirst + betterMin, candidates: one, want: true},
-			{at: betterFirst + betterMin + time.Second, candidates: two}, {at: betterFirst + 2*betterMin - 1, candidates: one}, {at: betterFirst + 2*betterMin, candidates: two, want: true},
+			{at: 0, candidates: one},
+			{at: betterFirst, candidates: one, want: true},
+			{at: betterFirst + betterMin, candidates: one, want: true},
+			{at: betterFirst + betterMin + time.Second, candidates: two},
+			{at: betterFirst + 2*betterMin - 1, candidates: one},
+			{at: betterFirst + 2*betterMin, candidates: two, want: true},
 		},
 		"the first time at once, and then not while there is traffic, but some time": {
-			{at: 0, candidates: one}, {at: betterFirst, busy: true, candidates: one, want: true}, {at: betterFirst + betterMin, busy: true, candidates: one},
-			{at: betterFirst + betterMin + betterBusy - 1, busy: true, candidates: one}, {at: betterFirst + betterMin + betterBusy, busy: true, candidates: one, want: true},
-			{at: betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two}, {at: 2*betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two, want: true},
+			{at: 0, candidates: one},
+			{at: betterFirst, busy: true, candidates: one, want: true},
+			{at: betterFirst + betterMin, busy: true, candidates: one},
+			{at: betterFirst + betterMin + betterBusy - 1, busy: true, candidates: one},
+			{at: betterFirst + betterMin + betterBusy, busy: true, candidates: one, want: true},
+			{at: betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two},
+			{at: 2*betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two, want: true},
 		},
 		"at once when the peer does, though there is traffic": {
-			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true},
+			{at: 0, candidates: one},
+			{at: betterFirst, candidates: one, want: true},
 			{at: betterFirst + betterAsked, asked: betterFirst + betterAsked, busy: true, candidates: one, want: true},
 		},
 		"not again because the peer answers the last trial": {
-			{at: 0, candidates: one}, {at: betterFirst, candidates: one, want: true},
-			{at: betterFirst + 1, asked: betterFirst + 1, candidates: one}, {at: betterFirst + betterAsked, asked: betterFirst + 1, candidates: one},
+			{at: 0, candidates: one},
+			{at: betterFirst, candidates: one, want: true},
+			{at: betterFirst + 1, asked: betterFirst + 1, candidates: one},
+			{at: betterFirst + betterAsked, asked: betterFirst + 1, candidates: one},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		Gateways:  3, PresharedKeyEvery: 168 * time.Hour,
 		Direct:      "All",
 		Update:      dnsupdate.Config{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
-		PeerAddress: ":7443", AdminAddress: ":7444", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
+		PeerAddress: ":7443", AdminAddress: ":7444", InBandAddress: ":7448", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
 		Relay:              agent.RelayConfig{Address: ":7449", Rate: 12 << 20, AllRate: 48 << 20},
 		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
 	}

@@ -13,9 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	ententeclient "github.com/entente-dev/entente/client"
-
 	"github.com/entente-dev/entente/api/v1alpha1"
+	ententeclient "github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/datagrams"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"

@@ -375,15 +375,14 @@ func (h *Hub) Receive(ctx context.Context, id string, batch []byte) error {
 }
 
 func (h *Hub) receive(now time.Time, id string, p *peer, from, to Tag, datagram []byte) {
-	switch kindOf(datagram) {
-	case kindNone:
+	kind := kindOf(datagram)
+	if kind == kindNone {
 		p.stats.malformed.Add(1)
 		return
-	case kindInitiation:
-		if !p.handshakes.AllowN(now, 1) {
-			p.stats.handshakes.Add(1)
-			return
-		}
+	}
+	if kind == kindInitiation && !p.handshakes.AllowN(now, 1) {
+		p.stats.handshakes.Add(1)
+		return
 	}
 	h.mu.Lock()
 	l := h.links[linkID{id, to}]

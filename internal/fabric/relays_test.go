@@ -27,10 +27,20 @@ func TestLinksAreThereWhereAGatewayIsNotReachedByItself(t *testing.T) {
 		peers []tunnel.PeerStatus
 		want  bool
 	}{
-		{0, up, false}, {time.Hour, down, false}, {relayWanted - 1, down, false}, {1, down, true},
-		{time.Hour, relayed, true}, {time.Hour, up, true}, {relayUnwanted - 1, up, true},
-		{0, relayed, true}, {time.Second, up, true}, {relayUnwanted - 1, up, true}, {1, up, false},
-		{time.Second, down, false}, {time.Second, up, false}, {relayWanted, down, false},
+		{0, up, false},
+		{time.Hour, down, false},
+		{relayWanted - 1, down, false},
+		{1, down, true},
+		{time.Hour, relayed, true},
+		{time.Hour, up, true},
+		{relayUnwanted - 1, up, true},
+		{0, relayed, true},
+		{time.Second, up, true},
+		{relayUnwanted - 1, up, true},
+		{1, up, false},
+		{time.Second, down, false},
+		{time.Second, up, false},
+		{relayWanted, down, false},
 	} {
 		now = now.Add(step.after)
 		next := w.next(now, step.peers)
