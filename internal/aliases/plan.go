@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // Input is what decides about the aliases of one peer.
@@ -91,15 +93,15 @@ func Plan(in Input) Result {
 	p.standing(prefixes)
 	p.wholes(prefixes)
 	p.addresses()
-	slices.SortFunc(p.out.Prefixes, func(a, b Alias) int { return comparePrefix(a.Prefix, b.Prefix) })
-	slices.SortFunc(p.out.Blocks, func(a, b Block) int { return comparePrefix(a.Alias, b.Alias) })
+	slices.SortFunc(p.out.Prefixes, func(a, b Alias) int { return a.Prefix.Compare(b.Prefix) })
+	slices.SortFunc(p.out.Blocks, func(a, b Block) int { return a.Alias.Compare(b.Alias) })
 	return p.out
 }
 
 type planner struct {
 	in    Input
 	out   Result
-	busy  []netip.Prefix // what others have, minimal
+	busy  cidr.Set       // what others have
 	rooms map[bool]*room // by whether IPv6, as far as they were asked for
 	slots map[netip.Addr]*Slot
 }
@@ -115,12 +117,12 @@ func (p *planner) room(six bool) *room {
 	r.keep(p.in.Others, six)
 	for _, a := range own.Prefixes {
 		if a.Addr().Is6() == six {
-			r.wholes += sizeOf(a)
+			r.wholes += cidr.Size(a)
 		}
 	}
 	for _, b := range own.Blocks {
 		if b.Addr().Is6() == six {
-			r.mine += sizeOf(b)
+			r.mine += cidr.Size(b)
 		}
 	}
 	p.rooms[six] = r
@@ -130,7 +132,7 @@ func (p *planner) room(six bool) *room {
 // valid returns the peer's prefixes, each once, but for those that can have no alias.
 func (p *planner) valid() []netip.Prefix {
 	sorted := slices.Clone(p.in.Prefixes)
-	slices.SortFunc(sorted, comparePrefix)
+	slices.SortFunc(sorted, netip.Prefix.Compare)
 	return slices.DeleteFunc(slices.Compact(sorted), func(q netip.Prefix) bool {
 		if !q.IsValid() || q != q.Masked() {
 			p.out.Refused = append(p.out.Refused, fmt.Sprintf("the peer announces %q, which is not a prefix", q))
@@ -146,10 +148,10 @@ func (p *planner) standing(prefixes []netip.Prefix) {
 	for _, o := range p.in.Others {
 		p.busy = append(append(p.busy, o.Prefixes...), o.Blocks...)
 	}
-	p.busy = minimal(p.busy)
+	p.busy = cidr.Of(p.busy...)
 	var own []netip.Prefix
 	keeps := func(alias netip.Prefix) bool {
-		if !alias.IsValid() || alias != alias.Masked() || overlaps(p.busy, alias) || slices.ContainsFunc(own, alias.Overlaps) ||
+		if !alias.IsValid() || alias != alias.Masked() || p.busy.Overlaps(alias) || slices.ContainsFunc(own, alias.Overlaps) ||
 			!slices.ContainsFunc(p.in.Pool, func(q netip.Prefix) bool { return q.Bits() <= alias.Bits() && q.Overlaps(alias) }) {
 			return false
 		}
@@ -259,7 +261,7 @@ func (p *planner) fill(missing []netip.Addr) {
 			}
 		}
 	}
-	slices.SortFunc(p.out.Blocks, func(a, b Block) int { return comparePrefix(a.Alias, b.Alias) })
+	slices.SortFunc(p.out.Blocks, func(a, b Block) int { return a.Alias.Compare(b.Alias) })
 	total := 0
 	for i := range p.out.Blocks {
 		total += len(p.out.Blocks[i].Slots)
@@ -314,14 +316,4 @@ func Usable(a netip.Addr) bool {
 	}
 	first := a.AsSlice()[0]
 	return !a.Is4() || first != 0 && first < 240 // 0.0.0.0/8 is "this network", 240.0.0.0/4 reserved
-}
-
-// overlaps says whether a prefix overlaps one of a minimal list.
-func overlaps(list []netip.Prefix, p netip.Prefix) bool {
-	at, _ := slices.BinarySearchFunc(list, p.Addr(), func(b netip.Prefix, a netip.Addr) int { return b.Addr().Compare(a) })
-	return at > 0 && list[at-1].Overlaps(p) || at < len(list) && list[at].Overlaps(p)
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -267,7 +269,7 @@ func checkDisjoint(t failer, given []Given) {
 		s := g.Space()
 		all = slices.Concat(all, s.Prefixes, s.Blocks)
 	}
-	slices.SortFunc(all, comparePrefix)
+	slices.SortFunc(all, netip.Prefix.Compare)
 	for i := 1; i < len(all); i++ {
 		if all[i-1].Overlaps(all[i]) {
 			t.Fatalf("%v and %v overlap", all[i-1], all[i])
@@ -291,7 +293,7 @@ func (w *world) plan(i int) Result {
 	for j := range w.stored {
 		if j != i { // what is stored may still be told, what is planned soon is
 			a, b := w.stored[j].Space(), w.planned[j].Space()
-			in.Others = append(in.Others, Space{Prefixes: slices.Concat(a.Prefixes, b.Prefixes), Blocks: minimal(slices.Concat(a.Blocks, b.Blocks))})
+			in.Others = append(in.Others, Space{Prefixes: slices.Concat(a.Prefixes, b.Prefixes), Blocks: cidr.Of(slices.Concat(a.Blocks, b.Blocks)...)})
 		}
 	}
 	r := Plan(in)

@@ -1,10 +1,11 @@
 package aliases
 
 import (
-	"cmp"
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // room is what of the pool's prefixes of one family is free, and who may have it.
@@ -24,16 +25,16 @@ type room struct {
 // busy.
 func newRoom(pool, busy []netip.Prefix, six bool) *room {
 	r := &room{}
-	busy = minimal(busy)
-	for _, p := range minimal(pool) {
+	taken := cidr.Of(busy...)
+	for _, p := range cidr.Of(pool...) {
 		if p.Addr().Is6() != six {
 			continue
 		}
-		r.size += sizeOf(p)
-		r.free = freeIn(r.free, p, busy)
+		r.size += cidr.Size(p)
+		r.free = taken.AppendFree(r.free, p)
 	}
 	for _, p := range r.free {
-		r.left += sizeOf(p)
+		r.left += cidr.Size(p)
 	}
 	r.share = math.Floor(r.size / keptPart / keptPeers)
 	return r
@@ -47,12 +48,12 @@ func (r *room) keep(others []Space, six bool) {
 		have := 0.0
 		for _, p := range o.Blocks {
 			if p.Addr().Is6() == six {
-				have += sizeOf(p)
+				have += cidr.Size(p)
 			}
 		}
 		for _, p := range o.Prefixes {
 			if p.Addr().Is6() == six {
-				r.wholes += sizeOf(p)
+				r.wholes += cidr.Size(p)
 			}
 		}
 		if have > 0 {
@@ -109,64 +110,11 @@ func (r *room) take(bits int) (netip.Prefix, bool) {
 	p := r.free[at]
 	var rest []netip.Prefix
 	for p.Bits() < bits {
-		lower, upper := halves(p)
+		lower, upper := cidr.Halves(p)
 		p, rest = lower, append(rest, upper)
 	}
 	slices.Reverse(rest)
 	r.free = slices.Replace(r.free, at, at+1, rest...)
-	r.left -= sizeOf(p)
+	r.left -= cidr.Size(p)
 	return p, true
 }
-
-// freeIn appends the parts of a prefix that overlap nothing that is busy, which is sorted
-// and has none inside another.
-func freeIn(out []netip.Prefix, p netip.Prefix, busy []netip.Prefix) []netip.Prefix {
-	// Of what overlaps p, one prefix holds it, or all begin in it.
-	from, _ := slices.BinarySearchFunc(busy, p.Addr(), func(b netip.Prefix, a netip.Addr) int { return b.Addr().Compare(a) })
-	if from > 0 && busy[from-1].Overlaps(p) {
-		return out
-	}
-	to := from
-	for to < len(busy) && p.Contains(busy[to].Addr()) {
-		to++
-	}
-	switch {
-	case from == to:
-		return append(out, p)
-	case busy[from].Bits() <= p.Bits():
-		return out
-	}
-	lower, upper := halves(p)
-	return freeIn(freeIn(out, lower, busy[from:to]), upper, busy[from:to])
-}
-
-// halves are the two halves of a prefix that is no single address.
-func halves(p netip.Prefix) (lower, upper netip.Prefix) {
-	at := p.Addr().AsSlice()
-	at[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	up, _ := netip.AddrFromSlice(at)
-	return netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(up, p.Bits()+1)
-}
-
-// minimal sorts prefixes and drops those inside another.
-func minimal(prefixes []netip.Prefix) []netip.Prefix {
-	sorted := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		if p.IsValid() {
-			sorted = append(sorted, p.Masked())
-		}
-	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	var out []netip.Prefix
-	for _, p := range sorted {
-		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// sizeOf is how many addresses a prefix has.
-func sizeOf(p netip.Prefix) float64 { return math.Exp2(float64(p.Addr().BitLen() - p.Bits())) }

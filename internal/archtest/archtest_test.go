@@ -95,11 +95,12 @@ var rules = []rule{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
-	{packages: "tunnel/plan"},
-	{packages: "tunnel/plan/plantest", ours: []string{"tunnel/plan"}},
-	{packages: "tunnel/probe", ours: []string{"tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},
-	{packages: "tunnel/firewall", ours: []string{"tunnel/plan"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys/unix"}},
-	{packages: "tunnel", ours: []string{"tunnel/..."}, outside: []string{
+	{packages: "internal/cidr"},
+	{packages: "tunnel/plan", ours: []string{"internal/cidr"}},
+	{packages: "tunnel/plan/plantest", ours: []string{"internal/cidr", "tunnel/plan"}},
+	{packages: "tunnel/probe", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},
+	{packages: "tunnel/firewall", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys/unix"}},
+	{packages: "tunnel", ours: []string{"internal/cidr", "tunnel/..."}, outside: []string{
 		"github.com/mdlayher/netlink", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
 		"golang.zx2c4.com/wireguard",
 	}},
@@ -154,7 +155,7 @@ var rules = []rule{
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
 	// Which nodes are gateways, and where other clusters dial them.
-	{packages: "internal/aliases"},
+	{packages: "internal/aliases", ours: []string{"internal/cidr"}},
 	{
 		packages: "internal/gateways",
 		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
@@ -163,7 +164,7 @@ var rules = []rule{
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/aliases", "internal/gateways", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/aliases", "internal/cidr", "internal/gateways", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
@@ -189,7 +190,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/datagrams", "internal/kube", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

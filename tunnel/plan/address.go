@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // Remap moves an address from one prefix to another of the same family and
@@ -49,23 +51,15 @@ func overlayPrefix(clusterID string) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
 }
 
-// halves are the two halves of a prefix that is no single address.
-func halves(p netip.Prefix) (lower, upper netip.Prefix) {
-	at := p.Addr().AsSlice()
-	at[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	up, _ := netip.AddrFromSlice(at)
-	return netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(up, p.Bits()+1)
-}
-
 // Aggregate returns at most so many prefixes that hold all of these, sorted, and how
 // many of these they do not hold because there is no sound way. Where they are few
 // they are as they are. Else those of a family are widened, by coverStep bits at a
 // time, so that one more seldom changes the others. A widened one overlaps nothing
 // of avoid.
 func Aggregate(prefixes []netip.Prefix, most int, avoid []netip.Prefix) (out []netip.Prefix, left int) {
-	out = minimal(prefixes)
+	out = cidr.Of(prefixes...)
 	for widen := coverStep; len(out) > most && widen <= coverMost; widen += coverStep {
-		out = minimal(widened(minimal(prefixes), widen, most/2, avoid))
+		out = cidr.Of(widened(cidr.Of(prefixes...), widen, most/2, avoid)...)
 	}
 	if len(out) <= most {
 		return out, 0
@@ -105,22 +99,4 @@ func After(p netip.Prefix) netip.Addr {
 	}
 	addr, _ := netip.AddrFromSlice(last)
 	return addr.Next()
-}
-
-// minimal sorts prefixes and drops those inside another, as interval sets want
-// them.
-func minimal(prefixes []netip.Prefix) []netip.Prefix {
-	sorted := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		sorted = append(sorted, p.Masked())
-	}
-	slices.SortFunc(sorted, netip.Prefix.Compare)
-	var out []netip.Prefix
-	for _, p := range sorted {
-		if n := len(out); n > 0 && out[n-1].Overlaps(p) {
-			continue
-		}
-		out = append(out, p)
-	}
-	return out
 }

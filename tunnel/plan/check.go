@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // check says why nothing of a peer can be used.
@@ -55,13 +57,13 @@ func (p *planner) fit(q Peer) Peer {
 
 // fitRemote returns the aliases that nothing else is at.
 func (p *planner) fitRemote(q Peer) (prefixes []Mapping, blocks []netip.Prefix) {
-	var own space
+	var own cidr.Set
 	var left leftOut
 	free := func(a netip.Prefix, err error) bool {
-		used := own.overlap(a)
-		for _, s := range []space{p.homeNet, p.aliases} {
+		used := own.Overlapping(a)
+		for _, s := range []cidr.Set{p.homeNet, p.aliases} {
 			if !used.IsValid() {
-				used = s.overlap(a)
+				used = s.Overlapping(a)
 			}
 		}
 		switch {
@@ -72,7 +74,7 @@ func (p *planner) fitRemote(q Peer) (prefixes []Mapping, blocks []netip.Prefix) 
 		case used.IsValid():
 			left.add(1, "%v overlaps %v, which is in use: another alias has to be allocated", a, used)
 		default:
-			own = own.with(a.Masked())
+			own = own.With(a.Masked())
 			return true
 		}
 		return false
@@ -94,7 +96,7 @@ func (p *planner) fitRemote(q Peer) (prefixes []Mapping, blocks []netip.Prefix) 
 // fitLocal returns what the peer calls our prefixes and addresses, as far as that is a
 // bijection, and none is an alias of a peer here.
 func (p *planner) fitLocal(q Peer) []Mapping {
-	remote := p.aliases.with(q.Aliases()...)
+	remote := p.aliases.With(q.Aliases()...)
 	var out []Mapping
 	var left leftOut
 	var wide []Mapping
@@ -106,8 +108,8 @@ func (p *planner) fitLocal(q Peer) []Mapping {
 		case err != nil:
 		case host && len(single) >= maxAddresses || !host && len(wide) >= maxPrefixes:
 			err = fmt.Errorf("the limit is %d prefixes and %d addresses (maxPrefixes, maxAddresses)", maxPrefixes, maxAddresses)
-		case remote.overlap(m.Real).IsValid():
-			err = fmt.Errorf("%v overlaps %v, an alias of a peer: another alias has to be allocated", m.Real, remote.overlap(m.Real))
+		case remote.Overlaps(m.Real):
+			err = fmt.Errorf("%v overlaps %v, an alias of a peer: another alias has to be allocated", m.Real, remote.Overlapping(m.Real))
 		case host && (single[m.Real.Addr()] || alias[m.Alias.Addr()]):
 			err = fmt.Errorf("%v or its alias %v is listed twice", m.Real, m.Alias)
 		}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // Packets between a pod here and a pod of a peer can go directly, from the node of the one to
@@ -85,16 +87,13 @@ type DirectPeer struct {
 // is not in the peer's own, or overlaps that of a node before it, is left out, and its pods are
 // reached through carriers.
 func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
-	var aliases []netip.Prefix // of the peers before
+	var aliases cidr.Set // of the peers before
 	room := maxDirectPrefixes
 	for _, q := range d.Peers[:min(len(d.Peers), MaxPeers)] {
-		if slices.ContainsFunc(q.Remote, func(m Mapping) bool { return slices.ContainsFunc(aliases, m.Alias.Overlaps) }) {
-			continue // the plan leaves it out, and says why
-		}
-		for _, m := range q.Remote {
-			aliases = append(aliases, m.Alias)
-		}
-		var taken prefixSet
+		// The plan leaves these aliases out, too, and says why.
+		q.Remote = slices.DeleteFunc(slices.Clone(q.Remote), func(m Mapping) bool { return aliases.Overlaps(m.Alias) })
+		aliases = aliases.With(q.Aliases()...)
+		var taken cidr.Set
 		var refused []error
 		for _, n := range announcedNodes(q) {
 			var err error
@@ -108,7 +107,7 @@ func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
 				continue
 			}
 			room -= len(n.Aliases)
-			taken.add(n.Aliases)
+			taken = taken.With(n.Aliases...)
 			nodes = append(nodes, n)
 		}
 		if len(refused) > 0 {
@@ -123,9 +122,10 @@ func RemoteNodes(d Desired) (nodes []RemoteNode, problems []Problem) {
 // first.
 func announcedNodes(q Peer) []RemoteNode {
 	var out []RemoteNode
-	for i, g := range slices.Concat(q.Gateways[:min(len(q.Gateways), maxGateways)], q.Nodes[:min(len(q.Nodes), maxRemoteNodes)]) {
+	gateways := q.Gateways[:min(len(q.Gateways), maxGateways)]
+	for i, g := range slices.Concat(gateways, q.Nodes[:min(len(q.Nodes), maxRemoteNodes)]) {
 		if len(g.Pods) > 0 {
-			out = append(out, RemoteNode{Cluster: q.ClusterID, Gateway: g, IsGateway: i < len(q.Gateways)})
+			out = append(out, RemoteNode{Cluster: q.ClusterID, Gateway: g, IsGateway: i < len(gateways)})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b RemoteNode) int { return cmp.Compare(a.Node, b.Node) })
@@ -133,7 +133,7 @@ func announcedNodes(q Peer) []RemoteNode {
 }
 
 // directAliases are the aliases of a node's pods. An error says what is wrong with the node.
-func (q Peer) directAliases(n Gateway, taken prefixSet) ([]netip.Prefix, error) {
+func (q Peer) directAliases(n Gateway, taken cidr.Set) ([]netip.Prefix, error) {
 	if len(n.Pods) > MaxDirectPods {
 		return nil, fmt.Errorf("%d prefixes, the limit is %d (MaxDirectPods)", len(n.Pods), MaxDirectPods)
 	}
@@ -150,16 +150,16 @@ func (q Peer) directAliases(n Gateway, taken prefixSet) ([]netip.Prefix, error) 
 	if err := checkEndpoints(n.Endpoints, all); err != nil {
 		return nil, err
 	}
-	var out prefixSet
+	var out cidr.Set
 	for _, pods := range n.Pods {
 		alias, ok := within(pods, q.Remote)
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("%v is not in a prefix of the peer that has an alias here", pods)
-		case taken.overlaps(alias) || out.overlaps(alias):
+		case taken.Overlaps(alias) || out.Overlaps(alias):
 			return nil, fmt.Errorf("%v overlaps a prefix of its own or of a node before it", pods)
 		}
-		out.add([]netip.Prefix{alias})
+		out = out.With(alias)
 	}
 	return out, nil
 }
@@ -170,28 +170,12 @@ func within(p netip.Prefix, mappings []Mapping) (netip.Prefix, bool) {
 		return netip.Prefix{}, false
 	}
 	for _, m := range mappings {
-		if m.Real.IsValid() && covers(m.Real, p) {
+		if m.Real.IsValid() && cidr.Cover(m.Real, p) {
 			a, ok := Remap(p.Addr(), m.Real, m.Alias)
 			return netip.PrefixFrom(a, p.Bits()), ok
 		}
 	}
 	return netip.Prefix{}, false
-}
-
-// prefixSet is sorted prefixes of which none overlaps another.
-type prefixSet []netip.Prefix
-
-func (s prefixSet) overlaps(p netip.Prefix) bool {
-	i, found := slices.BinarySearchFunc(s, p, netip.Prefix.Compare)
-	return found || i > 0 && s[i-1].Overlaps(p) || i < len(s) && s[i].Overlaps(p)
-}
-
-// add takes in prefixes that overlap nothing in the set.
-func (s *prefixSet) add(ps []netip.Prefix) {
-	for _, p := range ps {
-		i, _ := slices.BinarySearchFunc(*s, p, netip.Prefix.Compare)
-		*s = slices.Insert(*s, i, p)
-	}
 }
 
 // DirectPods returns, by the name of each node, the prefixes of its pods that peers are told, so
@@ -206,8 +190,8 @@ func DirectPods(nodes []Node, known []netip.Prefix, most int) map[string][]netip
 	slices.SortFunc(all, netip.Prefix.Compare)
 	out := map[string][]netip.Prefix{}
 	for _, n := range nodes {
-		pods := slices.DeleteFunc(except(n.PodCIDRs, all), func(p netip.Prefix) bool {
-			return !slices.ContainsFunc(known, func(k netip.Prefix) bool { return covers(k, p) })
+		pods := slices.DeleteFunc(cidr.Of(n.PodCIDRs...).Except(all), func(p netip.Prefix) bool {
+			return !slices.ContainsFunc(known, func(k netip.Prefix) bool { return cidr.Cover(k, p) })
 		})
 		slices.SortStableFunc(pods, func(a, b netip.Prefix) int { return (a.Bits() - a.Addr().BitLen()) - (b.Bits() - b.Addr().BitLen()) })
 		pods = pods[:min(len(pods), most)]
@@ -258,7 +242,7 @@ func (p *planner) directs() {
 
 // hasAnnounced says that all pods that peers were told of are on this node.
 func (p *planner) hasAnnounced() bool {
-	own := minimal(except(p.out.Own, p.owned))
+	own := cidr.Of(p.out.Own...).Except(p.owned)
 	for _, a := range p.d.Announced {
 		if checkPrefix(a) != nil || !covered(a.Masked(), own) {
 			return false
@@ -272,16 +256,16 @@ func covered(p netip.Prefix, in []netip.Prefix) bool {
 	var inside []netip.Prefix
 	for _, q := range in {
 		switch {
-		case covers(q, p):
+		case cidr.Cover(q, p):
 			return true
-		case covers(p, q):
+		case cidr.Cover(p, q):
 			inside = append(inside, q)
 		}
 	}
 	if len(inside) == 0 {
 		return false
 	}
-	lower, upper := halves(p)
+	lower, upper := cidr.Halves(p)
 	return covered(lower, inside) && covered(upper, inside)
 }
 

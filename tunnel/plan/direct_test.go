@@ -64,10 +64,15 @@ func TestRemoteNodesRefusesWhatPeersMayNotAnnounce(t *testing.T) {
 				q.Nodes = append(q.Nodes, Gateway{Node: fmt.Sprintf("n%d", i), PublicKey: PublicKey{20, byte(i)}, Pods: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(100 + i), 0}), 24)}})
 			}
 		}, nil, ""},
+		"an alias of a peer before it": {func(q *Peer) {
+			q.Remote = append(q.Remote, Mapping{Real: pfx("10.201.0.0/16"), Alias: pfx("10.250.0.0/16")})
+			q.Nodes = append(q.Nodes, other("10.201.0.0/24"))
+		}, []string{"x", "z"}, "is not in a prefix of the peer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := direct()
 			tt.change(&d.Peers[0])
+			d.Peers = append([]Peer{{ClusterID: "before", Remote: []Mapping{{Real: pfx("10.200.0.0/16"), Alias: pfx("10.250.0.0/16")}}}}, d.Peers...)
 			nodes, problems := RemoteNodes(d)
 			var got []string
 			for _, n := range nodes {
@@ -80,6 +85,21 @@ func TestRemoteNodesRefusesWhatPeersMayNotAnnounce(t *testing.T) {
 				t.Errorf("problems %v, want one that says %q", problems, tt.says)
 			}
 		})
+	}
+}
+
+func TestNodesBeyondTheGatewaysOfThePlanAreNone(t *testing.T) {
+	d := direct()
+	q := &d.Peers[0]
+	q.Gateways = manyGateways(maxGateways + 1)
+	nodes, _ := RemoteNodes(d)
+	for _, n := range nodes {
+		if n.Node == "z" && n.IsGateway {
+			t.Errorf("node z of %d gateways and %d nodes is a gateway", len(q.Gateways), len(q.Nodes))
+		}
+	}
+	if !slices.ContainsFunc(nodes, func(n RemoteNode) bool { return n.Node == "z" }) {
+		t.Errorf("z is not in %v", nodes)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // Exposure lets each of its sources open flows to each of its destinations.
@@ -121,15 +123,15 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	for _, m := range q.Local {
 		reals = append(reals, m.Real)
 	}
-	known, theirs := space(minimal(reals)), space(aliases)
+	known, theirs := cidr.Of(reals...), cidr.Set(aliases)
 	reasons := map[netip.Addr][]Exposure{} // what each source is named by
 	for _, e := range q.Inbound {
-		e.Destinations = b.fit(e.Destinations, func(d Destination) bool { return known.contains(d.Addr) })
+		e.Destinations = b.fit(e.Destinations, func(d Destination) bool { return known.Contains(d.Addr) })
 		if e.AnySource {
 			anySource = append(anySource, e)
 		}
 		for _, s := range e.Sources {
-			if !theirs.contains(s) {
+			if !theirs.Contains(s) {
 				b.foreign = append(b.foreign, s)
 				continue
 			}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // Layout is what the kernel of a node should hold: the outcome of [Plan].
@@ -146,7 +148,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 
 // Leads says whether traffic to aliases of peers goes to a WireGuard peer.
 func (l Layout) Leads(w WireGuardPeer) bool {
-	return slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return space(l.Remote).overlap(a).IsValid() })
+	return slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return cidr.Set(l.Remote).Overlaps(a) })
 }
 
 // planner is the state of a plan that is being made.
@@ -161,9 +163,9 @@ type planner struct {
 	overlays map[netip.Addr]string // who has an overlay address
 	clusters map[string]bool
 	peers    []Peer         // what of them can be used
-	homeNet  space          // what no alias may overlap
-	aliases  space          // those of all peers
-	podNet   space          // what pods are in
+	homeNet  cidr.Set       // what no alias may overlap
+	aliases  cidr.Set       // those of all peers
+	podNet   cidr.Set       // what pods are in
 	owned    []netip.Prefix // the pods' prefixes of all nodes, sorted
 	nodes    map[string]*WireGuardPeer
 	remote   []*WireGuardPeer
@@ -204,7 +206,7 @@ func (p *planner) home() error {
 		p.owned = append(p.owned, n.PodCIDRs...)
 	}
 	slices.SortFunc(p.owned, netip.Prefix.Compare)
-	p.homeNet, p.podNet = p.homeNet.with(d.Reserved...).with(p.owned...), p.podNet.with(d.Pods...)
+	p.homeNet, p.podNet = p.homeNet.With(d.Reserved...).With(p.owned...), p.podNet.With(d.Pods...)
 	p.out.Home = append(p.out.Home, p.owned...)
 	p.out.Own = append(p.out.Own, p.self.PodCIDRs...)
 	for _, n := range p.d.Nodes {
@@ -284,7 +286,7 @@ func (p *planner) node(n Node) {
 	p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
 	// What this node has inside of them goes the way that its network plugin knows. What others
 	// have is left out as well, so that no two nodes have the same route.
-	for _, c := range except(n.PodCIDRs, p.owned) {
+	for _, c := range cidr.Of(n.PodCIDRs...).Except(p.owned) {
 		p.out.Others = append(p.out.Others, c)
 		p.out.Routes = append(p.out.Routes, Route{Prefix: c, Return: true, Way: overlay})
 	}
@@ -311,18 +313,18 @@ func (q Peer) Aliases() []netip.Prefix {
 func (p *planner) peer(q Peer) {
 	p.clusters[q.ClusterID] = true
 	p.peers = append(p.peers, q)
-	aliases := joined(q.Aliases())
-	p.aliases = p.aliases.with(aliases...)
+	aliases := cidr.Of(q.Aliases()...).Joined()
+	p.aliases = p.aliases.With(aliases...)
 	p.out.Remote = append(p.out.Remote, aliases...)
 	p.open(q, aliases)
 	var ours []netip.Prefix
 	for _, m := range q.Local {
 		ours = append(ours, m.Real)
-		if !m.Real.IsSingleIP() || p.podNet.covers(m.Real) {
+		if !m.Real.IsSingleIP() || p.podNet.Covers(m.Real) {
 			p.out.Home = append(p.out.Home, m.Real)
 		}
 	}
-	p.homeNet = p.homeNet.with(ours...)
+	p.homeNet = p.homeNet.With(ours...)
 	carrier := p.carrier(q)
 	way := p.way(q, carrier)
 	for _, a := range aliases {
@@ -506,9 +508,9 @@ func (p *planner) closed() []netip.Prefix {
 	}
 	slices.SortFunc(used, netip.Prefix.Compare)
 	pool := slices.DeleteFunc(slices.Clone(p.d.Pool), func(c netip.Prefix) bool {
-		return checkPrefix(c) != nil || slices.ContainsFunc(used, func(u netip.Prefix) bool { return covers(u, c) })
+		return checkPrefix(c) != nil || slices.ContainsFunc(used, func(u netip.Prefix) bool { return cidr.Cover(u, c) })
 	})
-	return except(pool, used)
+	return cidr.Of(pool...).Except(used)
 }
 
 // source is the node's own address for its traffic to a prefix.
@@ -549,7 +551,7 @@ func (p *planner) finish() Layout {
 	if len(out.Own) == 0 {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
-	out.Own, out.Home, out.Others, out.Remote = except(out.Own, p.owned), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
+	out.Own, out.Home, out.Others, out.Remote = cidr.Of(out.Own...).Except(p.owned), cidr.Of(out.Home...), cidr.Of(out.Others...), cidr.Of(out.Remote...)
 	slices.SortFunc(out.Direct, func(a, b DirectPeer) int { return strings.Compare(a.Cluster, b.Cluster) })
 	for _, q := range p.peers {
 		out.Masquerades = append(out.Masquerades, masquerades(q, out.Own)...)
@@ -566,20 +568,20 @@ func (p *planner) finish() Layout {
 // that it knows.
 func masquerades(q Peer, own []netip.Prefix) (out []Masquerade) {
 	var prefixes, all []netip.Prefix
-	here := space(own)
+	here := cidr.Set(own)
 	for _, m := range q.Local {
 		if !m.Real.IsSingleIP() {
 			prefixes = append(prefixes, m.Real)
 		}
-		if here.overlap(m.Real).IsValid() {
+		if here.Overlaps(m.Real) {
 			all = append(all, m.Real)
 		}
 	}
-	wide := space(minimal(prefixes))
+	wide := cidr.Of(prefixes...)
 	for _, bits := range []int{32, 128} {
 		of := func(p netip.Prefix) bool { return p.Addr().BitLen() == bits }
-		w := Masquerade{Cluster: q.ClusterID, Remote: only(joined(q.Aliases()), of), Known: only(minimal(all), of)}
-		if len(w.Remote) > 0 && slices.ContainsFunc(own, func(p netip.Prefix) bool { return of(p) && !wide.covers(p) }) {
+		w := Masquerade{Cluster: q.ClusterID, Remote: only(cidr.Of(q.Aliases()...).Joined(), of), Known: only(cidr.Of(all...), of)}
+		if len(w.Remote) > 0 && slices.ContainsFunc(own, func(p netip.Prefix) bool { return of(p) && !wide.Covers(p) }) {
 			out = append(out, w)
 		}
 	}

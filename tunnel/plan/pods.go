@@ -3,6 +3,8 @@ package plan
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 // NodeRoute is a route of the node's main table, of others than the fabric.
@@ -60,7 +62,7 @@ func (r NodeRoute) here() bool {
 func PodsOf(cidrs, cluster []netip.Prefix, routes []NodeRoute) (pods []netip.Prefix, left int) {
 	inside := slices.Concat(cidrs, cluster)
 	for _, r := range routes {
-		if r.here() && slices.ContainsFunc(inside, func(p netip.Prefix) bool { return covers(p, r.Prefix) }) {
+		if r.here() && slices.ContainsFunc(inside, func(p netip.Prefix) bool { return cidr.Cover(p, r.Prefix) }) {
 			pods = append(pods, r.Prefix)
 		}
 	}
@@ -70,48 +72,12 @@ func PodsOf(cidrs, cluster []netip.Prefix, routes []NodeRoute) (pods []netip.Pre
 			pods = append(pods, c)
 		}
 	}
-	pods = minimal(pods)
+	pods = cidr.Of(pods...)
 	if len(pods) <= MaxNodePrefixes {
 		return pods, 0
 	}
 	// Blocks hold more pods than single addresses.
 	slices.SortStableFunc(pods, func(a, b netip.Prefix) int { return (a.Bits() - a.Addr().BitLen()) - (b.Bits() - b.Addr().BitLen()) })
 	left = len(pods) - MaxNodePrefixes
-	return minimal(pods[:MaxNodePrefixes]), left
-}
-
-// covers says that all addresses of b are in a.
-func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
-
-// except returns prefixes that hold the addresses of these, but for those in longer ones of
-// others, which are sorted: as routes go, the longer prefix wins.
-func except(prefixes, others []netip.Prefix) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range minimal(prefixes) {
-		i, _ := slices.BinarySearchFunc(others, p, func(o, p netip.Prefix) int { return o.Addr().Compare(p.Addr()) })
-		var holes []netip.Prefix
-		for ; i < len(others) && p.Contains(others[i].Addr()); i++ {
-			if others[i].Bits() > p.Bits() {
-				holes = append(holes, others[i])
-			}
-		}
-		out = cut(out, p, minimal(holes))
-	}
-	return out
-}
-
-// cut appends what of p is in none of holes, all of which are in p.
-func cut(out []netip.Prefix, p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
-	switch {
-	case len(holes) == 0:
-		return append(out, p)
-	case holes[0] == p:
-		return out
-	}
-	lower, upper := halves(p)
-	for _, half := range []netip.Prefix{lower, upper} {
-		inside := slices.DeleteFunc(slices.Clone(holes), func(h netip.Prefix) bool { return !h.Overlaps(half) })
-		out = cut(out, half, inside)
-	}
-	return out
+	return cidr.Of(pods[:MaxNodePrefixes]...), left
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/entente-dev/entente/internal/cidr"
 )
 
 func prefixesOf(texts ...string) []netip.Prefix {
@@ -103,7 +105,7 @@ func TestEachAddressBelongsToTheNodeWithTheLongestPrefix(t *testing.T) {
 					n.PodCIDRs, given[p] = append(n.PodCIDRs, p), true
 				}
 			}
-			n.PodCIDRs = minimal(n.PodCIDRs) // as nodes announce them
+			n.PodCIDRs = cidr.Of(n.PodCIDRs...) // as nodes announce them
 			d.Nodes = append(d.Nodes, n)
 		}
 		owner := func(a netip.Addr) string {
@@ -214,38 +216,4 @@ func TestThePoolIsClosed(t *testing.T) {
 			}
 		})
 	}
-}
-
-func FuzzExcept(f *testing.F) {
-	f.Add([]byte{10, 0, 8, 10, 0, 16}, []byte{10, 0, 32, 10, 1, 9})
-	f.Fuzz(func(t *testing.T, these, those []byte) {
-		read := func(data []byte) (out []netip.Prefix) {
-			for ; len(data) >= 3 && len(out) < 8; data = data[3:] {
-				out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, data[0] & 3, 0, data[1]}), 8+int(data[2])%25).Masked())
-			}
-			return out
-		}
-		a, b := read(these), read(those)
-		slices.SortFunc(b, netip.Prefix.Compare)
-		got := except(a, b)
-		for i := range 1024 {
-			at := netip.AddrFrom4([4]byte{10, byte(i >> 8), 0, byte(i)})
-			// The widest of these that hold it, for only those count, and the longest of others.
-			wide, long := 99, -1
-			for _, p := range a {
-				if p.Contains(at) {
-					wide = min(wide, p.Bits())
-				}
-			}
-			for _, p := range b {
-				if p.Contains(at) {
-					long = max(long, p.Bits())
-				}
-			}
-			want := wide < 99 && long <= wide
-			if is := slices.ContainsFunc(got, func(p netip.Prefix) bool { return p.Contains(at) }); is != want {
-				t.Fatalf("%v except %v is %v: %v is in it: %t, want %t", a, b, got, at, is, want)
-			}
-		}
-	})
 }
