@@ -34,7 +34,11 @@ func TestStateHasTheEndpointsOfANodesAnnotation(t *testing.T) {
 		if _, err := chosen.Reconcile(t.Context(), reconcile.Request{}); err != nil {
 			t.Fatal(err)
 		}
-		network, err := states.network(t.Context(), &v1alpha1.ForeignCluster{})
+		nodes, err := states.fabricNodes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		network, err := states.network(t.Context(), &v1alpha1.ForeignCluster{}, nodes)
 		if err != nil || len(network.Gateways) != 1 {
 			t.Fatalf("peers are told %+v, %v", network, err)
 		}

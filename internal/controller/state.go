@@ -91,15 +91,16 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	} else if !wanted {
 		return state, nil
 	}
-	if state.Network, err = s.network(ctx, fc); err != nil {
+	nodes, err := s.fabricNodes(ctx)
+	if err != nil {
+		return state, err
+	}
+	if state.Network, err = s.network(ctx, fc, nodes); err != nil {
 		return state, err
 	}
 	switch {
 	case fc.Spec.InBand == nil:
-		held, err := s.heldKeys(ctx, peer, fc.Status.PresharedKey)
-		if err != nil {
-			return state, err
-		}
+		held := heldBy(nodes, peer, fc.Status.PresharedKey, s.Now())
 		state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, held, s.halves(peer))
 	case !wanted:
 		state.Network = &peering.Network{Gateways: state.Network.Gateways}
@@ -111,12 +112,13 @@ func (s *States) halves(peer peering.ClusterID) func(number uint64) peering.Pres
 	return func(number uint64) peering.PresharedHalf { return s.Half(peer, number) }
 }
 
-func (s *States) heldKeys(ctx context.Context, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus) (heldKeys, error) {
+// fabricNodes returns what the nodes say of themselves, to be read only.
+func (s *States) fabricNodes(ctx context.Context) ([]v1alpha1.FabricNode, error) {
 	var nodes v1alpha1.FabricNodeList
-	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil { // they are only read
-		return heldKeys{}, fmt.Errorf("list fabric nodes: %w", err)
+	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
-	return heldBy(nodes.Items, peer, status, s.Now()), nil
+	return nodes.Items, nil
 }
 
 // contractStates returns what to say of contracts: of as many as a peer listens
@@ -145,11 +147,7 @@ func contractStates(contracts []v1alpha1.Contract) []peering.ContractState {
 	return out
 }
 
-func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*peering.Network, error) {
-	var nodes v1alpha1.FabricNodeList
-	if err := s.Client.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list fabric nodes: %w", err)
-	}
+func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes []v1alpha1.FabricNode) (*peering.Network, error) {
 	var tunnel v1alpha1.Tunnel
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: fc.Name}, &tunnel); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
@@ -161,8 +159,8 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*pee
 	if err != nil {
 		return nil, err
 	}
-	network := networkOf(fc, prefixes, nodes.Items, tunnel.Spec.Allow)
-	return network, s.tellSeen(ctx, fc, nodes.Items, network)
+	network := networkOf(fc, prefixes, nodes, tunnel.Spec.Allow)
+	return network, s.tellSeen(ctx, fc, nodes, network)
 }
 
 // tellSeen adds what a peer is told of where it, and this cluster, are seen.
@@ -196,7 +194,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 		if err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
 			continue
 		}
-		g := peering.Gateway{Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Spec.Endpoints, Overlay: overlay}
+		g := peering.Gateway{Name: n.Name, PublicKey: [32]byte(key), Endpoints: slices.Clone(n.Spec.Endpoints), Overlay: overlay}
 		if next, err := base64.StdEncoding.DecodeString(n.Status.NextPublicKey); err == nil && len(next) == len(key) {
 			g.NextPublicKey = [32]byte(next)
 		}
@@ -343,11 +341,12 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 
 // observeKey keeps the preshared key of the tunnel to a peer as both sides' words have it.
 func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1alpha1.ForeignCluster, said *peering.Network) error {
-	gateways, err := s.heldKeys(ctx, peer, fc.Status.PresharedKey)
+	nodes, err := s.fabricNodes(ctx)
 	if err != nil {
 		return err
 	}
 	now := s.Now()
+	gateways := heldBy(nodes, peer, fc.Status.PresharedKey, now)
 	due := rotationDue(fc, s.KeyEvery)
 	status, ring := keySituation{
 		self: s.Self, peer: peer, standing: fc.Status.PresharedKey, said: said, wanted: !due.IsZero() && !now.Before(due),
