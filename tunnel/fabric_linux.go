@@ -61,6 +61,7 @@ type Fabric struct {
 	trials     presharedTrials // of preshared keys
 	rekey      rekeying        // of this node's own key and of those of others
 	again      *time.Timer
+	againAt    time.Time
 	// improving says that better ways to a peer are being tried, improvers waits for that.
 	improving atomic.Bool
 	improvers sync.WaitGroup
@@ -137,10 +138,15 @@ func (f *Fabric) hurry() {
 
 // askAgain schedules the next comparison after d at the latest.
 func (f *Fabric) askAgain(d time.Duration) {
+	now := time.Now()
+	at := now.Add(d)
 	if f.again != nil {
+		if f.againAt.After(now) && !at.Before(f.againAt) {
+			return // one comes sooner
+		}
 		f.again.Stop()
 	}
-	f.again = time.AfterFunc(d, f.poke)
+	f.again, f.againAt = time.AfterFunc(d, f.poke), at
 }
 
 // Run works until ctx ends, and then returns nil. The kernel's state remains.
