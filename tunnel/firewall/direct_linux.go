@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -34,8 +33,7 @@ func (b *rulesBuilder) directChains() {
 			if len(f.only(d.Remote)) == 0 {
 				continue
 			}
-			sum := sha256.Sum256([]byte(d.Cluster))
-			name := f.suffix + "-" + hex.EncodeToString(sum[:6])
+			name := f.peerSuffix(d.Cluster)
 			for _, alias := range f.only(d.Remote) {
 				in := ruleChain{name: "direct-in" + name + "-" + hex.EncodeToString(alias.Addr().AsSlice()[:1])}
 				forms.elements = append(forms.elements, interval(plan.DirectForm(alias), &expr.Verdict{Kind: expr.VerdictGoto, Chain: in.name})...)
