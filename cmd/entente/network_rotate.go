@@ -20,7 +20,7 @@ func (a *app) networkRotateCommand() *cobra.Command {
 	var timeout flags.Timeout
 	cmd := a.command(&cobra.Command{
 		Use:   "rotate [PEER]",
-		Short: "Replace the keys of tunnels, without losing a packet",
+		Short: "Replace the keys of tunnels, while traffic goes on",
 		Long: `Replace the preshared key of the tunnel to a peer, or of all of them: the agents of
 both sides agree on the next one, and it is used once the gateways of both sides have
 it. With --nodes, or --node for some, replace the WireGuard keys of this cluster's
