@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -175,7 +176,7 @@ func (f *Fabric) replaceKey(ctx context.Context, now time.Time) {
 // say to follow; if there is any, it is not replaced.
 func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless bool) (missing []netip.Addr, err error) {
 	if !f.prober.SetBusy(true) {
-		return nil, fmt.Errorf("another node replaces its key")
+		return nil, errors.New("another node replaces its key")
 	}
 	defer f.prober.SetBusy(false)
 	began := time.Now()
@@ -196,7 +197,7 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 	sleep(ctx, time.Until(at))
 	if time.Since(at) > rekeyLate {
 		f.prober.CallOff(tag)
-		return nil, fmt.Errorf("this node is too busy to do it in time")
+		return nil, errors.New("this node is too busy to do it in time")
 	}
 	next := wgtypes.Key(f.rekey.next)
 	return nil, f.control.configure(wgtypes.Config{PrivateKey: &next})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -109,7 +110,7 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 	}
 	switch {
 	case s.Port == 0:
-		return s, fmt.Errorf("this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached")
+		return s, errors.New("this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached")
 	case len(s.Addresses) == 0:
 		return s, exit.Usagef("none of this cluster's endpoints (%s) is an address that others may dial: give one with --address", strings.Join(info.GetEndpoints(), ", "))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -89,7 +90,7 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 	if !wrong {
 		return nil
 	}
-	return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("unhealthy: docs/troubleshooting.md explains each reason")}
+	return &exit.Error{Code: exit.Unhealthy, Err: errors.New("unhealthy: docs/troubleshooting.md explains each reason")}
 }
 
 // plainValue is a value as maps and slices.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -479,7 +480,7 @@ func answered(e *entry, now time.Time) bool { return e != nil && now.Before(e.ke
 // textFrom reads the TXT record of an instance; of several the first that says who it
 // is.
 func textFrom(records []dns.RR) (t discovery.Text, err error) {
-	err = fmt.Errorf("no TXT record")
+	err = errors.New("no TXT record")
 	for i, rr := range records {
 		txt, ok := rr.(*dns.TXT)
 		if !ok || i == maxStrings {

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -226,7 +227,7 @@ func readCredentials(pki, user, server string) (credentials, error) {
 func (c credentials) tlsConfig() (*tls.Config, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(c.CA) {
-		return nil, fmt.Errorf("no certificate in the authority's file")
+		return nil, errors.New("no certificate in the authority's file")
 	}
 	pair, err := tls.X509KeyPair(c.Cert, c.Key)
 	if err != nil {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -175,7 +176,7 @@ func (s *supervisor) once(ctx context.Context, i int, p process) error {
 	if err := cmd.Wait(); err != nil {
 		return err
 	}
-	return fmt.Errorf("exit status 0")
+	return errors.New("exit status 0")
 }
 
 func (s *supervisor) update(i int, change func(*Process)) {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -105,7 +106,7 @@ func inBandHash(b *v1alpha1.InBand) string {
 func (s *States) InBandKey(fc *v1alpha1.ForeignCluster) (out [32]byte, err error) {
 	theirs, err := base64.StdEncoding.DecodeString(fc.Spec.InBand.ExchangeKey)
 	if err != nil || len(theirs) != len(out) {
-		return out, fmt.Errorf("spec.inBand.exchangeKey is not a public key: have the peer's administrator print it with `entente network parameters`")
+		return out, errors.New("spec.inBand.exchangeKey is not a public key: have the peer's administrator print it with `entente network parameters`")
 	}
 	return s.Exchange.PresharedKey(peering.ClusterID(fc.Spec.ClusterID), [32]byte(theirs))
 }
