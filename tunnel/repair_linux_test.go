@@ -97,8 +97,7 @@ type harm struct {
 	// limit is how long traffic may stop.
 	limit time.Duration
 	// bare says that for a while it leaves the node without what keeps packets from leaving in
-	// clear: a node that is switched on has nothing of the fabric's, and without the table what
-	// comes out of the tunnel keeps the alias that it is for, which is not this node's.
+	// clear: a node that is switched on has nothing of the fabric's.
 	bare bool
 	// do does it. announce has the other cluster hear of the node's keys and addresses, as agents
 	// tell each other.
@@ -117,7 +116,7 @@ const (
 // harms are what self-repair is about. fresh gives a number that was not given before.
 func harms(desired func(*rigNode) plan.Desired, fresh func() int) []harm {
 	flush := func(n *rigNode) {
-		n.r.in(n.ns, "ip rule del pref 140; ip -6 rule del pref 140; ip rule del pref 141; ip -6 rule del pref 141; ip route flush table 14100; ip -6 route flush table 14100")
+		n.r.in(n.ns, "ip rule del pref 140; ip -6 rule del pref 140; ip rule del pref 141; ip -6 rule del pref 141; ip rule del pref 142; ip -6 rule del pref 142; ip route flush table 14100; ip -6 route flush table 14100; ip route flush table 14102 || true")
 	}
 	startFabric := func(n *rigNode) {
 		n.startFabric()
@@ -136,7 +135,7 @@ func harms(desired func(*rigNode) plan.Desired, fresh func() int) []harm {
 		}},
 		{"device deleted", repairLimit, false, func(n *rigNode, _ func()) { n.r.in(n.ns, "ip link del "+n.device) }},
 		{"routes and rules flushed", repairLimit, false, func(n *rigNode, _ func()) { flush(n) }},
-		{"nft table flushed", repairLimit, true, func(n *rigNode, _ func()) { n.r.in(n.ns, "nft delete table inet entente") }},
+		{"nft table flushed", repairLimit, false, func(n *rigNode, _ func()) { n.r.in(n.ns, "nft delete table inet entente") }},
 		{"link down for half a second", repairLimit, false, func(n *rigNode, _ func()) {
 			n.r.in(n.ns, "ip link set eth0 down; sleep 0.5; ip link set eth0 up; ip route replace default via 172.31.0.1")
 		}},

@@ -19,14 +19,19 @@ const (
 	protocolNumber = 141
 	// aliasTable holds the ways to aliases and overlay addresses, for all
 	// packets; returnTable the ways to the pods of other home nodes, for
-	// packets that come out of the device.
+	// packets that come out of the device. namesTable holds what peers call this cluster's
+	// addresses: what comes out of the device is translated before it is routed, so
+	// packets get there only while the translation is missing, and end there.
 	aliasTable  = 14100
 	returnTable = 14101
-	// returnPriority and aliasPriority are the places of our rules: behind the
+	namesTable  = 14102
+	// returnPriority, aliasPriority and namesPriority are the places of our rules: behind the
 	// local table and the rules that CNIs put right behind it, before the main
-	// table and the ones that CNIs send pods' traffic elsewhere with.
+	// table and the ones that CNIs send pods' traffic elsewhere with. Another peer, or the
+	// same one, may be known here by what a peer calls this cluster: so names come last.
 	returnPriority = 140
 	aliasPriority  = 141
+	namesPriority  = 142
 	// routeMetric is that of the routes into the device, lastMetric that of
 	// the unreachable routes that take over when the device is gone.
 	routeMetric = 100
@@ -67,6 +72,11 @@ func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 	for _, c := range l.Closed {
 		want = append(want, routeKey{prefix: c, table: aliasTable, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
 	}
+	for _, n := range l.Names {
+		for _, p := range n.Prefixes {
+			want = append(want, routeKey{prefix: p, table: namesTable, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
+		}
+	}
 	return want
 }
 
@@ -99,7 +109,7 @@ func ensureRoutes(want, have []routeKey) (changed bool, err error) {
 		if had[w] {
 			continue
 		}
-		changed = true
+		changed, had[w] = true, true
 		if err := netlink.RouteReplace(w.route()); err != nil {
 			errs = append(errs, fmt.Errorf("add route to %v: %w", w.prefix, err))
 		}
@@ -171,7 +181,8 @@ func wantRules(device string) []ruleKey {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		want = append(want,
 			ruleKey{family: family, priority: returnPriority, table: returnTable, iif: device},
-			ruleKey{family: family, priority: aliasPriority, table: aliasTable})
+			ruleKey{family: family, priority: aliasPriority, table: aliasTable},
+			ruleKey{family: family, priority: namesPriority, table: namesTable, iif: device})
 	}
 	return want
 }

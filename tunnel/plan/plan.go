@@ -34,6 +34,9 @@ type Layout struct {
 	// Closed are the prefixes that packets never leave the node for but through the device: the
 	// pool of aliases without what others use. Sorted.
 	Closed []netip.Prefix
+	// Names are what peers call addresses of this cluster. What comes out of the device for one
+	// of them was not translated, and goes nowhere.
+	Names []Names
 	// Masquerades are, for each peer that does not know all pods of this node, those that it
 	// knows.
 	Masquerades []Masquerade
@@ -110,6 +113,13 @@ type Masquerade struct {
 	Remote []netip.Prefix
 	// Known are the pods' addresses that it has aliases for. Sorted, none inside another.
 	Known []netip.Prefix
+}
+
+// Names are what a peer calls addresses of this cluster, without what is an address of its
+// own. Sorted.
+type Names struct {
+	Cluster  string
+	Prefixes []netip.Prefix
 }
 
 // Problem says what is wrong, where, and what to do next.
@@ -502,15 +512,30 @@ func owners(peers []Peer, o Observed) map[PublicKey]string {
 
 // closed is the pool without what the home cluster or other programs on the node use.
 func (p *planner) closed() []netip.Prefix {
-	used := slices.Concat(p.homeNet, p.o.Routed)
+	return unused(p.d.Pool, slices.Concat(p.homeNet, p.o.Routed))
+}
+
+// names is what a peer calls this cluster's addresses.
+func (p *planner) names(q Peer) []netip.Prefix {
+	var all []netip.Prefix
+	for _, m := range q.Local {
+		if m.Alias != m.Real {
+			all = append(all, m.Alias)
+		}
+	}
+	return unused(cidr.Of(all...).Joined(), slices.Clone(p.homeNet))
+}
+
+// unused is what of some prefixes is not used otherwise. It keeps used.
+func unused(prefixes, used []netip.Prefix) []netip.Prefix {
 	for i := range used {
 		used[i] = used[i].Masked()
 	}
 	slices.SortFunc(used, netip.Prefix.Compare)
-	pool := slices.DeleteFunc(slices.Clone(p.d.Pool), func(c netip.Prefix) bool {
+	free := slices.DeleteFunc(slices.Clone(prefixes), func(c netip.Prefix) bool {
 		return checkPrefix(c) != nil || slices.ContainsFunc(used, func(u netip.Prefix) bool { return cidr.Cover(u, c) })
 	})
-	return cidr.Of(pool...).Except(used)
+	return cidr.Of(free...).Except(used)
 }
 
 // source is the node's own address for its traffic to a prefix.
@@ -555,6 +580,9 @@ func (p *planner) finish() Layout {
 	slices.SortFunc(out.Direct, func(a, b DirectPeer) int { return strings.Compare(a.Cluster, b.Cluster) })
 	for _, q := range p.peers {
 		out.Masquerades = append(out.Masquerades, masquerades(q, out.Own)...)
+		if names := p.names(q); len(names) > 0 {
+			out.Names = append(out.Names, Names{q.ClusterID, names})
+		}
 	}
 	out.Closed = p.closed()
 	out.Inbound = out.Inbound.sorted()

@@ -72,6 +72,7 @@ func TestPlanOfTheCarrier(t *testing.T) {
 		Translations: []Translation{{Cluster: "away", Remote: []netip.Prefix{pfx("10.242.0.0/16")}, Local: []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}}}},
 		Own:          []netip.Prefix{pfx("10.200.1.0/24")}, Home: []netip.Prefix{pfx("10.200.0.0/16")},
 		Others: []netip.Prefix{pfx("10.200.2.0/24")}, Remote: []netip.Prefix{pfx("10.242.0.0/16")},
+		Names: []Names{{"away", []netip.Prefix{pfx("10.241.0.0/16")}}},
 		Inbound: Inbound{
 			Prefixes: []PrefixClass{{pfx("10.242.0.0/16"), open}},
 			Open:     []Opening{{open, Destination{Addr: netip.MustParseAddr("10.200.2.9")}}},

@@ -217,3 +217,36 @@ func TestThePoolIsClosed(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatPeersCallPodsEndsOnTheNodeUnlessItIsAnAddressOfTheCluster(t *testing.T) {
+	for name, tt := range map[string]struct {
+		local []Mapping
+		want  []netip.Prefix
+	}{
+		"aliases":                              {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}}, []netip.Prefix{pfx("10.241.0.0/16")}},
+		"a prefix that is not translated":      {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.200.0.0/16")}}, nil},
+		"an alias that is the Services'":       {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.96.0.0/16")}}, nil},
+		"an alias with pods of this one in it": {[]Mapping{{pfx("10.200.1.0/24"), pfx("10.200.2.0/24")}}, nil},
+		"an alias around the Services'":        {[]Mapping{{pfx("10.200.0.0/15"), pfx("10.96.0.0/15")}}, []netip.Prefix{pfx("10.97.0.0/16")}},
+		"what a peer is called here, too":      {[]Mapping{{pfx("10.200.0.0/16"), pfx("10.242.0.0/16")}}, []netip.Prefix{pfx("10.242.0.0/16")}},
+		"single addresses": {
+			[]Mapping{{pfx("10.200.1.4/32"), pfx("198.18.0.0/32")}, {pfx("10.200.1.9/32"), pfx("198.18.0.1/32")}}, []netip.Prefix{pfx("198.18.0.0/31")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := home("worker")
+			d.Peers[0].Local = tt.local
+			got, err := Plan(d, Observed{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []netip.Prefix
+			for _, n := range got.Names {
+				names = append(names, n.Prefixes...)
+			}
+			if !slices.Equal(names, tt.want) {
+				t.Errorf("names are %v, want %v", names, tt.want)
+			}
+		})
+	}
+}

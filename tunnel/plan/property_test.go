@@ -62,6 +62,7 @@ func leave(l Layout, q Peer) Layout {
 		return alias(host(s.Source))
 	})
 	l.Inbound.Open = slices.DeleteFunc(l.Inbound.Open, func(o Opening) bool { return classes[o.Class] })
+	l.Names = slices.DeleteFunc(l.Names, func(n Names) bool { return n.Cluster == q.ClusterID })
 	l.Problems = slices.DeleteFunc(l.Problems, func(p Problem) bool { return p.Peer == q.ClusterID })
 	return l
 }
