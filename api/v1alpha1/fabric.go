@@ -340,10 +340,27 @@ type TunnelSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Allow []Exposure `json:"allow,omitempty"`
+	// ends is when each contract that wants the tunnel is over, and what was open because of
+	// it with it. Nodes go by that also while they reach no API server; after the last one
+	// there is no tunnel, but for the peer API of an in-band peer. Absent: it has no end.
+	// +optional
+	// +listType=map
+	// +listMapKey=contract
+	// +kubebuilder:validation:MaxItems=256
+	Ends []ContractEnd `json:"ends,omitempty"`
 	// inBand has the peer API run through the tunnel: gateways relay it between this
 	// cluster's agent and the peer's gateways. Absent: they do not.
 	// +optional
 	InBand *TunnelInBand `json:"inBand,omitempty"`
+}
+
+// ContractEnd is when a contract is over.
+type ContractEnd struct {
+	// contract is its ID.
+	// +kubebuilder:validation:MaxLength=64
+	Contract string `json:"contract"`
+	// at is when it has drained at the latest.
+	At metav1.Time `json:"at"`
 }
 
 // TunnelInBand is what gateways need to relay the peer API.

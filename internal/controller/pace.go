@@ -113,14 +113,17 @@ func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 	return nil
 }
 
-// closing says whether less is wanted of a Tunnel than it has: less that is open, or
-// fewer prefixes. stays is what of it stays open.
+// closing says whether less is wanted of a Tunnel than it has: less that is open, for less
+// long, or fewer prefixes. stays is what of it stays open.
 func closing(has, wants *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
 	lost := func(has, wants []v1alpha1.PrefixAlias) bool {
 		return slices.ContainsFunc(has, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(wants, a) })
 	}
 	fewer := slices.ContainsFunc(has.RemoteBlocks, func(b string) bool { return !slices.Contains(wants.RemoteBlocks, b) })
-	return has.PeerID != wants.PeerID && has.PeerID != "" || fewer || lost(has.Local, wants.Local) || lost(has.Remote, wants.Remote) ||
+	sooner := has.PeerID != "" && len(has.Ends) == 0 && len(wants.Ends) > 0 || slices.ContainsFunc(wants.Ends, func(e v1alpha1.ContractEnd) bool {
+		return slices.ContainsFunc(has.Ends, func(h v1alpha1.ContractEnd) bool { return h.Contract == e.Contract && e.At.Before(&h.At) })
+	})
+	return sooner || has.PeerID != wants.PeerID && has.PeerID != "" || fewer || lost(has.Local, wants.Local) || lost(has.Remote, wants.Remote) ||
 		!equality.Semantic.DeepEqual(has.Allow, stays)
 }
 

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -45,7 +46,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	if !wanted {
 		return r.tunnelFor(ctx, fc, tunnelInput{peer: fc})
 	}
-	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes}
+	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes, ends: contractEnds(s.Contracts)}
 	var err error
 	if in.exposed, err = r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return tunnelState{}, fmt.Errorf("what %s may reach: %w", fc.Name, err)
@@ -123,6 +124,8 @@ type tunnelInput struct {
 	standing v1alpha1.TunnelSpec
 	exists   bool
 	exposed  []Exposed
+	// ends is when the contracts are over.
+	ends []v1alpha1.ContractEnd
 	// left is what is known to have no way through it.
 	left []string
 }
@@ -157,7 +160,7 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 		// is this cluster's word alone, and is always as it is now.
 		spec = has.DeepCopy()
 	}
-	spec.Allow = allow
+	spec.Allow, spec.Ends = allow, in.ends
 	if state.waits == "" {
 		state.lacks = joinTexts(append(in.left, waits, closed))
 	}
@@ -186,6 +189,24 @@ func (t tunnelState) again() time.Duration {
 		again = min(again, t.later)
 	}
 	return again
+}
+
+// contractEnds is when the contracts that want a tunnel are over, sorted: when each has drained.
+func contractEnds(contracts []v1alpha1.Contract) []v1alpha1.ContractEnd {
+	var out []v1alpha1.ContractEnd
+	for i := range contracts {
+		c := &contracts[i]
+		if !wantsTunnel(*c) || len(out) == peering.MaxContracts {
+			continue
+		}
+		at := metav1.NewTime(c.Spec.NotAfter.Add(peering.ExpiryGrace))
+		if drain := c.Status.DrainUntil; drain != nil && drain.Before(&at) {
+			at = *drain
+		}
+		out = append(out, v1alpha1.ContractEnd{Contract: c.Name, At: at.Rfc3339Copy()})
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.ContractEnd) int { return cmp.Compare(a.Contract, b.Contract) })
+	return out
 }
 
 // joinTexts joins texts that are not empty, each once.

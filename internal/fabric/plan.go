@@ -113,7 +113,10 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for i := range ordered {
-		peer := peerOf(&ordered[i].Spec)
+		if Over(&ordered[i].Spec, now) {
+			continue
+		}
+		peer := peerOf(&ordered[i].Spec, now)
 		keys, ok := known.Keys[ordered[i].UID]
 		peer.PresharedKey, peer.Spare, peer.KeyMissing = keys.PresharedKey, keys.SpareKeys, !ok
 		desired.Peers = append(desired.Peers, peer)
@@ -144,13 +147,30 @@ func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 	return due
 }
 
-func peerOf(spec *v1alpha1.TunnelSpec) plan.Peer {
+// Over says whether all contracts are over that a tunnel was for. Its agent has taken it away by
+// then, unless it or the API server is away.
+func Over(spec *v1alpha1.TunnelSpec, now time.Time) bool {
+	return spec.InBand == nil && len(spec.Ends) > 0 && !slices.ContainsFunc(spec.Ends, func(e v1alpha1.ContractEnd) bool { return !isOver(e, now) })
+}
+
+// isOver allows for clocks that differ.
+func isOver(e v1alpha1.ContractEnd, now time.Time) bool {
+	return !now.Before(e.At.Add(peering.ExpirySkew))
+}
+
+func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 	peer := plan.Peer{ClusterID: spec.PeerID, InBand: spec.InBand != nil}
 	peer.Gateways, peer.Nodes = nodesOf(spec, spec.Gateways), nodesOf(spec, spec.Nodes)
 	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalBlocks), Mappings(spec.Remote, nil)
 	peer.RemoteBlocks = kube.Prefixes(spec.RemoteBlocks)
+	over := map[string]bool{}
+	for _, e := range spec.Ends {
+		over[e.Contract] = isOver(e, now)
+	}
 	for _, e := range spec.Allow {
-		peer.Inbound = append(peer.Inbound, exposureOf(e))
+		if !over[e.Contract] {
+			peer.Inbound = append(peer.Inbound, exposureOf(e))
+		}
 	}
 	return peer
 }

@@ -297,3 +297,50 @@ func TestNextKeysAreToldAndTaken(t *testing.T) {
 		t.Errorf("the status says %q, %q", status.NextPublicKey, status.NextKeyWaits)
 	}
 }
+
+func TestWhatIsOverEndsWithoutTheAgent(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(2e9, 0)
+	at := func(contract string, in time.Duration) v1alpha1.ContractEnd {
+		return v1alpha1.ContractEnd{Contract: contract, At: metav1.NewTime(now.Add(in))}
+	}
+	open := func(contract string) v1alpha1.Exposure {
+		return v1alpha1.Exposure{Contract: contract, AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}}
+	}
+	const past, skewed = -2 * time.Minute, -30 * time.Second
+	for name, tt := range map[string]struct {
+		ends   []v1alpha1.ContractEnd
+		inBand bool
+		want   []string // nil: no tunnel
+	}{
+		"no contract has an end":                          {nil, false, []string{"c/", "d/"}},
+		"none is over":                                    {[]v1alpha1.ContractEnd{at("c", time.Hour), at("d", time.Second)}, false, []string{"c/", "d/"}},
+		"one ended a moment ago: clocks differ":           {[]v1alpha1.ContractEnd{at("c", time.Hour), at("d", skewed)}, false, []string{"c/", "d/"}},
+		"one of two is over":                              {[]v1alpha1.ContractEnd{at("c", time.Hour), at("d", past)}, false, []string{"c/"}},
+		"both are over":                                   {[]v1alpha1.ContractEnd{at("c", past), at("d", past)}, false, nil},
+		"both are over, and the peer API runs through it": {[]v1alpha1.ContractEnd{at("c", past), at("d", past)}, true, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tun := tunnelTo("p", 0, open("c"), open("d"))
+			tun.Spec.Ends = tt.ends
+			if tt.inBand {
+				tun.Spec.InBand = &v1alpha1.TunnelInBand{Agent: "10.0.0.1:7448"}
+			}
+			nodes := []v1alpha1.FabricNode{fabricNode("a", "me", keyA, true)}
+			got := Desired(Config{Node: "a"}, nil, nodes, []v1alpha1.Tunnel{tun}, Known{}.Update(nodes, []v1alpha1.Tunnel{tun}, nil), now)
+			if (len(got.Peers) == 0) != (tt.want == nil) {
+				t.Fatalf("peers are %+v", got.Peers)
+			}
+			names := []string{}
+			for _, p := range got.Peers {
+				for _, e := range p.Inbound {
+					names = append(names, e.Name)
+				}
+			}
+			if !slices.Equal(names, tt.want) {
+				t.Errorf("open are %v, want %v", names, tt.want)
+			}
+		})
+	}
+}

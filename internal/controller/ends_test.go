@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func TestATunnelSaysWhenItsContractsAreOver(t *testing.T) {
+	t.Parallel()
+	end := time.Unix(2e9, 0).UTC()
+	contract := func(name string, edit func(*v1alpha1.Contract)) v1alpha1.Contract {
+		c := v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		c.Spec.NotAfter, c.Spec.Network, c.Status.Phase = metav1.NewTime(end), v1alpha1.NetworkTunnel, peering.PhaseActive.String()
+		edit(&c)
+		return c
+	}
+	draining := func(until time.Time) func(*v1alpha1.Contract) {
+		return func(c *v1alpha1.Contract) {
+			c.Status.Phase, c.Status.DrainUntil = peering.PhaseDraining.String(), &metav1.Time{Time: until}
+		}
+	}
+	got := contractEnds([]v1alpha1.Contract{
+		contract("e", draining(end.Add(time.Hour))), // none drains for longer than that
+		contract("d", draining(end.Add(-time.Hour))),
+		contract("c", func(*v1alpha1.Contract) {}),
+		contract("b", func(c *v1alpha1.Contract) { c.Spec.Network = v1alpha1.NetworkNone }),
+		contract("a", func(c *v1alpha1.Contract) { c.Status.Phase = peering.PhaseClosed.String() }),
+	})
+	at := func(contract string, at time.Time) v1alpha1.ContractEnd {
+		return v1alpha1.ContractEnd{Contract: contract, At: metav1.NewTime(at)}
+	}
+	want := []v1alpha1.ContractEnd{at("c", end.Add(peering.ExpiryGrace)), at("d", end.Add(-time.Hour)), at("e", end.Add(peering.ExpiryGrace))}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ends (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnEarlierEndIsNotDelayed(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(2e9, 0)
+	ends := func(in ...time.Duration) (out []v1alpha1.ContractEnd) {
+		for i, d := range in {
+			out = append(out, v1alpha1.ContractEnd{Contract: string(rune('a' + i)), At: metav1.NewTime(now.Add(d))})
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		has, wants []v1alpha1.ContractEnd
+		want       bool
+	}{
+		"the same":             {ends(1, 2), ends(1, 2), false},
+		"later":                {ends(1, 2), ends(1, 3), false},
+		"earlier":              {ends(2, 2), ends(3, 1), true},
+		"another contract":     {ends(2), ends(2, 1), false},
+		"a contract less":      {ends(2, 2), ends(2), false},
+		"an end, and had none": {nil, ends(2), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := closing(&v1alpha1.TunnelSpec{PeerID: "p", Ends: tt.has}, &v1alpha1.TunnelSpec{PeerID: "p", Ends: tt.wants}, nil); got != tt.want {
+				t.Errorf("closing: %v, want %v", got, tt.want)
+			}
+		})
+	}
+	if closing(&v1alpha1.TunnelSpec{}, &v1alpha1.TunnelSpec{PeerID: "p", Ends: ends(1)}, nil) {
+		t.Error("a new tunnel closes something")
+	}
+}
