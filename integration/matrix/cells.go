@@ -63,6 +63,19 @@ func (s Setup) Over() []Family {
 	return []Family{IPv4}
 }
 
+// Way is how two clusters peer.
+type Way string
+
+// The ways: the peer API beside the tunnel, or inside it.
+const (
+	OutOfBand Way = "out-of-band"
+	InBand    Way = "in-band"
+)
+
+// Ways are those of the pairs of clusters of each setup: two of the clusters have peers of both
+// kinds.
+func Ways() []Way { return []Way{InBand, OutOfBand, OutOfBand} }
+
 // Direction says from where to where a connection is opened.
 type Direction string
 

@@ -79,9 +79,9 @@ func (s *stage) try(ctx context.Context, t *testing.T, p *pair, c Cell, over Fam
 	err := p.try(ctx, c, over)
 	if err != nil {
 		result = "FAILS"
-		t.Errorf("%s with %s over %s: %s: %v", p.consumer.Name, p.provider.Name, over, c, err)
+		t.Errorf("%s with %s, %s, over %s: %s: %v", p.consumer.Name, p.provider.Name, p.way, over, c, err)
 	}
-	t.Logf("%s after %.1f s: %s with %s over %s: %s", result, time.Since(begin).Seconds(), p.consumer.Name, p.provider.Name, over, c)
+	t.Logf("%s after %.1f s: %s with %s, %s, over %s: %s", result, time.Since(begin).Seconds(), p.consumer.Name, p.provider.Name, p.way, over, c)
 }
 
 func (s *stage) build(ctx context.Context, setup Setup) error {
@@ -106,7 +106,7 @@ func (s *stage) build(ctx context.Context, setup Setup) error {
 	}
 	sides := w.Sides()
 	for i, side := range sides {
-		s.pairs = append(s.pairs, &pair{w: w, consumer: side, provider: sides[(i+1)%len(sides)], far: map[Place]target{}, twins: map[Place]*corev1.Pod{}})
+		s.pairs = append(s.pairs, &pair{w: w, way: Ways()[i], consumer: side, provider: sides[(i+1)%len(sides)], far: map[Place]target{}, twins: map[Place]*corev1.Pod{}})
 	}
 	for _, p := range s.pairs {
 		if err := p.peer(ctx); err != nil {
@@ -121,6 +121,10 @@ func (s *stage) build(ctx context.Context, setup Setup) error {
 
 // peer has the consumer use resources of the provider.
 func (p *pair) peer(ctx context.Context) error {
+	if p.way == InBand {
+		_, err := p.consumer.Entente(ctx, "peer", "--in-band", "--remote-kubeconfig", p.provider.Kubeconfig)
+		return err
+	}
 	token, err := p.provider.CreateToken(ctx)
 	if err != nil {
 		return err

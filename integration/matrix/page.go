@@ -12,7 +12,7 @@ const intro = `# What reaches what
 
 Generated from what the tests of ` + "`integration/matrix`" + ` try; ` + "`go test ./matrix -update`" + ` in ` + "`integration`" + ` writes it.
 
-Three clusters of two nodes each peer with each other, and each runs pods at the next. In each cluster one
+Three clusters of two nodes each peer with each other, two of them in-band, and each runs pods at the next. In each cluster one
 node is a gateway, and the other is not. Each *yes* is a TCP connection on which the answer named the
 pod that was meant. *gateway* and *other* are the node of the source (rows) and of the pod that answers
 (columns).
@@ -31,7 +31,7 @@ func Page() string {
 	for i, reason := range reasons {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, reason)
 	}
-	b.WriteString("\n## Setups\n\nEach *yes* is tried in each of these setups, by `make matrix`. The sample runs with every change.\n\n")
+	b.WriteString("\n## Setups\n\nEach *yes* is tried in each of these setups, between all pairs of clusters and so both in-band and\nout-of-band, by `make matrix`. The sample runs with every change.\n\n")
 	b.WriteString("| prefixes of the clusters | IP families | addresses of pods | kube-proxy | sample |\n| --- | --- | --- | --- | --- |\n")
 	for _, s := range Setups() {
 		sample := ""
@@ -40,7 +40,7 @@ func Page() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.CIDRs, familiesText(s), ipamText(s.IPAM), s.Proxy, sample)
 	}
-	b.WriteString("\nIn dual-stack clusters each cell is tried over IPv4 and over IPv6. Not tried yet: in-band peering, which is not\nbuilt. The sample tries each cell between one of the three pairs of clusters.\n")
+	b.WriteString("\nIn dual-stack clusters each cell is tried over IPv4 and over IPv6. The sample tries each cell between one of the three pairs of clusters.\n")
 	return b.String()
 }
 

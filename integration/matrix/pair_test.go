@@ -37,6 +37,7 @@ type target struct {
 // pair is a consumer and the provider that runs pods of it.
 type pair struct {
 	w                  *e2e.World
+	way                Way
 	consumer, provider *e2e.Side
 	// far are the pods abroad as the consumer has them, twins as the provider does, near those at home.
 	far, near map[Place]target
