@@ -268,6 +268,10 @@ type FabricDirect struct {
 	// endpoint is the other node's endpoint in use.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
+	// way is how packets get there, as that of a path.
+	// +optional
+	// +kubebuilder:validation:Enum=Direct;Observed;Relayed
+	Way string `json:"way,omitempty"`
 }
 
 // FabricNodeList is a list of FabricNodes.

@@ -375,7 +375,7 @@ func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
 // directOf is a tunnel between the nodes of two pods. That it does not work is no problem: gateways
 // carry what would go through it.
 func directOf(p tunnel.PeerStatus) v1alpha1.FabricDirect {
-	d := v1alpha1.FabricDirect{PeerID: p.Cluster, Node: p.Node, Open: p.Direct, State: "Unknown"}
+	d := v1alpha1.FabricDirect{PeerID: p.Cluster, Node: p.Node, Open: p.Direct, State: "Unknown", Way: string(p.Way)}
 	if p.Endpoint.IsValid() {
 		d.Endpoint = p.Endpoint.String()
 	}

@@ -227,7 +227,7 @@ const (
 func TestNodeStatusTellsOfDirectTunnelsApart(t *testing.T) {
 	status := NodeStatus(tunnel.Status{Peers: []tunnel.PeerStatus{
 		{Cluster: "away", Node: "gw", Remote: true, Active: true, Direct: true, State: probe.PathUp, MTU: 1420},
-		{Cluster: "away", Node: "w1", Remote: true, OnDemand: true, Direct: true, State: probe.PathUp, MTU: 1400, RTT: 1234 * time.Microsecond},
+		{Cluster: "away", Node: "w1", Remote: true, OnDemand: true, Direct: true, State: probe.PathUp, Way: tunnel.WayObserved, MTU: 1400, RTT: 1234 * time.Microsecond},
 		{Cluster: "away", Node: "w2", Remote: true, OnDemand: true, State: probe.PathDown},
 		{Cluster: "other", Node: "w3", Remote: true, OnDemand: true, State: probe.PathUp},
 	}}, &corev1.Node{})
@@ -236,9 +236,9 @@ func TestNodeStatusTellsOfDirectTunnelsApart(t *testing.T) {
 	}
 	var got []string
 	for _, d := range status.Direct {
-		got = append(got, fmt.Sprintf("%s/%s %v %s %d %v", d.PeerID, d.Node, d.Open, d.State, d.MTU, d.Message == ""))
+		got = append(got, fmt.Sprintf("%s/%s %v %s %d %v %s", d.PeerID, d.Node, d.Open, d.State, d.MTU, d.Message == "", d.Way))
 	}
-	want := []string{"away/gw true Up 1420 true", "away/w1 true Up 1400 true", "away/w2 false Down 0 false", "other/w3 false Up 0 false"}
+	want := []string{"away/gw true Up 1420 true ", "away/w1 true Up 1400 true Observed", "away/w2 false Down 0 false ", "other/w3 false Up 0 false "}
 	if !slices.Equal(got, want) {
 		t.Errorf("direct %q, want %q", got, want)
 	}

@@ -59,7 +59,7 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 				continue
 			}
 			m := pathMessage(n, v1alpha1.FabricPath{
-				Node: p.Node, Endpoint: p.Endpoint, State: p.State, MTU: p.MTU, Standby: !p.Open, Message: p.Message, RoundTripMicroseconds: p.RoundTripMicroseconds,
+				Node: p.Node, Endpoint: p.Endpoint, State: p.State, MTU: p.MTU, Standby: !p.Open, Message: p.Message, RoundTripMicroseconds: p.RoundTripMicroseconds, Way: p.Way,
 			}, silent)
 			m.Direct = true
 			if fc := byClusterID(peers, p.PeerID); fc != nil {
