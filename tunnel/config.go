@@ -34,8 +34,20 @@ type Config struct {
 	// HoldRelay keeps back for a while what comes from a peer through the agents, which it is
 	// named by [plan.Gateway.Relay]. Nil does not.
 	HoldRelay func(relay netip.AddrPort, d time.Duration)
+	// Keys keeps this node's key over the end of both processes. Nil does not.
+	Keys KeyStore
 	// Log receives what changes. Default: none.
 	Log *slog.Logger
+}
+
+// KeyStore keeps the private key of a node's device, which others know by its public one. Both are
+// called by one goroutine, which waits for them.
+type KeyStore interface {
+	// Load returns what was saved last, or nil.
+	Load() []byte
+	// Save has the key kept. The caller may change it afterwards. A key that cannot be kept is
+	// used all the same.
+	Save(key []byte)
 }
 
 func (c Config) withDefaults() (Config, error) {

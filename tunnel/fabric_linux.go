@@ -41,6 +41,7 @@ type Fabric struct {
 	resolver *resolver
 	firewall firewall.Table
 	key      privateKey // for a device that was created again
+	saved    privateKey // what is kept of it for the next process
 	carriers map[string]election
 	// directory is the nodes that can be reached directly, directs those of which something is
 	// known (nil: what the device holds was not read yet), rates the traffic with them.
@@ -98,6 +99,11 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	f.prober = probe.New(cfg.Device, cfg.ProbePort, f.poke, f.hurry, f.followAt)
 	f.resolver = newResolver(f.poke)
+	if cfg.Keys != nil {
+		if key := cfg.Keys.Load(); len(key) == len(f.key) {
+			f.key = privateKey(key)
+		}
+	}
 	return f, nil
 }
 
@@ -277,11 +283,20 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 		p.fail(err)
 	}
 	f.key = privateKey(dev.PrivateKey)
+	f.saveKey(f.key)
 	p.link, p.device = link.Attrs().Index, dev
 	p.status.PublicKey, p.status.ListenPort, p.status.Backend = plan.PublicKey(dev.PublicKey), dev.ListenPort, backend
 	p.status.KeyWaits = f.rekey.waits
 	if f.rekey.next != (privateKey{}) {
 		p.status.NextKey = plan.PublicKey(wgtypes.Key(f.rekey.next).PublicKey())
+	}
+}
+
+// saveKey has a key kept for the next process.
+func (f *Fabric) saveKey(key privateKey) {
+	if f.cfg.Keys != nil && f.saved != key {
+		f.cfg.Keys.Save(key[:])
+		f.saved = key
 	}
 }
 

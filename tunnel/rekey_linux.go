@@ -179,6 +179,14 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 		return nil, errors.New("another node replaces its key")
 	}
 	defer f.prober.SetBusy(false)
+	// Others may follow from now on: a node that dies in this moment comes back with the next key,
+	// which they know, too.
+	f.saveKey(f.rekey.next)
+	defer func() {
+		if err != nil || len(missing) > 0 {
+			f.saveKey(f.key)
+		}
+	}()
 	began := time.Now()
 	at := began.Add(rekeyCountdown)
 	for left := rekeyCountdown; left > rekeyLast; left = time.Until(at) {

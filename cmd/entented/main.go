@@ -344,7 +344,12 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", nil, "the same of the prefixes from which the agent takes aliases")
 	flags.DurationVar(&o.cfg.KeyEvery, "key-every", 30*24*time.Hour, "how long the node's WireGuard key is used before it is replaced, without loss (0: for ever)")
 	flags.StringVar(&o.cfg.RelayAgent, "relay-agent", "", "where the agent takes packets of tunnels that UDP does not carry, as HOST:PORT (default: nowhere)")
+	stateDirectory(flags, &o.cfg.StateDirectory)
 	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
+}
+
+func stateDirectory(flags *pflag.FlagSet, directory *string) {
+	flags.StringVar(directory, "state-directory", "", "where the node keeps what its fabric was told last, and its keys, for a restart while no API server answers (default: nowhere)")
 }
 
 func nodeCommand(logs *logFlags) *cobra.Command {
@@ -420,6 +425,7 @@ WireGuard it has nothing to do, and waits for its end.`,
 
 func cleanCommand(logs *logFlags) *cobra.Command {
 	var cfg tunnel.Config
+	var state string
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Remove everything of the fabric from this node, by its marks; needs no API server",
@@ -429,10 +435,14 @@ func cleanCommand(logs *logFlags) *cobra.Command {
 			if cfg.Log, err = logs.start(); err != nil {
 				return err
 			}
-			return tunnel.Clean(cfg)
+			if state != "" {
+				err = fabric.RemoveState(state)
+			}
+			return errors.Join(err, tunnel.Clean(cfg))
 		},
 	}
 	device(cmd.Flags(), &cfg.Device)
+	stateDirectory(cmd.Flags(), &state)
 	return cmd
 }
 

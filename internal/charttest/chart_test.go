@@ -190,7 +190,7 @@ func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
 		"dns":     {pod: resolver, level: api.LevelRestricted},
 		"fabric": {pod: fabric, level: api.LevelBaseline, want: []string{
 			"host namespaces",          // tunnels and routes are the node's
-			"hostPath volumes",         // /dev/net/tun
+			"hostPath volumes",         // /dev/net/tun, and what it keeps for a restart
 			"non-default capabilities", // NET_ADMIN
 			"probe or lifecycle host",  // loopback, where it answers
 		}},
@@ -290,7 +290,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		"node": {fabric.Spec.Containers[0].Args, []string{
 			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
 			"--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--key-every=96h",
-			"--relay-agent=entente-agent.entente-system.svc:7449", "--health-address=0.0.0.0:9000",
+			"--relay-agent=entente-agent.entente-system.svc:7449", "--state-directory=/var/lib/entente", "--health-address=0.0.0.0:9000",
 		}},
 		"wireguard": {fabric.Spec.Containers[1].Args, []string{
 			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7",
@@ -305,6 +305,9 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+	if i := slices.IndexFunc(fabric.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "state" }); i < 0 || fabric.Spec.Volumes[i].HostPath.Path != "/run/entente" {
+		t.Error("the nodes' state is not in the directory that was named")
 	}
 	const image = "registry.example/entente@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for _, c := range slices.Concat(agent.Spec.Containers, resolver.Spec.Containers, fabric.Spec.Containers, job.Spec.Containers) {
@@ -395,7 +398,12 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 		"cleanup":   {"cleanup.enabled=false", func(o object) bool { return o.GetName() == "entente-cleanup" }},
 		"userspace": {"fabric.userspace.enabled=false", func(o object) bool {
 			ds, ok := o.Object.(*appsv1.DaemonSet)
-			return ok && (len(ds.Spec.Template.Spec.Containers) != 1 || slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }))
+			return ok && (len(ds.Spec.Template.Spec.Containers) != 1 || slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.Name != "state" }))
+		}},
+		"state on nodes": {"fabric.stateDirectory=", func(o object) bool {
+			ds, ok := o.Object.(*appsv1.DaemonSet)
+			return ok && (slices.Contains(ds.Spec.Template.Spec.Containers[0].Args, "--state-directory=/var/lib/entente") ||
+				slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "state" }))
 		}},
 		"dns": {"dns.enabled=false", func(o object) bool {
 			d, ok := o.Object.(*appsv1.Deployment)
@@ -405,7 +413,10 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			with := render(t, "--set", strings.ReplaceAll(c.set, "=false", "=true"))
+			with := render(t)
+			if on := strings.ReplaceAll(c.set, "=false", "=true"); on != c.set {
+				with = render(t, "--set", on)
+			}
 			without := render(t, "--set", c.set)
 			if name != "userspace" && !slices.ContainsFunc(with, c.gone) {
 				t.Errorf("not there with it")

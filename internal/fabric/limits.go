@@ -26,6 +26,16 @@ const (
 	// is tried, relayDial how long this cluster's agent may take.
 	relayTry  = 1500 * time.Millisecond
 	relayDial = 3 * time.Second
+	// maxState is how many bytes a file of what the node keeps for a restart has.
+	maxState = 16 << 20
+	// savedLife is for how long after the API server last answered a fabric that was restarted
+	// does what it kept. One that runs, and has read the API server once, has no such limit:
+	// contracts end all the same.
+	savedLife = 24 * time.Hour
+	// savedAgain is how old what is kept becomes before it is written again though only the
+	// time has changed, savePause how long two writes are apart.
+	savedAgain = time.Hour
+	savePause  = 5 * time.Second
 	// maxProblems is how many problems a FabricNode has, as in the custom resource.
 	maxProblems = 32
 	// maxRelays is how many addresses of relays a FabricNode has, as in the custom resource.

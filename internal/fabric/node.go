@@ -53,6 +53,9 @@ type Config struct {
 	// RelayAgent is where this cluster's agent carries datagrams of tunnels over sessions, as
 	// host:port; empty: it does not.
 	RelayAgent string
+	// StateDirectory is where on the node the fabric keeps what it was told last, and its keys, for
+	// a restart while no API server answers; empty: nowhere.
+	StateDirectory string
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
 	Log           *slog.Logger
@@ -74,9 +77,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	fabric, err := tunnel.New(tunnel.Config{
-		Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, HoldRelay: relays.hold(), Log: cfg.Log,
-	})
+	state := openState(cfg)
+	fabricConfig := tunnel.Config{Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, HoldRelay: relays.hold(), Log: cfg.Log}
+	if state != nil {
+		fabricConfig.Keys = state
+	}
+	fabric, err := tunnel.New(fabricConfig)
 	if err != nil {
 		return err
 	}
@@ -84,7 +90,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	n := &node{cfg: cfg, fabric: fabric, relays: relays, client: mgr.GetClient(), checks: checks{observe: preflight.Observe}}
+	n := &node{cfg: cfg, fabric: fabric, relays: relays, client: mgr.GetClient(), state: state, checks: checks{observe: preflight.Observe}}
 	if n.inBand, err = newInBandRelays(cfg.Log, func() []tunnel.PeerStatus { return fabric.Status().Peers }); err != nil {
 		return err
 	}
@@ -104,6 +110,7 @@ func Run(ctx context.Context, cfg Config) error {
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
 	tasks.Go(func() error { return n.report(ctx) })
+	tasks.Go(func() error { return state.run(ctx) })
 	tasks.Go(func() error { return relays.run(ctx, fabric.Status) })
 	tasks.Go(func() error { return n.inBand.Run(ctx) })
 	tasks.Go(func() error { return runLAN(ctx, cfg, mgr.GetRESTMapper(), multicastDNS(cfg.Log)) })
@@ -113,6 +120,7 @@ func Run(ctx context.Context, cfg Config) error {
 	err = errors.Join(err, fabricDone.Wait())
 	if ending {
 		cfg.Log.Info("no tunnel is wanted: cleaning the node")
+		state.remove()
 		err = errors.Join(err, tunnel.Clean(n.tunnelConfig()))
 	}
 	return err
@@ -122,7 +130,7 @@ func Run(ctx context.Context, cfg Config) error {
 // that it reads comes from these watches, so what other nodes write costs it no request.
 func nodeOptions(cfg Config) ctrl.Options {
 	return ctrl.Options{
-		Scheme: kube.Scheme(),
+		Scheme: kube.Scheme(), MapperProvider: kinds,
 		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
 		Cache: cache.Options{
 			ByObject: map[client.Object]cache.ByObject{
@@ -136,6 +144,18 @@ func nodeOptions(cfg Config) ctrl.Options {
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: cfg.HealthAddress,
 	}
+}
+
+// kinds maps the kinds that a node reads, without an API server, which may not answer when the node
+// starts.
+func kinds(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+	m := meta.NewDefaultRESTMapper(nil)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	for _, kind := range []string{"Tunnel", "FabricNode", "NodeDiscovery"} {
+		m.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	return m, nil
 }
 
 // tunnels is what a node does with [tunnel.Fabric].
@@ -153,6 +173,9 @@ type node struct {
 	inBand *inBandRelays
 	client client.Client
 	synced atomic.Bool
+	// state is what is kept for a restart, confirmed when the API server last answered.
+	state     *stateFiles
+	confirmed atomic.Pointer[time.Time]
 	// wanted is how many Tunnels there were when last looked at, and one; zero is unknown.
 	wanted atomic.Int64
 	// known belongs to the goroutine of follow.
@@ -172,21 +195,20 @@ func (n *node) ready(*http.Request) error {
 	return nil
 }
 
-// follow hands the fabric what the custom resources want, whenever they change.
+// follow hands the fabric what the custom resources want, whenever they change, and what was
+// kept of them until they can be read.
 func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 	kick := notify.New()
-	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}, &corev1.Node{}} {
-		if _, err := kube.OnChange(ctx, objects, object, matters, kick.Notify); err != nil {
-			return err
-		}
+	read := make(chan error, 1)
+	go func() { read <- n.watch(ctx, objects, kick) }()
+	if err := n.carryOn(ctx, read); err != nil || ctx.Err() != nil {
+		return err
 	}
-	if !objects.WaitForCacheSync(ctx) {
-		return nil
-	}
+	n.answered(time.Now())
 	tick := time.NewTicker(nodeResync)
 	defer tick.Stop()
-	for {
-		desired, err := n.desired(ctx)
+	for changed := true; ; {
+		desired, err := n.desired(ctx, changed)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			n.cfg.Log.Warn("cannot tell what the fabric should do; it goes on as it is", "err", err)
@@ -198,10 +220,54 @@ func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 		case <-ctx.Done():
 			return nil
 		case <-kick:
+			changed = true
+		case <-tick.C:
+			changed = err != nil
+		}
+	}
+}
+
+// watch has kick told of what changes, and returns once all was read: it waits for the API server.
+func (n *node) watch(ctx context.Context, objects cache.Cache, kick notify.Channel) error {
+	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}, &corev1.Node{}} {
+		if _, err := kube.OnChange(ctx, objects, object, matters, kick.Notify); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	objects.WaitForCacheSync(ctx)
+	return nil
+}
+
+// carryOn does what was kept, until the API server was read.
+func (n *node) carryOn(ctx context.Context, read <-chan error) error {
+	kept := n.state.load()
+	tick := time.NewTicker(nodeResync)
+	defer tick.Stop()
+	stale := false
+	for {
+		if kept != nil {
+			tunnels, at, old := kept.usable(time.Now())
+			if old && !stale {
+				n.cfg.Log.Warn("the API server has not answered for too long: tunnels end", "since", kept.Confirmed, "limit", savedLife)
+			}
+			stale = old
+			n.known = kept.known()
+			if desired := n.plan(&kept.Node, kept.FabricNodes, tunnels, at); desired != nil {
+				n.fabric.Set(*desired)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-read:
+			return err
 		case <-tick.C:
 		}
 	}
 }
+
+// answered notes that the API server answered.
+func (n *node) answered(now time.Time) { n.confirmed.Store(&now) }
 
 // matters says whether what changed of an object can change what the fabric should do.
 // Each node reports each minute to all others that it is there, and of its paths.
@@ -222,8 +288,8 @@ func matters(before, after any) bool {
 }
 
 // desired reads what the fabric should do. It is nil as long as the agent has
-// not said which cluster this is.
-func (n *node) desired(ctx context.Context) (*plan.Desired, error) {
+// not said which cluster this is. What was read is kept, if it changed or is old.
+func (n *node) desired(ctx context.Context, changed bool) (*plan.Desired, error) {
 	var nodes v1alpha1.FabricNodeList
 	var tunnels v1alpha1.TunnelList
 	var secret corev1.Secret
@@ -243,14 +309,23 @@ func (n *node) desired(ctx context.Context) (*plan.Desired, error) {
 	}
 	n.wanted.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
-	desired := Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known, time.Now())
+	desired := n.plan(own, nodes.Items, tunnels.Items, time.Now())
+	if confirmed := n.confirmed.Load(); desired != nil && confirmed != nil && (changed || n.state.stale(*confirmed)) {
+		n.state.offer(newSavedPlan(*confirmed, own, nodes.Items, tunnels.Items, n.known))
+	}
+	return desired, nil
+}
+
+// plan decides what the fabric, and the relays, should do.
+func (n *node) plan(own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, now time.Time) *plan.Desired {
+	desired := Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes, tunnels, n.known, now)
 	n.relays.fill(desired)
 	if desired != nil {
-		table := inBandTable(own, nodes.Items, tunnels.Items, n.known)
+		table := inBandTable(own, nodes, tunnels, n.known)
 		desired.Relay = plan.Relay{Listen: table.own, From: table.from}
 		n.inBand.Set(table)
 	}
-	return desired, nil
+	return desired
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {
@@ -339,6 +414,7 @@ func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus,
 		return fmt.Errorf("status of fabric node %s: %w", n.cfg.Node, err)
 	}
 	*last = status
+	n.answered(time.Now())
 	return nil
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -119,16 +118,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	https := httptest.NewServer(server)
 	defer https.Close()
 	cfg := Config{Node: "a", Namespace: "entente-system", HealthAddress: "0", Log: slog.New(slog.DiscardHandler)}
-	options := nodeOptions(cfg)
-	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-		mapper := meta.NewDefaultRESTMapper(nil)
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
-		mapper.Add(v1alpha1.GroupVersion.WithKind("Tunnel"), meta.RESTScopeRoot)
-		mapper.Add(v1alpha1.GroupVersion.WithKind("FabricNode"), meta.RESTScopeRoot)
-		return mapper, nil
-	}
-	mgr, err := ctrl.NewManager(&rest.Config{Host: https.URL, QPS: -1}, options)
+	mgr, err := ctrl.NewManager(&rest.Config{Host: https.URL, QPS: -1}, nodeOptions(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 	n := &node{cfg: Config{Node: "a", Namespace: "entente-system"}, inBand: idleRelays(t), client: c}
 	check := func(when string, keys ...byte) {
 		t.Helper()
-		desired, err := n.desired(t.Context())
+		desired, err := n.desired(t.Context(), false)
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
@@ -138,7 +138,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 	secret.Data["p.number"], secret.Data["p.next"], secret.Data["p.previous"] = []byte("4"), next.Next[:], []byte("short")
 	do(c.Update(t.Context(), secret))
 	check("with the next key", 1, 2)
-	if desired, _ := n.desired(t.Context()); desired.Peers[0].Spare != next || desired.Peers[1].Spare != (plan.SpareKeys{}) {
+	if desired, _ := n.desired(t.Context(), false); desired.Peers[0].Spare != next || desired.Peers[1].Spare != (plan.SpareKeys{}) {
 		t.Error("the next key is another, or that of another peer")
 	}
 	secret.Data = map[string][]byte{"p": {1, 2}, "q": bytes.Repeat([]byte{3}, 32)}
@@ -157,7 +157,7 @@ func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
 	check("another Tunnel does not get the key of the one before", 0, 3)
 
 	n = &node{cfg: n.cfg, inBand: idleRelays(t), client: c}
-	if desired, err := n.desired(t.Context()); err != nil || desired != nil {
+	if desired, err := n.desired(t.Context(), false); err != nil || desired != nil {
 		t.Errorf("after a restart, and without a gateway: %+v, %v, want nothing to change", desired, err)
 	}
 	gateway.Spec.Gateway = true
