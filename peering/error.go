@@ -25,7 +25,7 @@ func (r Reason) Condition() string {
 
 // The reasons, with the gRPC code that goes with each. A new one needs its code in
 // internal/wire, a line in docs/api.md, and, if it is a decision that a command reports as
-// refused, one in cmd/entente/exit.go.
+// refused, one in cmd/entente/internal/exit.
 const (
 	// ReasonInternal is INTERNAL: a fault of the callee; its log says more.
 	ReasonInternal Reason = "INTERNAL"

@@ -14,7 +14,7 @@
 //
 // Two clusters that peer may use the same pod addresses, and usually do. Each
 // therefore knows the other's prefixes under aliases of its own choice
-// ([plan.Allocate]). Let A know B's prefix as RA and B know A's prefix as RB. A
+// (internal/aliases). Let A know B's prefix as RA and B know A's prefix as RB. A
 // packet from pod p of A to pod q of B then travels like this, and each cluster
 // rewrites only its own addresses:
 //

@@ -154,8 +154,8 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
-	// Which nodes are gateways, and where other clusters dial them.
 	{packages: "internal/aliases", ours: []string{"internal/cidr"}},
+	// Which nodes are gateways, and where other clusters dial them.
 	{
 		packages: "internal/gateways",
 		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
