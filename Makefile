@@ -122,6 +122,7 @@ beside: $(BIN)/helm $(BIN)/gotestsum
 	@$(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
 	@go test ./peering
 	@cd tools/dsse && go test ./...
+	@cd tools/alerts && go test ./...
 
 .PHONY: e2e
 e2e: together alone ## End to end on real clusters (Linux, root)

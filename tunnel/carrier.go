@@ -75,6 +75,20 @@ type election struct {
 	since time.Time
 }
 
+// countSwitches counts, of each peer that there is still, that its way leads over other gateways
+// than before.
+func countSwitches(counts map[string]uint64, before, now map[string]election) map[string]uint64 {
+	out := make(map[string]uint64, len(now))
+	for peer, e := range now {
+		was, known := before[peer]
+		out[peer] = counts[peer]
+		if known && was.home != "" && e.home != "" && (was.home != e.home || was.peer != "" && e.peer != "" && was.peer != e.peer) {
+			out[peer]++
+		}
+	}
+	return out
+}
+
 // next returns the election in a situation.
 func (e election) next(s situation) election {
 	e.peer = choosePeerGateway(s.peer, e.peer)

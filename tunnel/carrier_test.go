@@ -250,3 +250,26 @@ func TestCarrierFailsOverAtOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestSwitchesAreCountedWhileAPeerIsThere(t *testing.T) {
+	at := func(home, peer string) map[string]election {
+		return map[string]election{"p": {home: home, peer: peer}}
+	}
+	var counts map[string]uint64
+	before := map[string]election{}
+	for i, step := range []struct {
+		now  map[string]election
+		want uint64
+	}{
+		{at("", ""), 0}, {at("a", ""), 0}, {at("a", "x"), 0}, {at("a", "x"), 0}, {at("b", "x"), 1}, {at("b", "y"), 2}, {at("", ""), 2}, {at("c", ""), 2},
+	} {
+		counts = countSwitches(counts, before, step.now)
+		if counts["p"] != step.want {
+			t.Errorf("step %d: %d, want %d", i, counts["p"], step.want)
+		}
+		before = step.now
+	}
+	if counts = countSwitches(counts, before, nil); len(counts) != 0 {
+		t.Errorf("a peer that is gone has %v", counts)
+	}
+}

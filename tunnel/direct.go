@@ -12,6 +12,10 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
+// busyRate is from how many bytes a second on a way is in use: probes and their answers are
+// a tenth of that at rest, and two thirds while they are sent often.
+const busyRate = 3000
+
 // A node has tunnels to those nodes of peers with whose pods its own have most traffic, so that it
 // goes directly. Tunnels to all would be too many: 250 peers of 64 nodes are 16,000. What goes
 // through carriers is counted by node; as both ends count the same packets, both come to want a

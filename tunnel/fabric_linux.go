@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
@@ -43,6 +44,7 @@ type Fabric struct {
 	key      privateKey // for a device that was created again
 	saved    privateKey // what is kept of it for the next process
 	carriers map[string]election
+	switches map[string]uint64 // as Status.Switches
 	// directory is the nodes that can be reached directly, directs those of which something is
 	// known (nil: what the device holds was not read yet), rates the traffic with them.
 	directory directory
@@ -79,10 +81,6 @@ type heard struct {
 	seen time.Time
 	rate float64
 }
-
-// busyRate is from how many bytes a second on a way is in use: probes and their answers are
-// a tenth of that at rest, and two thirds while they are sent often.
-const busyRate = 3000
 
 // New checks the configuration.
 func New(cfg Config) (*Fabric, error) {
@@ -123,6 +121,23 @@ func (f *Fabric) Status() Status {
 	s := f.status
 	s.Peers, s.Problems = slices.Clone(s.Peers), slices.Clone(s.Problems)
 	return s
+}
+
+// Counters reads what the kernel counts.
+func (f *Fabric) Counters() (Counters, error) {
+	drops, err := firewall.Drops()
+	if err != nil {
+		return Counters{}, fmt.Errorf("read counters of nftables: %w", err)
+	}
+	out := Counters{Dropped: drops}
+	link, err := netlink.LinkByName(f.cfg.Device)
+	if err != nil {
+		return out, fmt.Errorf("read counters of %s: %w", f.cfg.Device, err)
+	}
+	if s := link.Attrs().Statistics; s != nil {
+		out.Received, out.Sent = s.RxPackets, s.TxPackets
+	}
+	return out, nil
 }
 
 // Changed receives a value when the status changed, other than in counters, handshakes and
@@ -489,6 +504,7 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 			f.askAgain(min(left, carrierListens))
 		}
 	}
+	f.switches = countSwitches(f.switches, f.carriers, carriers)
 	f.carriers = carriers
 	return out
 }

@@ -25,6 +25,9 @@ func (*Fabric) Set(plan.Desired) {}
 // Status is empty.
 func (*Fabric) Status() Status { return Status{} }
 
+// Counters returns errUnsupported.
+func (*Fabric) Counters() (Counters, error) { return Counters{}, errUnsupported }
+
 // Changed never holds a token.
 func (*Fabric) Changed() <-chan struct{} { return nil }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -147,14 +148,17 @@ func (r *rig) watched(where string, number int, nodes []*rigNode) (sum int) {
 	return sum
 }
 
-// dropped is how many packets the rules of fabrics have dropped.
+// dropped is how many packets the rules of fabrics have dropped, as metrics tell it.
 func (r *rig) dropped(nodes []*rigNode) (sum int) {
-	r.t.Helper()
-	line := regexp.MustCompile(`counter packets (\d+) bytes \d+ drop`)
 	for _, n := range nodes {
-		for _, m := range line.FindAllStringSubmatch(r.in(n.ns, "nft list table inet entente"), -1) {
-			count, _ := strconv.Atoi(m[1])
-			sum += count
+		if err := r.inNS(n.ns, func() error {
+			drops, err := firewall.Drops()
+			for _, count := range drops {
+				sum += int(count)
+			}
+			return err
+		}); err != nil {
+			r.t.Fatal(err)
 		}
 	}
 	return sum

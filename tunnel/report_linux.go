@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // report publishes the outcome of a pass.
 func (f *Fabric) report(p *pass) {
 	s := p.status
-	s.Peers, s.Sources = f.peerStatus(p), p.layout.Sources
+	s.Peers, s.Sources, s.Switches = f.peerStatus(p), p.layout.Sources, maps.Clone(f.switches)
 	for _, q := range s.Peers {
 		if q.OnDemand {
 			continue // carriers serve where it does not
@@ -69,7 +70,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 		seen := f.prober.Look(w.Overlay)
 		q := PeerStatus{
 			Cluster: w.Cluster, Node: w.Node, Remote: w.Remote, OnDemand: w.OnDemand, Direct: w.Direct, PublicKey: w.PublicKey, State: seen.State, Since: seen.Since,
-			RTT: seen.Path.RTT(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
+			RTT: seen.Path.RTT(), Probes: seen.Path.Next(), Times: seen.Path.Times(), MTU: seen.Search.MTU(), LargeLost: seen.State == probe.PathUp && (seen.Search.Blocked() || seen.Search.Narrow() && p.six(w)),
 			KeyNumber: w.Spare.Number, NextKey: !w.Spare.Next.IsZero(),
 			Active: p.layout.Leads(w),
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
@@ -41,8 +42,19 @@ type Status struct {
 	// Peers are the home nodes and remote gateways that this node has tunnels
 	// with, sorted by cluster and node.
 	Peers []PeerStatus
+	// Switches is how often the way of this node to a peer changed from one pair of gateways to
+	// another, by the peer's cluster ID.
+	Switches map[string]uint64
 	// Problems are the current problems, worst first.
 	Problems []plan.Problem
+}
+
+// Counters are what the kernel counts on a node.
+type Counters struct {
+	// Received and Sent are packets of the device, decrypted.
+	Received, Sent uint64
+	// Dropped are packets that the firewall of the fabric dropped.
+	Dropped map[firewall.Drop]uint64
 }
 
 // PeerStatus is what a fabric observes of one WireGuard peer.
@@ -61,6 +73,10 @@ type PeerStatus struct {
 	State probe.PathState
 	Since time.Time
 	RTT   time.Duration
+	// Probes is how many probes were sent to it, Times the round trips of those that were
+	// answered, since this process knows it.
+	Probes uint64
+	Times  probe.Times
 	// MTU is the size of packets that pass the way to it; zero while it is not known.
 	MTU int
 	// LargeLost says that the way is up, and packets of [probe.LeastMTU] do not pass, or, to a

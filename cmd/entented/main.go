@@ -346,6 +346,7 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.cfg.RelayAgent, "relay-agent", "", "where the agent takes packets of tunnels that UDP does not carry, as HOST:PORT (default: nowhere)")
 	stateDirectory(flags, &o.cfg.StateDirectory)
 	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
+	flags.StringVar(&o.cfg.MetricsAddress, "metrics-address", "", "where /metrics listens, over TLS, for callers that may get it (default: nowhere)")
 }
 
 func stateDirectory(flags *pflag.FlagSet, directory *string) {

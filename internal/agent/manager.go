@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/store"
 )
 
@@ -77,6 +79,13 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 	}
 	a.addresses = &addresses{client: a.mgr.GetCache()}
 	return nil
+}
+
+// metricsFilter lets only authorised callers read the metrics.
+func (a *agent) metricsFilter(*rest.Config, *http.Client) (metricsserver.Filter, error) {
+	return func(_ logr.Logger, next http.Handler) (http.Handler, error) {
+		return kubeauth.MetricsReaders(a.kubernetes, a.log, next), nil
+	}, nil
 }
 
 // cacheOptions says what the agent caches: nothing secret, and nothing of other

@@ -190,10 +190,10 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
-		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
+		outside: []string{"github.com/go-logr/logr", "github.com/prometheus/client_golang/prometheus", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
 		packages: "internal/dnsupdate",

@@ -38,11 +38,11 @@ func TestMetricsAreThoseOfTheDocs(t *testing.T) {
 }
 
 // metric is a metric of the code: the string literals of its file, which its labels are
-// among, and whether that makes a counter.
+// among, and whether that makes histograms.
 type metric struct {
-	file    string
-	words   map[string]bool
-	counter bool
+	file      string
+	words     map[string]bool
+	histogram bool
 }
 
 var metricName = regexp.MustCompile(`\bentente_[a-z0-9_]+`)
@@ -72,7 +72,7 @@ func metricsIn(root fs.FS) (map[string]metric, error) {
 		}) {
 			return nil
 		}
-		words, counters := map[string]bool{}, false
+		words, histograms := map[string]bool{}, false
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.BasicLit:
@@ -80,13 +80,13 @@ func metricsIn(root fs.FS) (map[string]metric, error) {
 					words[text] = true
 				}
 			case *ast.SelectorExpr:
-				counters = counters || n.Sel.Name == "CounterOpts" || n.Sel.Name == "CounterValue"
+				histograms = histograms || strings.Contains(n.Sel.Name, "Histogram")
 			}
 			return true
 		})
 		for word := range words {
 			if metricName.FindString(word) == word && word != "" {
-				metrics[word] = metric{file: name, words: words, counter: counters}
+				metrics[word] = metric{file: name, words: words, histogram: histograms}
 			}
 		}
 		return nil
@@ -106,8 +106,11 @@ func checkMetrics(metrics map[string]metric, page string) (problems []string) {
 		}
 		told[name] = true
 		kind := "gauge"
-		if m.counter {
+		switch {
+		case strings.HasSuffix(name, "_total"): // as Prometheus's conventions have it
 			kind = "counter"
+		case m.histogram && strings.Contains(cells[1], "histogram"):
+			kind = "histogram"
 		}
 		if got := strings.TrimSpace(cells[1]); got != kind {
 			problems = append(problems, fmt.Sprintf("%s is called a %s, and is a %s", name, cmp.Or(got, "nothing"), kind))

@@ -290,7 +290,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		"node": {fabric.Spec.Containers[0].Args, []string{
 			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
 			"--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--key-every=96h",
-			"--relay-agent=entente-agent.entente-system.svc:7449", "--state-directory=/var/lib/entente", "--health-address=0.0.0.0:9000",
+			"--relay-agent=entente-agent.entente-system.svc:7449", "--state-directory=/var/lib/entente", "--health-address=0.0.0.0:9000", "--metrics-address=:9100",
 		}},
 		"wireguard": {fabric.Spec.Containers[1].Args, []string{
 			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7",

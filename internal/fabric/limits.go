@@ -36,6 +36,8 @@ const (
 	// time has changed, savePause how long two writes are apart.
 	savedAgain = time.Hour
 	savePause  = 5 * time.Second
+	// metricsRetry is how soon it is tried again to serve metrics where the port is taken.
+	metricsRetry = 30 * time.Second
 	// maxProblems is how many problems a FabricNode has, as in the custom resource.
 	maxProblems = 32
 	// maxRelays is how many addresses of relays a FabricNode has, as in the custom resource.

@@ -58,7 +58,9 @@ type Config struct {
 	StateDirectory string
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
-	Log           *slog.Logger
+	// MetricsAddress is where /metrics is served, over TLS, to those who may get it; empty: nowhere.
+	MetricsAddress string
+	Log            *slog.Logger
 }
 
 const (
@@ -113,6 +115,7 @@ func Run(ctx context.Context, cfg Config) error {
 	tasks.Go(func() error { return state.run(ctx) })
 	tasks.Go(func() error { return relays.run(ctx, fabric.Status) })
 	tasks.Go(func() error { return n.inBand.Run(ctx) })
+	tasks.Go(func() error { return serveMetrics(ctx, cfg, fabric) })
 	tasks.Go(func() error { return runLAN(ctx, cfg, mgr.GetRESTMapper(), multicastDNS(cfg.Log)) })
 	err = tasks.Wait()
 	ending := n.ending(context.WithoutCancel(ctx))

@@ -16,4 +16,6 @@ const (
 	MaxAnswers = 4096
 	AllowTTL   = time.Minute
 	DenyTTL    = 10 * time.Second
+	// maxReaders is how many readers of metrics are judged at once; any pod can ask.
+	maxReaders = 4
 )

@@ -45,7 +45,7 @@ func (b *rulesBuilder) directChains() {
 						in.rules = append(in.rules, f.directIn(m, alias)...)
 					}
 				}
-				in.rules = append(in.rules, drop("peer "+d.Cluster+" sends directly to what is not on this node"))
+				in.rules = append(in.rules, drop(NotHere, d.Cluster))
 				b.out.chains = append(b.out.chains, in)
 			}
 			out := ruleChain{name: "direct-out" + name}

@@ -62,8 +62,8 @@ func (f family) inPrefix(base expr.PayloadBase, offset uint32, p netip.Prefix) [
 	})
 }
 
-func drop(text string) chainRule {
-	return chainRule{text: text, exprs: countedDrop()}
+func drop(reason Reason, peer string) chainRule {
+	return chainRule{text: Drop{Reason: reason, Peer: peer}.String(), exprs: countedDrop()}
 }
 
 func countedDrop() []expr.Any {

@@ -274,8 +274,8 @@ func (b *rulesBuilder) translationChains() {
 				in.rules = append(in.rules, f.translateSingle(f.dest, f.source, reals.name, expr.VerdictReturn)...)
 				out.rules = append(out.rules, f.translateSingle(f.source, f.dest, names.name, expr.VerdictAccept)...)
 			}
-			in.rules = append(in.rules, drop("peer "+t.Cluster+" sends to what is not ours"))
-			out.rules = append(out.rules, drop("peer "+t.Cluster+" knows no alias of the source"))
+			in.rules = append(in.rules, drop(NotOurs, t.Cluster))
+			out.rules = append(out.rules, drop(NoAlias, t.Cluster))
 			b.out.chains = append(b.out.chains, in, out)
 		}
 		if len(enter.elements) > 0 {
@@ -364,7 +364,7 @@ func (b *rulesBuilder) leaving() ruleChain {
 	for _, f := range families() {
 		for _, set := range []string{setRemote, setClosed} {
 			if b.has(set, f) {
-				c.add("never in clear", b.oif(expr.CmpOpNeq), f.to(set), countedDrop())
+				c.add(string(InClear), b.oif(expr.CmpOpNeq), f.to(set), countedDrop())
 			}
 		}
 	}
@@ -446,9 +446,9 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 			c.add("carried for a node", b.oif(expr.CmpOpEq), f.from(setOthers), f.to(setRemote), accept())
 		}
 	}
-	c.add("no transit", b.oif(expr.CmpOpEq), countedDrop())
+	c.add(string(Transit), b.oif(expr.CmpOpEq), countedDrop())
 	b.exposure(&c)
-	c.rules = append(c.rules, drop("not exposed"))
+	c.rules = append(c.rules, drop(NotExposed, ""))
 	return c
 }
 
@@ -478,7 +478,7 @@ func (b *rulesBuilder) exposure(c *ruleChain) {
 func (b *rulesBuilder) toTunnel() ruleChain {
 	c := ruleChain{name: "to-tunnel"}
 	six := ipv6()
-	c.add("overlay addresses are the nodes' own", six.to(setOverlay), countedDrop())
+	c.add(string(ToOverlay), six.to(setOverlay), countedDrop())
 	for _, f := range families() {
 		if b.has(setHome, f) {
 			c.add("from pods", f.from(setHome), accept())
@@ -489,7 +489,7 @@ func (b *rulesBuilder) toTunnel() ruleChain {
 		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(1 << 5), Xor: make([]byte, 4)}, // IPS_DST_NAT
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
 	}, accept())
-	c.rules = append(c.rules, drop("not from a pod"))
+	c.rules = append(c.rules, drop(NotFromPod, ""))
 	return c
 }
 
@@ -498,7 +498,7 @@ func (b *rulesBuilder) input() ruleChain {
 	c := ruleChain{name: "input", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: -5}
 	f := ipv6()
 	overlay := slices.Concat(f.nfproto(), f.loadDest(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: b.l.Overlay.AsSlice()}})
-	c.add("the overlay is not on the network", overlay, b.iif(expr.CmpOpNeq), match(expr.MetaKeyIIFNAME, expr.CmpOpNeq, ifname("lo")), countedDrop())
+	c.add(string(FromNetwork), overlay, b.iif(expr.CmpOpNeq), match(expr.MetaKeyIIFNAME, expr.CmpOpNeq, ifname("lo")), countedDrop())
 	b.callers(&c)
 	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
 	c.add("probes", overlay, f.from(setOverlay), toPort(unix.IPPROTO_UDP, b.ports.Probe), accept())
@@ -507,7 +507,7 @@ func (b *rulesBuilder) input() ruleChain {
 		c.add("the peer API", overlay, f.from(setInBand), toPort(unix.IPPROTO_TCP, b.ports.Relay), accept())
 	}
 	b.exposure(&c)
-	c.rules = append(c.rules, drop("not exposed"))
+	c.rules = append(c.rules, drop(NotExposed, ""))
 	return c
 }
 
@@ -521,7 +521,7 @@ func (b *rulesBuilder) callers(c *ruleChain) {
 		if b.has(setCallers, f) {
 			others = slices.Concat(f.loadSource(), []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: setCallers + f.suffix, Invert: true}})
 		}
-		c.add("the relay is this cluster's own", f.to(setRelays), toPort(unix.IPPROTO_TCP, b.ports.Relay), others, countedDrop())
+		c.add(string(ToRelay), f.to(setRelays), toPort(unix.IPPROTO_TCP, b.ports.Relay), others, countedDrop())
 	}
 }
 

@@ -58,6 +58,7 @@ type Path struct {
 	rtt      time.Duration
 	again    bool // there was more than one answer
 	last     time.Time
+	times    Times     // of the answers
 	refused  time.Time // when the other end said last that nobody listens
 }
 
@@ -79,6 +80,7 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	}
 	took := max(0, now.Sub(p.sent[seq%probeMemory]))
 	p.sent[seq%probeMemory] = time.Time{}
+	p.times = p.times.With(took)
 	p.again = p.again || !p.last.IsZero()
 	if p.rtt == 0 || took < p.rtt/2 {
 		p.rtt = took // it may have waited for a handshake
@@ -89,6 +91,9 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	p.last = now
 	return p
 }
+
+// Times are the round trips of the probes that were answered, one each.
+func (p Path) Times() Times { return p.times }
 
 // RTT is the smoothed round trip. Zero before the second answer: the first probe
 // often waits for a handshake.

@@ -5,6 +5,9 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: entente
 {{ include "entente.selector" . }}
+{{- with .extra }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Labels that select a component's pods; they never change. */}}

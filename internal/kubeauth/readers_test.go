@@ -1,4 +1,4 @@
-package agent
+package kubeauth
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 		review.Status.Allowed = review.Spec.User == "prometheus" && review.Spec.Groups[0] == "g" && review.Spec.Extra["k"][0] == "v" && of.Path == "/metrics" && of.Verb == "get"
 		return true, review, nil
 	})
-	h := metricsReaders(c, slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	h := MetricsReaders(c, slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	for header, want := range map[string]int{
 		"": http.StatusUnauthorized, "Bearer ": http.StatusUnauthorized, "Basic prometheus": http.StatusUnauthorized,
 		"Bearer forged": http.StatusUnauthorized, "Bearer pod": http.StatusForbidden,
@@ -56,7 +56,7 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 		<-leave
 		return true, nil, errors.New("down")
 	})
-	h := metricsReaders(c, slog.New(slog.DiscardHandler), http.NotFoundHandler())
+	h := MetricsReaders(c, slog.New(slog.DiscardHandler), http.NotFoundHandler())
 	read := func() int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		r.Header.Set("Authorization", "Bearer x")
@@ -64,8 +64,8 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 		h.ServeHTTP(w, r)
 		return w.Code
 	}
-	done := make(chan int, metricsReviews+1)
-	for range metricsReviews + 1 {
+	done := make(chan int, maxReaders+1)
+	for range maxReaders + 1 {
 		go func() { done <- read() }()
 	}
 	// The API server answers nobody yet, so the first answer is the one too many.
@@ -73,7 +73,7 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 		t.Errorf("one more got %d", got)
 	}
 	close(leave)
-	for range metricsReviews {
+	for range maxReaders {
 		if got := <-done; got != http.StatusServiceUnavailable {
 			t.Errorf("got %d", got)
 		}

@@ -1,0 +1,180 @@
+package fabric
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// serveMetrics serves the metrics of a node until ctx ends, to those who may read them. That it
+// cannot is logged: tunnels do not depend on it.
+func serveMetrics(ctx context.Context, cfg Config, source measured) error {
+	if cfg.MetricsAddress == "" {
+		return nil
+	}
+	if err := metrics.Registry.Register(newCollector(source, cfg.Log)); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	for ctx.Err() == nil {
+		server, err := metricsServer(cfg)
+		if err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		if err := server.Start(ctx); err != nil && ctx.Err() == nil {
+			cfg.Log.Warn("cannot serve metrics; it is tried again", "address", cfg.MetricsAddress, "err", err, "after", metricsRetry)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(metricsRetry):
+		}
+	}
+	return nil
+}
+
+// metricsServer shows a certificate of its own making: nobody signs those of nodes.
+func metricsServer(cfg Config) (metricsserver.Server, error) {
+	return metricsserver.NewServer(metricsserver.Options{
+		BindAddress: cfg.MetricsAddress, SecureServing: true,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
+		FilterProvider: func(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
+			clients, err := kubernetes.NewForConfigAndClient(config, client)
+			if err != nil {
+				return nil, fmt.Errorf("reach the API server: %w", err)
+			}
+			return func(_ logr.Logger, next http.Handler) (http.Handler, error) {
+				return kubeauth.MetricsReaders(clients, cfg.Log, next), nil
+			}, nil
+		},
+	}, cfg.Kubernetes, http.DefaultClient)
+}
+
+// measured is what is measured of a [tunnel.Fabric].
+type measured interface {
+	Status() tunnel.Status
+	Counters() (tunnel.Counters, error)
+}
+
+// collector has the metrics of a node's tunnels, read when they are asked for. There are as many
+// series as there are tunnels, and those of one go with it.
+type collector struct {
+	fabric measured
+	log    *slog.Logger
+
+	up, active, mtu, large, handshake, problems                        *prometheus.Desc
+	received, sent, probes, answered, switches, packets, dropped, trip *prometheus.Desc
+}
+
+func newCollector(fabric measured, log *slog.Logger) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	of := func(name, help string) *prometheus.Desc { return desc(name, help, "peer", "node") }
+	return &collector{
+		fabric: fabric, log: log,
+		up:        desc("entente_fabric_path_up", "Whether probes to a node are answered; way says how packets get there.", "peer", "node", "way"),
+		active:    of("entente_fabric_path_active", "Whether traffic goes this way."),
+		mtu:       of("entente_fabric_path_mtu_bytes", "Size of packets that are known to pass."),
+		large:     of("entente_fabric_large_packets_lost", "Whether large packets are lost though small ones pass."),
+		handshake: of("entente_fabric_last_handshake_seconds", "When WireGuard last agreed on a session, in seconds since 1970."),
+		received:  of("entente_fabric_received_bytes_total", "Bytes that came from a node, those of WireGuard included."),
+		sent:      of("entente_fabric_sent_bytes_total", "Bytes that went to a node, those of WireGuard included."),
+		probes:    of("entente_fabric_probes_total", "Probes that were sent to a node."),
+		answered:  of("entente_fabric_probes_answered_total", "Probes that a node answered."),
+		trip:      of("entente_fabric_round_trip_seconds", "Round trips of probes on ways that traffic goes."),
+		switches:  desc("entente_fabric_switches_total", "How often traffic to a peer changed from some gateways to others.", "peer"),
+		packets:   desc("entente_fabric_packets_total", "Packets of all tunnels of the node, decrypted.", "direction"),
+		dropped:   desc("entente_fabric_dropped_packets_total", "Packets that the rules of the node dropped.", "reason", "peer"),
+		problems:  desc("entente_fabric_problems", "Problems that the node reports now."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.up, c.active, c.mtu, c.large, c.handshake, c.received, c.sent, c.probes, c.answered, c.trip, c.switches, c.packets, c.dropped, c.problems,
+	} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	status := c.fabric.Status()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	gauge(c.problems, float64(len(status.Problems)))
+	for _, p := range status.Peers {
+		if p.OnDemand && !p.Direct {
+			continue // it comes and goes, and nothing depends on it
+		}
+		peer := ""
+		if p.Remote {
+			peer = p.Cluster
+		}
+		gauge(c.up, truth(p.State == probe.PathUp), peer, p.Node, string(p.Way))
+		gauge(c.active, truth(p.Active || p.Direct), peer, p.Node)
+		gauge(c.large, truth(p.LargeLost), peer, p.Node)
+		if p.MTU > 0 {
+			gauge(c.mtu, float64(p.MTU), peer, p.Node)
+		}
+		if !p.LastHandshake.IsZero() {
+			gauge(c.handshake, float64(p.LastHandshake.Unix()), peer, p.Node)
+		}
+		count(c.received, uint64(max(p.Received, 0)), peer, p.Node)
+		count(c.sent, uint64(max(p.Sent, 0)), peer, p.Node)
+		count(c.probes, p.Probes, peer, p.Node)
+		count(c.answered, p.Times.Count(), peer, p.Node)
+		if p.Active || p.Direct {
+			out <- prometheus.MustNewConstHistogram(c.trip, p.Times.Count(), p.Times.Sum.Seconds(), cumulative(p.Times), peer, p.Node)
+		}
+	}
+	for peer, n := range status.Switches {
+		count(c.switches, n, peer)
+	}
+	counters, err := c.fabric.Counters()
+	if err != nil {
+		c.log.Warn("metrics lack what the kernel counts", "err", err)
+		return
+	}
+	count(c.packets, counters.Received, "received")
+	count(c.packets, counters.Sent, "sent")
+	for d, n := range counters.Dropped {
+		count(c.dropped, n, strings.ReplaceAll(string(d.Reason), " ", "_"), d.Peer)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// cumulative has the counts of round trips as Prometheus does: of all up to each bound, in seconds.
+func cumulative(t probe.Times) map[float64]uint64 {
+	out, sum := map[float64]uint64{}, uint64(0)
+	for i, bound := range probe.TimeBounds() {
+		sum += t.Counts[i]
+		out[bound.Seconds()] = sum
+	}
+	return out
+}

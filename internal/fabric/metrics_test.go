@@ -1,0 +1,95 @@
+package fabric
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/firewall"
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+type measuredFabric struct {
+	status   tunnel.Status
+	counters tunnel.Counters
+	err      error
+}
+
+func (f *measuredFabric) Status() tunnel.Status              { return f.status }
+func (f *measuredFabric) Counters() (tunnel.Counters, error) { return f.counters, f.err }
+
+func TestMetricsTellOfEachWay(t *testing.T) {
+	t.Parallel()
+	times := probe.Times{}.With(200 * time.Microsecond).With(3 * time.Millisecond).With(time.Minute)
+	f := &measuredFabric{
+		status: tunnel.Status{
+			Peers: []tunnel.PeerStatus{
+				{Cluster: "self", Node: "other", State: probe.PathUp, Way: tunnel.WayDirect, Received: 5, Sent: 6, Probes: 7},
+				{
+					Cluster: "peer", Node: "gw", Remote: true, State: probe.PathUp, Way: tunnel.WayObserved, Active: true, LargeLost: true, MTU: 1280,
+					LastHandshake: time.Unix(1000, 0), Received: 1 << 40, Sent: 2, Probes: 4, Times: times,
+				},
+				{Cluster: "peer", Node: "gw2", Remote: true, State: probe.PathDown},
+				{Cluster: "peer", Node: "worker", Remote: true, State: probe.PathDown, OnDemand: true},
+			},
+			Switches: map[string]uint64{"peer": 3},
+			Problems: []plan.Problem{{Peer: "peer", Text: "x"}},
+		},
+		counters: tunnel.Counters{Received: 8, Sent: 9, Dropped: map[firewall.Drop]uint64{{Reason: firewall.NotExposed}: 10, {Reason: firewall.NoAlias, Peer: "peer"}: 11}},
+	}
+	c := newCollector(f, slog.New(slog.DiscardHandler))
+	const want = `# HELP entente_fabric_dropped_packets_total Packets that the rules of the node dropped.
+# TYPE entente_fabric_dropped_packets_total counter
+entente_fabric_dropped_packets_total{peer="",reason="not_exposed"} 10
+entente_fabric_dropped_packets_total{peer="peer",reason="no_alias"} 11
+# HELP entente_fabric_path_up Whether probes to a node are answered; way says how packets get there.
+# TYPE entente_fabric_path_up gauge
+entente_fabric_path_up{node="gw",peer="peer",way="Observed"} 1
+entente_fabric_path_up{node="gw2",peer="peer",way=""} 0
+entente_fabric_path_up{node="other",peer="",way="Direct"} 1
+# HELP entente_fabric_probes_answered_total Probes that a node answered.
+# TYPE entente_fabric_probes_answered_total counter
+entente_fabric_probes_answered_total{node="gw",peer="peer"} 3
+entente_fabric_probes_answered_total{node="gw2",peer="peer"} 0
+entente_fabric_probes_answered_total{node="other",peer=""} 0
+# HELP entente_fabric_received_bytes_total Bytes that came from a node, those of WireGuard included.
+# TYPE entente_fabric_received_bytes_total counter
+entente_fabric_received_bytes_total{node="gw",peer="peer"} 1.099511627776e+12
+entente_fabric_received_bytes_total{node="gw2",peer="peer"} 0
+entente_fabric_received_bytes_total{node="other",peer=""} 5
+# HELP entente_fabric_switches_total How often traffic to a peer changed from some gateways to others.
+# TYPE entente_fabric_switches_total counter
+entente_fabric_switches_total{peer="peer"} 3
+`
+	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
+		"entente_fabric_dropped_packets_total", "entente_fabric_path_up", "entente_fabric_probes_answered_total", "entente_fabric_received_bytes_total", "entente_fabric_switches_total"); err != nil {
+		t.Error(err)
+	}
+	if n := testutil.CollectAndCount(c, "entente_fabric_round_trip_seconds"); n != 1 {
+		t.Errorf("%d ways have round trips, want the one that is used", n)
+	}
+	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	f.err = errors.New("no table")
+	if n := testutil.CollectAndCount(c, "entente_fabric_dropped_packets_total", "entente_fabric_packets_total"); n != 0 {
+		t.Errorf("%d series of what could not be read", n)
+	}
+	if n := testutil.CollectAndCount(c, "entente_fabric_path_up"); n != 3 {
+		t.Errorf("%d ways are left, want 3", n)
+	}
+}
+
+func TestRoundTripsAreCountedUpToEachBound(t *testing.T) {
+	t.Parallel()
+	got := cumulative(probe.Times{}.With(0).With(250 * time.Microsecond).With(251 * time.Microsecond).With(time.Hour))
+	if len(got) != len(probe.TimeBounds()) || got[0.00025] != 2 || got[0.0005] != 3 || got[1.024] != 3 {
+		t.Errorf("got %v", got)
+	}
+}
