@@ -49,7 +49,7 @@ func (s *stage) build(ctx context.Context) error {
 	ipam := lab.IPAM(os.Getenv("ENTENTE_IPAM"))
 	w, err := e2e.Up(ctx, e2e.Config{
 		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say, IPAM: ipam, NoNodeCIDRs: ipam != "",
-		Values: []string{"dns.clusterNames=Visible", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
+		Values: []string{"dns.clusterNames=Visible", "monitoring.nodes.enabled=true", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
 	})
 	if err != nil {
 		return err
