@@ -60,8 +60,15 @@ type situation struct {
 	leads bool
 	// began is when this process began to listen.
 	began time.Time
-	home  []homeGateway
-	peer  []peerGateway
+	// leaving says that this node is about to stop.
+	leaving bool
+	home    []homeGateway
+	peer    []peerGateway
+}
+
+// replaced says whether another gateway of the home cluster can carry the peer.
+func (s situation) replaced() bool {
+	return slices.ContainsFunc(s.home, func(g homeGateway) bool { return g.node != s.self && g.alive && g.Reach != probe.ReachNone })
 }
 
 // election is who carries a peer's traffic, as one node has it. The zero value knows nothing.
@@ -99,6 +106,9 @@ func (e election) next(s situation) election {
 		now := reachOf(s)
 		if now == probe.ReachNone && e.Carries && !slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.path == probe.PathDown }) {
 			now = e.Reach // after a restart nothing is known yet
+		}
+		if s.leaving && s.replaced() {
+			now = probe.ReachNone // others take over, and this node follows
 		}
 		if now != e.Reach || e.since.IsZero() {
 			e.Reach, e.since = now, s.now

@@ -273,3 +273,29 @@ func TestSwitchesAreCountedWhileAPeerIsThere(t *testing.T) {
 		t.Errorf("a peer that is gone has %v", counts)
 	}
 }
+
+func TestAGatewayLeavesWhatAnotherCanCarry(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	carries := election{home: "a", peer: "x", Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}, since: now.Add(-time.Hour)}
+	other := func(alive bool, reach probe.Reach) []homeGateway {
+		return []homeGateway{{node: "a", rank: 2, alive: true}, {node: "b", rank: 1, alive: alive, Claim: probe.Claim{Reach: reach}}}
+	}
+	for name, tt := range map[string]struct {
+		leaving bool
+		home    []homeGateway
+		claims  bool
+	}{
+		"it stays":                            {false, other(true, probe.ReachCarrier), true},
+		"another reaches the peer":            {true, other(true, probe.ReachSome), false},
+		"the other does not reach the peer":   {true, other(true, probe.ReachNone), true},
+		"the other is dead":                   {true, other(false, probe.ReachCarrier), true},
+		"there is no other, so it stays, too": {true, other(true, probe.ReachSome)[:1], true},
+	} {
+		s := situation{now: now, self: "a", leads: true, began: now.Add(-time.Hour), leaving: tt.leaving, home: tt.home, peer: []peerGateway{{node: "x", path: probe.PathUp}}}
+		got := carries.next(s)
+		if got.Carries != tt.claims || tt.claims != (got.Reach != probe.ReachNone) {
+			t.Errorf("%s: claims %v with reach %v, want %v", name, got.Carries, got.Reach, tt.claims)
+		}
+	}
+}

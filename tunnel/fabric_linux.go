@@ -68,7 +68,12 @@ type Fabric struct {
 	// improving says that better ways to a peer are being tried, improvers waits for that.
 	improving atomic.Bool
 	improvers sync.WaitGroup
-	logged    map[plan.Problem]bool
+	// leaving says that this node is about to stop, carrying of how many peers it carries
+	// the traffic though another gateway could, and looked how often that was decided.
+	leaving  atomic.Bool
+	carrying atomic.Int64
+	looked   atomic.Int64
+	logged   map[plan.Problem]bool
 }
 
 // heard is when the counter of received bytes last grew, and how fast both grow, in bytes a
@@ -172,6 +177,11 @@ func (f *Fabric) askAgain(d time.Duration) {
 
 // Run works until ctx ends, and then returns nil. The kernel's state remains.
 func (f *Fabric) Run(ctx context.Context) error {
+	if release, err := holdLock(f.cfg.Device); err != nil {
+		f.log.Warn("the tunnel process will not wait for this one when both are told to end", "err", err)
+	} else {
+		defer release()
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	defer f.resolver.wait()
 	defer f.improvers.Wait()
@@ -469,12 +479,13 @@ func (f *Fabric) did(changed bool, err error) func(*pass, string) {
 // elect decides who carries the traffic of each peer, by what is known now.
 func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 	out, carriers := make(map[string]plan.Carrier, len(d.Peers)), make(map[string]election, len(d.Peers))
+	carrying := int64(0)
 	for _, q := range d.Peers {
 		before, known := f.carriers[q.ClusterID]
 		if !known {
 			before = carriedBefore(p.device, d, q)
 		}
-		s := situation{now: p.now, self: d.Node, leads: d.ClusterID < q.ClusterID, began: f.began}
+		s := situation{now: p.now, self: d.Node, leads: d.ClusterID < q.ClusterID, began: f.began, leaving: f.leaving.Load()}
 		gateway := false
 		for _, n := range d.Nodes {
 			if !n.Gateway || n.Name != d.Node && n.PublicKey.IsZero() {
@@ -498,6 +509,9 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 		if known && now.home != before.home {
 			f.log.Info("another node carries the traffic", "peer", q.ClusterID, "node", now.home, "before", before.home)
 		}
+		if now.home == d.Node && s.replaced() {
+			carrying++
+		}
 		carriers[q.ClusterID] = now
 		out[q.ClusterID] = plan.Carrier{Home: now.home, Peer: now.peer, Claims: now.Carries}
 		if left := carrierSettles - p.now.Sub(now.since); now.Reach != probe.ReachNone && !now.Carries && left > 0 {
@@ -506,6 +520,8 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 	}
 	f.switches = countSwitches(f.switches, f.carriers, carriers)
 	f.carriers = carriers
+	f.carrying.Store(carrying)
+	f.looked.Add(1)
 	return out
 }
 

@@ -31,6 +31,9 @@ func (*Fabric) Counters() (Counters, error) { return Counters{}, errUnsupported 
 // Changed never holds a token.
 func (*Fabric) Changed() <-chan struct{} { return nil }
 
+// Leave does nothing.
+func (*Fabric) Leave(context.Context) {}
+
 // Run returns errUnsupported.
 func (*Fabric) Run(context.Context) error { return errUnsupported }
 

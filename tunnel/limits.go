@@ -87,6 +87,12 @@ const (
 	rekeyShake = 150 * time.Millisecond
 	// rekeySoon is how long a pass waits for another node that replaces its key.
 	rekeySoon = 200 * time.Millisecond
+	// leaveLook is how often a gateway that is about to stop looks whether others carry what it
+	// carried, leaveLinger for how long it goes on after that, for what is on its way, and
+	// leaveMost how long the tunnel process waits for it.
+	leaveLook   = 20 * time.Millisecond
+	leaveLinger = time.Second
+	leaveMost   = 12 * time.Second
 	// deviceTimeout bounds one exchange with the tunnel process.
 	deviceTimeout = 5 * time.Second
 )

@@ -94,7 +94,16 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 			}
 		}
 	}()
-	return f.Run(ctx)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		leaving, cancel := context.WithTimeout(running, 5*time.Second)
+		defer cancel()
+		f.Leave(leaving)
+		stop()
+	}()
+	return f.Run(running)
 }
 
 // roleServer answers TCP and UDP on a port, 8080 by default, with the address that it
@@ -272,6 +281,7 @@ nft 'add rule ip cni post meta mark 0x4000 counter masquerade'
 		n.wireguard.kill()
 		server.kill()
 		_ = os.Remove(filepath.Join(socketDirectory, n.device+".sock"))
+		_ = os.Remove(fabricLock(n.device))
 	})
 	return n
 }

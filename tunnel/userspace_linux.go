@@ -52,6 +52,13 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 		return fmt.Errorf("configure tunnel process: %w", err)
 	}
 	cfg.Device, cfg.Log = checked.Device, checked.Log
+	ended := ctx
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ended, func() { // the fabric may be handing over what it carries
+		awaitFabric(cfg.Device)
+		stop()
+	})()
 	if !cfg.Userspace {
 		switch err := addKernelLink(cfg.Device); {
 		case err == nil:

@@ -38,6 +38,9 @@ const (
 	savePause  = 5 * time.Second
 	// metricsRetry is how soon it is tried again to serve metrics where the port is taken.
 	metricsRetry = 30 * time.Second
+	// leaveMost is how long it may take until other gateways carry what this one did, before it
+	// stops.
+	leaveMost = 6 * time.Second
 	// maxProblems is how many problems a FabricNode has, as in the custom resource.
 	maxProblems = 32
 	// maxRelays is how many addresses of relays a FabricNode has, as in the custom resource.

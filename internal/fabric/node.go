@@ -72,7 +72,7 @@ const (
 // Run runs the fabric of a node until ctx ends: it makes the node's tunnels
 // as the Tunnels say, and reports in the node's FabricNode. While the node has a
 // NodeDiscovery, it publishes this cluster on the node's LANs and reports in it who else
-// is there. Its end leaves the
+// is there. At its end other gateways take over what this one carries; it leaves the
 // tunnels as they are, unless none is wanted any more.
 func Run(ctx context.Context, cfg Config) error {
 	relays, err := newRelays(cfg)
@@ -108,7 +108,22 @@ func Run(ctx context.Context, cfg Config) error {
 	var fabricDone errgroup.Group
 	fabricDone.Go(func() error { return fabric.Run(fabricCtx) })
 
+	// All goes on while others take over what this node carries.
+	told := ctx
+	ctx, stop := context.WithCancel(context.WithoutCancel(told))
+	defer stop()
 	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error {
+		select {
+		case <-told.Done():
+			leaving, cancel := context.WithTimeout(ctx, leaveMost)
+			defer cancel()
+			fabric.Leave(leaving)
+			stop()
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
 	tasks.Go(func() error { return n.report(ctx) })
