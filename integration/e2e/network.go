@@ -31,6 +31,12 @@ func (s *Side) nodePID(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("node %s does not run", s.Node())
 }
 
+// NodeRoot is the root directory of the cluster's node, as this machine sees it.
+func (s *Side) NodeRoot(ctx context.Context) (string, error) {
+	pid, err := s.nodePID(ctx)
+	return fmt.Sprintf("/proc/%d/root", pid), err
+}
+
 // nodeNetwork is the network namespace of the cluster's node.
 func (s *Side) nodeNetwork(ctx context.Context) (string, error) {
 	pid, err := s.nodePID(ctx)

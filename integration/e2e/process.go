@@ -23,9 +23,9 @@ const (
 	PartWireGuard = "wireguard"
 )
 
-// process finds the process of a part in a pod, by its command line and what the
-// chart puts into its environment.
-func process(pod *corev1.Pod, part string) (int, error) {
+// ProcessOf finds the process of a part in a pod, by its command line and what the
+// chart puts into its environment. It asks no API server.
+func ProcessOf(pod *corev1.Pod, part string) (int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return 0, err
@@ -58,7 +58,7 @@ func (s *Side) Process(ctx context.Context, part string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return process(pod, part)
+	return ProcessOf(pod, part)
 }
 
 // Memory is the resident memory of a part, in bytes.
@@ -76,7 +76,7 @@ func (s *Side) Kill(ctx context.Context, part string) error {
 	if err != nil {
 		return err
 	}
-	return kill(pid)
+	return KillProcess(pid)
 }
 
 // Freeze stops the process of a part, as if it hung, until thaw is called.
@@ -91,7 +91,8 @@ func (s *Side) Freeze(ctx context.Context, part string) (thaw func() error, err 
 	return func() error { return syscall.Kill(pid, syscall.SIGCONT) }, nil
 }
 
-func kill(pid int) error {
+// KillProcess kills a process of a part, without warning.
+func KillProcess(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("kill %d: %w", pid, err)
 	}
@@ -108,11 +109,11 @@ func (s *Side) KillAgent(ctx context.Context) error {
 	}
 	killed := 0
 	for i := range pods {
-		pid, err := process(&pods[i], PartAgent)
+		pid, err := ProcessOf(&pods[i], PartAgent)
 		if err != nil {
 			continue
 		}
-		if err := kill(pid); err != nil {
+		if err := KillProcess(pid); err != nil {
 			return err
 		}
 		killed++

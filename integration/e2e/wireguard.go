@@ -23,8 +23,13 @@ func (s *Side) WireGuardCommand(ctx context.Context, args ...string) ([]string, 
 	if err != nil {
 		return nil, err
 	}
+	return WireGuardIn(pid, args...), nil
+}
+
+// WireGuardIn is the same, for a tunnel process that is known.
+func WireGuardIn(pid int, args ...string) []string {
 	show := "wg " + strings.Join(append([]string{"show"}, args...), " ")
 	sockets := fmt.Sprintf("/proc/%d/root/var/run/wireguard", pid)
 	return []string{"unshare", "--mount", "sh", "-c", fmt.Sprintf(
-		"mkdir -p /run/wireguard && mount -t tmpfs none /run/wireguard && for f in %s/*.sock; do [ ! -S $f ] || ln -s $f /run/wireguard/; done; exec %s", sockets, show)}, nil
+		"mkdir -p /run/wireguard && mount -t tmpfs none /run/wireguard && for f in %s/*.sock; do [ ! -S $f ] || ln -s $f /run/wireguard/; done; exec %s", sockets, show)}
 }
