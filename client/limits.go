@@ -32,6 +32,12 @@ const (
 	offerBurst = 4
 )
 
+// Limits of connections that third peers carry.
+const (
+	// maxCarryData is the most bytes in one message of such a connection.
+	maxCarryData = 16 << 10
+)
+
 // Limits of lists of the admin API.
 const (
 	// pageSize is how many rows of a list are asked for at once: as many as the agent gives.

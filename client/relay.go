@@ -44,3 +44,58 @@ func refused(err error) error {
 	}
 	return fmt.Errorf("send datagrams: %w", wire.FromStatus(err))
 }
+
+// Carrying is a call by which a third peer carries a connection, or by which this cluster does.
+type Carrying struct {
+	stream grpc.BidiStreamingClient[ententev1.CarryRequest, ententev1.CarryResponse]
+	end    context.CancelFunc
+}
+
+// CarryTarget names the cluster that a connection is for, in the words of the protocol.
+type CarryTarget struct {
+	Nonce [16]byte
+	Name  [32]byte
+}
+
+// Carry asks a peer's agent for a connection to one of its peers, or to itself if target is nil.
+// The far end is there once Recv has returned without data. The call ends with ctx.
+func Carry(ctx context.Context, conn grpc.ClientConnInterface, target *CarryTarget) (*Carrying, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := ententev1.NewRelayServiceClient(conn).Carry(ctx)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("carry a connection: %w", wire.FromStatus(err))
+	}
+	first := &ententev1.CarryRequest{}
+	if target != nil {
+		first.Target = &ententev1.CarryTarget{Nonce: target.Nonce[:], Name: target.Name[:]}
+	}
+	// io.EOF says only that the call has ended; Recv says why.
+	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
+		cancel()
+		return nil, fmt.Errorf("carry a connection: %w", wire.FromStatus(err))
+	}
+	return &Carrying{stream: stream, end: cancel}, nil
+}
+
+// Send sends bytes to the far end. It does not keep them.
+func (c *Carrying) Send(data []byte) error {
+	return c.stream.Send(&ententev1.CarryRequest{Data: data})
+}
+
+// Recv returns the bytes that came next, and io.EOF after the last.
+func (c *Carrying) Recv() ([]byte, error) {
+	m, err := c.stream.Recv()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, io.EOF
+	case err != nil:
+		return nil, wire.FromStatus(err)
+	case len(m.GetData()) > maxCarryData:
+		return nil, fmt.Errorf("the peer sent %d bytes in a message, the limit is %d", len(m.GetData()), maxCarryData)
+	}
+	return m.GetData(), nil
+}
+
+// End ends the call. It may be called from anywhere.
+func (c *Carrying) End(error) { c.end() }

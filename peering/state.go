@@ -47,6 +47,10 @@ const (
 	LendsSomething
 )
 
+// CapabilityCarry is what a cluster names that carries sessions between the receiver and other
+// peers of its own.
+const CapabilityCarry = "carry"
+
 // Network is one side's end of the tunnel.
 type Network struct {
 	// Gateways is the nodes that speak WireGuard to the peer.

@@ -29,6 +29,8 @@ const (
 	OfferPause        = time.Second
 	OfferSmallPause   = 30 * time.Second
 	OfferSmallPercent = 5
+	// CarryOpenTimeout is how long a call that carries a connection may take to say to whom.
+	CarryOpenTimeout = 5 * time.Second
 	// MaxStatements is how many statements of use one answer has.
 	MaxStatements = 64
 	// TrustCheck is how often open streams are checked to be of trusted callers.

@@ -51,6 +51,9 @@ type PeerConfig struct {
 	Silent func(session uint64)
 	// Datagrams takes datagrams for this cluster's gateways; nil refuses them.
 	Datagrams Datagrams
+	// Carrier carries connections between peers, and from peers to this cluster; nil refuses
+	// them.
+	Carrier Carrier
 	// Offload runs the peers' pods; nil leaves the service out.
 	Offload ententev1.OffloadServiceServer
 	// HeartbeatInterval is the pause between two states of a session; 0 is the

@@ -816,7 +816,8 @@ type PeerState struct {
 	SentAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
 	// The newest protocol revision that the sender speaks.
 	Protocol uint32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// What the sender can do beyond that revision; unknown names are ignored.
+	// What the sender can do beyond that revision; unknown names are ignored. "carry": it
+	// carries sessions between the receiver and other peers of its own.
 	Capabilities []string `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Where the sender's peer API can be dialled now.
 	Endpoints []string `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`

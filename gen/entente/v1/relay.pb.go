@@ -107,6 +107,164 @@ func (*SendDatagramsResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_relay_proto_rawDescGZIP(), []int{1}
 }
 
+// CarryRequest opens a connection, or is what comes on it.
+type CarryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only in the first request: the peer of the callee to connect to; unset for the
+	// callee itself.
+	Target *CarryTarget `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	// In all others: bytes of the connection.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CarryRequest) Reset() {
+	*x = CarryRequest{}
+	mi := &file_entente_v1_relay_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CarryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CarryRequest) ProtoMessage() {}
+
+func (x *CarryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_relay_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CarryRequest.ProtoReflect.Descriptor instead.
+func (*CarryRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_relay_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CarryRequest) GetTarget() *CarryTarget {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *CarryRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// CarryTarget names a peer of the callee to who knows its cluster ID already.
+type CarryTarget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 random bytes.
+	Nonce []byte `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// HMAC-SHA256, with the nonce for its key, of "entente carry v1", the cluster ID of the
+	// caller and that of the peer, each followed by a zero byte.
+	Name          []byte `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CarryTarget) Reset() {
+	*x = CarryTarget{}
+	mi := &file_entente_v1_relay_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CarryTarget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CarryTarget) ProtoMessage() {}
+
+func (x *CarryTarget) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_relay_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CarryTarget.ProtoReflect.Descriptor instead.
+func (*CarryTarget) Descriptor() ([]byte, []int) {
+	return file_entente_v1_relay_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CarryTarget) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *CarryTarget) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+// CarryResponse is what comes on a connection from its far end.
+type CarryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of the connection; empty in the first response.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CarryResponse) Reset() {
+	*x = CarryResponse{}
+	mi := &file_entente_v1_relay_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CarryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CarryResponse) ProtoMessage() {}
+
+func (x *CarryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_relay_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CarryResponse.ProtoReflect.Descriptor instead.
+func (*CarryResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_relay_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *CarryResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 var File_entente_v1_relay_proto protoreflect.FileDescriptor
 
 const file_entente_v1_relay_proto_rawDesc = "" +
@@ -115,9 +273,18 @@ const file_entente_v1_relay_proto_rawDesc = "" +
 	"entente.v1\x1a\x1bbuf/validate/validate.proto\"9\n" +
 	"\x14SendDatagramsRequest\x12!\n" +
 	"\x06frames\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\x06frames\"\x17\n" +
-	"\x15SendDatagramsResponse2f\n" +
+	"\x15SendDatagramsResponse\"^\n" +
+	"\fCarryRequest\x12/\n" +
+	"\x06target\x18\x01 \x01(\v2\x17.entente.v1.CarryTargetR\x06target\x12\x1d\n" +
+	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\x04data\"I\n" +
+	"\vCarryTarget\x12\x1d\n" +
+	"\x05nonce\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\x05nonce\x12\x1b\n" +
+	"\x04name\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04name\".\n" +
+	"\rCarryResponse\x12\x1d\n" +
+	"\x04data\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\x04data2\xa8\x01\n" +
 	"\fRelayService\x12V\n" +
-	"\rSendDatagrams\x12 .entente.v1.SendDatagramsRequest\x1a!.entente.v1.SendDatagramsResponse(\x01B\x9e\x01\n" +
+	"\rSendDatagrams\x12 .entente.v1.SendDatagramsRequest\x1a!.entente.v1.SendDatagramsResponse(\x01\x12@\n" +
+	"\x05Carry\x12\x18.entente.v1.CarryRequest\x1a\x19.entente.v1.CarryResponse(\x010\x01B\x9e\x01\n" +
 	"\x0ecom.entente.v1B\n" +
 	"RelayProtoP\x01Z7github.com/entente-dev/entente/gen/entente/v1;ententev1\xa2\x02\x03EXX\xaa\x02\n" +
 	"Entente.V1\xca\x02\n" +
@@ -135,19 +302,25 @@ func file_entente_v1_relay_proto_rawDescGZIP() []byte {
 	return file_entente_v1_relay_proto_rawDescData
 }
 
-var file_entente_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_entente_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_entente_v1_relay_proto_goTypes = []any{
 	(*SendDatagramsRequest)(nil),  // 0: entente.v1.SendDatagramsRequest
 	(*SendDatagramsResponse)(nil), // 1: entente.v1.SendDatagramsResponse
+	(*CarryRequest)(nil),          // 2: entente.v1.CarryRequest
+	(*CarryTarget)(nil),           // 3: entente.v1.CarryTarget
+	(*CarryResponse)(nil),         // 4: entente.v1.CarryResponse
 }
 var file_entente_v1_relay_proto_depIdxs = []int32{
-	0, // 0: entente.v1.RelayService.SendDatagrams:input_type -> entente.v1.SendDatagramsRequest
-	1, // 1: entente.v1.RelayService.SendDatagrams:output_type -> entente.v1.SendDatagramsResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	3, // 0: entente.v1.CarryRequest.target:type_name -> entente.v1.CarryTarget
+	0, // 1: entente.v1.RelayService.SendDatagrams:input_type -> entente.v1.SendDatagramsRequest
+	2, // 2: entente.v1.RelayService.Carry:input_type -> entente.v1.CarryRequest
+	1, // 3: entente.v1.RelayService.SendDatagrams:output_type -> entente.v1.SendDatagramsResponse
+	4, // 4: entente.v1.RelayService.Carry:output_type -> entente.v1.CarryResponse
+	3, // [3:5] is the sub-list for method output_type
+	1, // [1:3] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_relay_proto_init() }
@@ -161,7 +334,7 @@ func file_entente_v1_relay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_relay_proto_rawDesc), len(file_entente_v1_relay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	RelayService_SendDatagrams_FullMethodName = "/entente.v1.RelayService/SendDatagrams"
+	RelayService_Carry_FullMethodName         = "/entente.v1.RelayService/Carry"
 )
 
 // RelayServiceClient is the client API for RelayService service.
@@ -39,6 +40,18 @@ type RelayServiceClient interface {
 	// no contract wants a tunnel, or an administrator turned it off), INVALID_ARGUMENT
 	// REQUEST_INVALID (not frames).
 	SendDatagrams(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendDatagramsRequest, SendDatagramsResponse], error)
+	// Carry is a connection through a third cluster, for the session of two that cannot dial
+	// each other. The caller either names a peer of the callee, and the callee calls Carry
+	// of that peer; or it names none, and the callee is whom the session is for. The first
+	// response, without data, says that the far end is there. Then all data is the
+	// session's, TLS of the two ends: who carries it reads and changes none of it, and is
+	// believed nothing. Neither of the two calls may itself be in a session that is carried.
+	//
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries nothing for the caller
+	// to that peer; whether it has such a peer, is connected to it, or may carry for it is
+	// not told), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT REQUEST_INVALID (the
+	// first request is not one, or a later one is).
+	Carry(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryRequest, CarryResponse], error)
 }
 
 type relayServiceClient struct {
@@ -62,6 +75,19 @@ func (c *relayServiceClient) SendDatagrams(ctx context.Context, opts ...grpc.Cal
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RelayService_SendDatagramsClient = grpc.ClientStreamingClient[SendDatagramsRequest, SendDatagramsResponse]
 
+func (c *relayServiceClient) Carry(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryRequest, CarryResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &RelayService_ServiceDesc.Streams[1], RelayService_Carry_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CarryRequest, CarryResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RelayService_CarryClient = grpc.BidiStreamingClient[CarryRequest, CarryResponse]
+
 // RelayServiceServer is the server API for RelayService service.
 // All implementations must embed UnimplementedRelayServiceServer
 // for forward compatibility.
@@ -79,6 +105,18 @@ type RelayServiceServer interface {
 	// no contract wants a tunnel, or an administrator turned it off), INVALID_ARGUMENT
 	// REQUEST_INVALID (not frames).
 	SendDatagrams(grpc.ClientStreamingServer[SendDatagramsRequest, SendDatagramsResponse]) error
+	// Carry is a connection through a third cluster, for the session of two that cannot dial
+	// each other. The caller either names a peer of the callee, and the callee calls Carry
+	// of that peer; or it names none, and the callee is whom the session is for. The first
+	// response, without data, says that the far end is there. Then all data is the
+	// session's, TLS of the two ends: who carries it reads and changes none of it, and is
+	// believed nothing. Neither of the two calls may itself be in a session that is carried.
+	//
+	// Errors: PERMISSION_DENIED POLICY_REFUSED (the callee carries nothing for the caller
+	// to that peer; whether it has such a peer, is connected to it, or may carry for it is
+	// not told), RESOURCE_EXHAUSTED TOO_MANY_CALLS, INVALID_ARGUMENT REQUEST_INVALID (the
+	// first request is not one, or a later one is).
+	Carry(grpc.BidiStreamingServer[CarryRequest, CarryResponse]) error
 	mustEmbedUnimplementedRelayServiceServer()
 }
 
@@ -91,6 +129,9 @@ type UnimplementedRelayServiceServer struct{}
 
 func (UnimplementedRelayServiceServer) SendDatagrams(grpc.ClientStreamingServer[SendDatagramsRequest, SendDatagramsResponse]) error {
 	return status.Error(codes.Unimplemented, "method SendDatagrams not implemented")
+}
+func (UnimplementedRelayServiceServer) Carry(grpc.BidiStreamingServer[CarryRequest, CarryResponse]) error {
+	return status.Error(codes.Unimplemented, "method Carry not implemented")
 }
 func (UnimplementedRelayServiceServer) mustEmbedUnimplementedRelayServiceServer() {}
 func (UnimplementedRelayServiceServer) testEmbeddedByValue()                      {}
@@ -120,6 +161,13 @@ func _RelayService_SendDatagrams_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RelayService_SendDatagramsServer = grpc.ClientStreamingServer[SendDatagramsRequest, SendDatagramsResponse]
 
+func _RelayService_Carry_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(RelayServiceServer).Carry(&grpc.GenericServerStream[CarryRequest, CarryResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RelayService_CarryServer = grpc.BidiStreamingServer[CarryRequest, CarryResponse]
+
 // RelayService_ServiceDesc is the grpc.ServiceDesc for RelayService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -131,6 +179,12 @@ var RelayService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "SendDatagrams",
 			Handler:       _RelayService_SendDatagrams_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Carry",
+			Handler:       _RelayService_Carry_Handler,
+			ServerStreams: true,
 			ClientStreams: true,
 		},
 	},

@@ -1,0 +1,36 @@
+package carry
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// Target names a cluster to those who know its ID already. So who is asked for a cluster that
+// it has no session with does not learn which one it is.
+type Target struct {
+	Nonce [16]byte
+	Name  [32]byte
+}
+
+// NewTarget names a cluster, in what another one asks.
+func NewTarget(from, to peering.ClusterID) Target {
+	var t Target
+	_, _ = rand.Read(t.Nonce[:]) // never fails
+	t.Name = t.name(from, to)
+	return t
+}
+
+// Is says whether a cluster is the one that another one asks for.
+func (t Target) Is(from, to peering.ClusterID) bool { return t.Name == t.name(from, to) }
+
+func (t Target) name(from, to peering.ClusterID) [32]byte {
+	h := hmac.New(sha256.New, t.Nonce[:])
+	for _, part := range []string{"entente carry v1", string(from), string(to)} {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	return [32]byte(h.Sum(nil))
+}
