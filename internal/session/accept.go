@@ -87,20 +87,21 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 		refuse(err)
 		return
 	}
-	through, inBand := cameThrough(raw)
-	if inBand && auth.ID != through {
-		refuse(fmt.Errorf("cluster %q comes through the tunnel to %s", auth.ID, through))
-		return
-	}
-	switch proto := conn.ConnectionState().NegotiatedProtocol; proto {
-	case protoSession:
-		l, err := m.welcome(conn, auth, inBand)
+	of, inBand := cameThrough(raw)
+	third := cameBy(raw)
+	switch proto := conn.ConnectionState().NegotiatedProtocol; {
+	case inBand && auth.ID != of:
+		refuse(fmt.Errorf("cluster %q comes through the tunnel to %s", auth.ID, of))
+	case third != "" && (proto != protoSession || auth.ID == third):
+		refuse(errOnlySessions)
+	case proto == protoSession:
+		l, err := m.welcome(conn, auth, Info{InBand: inBand, Through: third})
 		if err != nil {
 			refuse(err)
 			return
 		}
 		m.serve(ctx, wg, l)
-	case protoGRPC:
+	case proto == protoGRPC:
 		if err := m.acceptDirect(conn, auth); err != nil {
 			refuse(err)
 		}
@@ -120,20 +121,16 @@ func cameThrough(raw net.Conn) (peering.ClusterID, bool) {
 }
 
 // welcome decides on a session that a peer dialled, sends the verdict, and registers it.
-func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo, inBand bool) (*link, error) {
-	code := m.judge(auth)
+func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
+	info.Peer, info.RemoteAddr, info.PeerNotAfter = auth.ID, conn.RemoteAddr().String(), auth.NotAfter
+	code := m.judge(auth, info)
 	if err := sendVerdict(conn, code); err != nil {
 		return nil, err
 	}
 	if code != welcome {
 		return nil, fmt.Errorf("session of %s refused (code %d)", auth.ID, code)
 	}
-	return m.bringUp(conn, auth, Info{
-		Peer:         auth.ID,
-		RemoteAddr:   conn.RemoteAddr().String(),
-		InBand:       inBand,
-		PeerNotAfter: auth.NotAfter,
-	})
+	return m.bringUp(conn, auth, info)
 }
 
 func sendVerdict(conn *tls.Conn, code verdict) error {
@@ -164,7 +161,7 @@ func (m *Manager) refuseLate(conn *tls.Conn, late *identity.TimeError) {
 }
 
 // judge returns the verdict on a peer that dialled.
-func (m *Manager) judge(auth identity.AuthInfo) verdict {
+func (m *Manager) judge(auth identity.AuthInfo, info Info) verdict {
 	if auth.ID != "" && m.cfg.Denied != nil && m.cfg.Denied(auth.ID) {
 		return refusedDenied
 	}
@@ -177,7 +174,7 @@ func (m *Manager) judge(auth identity.AuthInfo) verdict {
 	if full {
 		return refusedFull
 	}
-	if !m.clear(auth.ID, false) {
+	if !m.clear(info) {
 		return refusedDuplicate
 	}
 	return welcome

@@ -39,7 +39,8 @@ func (e *dialError) Error() string {
 // Unwrap returns the errors of the endpoints.
 func (e *dialError) Unwrap() []error { return e.Tries }
 
-// dialer dials one peer. Its loop runs only while there is no session.
+// dialer dials one peer. Its loop runs only while there is no session, or a third peer carries
+// it.
 type dialer struct {
 	endpoints []string
 	// pause is that before the next round of dialling.
@@ -53,6 +54,11 @@ type dialer struct {
 	// tried next time.
 	trying atomic.Bool
 	next   int
+	// up says that there was a session when dialAll last looked. began is when the loop did,
+	// and thirds what it knows of other ways; only the loop uses these two.
+	up     bool
+	began  time.Time
+	thirds thirds
 }
 
 // ended says that no loop runs.
@@ -84,13 +90,22 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 		for id, peer := range wanted {
 			endpoints, d := slices.Concat(peer.Endpoints, peer.Ways), dialers[id]
 			if d == nil {
-				d = &dialer{again: notify.New(), endpoints: endpoints}
+				d = &dialer{again: notify.New(), endpoints: endpoints, thirds: thirds{}}
 				dialers[id] = d
 			} else if !slices.Equal(d.endpoints, endpoints) {
 				d.endpoints = endpoints
 				d.again.Notify()
 			}
-			if !d.ended() || m.link(id) != nil {
+			up := m.link(id) != nil
+			lost := d.up && !up
+			d.up = up
+			if !d.ended() {
+				if lost { // the session that a third peer carried
+					d.again.Notify()
+				}
+				continue
+			}
+			if m.settled(id) {
 				continue
 			}
 			if d.cancel != nil {
@@ -117,8 +132,8 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// dialLoop dials a peer until there is a session with it, or ctx ends. A session
-// that it brings up lives as long as run.
+// dialLoop dials a peer until there is a session with it that no third peer carries, or ctx
+// ends. A session that it brings up lives as long as run.
 func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) {
 	// wait returns false when ctx ended. Changed endpoints are tried at once.
 	wait := func(pause time.Duration) bool {
@@ -150,8 +165,10 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 	case !backOff():
 		return
 	}
-	for m.link(id) == nil {
-		l, err := m.dial(ctx, id)
+	d.began = time.Now()
+	for !m.settled(id) {
+		failures := m.dialThird(ctx, run, wg, id, d)
+		l, err := m.dial(ctx, id, failures)
 		if l != nil {
 			if ctx.Err() != nil {
 				m.CloseSession(l.info.Number, errStopping)
@@ -201,8 +218,9 @@ func (m *Manager) failed(id peering.ClusterID, err error) {
 }
 
 // dial tries each endpoint once, the one that worked last first. It returns
-// neither link nor error when the peer's session came up meanwhile.
-func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error) {
+// neither link nor error when the peer's session came up meanwhile. The error has the failures
+// that there were before.
+func (m *Manager) dial(ctx context.Context, id peering.ClusterID, before []error) (*link, error) {
 	m.mu.Lock()
 	endpoints := slices.Clone(m.wanted[id].Endpoints)
 	if m.wanted[id].InBand {
@@ -222,7 +240,7 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 		if err == nil {
 			return l, nil
 		}
-		if m.link(id) != nil || ctx.Err() != nil {
+		if m.settled(id) || ctx.Err() != nil {
 			return nil, nil //nolint:nilnil,nilerr // whatever failed, there is nothing to dial any more
 		}
 		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Denied() {
@@ -236,7 +254,7 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 		}
 		failure.Tries = append(failure.Tries, fmt.Errorf("%s: %w", at, err))
 	}
-	if len(failure.Tries) == 0 {
+	if failure.Tries = append(failure.Tries, before...); len(failure.Tries) == 0 {
 		return nil, nil //nolint:nilnil // nowhere to dial is no failure
 	}
 	return nil, failure
@@ -260,7 +278,7 @@ func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peer
 		defer d.trying.Store(false)
 		for i := range min(alsoTries, len(all)) {
 			endpoint := all[(first+i)%len(all)]
-			if m.link(id) != nil || ctx.Err() != nil || !m.cfg.MayDial(endpoint) {
+			if m.settled(id) || ctx.Err() != nil || !m.cfg.MayDial(endpoint) {
 				continue
 			}
 			l, err := m.dialEndpoint(ctx, id, endpoint)
@@ -307,11 +325,15 @@ func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoi
 	if err != nil {
 		return nil, err
 	}
-	if m.link(id) != nil {
+	if m.settled(id) {
 		_ = raw.Close()
 		return nil, nil //nolint:nilnil // the session is there already
 	}
-	l, err := m.shake(ctx, raw, id, endpoint, host)
+	info := Info{Peer: id, Endpoint: endpoint}
+	if endpoint == inBand {
+		info.Endpoint, info.InBand = "", true
+	}
+	l, err := m.shake(ctx, raw, info, host)
 	if err != nil {
 		_ = raw.Close()
 		return nil, err
@@ -351,8 +373,10 @@ func (m *Manager) connect(ctx context.Context, id peering.ClusterID, endpoint st
 	return raw, host, err
 }
 
-// shake does the dialling side's handshake and registers the session.
-func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID, endpoint, host string) (*link, error) {
+// shake does the dialling side's handshake and registers the session, of which info says how
+// the peer was reached.
+func (m *Manager) shake(ctx context.Context, raw net.Conn, info Info, host string) (*link, error) {
+	id := info.Peer
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
 	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return nil, err
@@ -378,19 +402,10 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	if err != nil {
 		return nil, err
 	}
-	if !m.clear(id, true) {
+	info.Dialled, info.RemoteAddr = true, raw.RemoteAddr().String()
+	info.ClockSkew, info.PeerNotAfter = skew, auth.NotAfter
+	if !m.clear(info) {
 		return nil, errDuplicate
-	}
-	info := Info{
-		Peer:         id,
-		Dialled:      true,
-		Endpoint:     endpoint,
-		RemoteAddr:   raw.RemoteAddr().String(),
-		ClockSkew:    skew,
-		PeerNotAfter: auth.NotAfter,
-	}
-	if endpoint == inBand {
-		info.Endpoint, info.InBand = "", true
 	}
 	return m.bringUp(conn, auth, info)
 }

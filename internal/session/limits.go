@@ -130,6 +130,17 @@ const (
 	backoffMax    = 30 * time.Second
 	backoffFactor = 1.6
 	backoffJitter = 0.2
+	// directFirst is for how long a peer is dialled before third peers are asked to carry
+	// the session, yieldThird how much longer the higher cluster ID waits with that.
+	// thirdTries is how many of them are asked in a round, and thirdTimeout how long one may
+	// take. One through which it failed is not asked for thirdBackoffMin, twice that after
+	// each failure, to thirdBackoffMax.
+	directFirst     = 4 * time.Second
+	yieldThird      = 3 * time.Second
+	thirdTries      = 2
+	thirdTimeout    = 5 * time.Second
+	thirdBackoffMin = 5 * time.Second
+	thirdBackoffMax = 5 * time.Minute
 	// stableAfter is how long a session has to last for the pause to start over.
 	stableAfter = 10 * time.Second
 	// alsoTries is how many of the endpoints that others name of a peer are tried after a

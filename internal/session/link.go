@@ -173,9 +173,17 @@ func (l *link) alive() bool {
 	}
 }
 
-// replaces says whether a new session with a peer replaces the old one; if not, the old one
-// stays if it is alive. The session that the lower ID dialled wins. A second dial from the
-// same side means that it lost the first.
+// supersedes says whether a new session with a peer replaces the old one; if not, the old one
+// stays if it is alive. One that a third peer carries yields to one that none does.
+func (m *Manager) supersedes(old, info Info) bool {
+	if carried := old.Through != ""; carried != (info.Through != "") {
+		return carried
+	}
+	return replaces(m.self, info.Peer, old.Dialled, info.Dialled)
+}
+
+// replaces decides between two sessions of the same kind. The one that the lower ID dialled
+// wins. A second dial from the same side means that it lost the first.
 func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
 	if oldDialled == newDialled {
 		return true
@@ -185,11 +193,11 @@ func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
 
 // clear says whether a new session with a peer may come up. It first pings the old one if
 // that has precedence.
-func (m *Manager) clear(id peering.ClusterID, dialled bool) bool {
+func (m *Manager) clear(info Info) bool {
 	m.mu.Lock()
-	old := m.links[id]
+	old := m.links[info.Peer]
 	m.mu.Unlock()
-	if old == nil || replaces(m.self, id, old.info.Dialled, dialled) {
+	if old == nil || m.supersedes(old.info, info) {
 		return true
 	}
 	if old.alive() {
@@ -218,7 +226,7 @@ func (m *Manager) register(l *link) error {
 		return errFull
 	}
 	if old != nil {
-		if !replaces(m.self, id, old.info.Dialled, l.info.Dialled) {
+		if !m.supersedes(old.info, l.info) {
 			return errDuplicate
 		}
 		m.drop(old, errReplaced)
@@ -233,6 +241,9 @@ func (m *Manager) register(l *link) error {
 		n.lastGood = l.info.Endpoint
 	}
 	m.notify(id)
+	if l.info.Through != "" {
+		m.changed.Notify() // it is dialled all the same
+	}
 	return nil
 }
 
@@ -256,7 +267,7 @@ func (m *Manager) drop(l *link, reason error) {
 // grew once hardly shrinks again.
 func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	ctx, cancel := context.WithCancel(parent)
-	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "inBand", l.info.InBand, "endpoint", l.info.Endpoint)
+	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "inBand", l.info.InBand, "through", l.info.Through, "endpoint", l.info.Endpoint)
 	if l.control != nil {
 		l.tasks.Go(func() { m.end(ctx, l, m.readControl(l)) })
 	}

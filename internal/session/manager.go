@@ -48,6 +48,9 @@ type Config struct {
 	// in a method Peer() string of which peer it is, and is believed to be no other's. Nil:
 	// none do.
 	InBand net.Listener
+	// Carried is where sessions come in that a third peer carries. Run closes it. What it
+	// accepts says in a method Through() string who carries it. Nil: none do.
+	Carried net.Listener
 	// Up is called when a session came up, in a goroutine of its own: ctx ends with the
 	// session. An error that it returns ends the session, which is then dialled again;
 	// if it returns nil the session goes on. Nil does nothing.
@@ -56,6 +59,11 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialInBand connects to a peer through the tunnel to it. Nil: none can be.
 	DialInBand func(ctx context.Context, id peering.ClusterID) (net.Conn, error)
+	// DialThrough connects to a peer through a third one that carries. Nil: none can be.
+	DialThrough func(ctx context.Context, third, id peering.ClusterID) (net.Conn, error)
+	// Carries says whether a connected peer told that it carries sessions. It does not wait.
+	// Required with DialThrough.
+	Carries func(third peering.ClusterID) bool
 	// MayDial says whether an endpoint that nobody vouches for may be dialled now: one of
 	// Peer.Also, or of a peer that is Checked. It gets an address and a port. Nil: none may.
 	MayDial func(endpoint string) bool
@@ -98,6 +106,8 @@ type Info struct {
 	Endpoint string
 	// InBand says that it runs through the tunnel to the peer.
 	InBand bool
+	// Through is the third peer that carries it; empty if none does.
+	Through peering.ClusterID
 	// RemoteAddr is the other end of the TCP connection.
 	RemoteAddr string
 	// Since is when it came up.
@@ -189,6 +199,9 @@ type note struct {
 func New(cfg Config) (*Manager, error) {
 	if cfg.Source == nil || cfg.Bundles == nil || cfg.Server == nil {
 		return nil, errors.New("session: Source, Bundles and Server are required")
+	}
+	if cfg.DialThrough != nil && cfg.Carries == nil {
+		return nil, errors.New("session: Carries is required with DialThrough")
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{ControlContext: checkAddress}).DialContext
@@ -284,7 +297,7 @@ func (m *Manager) Run(parent context.Context) error {
 
 // listeners are where peers come in.
 func (m *Manager) listeners() []net.Listener {
-	return slices.DeleteFunc([]net.Listener{m.cfg.Listener, m.cfg.InBand}, func(l net.Listener) bool { return l == nil })
+	return slices.DeleteFunc([]net.Listener{m.cfg.Listener, m.cfg.InBand, m.cfg.Carried}, func(l net.Listener) bool { return l == nil })
 }
 
 // shutdown closes everything that Run opened.
@@ -318,12 +331,13 @@ func (m *Manager) Addr() net.Addr {
 }
 
 // SetPeers replaces the clusters to keep a session with. Those that have endpoints, or are
-// in-band, are dialled until a session is up; changed endpoints are tried at once. A peer that is left
+// in-band, or may be reached through others, are dialled until a session is up that no third
+// peer carries; changed endpoints are tried at once. A peer that is left
 // out is no longer dialled; its session stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
 	wanted := make(map[peering.ClusterID]Peer, len(peers))
 	for _, p := range peers {
-		if p.ID != m.self && (len(p.Endpoints) > 0 || p.InBand) {
+		if p.ID != m.self && (len(p.Endpoints) > 0 || p.InBand || m.cfg.DialThrough != nil) {
 			if p.InBand {
 				p.Endpoints, p.Also = nil, nil
 			}

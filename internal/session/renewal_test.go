@@ -736,6 +736,7 @@ func TestMetrics(t *testing.T) {
 	for key, want := range map[string]float64{
 		"entente_sessions":                            0,
 		"entente_sessions_in_band":                    0,
+		"entente_sessions_carried":                    0,
 		"entente_certificate_not_after_seconds leaf ": float64(leaf.Unix()),
 		"entente_certificate_not_after_seconds root ": float64(a.source.Identity().Root().NotAfter.Unix()),
 	} {
@@ -743,7 +744,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is %v (%t), want %v", key, v, ok, want)
 		}
 	}
-	if len(got) != 4 {
+	if len(got) != 5 {
 		t.Errorf("without a session there is %v", got)
 	}
 	trustEachOther(t, a, b)
@@ -763,7 +764,7 @@ func TestMetrics(t *testing.T) {
 	if v, ok := got["entente_session_clock_skew_seconds "+string(b.id)]; !ok || math.Abs(v) > 5 {
 		t.Errorf("skew %v", v)
 	}
-	if got["entente_sessions"] != 1 || len(got) != 7 {
+	if got["entente_sessions"] != 1 || len(got) != 8 {
 		t.Errorf("with a session there is %v", got)
 	}
 }

@@ -1,0 +1,156 @@
+package session
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// A peer that can be dialled neither at an endpoint nor in-band may be reached through a third
+// one, which carries the connection. That is the last resort: a session that is carried ends
+// when there is another way, which is tried all the time.
+
+// thirds is what a dialer remembers of the peers that it tried to go through.
+type thirds map[peering.ClusterID]third
+
+// third is a peer through which no session came up.
+type third struct {
+	failures int
+	again    time.Time // it is not asked before
+}
+
+// next returns those through which to try to reach a peer now, the first one first. The order
+// is the same at both ends, and another for each pair, so that the pairs share the candidates.
+func (t thirds) next(self, peer peering.ClusterID, candidates []peering.ClusterID, now time.Time) []peering.ClusterID {
+	low, high := min(self, peer), max(self, peer)
+	weight := func(id peering.ClusterID) []byte {
+		sum := sha256.Sum256([]byte(string(low) + "\x00" + string(high) + "\x00" + string(id)))
+		return sum[:]
+	}
+	out := slices.DeleteFunc(slices.Clone(candidates), func(id peering.ClusterID) bool {
+		return id == self || id == peer || now.Before(t[id].again)
+	})
+	slices.SortFunc(out, func(a, b peering.ClusterID) int {
+		return cmp.Or(bytes.Compare(weight(a), weight(b)), cmp.Compare(a, b))
+	})
+	return out[:min(len(out), thirdTries)]
+}
+
+// failed notes that no session came up through a peer.
+func (t thirds) failed(id peering.ClusterID, now time.Time) {
+	f := t[id]
+	f.again = now.Add(min(thirdBackoffMin<<min(f.failures, 16), thirdBackoffMax))
+	f.failures++
+	t[id] = f
+}
+
+// keep forgets those that are no candidates any more.
+func (t thirds) keep(candidates []peering.ClusterID) {
+	for id := range t {
+		if !slices.Contains(candidates, id) {
+			delete(t, id)
+		}
+	}
+}
+
+// thirdAfter is for how long a peer is dialled directly before others are asked. The side that
+// yields waits longer, so that mostly one of the two asks.
+func thirdAfter(self, peer peering.ClusterID) time.Duration {
+	if self > peer {
+		return directFirst + yieldThird
+	}
+	return directFirst
+}
+
+// settled says whether there is a session with a peer for which no better way is looked for.
+func (m *Manager) settled(id peering.ClusterID) bool {
+	l := m.link(id)
+	return l != nil && l.info.Through == ""
+}
+
+// candidates are the connected peers that say that they carry.
+func (m *Manager) candidates() []peering.ClusterID {
+	var out []peering.ClusterID
+	for _, s := range m.Sessions() {
+		if s.Through == "" && m.cfg.Carries(s.Peer) {
+			out = append(out, s.Peer)
+		}
+	}
+	return out
+}
+
+// throughThird brings up a session with a peer through a third one; nil if there is none now.
+// The errors are of those that were tried.
+func (m *Manager) throughThird(ctx context.Context, id peering.ClusterID, tried thirds) (*link, []error) {
+	if m.cfg.DialThrough == nil || m.link(id) != nil {
+		return nil, nil
+	}
+	candidates := m.candidates()
+	tried.keep(candidates)
+	var failures []error
+	for _, third := range tried.next(m.self, id, candidates, time.Now()) {
+		l, err := m.dialThrough(ctx, id, third)
+		if l != nil {
+			delete(tried, third)
+			return l, nil
+		}
+		if m.link(id) != nil || ctx.Err() != nil {
+			return nil, nil
+		}
+		tried.failed(third, time.Now())
+		failures = append(failures, fmt.Errorf("through peer %s: %w", third, err))
+	}
+	return nil, failures
+}
+
+func (m *Manager) dialThrough(ctx context.Context, id, third peering.ClusterID) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, thirdTimeout)
+	defer cancel()
+	raw, err := m.cfg.DialThrough(ctx, third, id)
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.shake(ctx, raw, Info{Peer: id, Through: third}, "")
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// dialThird reaches a peer through a third one if it was not reached otherwise for long enough.
+// The session lives as long as run; that it is there does not end dialling.
+func (m *Manager) dialThird(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) []error {
+	if time.Since(d.began) < thirdAfter(m.self, id) {
+		return nil
+	}
+	l, failures := m.throughThird(ctx, id, d.thirds)
+	if l != nil {
+		if ctx.Err() != nil {
+			m.CloseSession(l.info.Number, errStopping)
+		}
+		m.serve(run, wg, l)
+	}
+	return failures
+}
+
+// errOnlySessions refuses what a third peer carries and is no session: who is not trusted has
+// to come to the door itself.
+var errOnlySessions = errors.New("only sessions are carried by third peers")
+
+// cameBy returns which peer carries a connection; empty if none does.
+func cameBy(raw net.Conn) peering.ClusterID {
+	if by, ok := raw.(interface{ Through() string }); ok {
+		return peering.ClusterID(by.Through())
+	}
+	return ""
+}
