@@ -339,6 +339,11 @@ type PeerSession struct {
 	// inBand says that it runs inside the tunnel.
 	// +optional
 	InBand bool `json:"inBand,omitempty"`
+	// through is the name here of the third peer that carries the session, or its cluster ID,
+	// where neither of the two agents can dial the other. Absent: none does.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Through string `json:"through,omitempty"`
 	// since is when it came up.
 	Since metav1.Time `json:"since"`
 	// clockSkew is how far the peer's clock is ahead of this one's, in whole

@@ -340,7 +340,7 @@ func (c *fakeCluster) GetNetworkStatus(_ context.Context, r *ententev1.GetNetwor
 		Paths: []*ententev1.NetworkPath{
 			{Node: "w1", Gateway: "gw1", Way: "Direct", Endpoint: "10.0.0.1:51820", State: "Up", RoundTrip: durationpb.New(210 * time.Microsecond), Mtu: 1420},
 			{Peer: "peers/lab", Node: "gw1", Gateway: "m7", State: "Down", Message: "probes to gateway m7 were lost\x1b[31m"},
-			{Peer: "peers/provider", Node: "gw1", Gateway: "p1", Way: "Relayed", State: "Up", RoundTrip: durationpb.New(9 * time.Millisecond), Mtu: 1400},
+			{Peer: "peers/provider", Node: "gw1", Gateway: "p1", Way: "Relayed", Through: "genoa", State: "Up", RoundTrip: durationpb.New(9 * time.Millisecond), Mtu: 1400},
 			{Peer: "peers/provider", Node: "gw2", Gateway: "p1", Way: "Observed", Endpoint: "198.51.100.7:51820", State: "Unknown", Standby: true, Message: "no probe was answered yet"},
 			{Peer: "peers/provider", Node: "w1", Gateway: "p4", Endpoint: "198.51.100.14:51820", State: "Up", RoundTrip: durationpb.New(3 * time.Millisecond), Mtu: 1420, Direct: true},
 			{Peer: "peers/provider", Node: "w1", Gateway: "p5", Endpoint: "198.51.100.15:51820", State: "Down", Standby: true, Direct: true, Message: "packets go through gateways: no probe to node p5 is answered"},

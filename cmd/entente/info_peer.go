@@ -121,13 +121,16 @@ func (a *app) printSession(t *printer.Table, p *ententev1.Peer) {
 	}
 	by := "the peer dialled"
 	switch {
-	case s.GetDialled() && s.GetInBand():
+	case s.GetDialled() && (s.GetInBand() || s.GetThrough() != ""):
 		by = "dialled"
 	case s.GetDialled():
 		by = "dialled " + s.GetEndpoint()
 	}
 	if s.GetInBand() {
 		by += ", in-band: inside the tunnel"
+	}
+	if s.GetThrough() != "" {
+		by += ", through peer " + s.GetThrough() + ", which sees what passes encrypted only"
 	}
 	t.Row("  Up", "for "+a.since(s.GetSince()), by)
 	if s.GetRoundTrip() != nil {

@@ -35,7 +35,7 @@ States are by probes inside the tunnels: Up, Down, or Unknown where too few were
 sent, or the node was not heard of lately. The way is Direct, at an endpoint that is
 announced; Observed, where the other end is seen on the outside of an address
 translation; or Relayed, through the agents and their session, where UDP does not
-pass. USE says whether the way carries pods' traffic or would, and whether the peer API
+pass, and through PEER where that third peer carries the session. USE says whether the way carries pods' traffic or would, and whether the peer API
 runs this way, or would: in-band. The JSON output has paths and nodes.`,
 		Example: indent(`entente network status
 entente network status office -o wide
@@ -81,7 +81,11 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 			if p.GetInBand() {
 				use += ", peer API"
 			}
-			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), cmp.Or(p.GetWay(), "-"), cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
+			way := cmp.Or(p.GetWay(), "-")
+			if p.GetThrough() != "" {
+				way += " through " + p.GetThrough()
+			}
+			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), way, cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
 		}
 		t.Flush()
 	}

@@ -187,6 +187,11 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	if cfg.FabricService != "" && cfg.FabricService != corev1.ServiceTypeLoadBalancer && cfg.FabricService != corev1.ServiceTypeNodePort {
 		return cfg, fmt.Errorf("--fabric-service %q must be LoadBalancer or NodePort", cfg.FabricService)
 	}
+	switch cfg.Carry.For {
+	case agent.CarryForNone, agent.CarryForContracts, agent.CarryForPeers:
+	default:
+		return cfg, fmt.Errorf("--carry-for-peers %q must be None, Contracts or Peers", cfg.Carry.For)
+	}
 	for flag, rate := range map[string]struct {
 		text string
 		to   *int
@@ -197,6 +202,7 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 		}
 		*rate.to = int(q.Value())
 	}
+	cfg.Carry.Rate, cfg.Carry.AllRate = cfg.Relay.Rate, cfg.Relay.AllRate
 	for _, text := range o.annotations {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok || key == "" {
@@ -286,6 +292,8 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.Relay.Address, "relay-address", ":7449", "where gateways bring packets of tunnels that UDP does not carry, to go over the session with a peer; empty for nowhere")
 	flags.StringVar(&o.relayRate, "relay-rate", "12Mi", "how many bytes of these a second are carried for a peer, each way")
 	flags.StringVar(&o.relayTotalRate, "relay-total-rate", "48Mi", "the same for all peers together, who share it")
+	flags.StringVar((*string)(&cfg.Carry.For), "carry-for-peers", string(agent.CarryForNone), "between which peers this cluster carries sessions where their agents cannot dial each other, at the same rates: None, Contracts, those with which a contract is in force, or Peers, all that are trusted")
+	flags.BoolVar(&cfg.Carry.Through, "carry-through-peers", true, "whether sessions of this cluster may go through a third peer where neither agent can dial the other")
 	flags.StringVar(&cfg.InBandAddress, "in-band-address", ":7448", "where gateways bring peers whose peer API runs inside the tunnel; empty for nowhere")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")

@@ -33,6 +33,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		Update:      dnsupdate.Config{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
 		PeerAddress: ":7443", AdminAddress: ":7444", InBandAddress: ":7448", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
 		Relay:              agent.RelayConfig{Address: ":7449", Rate: 12 << 20, AllRate: 48 << 20},
+		Carry:              agent.CarryConfig{For: agent.CarryForNone, Through: true, Rate: 12 << 20, AllRate: 48 << 20},
 		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
 	}
 	for name, tc := range map[string]struct {
@@ -77,9 +78,16 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		"with half an annotation":       {args: []string{"--fabric-service-annotation=a"}, err: "must be KEY=VALUE"},
 		"without relaying":              {args: []string{"--relay-address="}, change: func(c *agent.Config) { c.Relay.Address = "" }},
 		"with slow relaying": {
-			args:   []string{"--relay-rate=100k", "--relay-total-rate=1Mi"},
-			change: func(c *agent.Config) { c.Relay.Rate, c.Relay.AllRate = 100_000, 1<<20 },
+			args: []string{"--relay-rate=100k", "--relay-total-rate=1Mi"},
+			change: func(c *agent.Config) {
+				c.Relay.Rate, c.Relay.AllRate, c.Carry.Rate, c.Carry.AllRate = 100_000, 1<<20, 100_000, 1<<20
+			},
 		},
+		"that carries": {
+			args:   []string{"--carry-for-peers=Contracts", "--carry-through-peers=false"},
+			change: func(c *agent.Config) { c.Carry.For, c.Carry.Through = agent.CarryForContracts, false },
+		},
+		"that carries for somebody": {args: []string{"--carry-for-peers=All"}, err: "--carry-for-peers \"All\" must be None, Contracts or Peers"},
 		"with relaying of nothing":  {args: []string{"--relay-rate=0"}, err: "--relay-rate \"0\" must be bytes a second"},
 		"with relaying of a number": {args: []string{"--relay-total-rate=much"}, err: "--relay-total-rate \"much\" must be bytes a second"},
 		"with another signer": {

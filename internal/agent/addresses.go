@@ -91,7 +91,7 @@ func (t *table) home(addr netip.Addr) (netip.Addr, bool) {
 // cluster's own says that something on the way hides it, as kube-proxy may.
 func (a *agent) sessionAddress(peer peering.ClusterID) netip.Addr {
 	s := a.sessions.Status(peer).Session
-	if s == nil {
+	if s == nil || s.Through != "" {
 		return netip.Addr{}
 	}
 	remote, err := netip.ParseAddrPort(s.RemoteAddr)

@@ -74,6 +74,7 @@ type agent struct {
 	addresses *addresses
 	sessions  *session.Manager
 	carrying  *carrying // nil: datagrams are not carried
+	thirds    *thirds
 	lender    *lending.Lender
 	tokens    *store.Tokens
 	forgotten *store.Forgotten
@@ -151,11 +152,12 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
 		Lends:          func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
+		Capabilities:   func(peer peering.ClusterID) []string { return a.thirds.capabilities(peer) },
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
 	a.exchange = newExchange(a.states, a.log)
-	a.trust = &trusted{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake("") }}
+	a.trust = &trusted{self: a.source.ID(), bundles: a.bundles, nameOf: a.nameOf, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}

@@ -28,7 +28,10 @@ type (
 		Certificate KubeletCertificate
 	}
 	domainsConfig struct{ Domains, Resolvers []string }
-	peerConfig    struct{ Address, InBand string }
+	peerConfig    struct {
+		Address, InBand string
+		Carry           CarryConfig
+	}
 )
 
 // components returns the parts of an agent in the order in which they are built: a part
@@ -44,7 +47,7 @@ func components(cfg *Config) []component {
 		configured("provider", cfg.DNSService, (*agent).provider),
 		part("discovery", (*agent).discovery),
 		configured("relay", cfg.Relay, (*agent).relayDatagrams),
-		configured("peer API", peerConfig{cfg.PeerAddress, cfg.InBandAddress}, (*agent).peerAPI),
+		configured("peer API", peerConfig{cfg.PeerAddress, cfg.InBandAddress, cfg.Carry}, (*agent).peerAPI),
 		part("sessions", (*agent).runSessions),
 		configured("virtual nodes", nodesConfig{cfg.KubeletAddress, cfg.KubeletCertificate}, (*agent).virtualNodes),
 		part("PeeringRequests", (*agent).reconcileRequests),

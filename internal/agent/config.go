@@ -71,6 +71,8 @@ type Config struct {
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
 	// Relay is how datagrams of tunnels are carried over sessions.
 	Relay RelayConfig
+	// Carry is how sessions are carried through third peers.
+	Carry CarryConfig
 	// KubeletCertificate is who signs the certificate of the kubelet API.
 	KubeletCertificate KubeletCertificate
 	// LeafLife is how long a certificate of the agent lives.

@@ -57,10 +57,13 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 		return err
 	}
 	a.groups = a.newGroups()
+	if a.thirds, err = a.buildThirds(cfg.Carry); err != nil {
+		return err
+	}
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Datagrams: a.datagramsOfPeers(),
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds,
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },
@@ -76,11 +79,14 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	if err != nil {
 		return err
 	}
-	a.sessions, err = session.New(session.Config{
+	sessions := session.Config{
 		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, InBand: inBand, DialInBand: a.dialInBand, Up: a.talk, Log: a.log,
 		Denied: a.trust.isDenied, MayDial: a.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
-	})
-	if err != nil {
+	}
+	if cfg.Carry.Through {
+		sessions.Carried, sessions.DialThrough, sessions.Carries = a.thirds.listener, a.thirds.dial, a.exchange.Carries
+	}
+	if a.sessions, err = session.New(sessions); err != nil {
 		return err
 	}
 	a.trust.sessions = a.sessions
@@ -92,6 +98,11 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 func (a *agent) runSessions(context.Context) error {
 	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
+	}
+	if c := a.thirds.carrier; c != nil {
+		if err := metrics.Registry.Register(c.Collector()); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	return errors.Join(a.run(a.exchange.Run), a.run(func(ctx context.Context) error {
 		if err := a.peers.Load(ctx); err != nil {

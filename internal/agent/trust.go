@@ -145,6 +145,9 @@ type trusted struct {
 	// sessions is there once the agent is built.
 	sessions *session.Manager
 
+	// nameOf is how a peer is named here.
+	nameOf func(peering.ClusterID) string
+
 	// again has the ForeignClusters be looked at once more.
 	again func()
 
@@ -296,7 +299,7 @@ func (t *trusted) Session(id peering.ClusterID) trust.Session {
 	status := t.sessions.Status(id)
 	if s := status.Session; s != nil {
 		return trust.Session{Up: &trust.SessionInfo{
-			Dialled: s.Dialled, Endpoint: s.Endpoint, InBand: s.InBand, Since: s.Since,
+			Dialled: s.Dialled, Endpoint: s.Endpoint, InBand: s.InBand, Through: t.nameOf(s.Through), Since: s.Since,
 			RoundTrip: s.RoundTrip, ClockSkew: s.ClockSkew, NotAfter: s.PeerNotAfter,
 		}}
 	}

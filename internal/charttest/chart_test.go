@@ -279,7 +279,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--kubelet-certificate=Cluster", "--cluster-name=milano",
 			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
 			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--gateways=2", "--direct=Gateways", "--preshared-key-every=48h",
-			"--relay-address=:7449", "--relay-rate=1Mi", "--relay-total-rate=2M",
+			"--relay-address=:7449", "--relay-rate=1Mi", "--relay-total-rate=2M", "--carry-for-peers=Contracts", "--carry-through-peers=false",
 			"--fabric-endpoint=gw-{node}.example.com:4500", "--fabric-endpoint=[2001:db8::1]",
 			"--fabric-service=LoadBalancer", "--fabric-service-class=example.com/lb", "--fabric-service-annotation=example.com/pool=a,b=c",
 			"--discovery-domain=example.com", "--discovery-resolver=192.0.2.53",

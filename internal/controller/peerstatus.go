@@ -262,8 +262,11 @@ func connected(v PeerSnapshot) metav1.Condition {
 			s.Up.ClockSkew.Abs().Round(time.Second), ahead))
 	}
 	where := ""
-	if v.Session.Up.InBand {
+	switch up := v.Session.Up; {
+	case up.InBand:
 		where = ", inside the tunnel"
+	case up.Through != "":
+		where = fmt.Sprintf(", through peer %s, for neither agent reaches the other: make the peer API of one reachable for the other", up.Through)
 	}
 	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up"+where)
 }
@@ -300,7 +303,7 @@ func sessionStatus(was *v1alpha1.PeerSession, s trust.Session) *v1alpha1.PeerSes
 	if s.Up == nil {
 		return nil
 	}
-	out := &v1alpha1.PeerSession{Dialled: s.Up.Dialled, Endpoint: s.Up.Endpoint, InBand: s.Up.InBand, Since: metav1.NewTime(s.Up.Since.Truncate(time.Second))}
+	out := &v1alpha1.PeerSession{Dialled: s.Up.Dialled, Endpoint: s.Up.Endpoint, InBand: s.Up.InBand, Through: s.Up.Through, Since: metav1.NewTime(s.Up.Since.Truncate(time.Second))}
 	if s.Up.Dialled || s.Up.RoundTrip > 0 {
 		skew := s.Up.ClockSkew.Round(time.Second)
 		if was != nil && was.ClockSkew != nil && (s.Up.ClockSkew-was.ClockSkew.Duration).Abs() < time.Second {

@@ -48,6 +48,9 @@ type States struct {
 	Exchange *peering.Exchange
 	// Lends says whether this cluster would lend a peer anything now; nil does not say.
 	Lends func(peer peering.ClusterID) peering.Lending
+	// Capabilities is what this cluster can do for a peer beyond the protocol's revision; nil
+	// is nothing.
+	Capabilities func(peer peering.ClusterID) []string
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
 	// Nil: the Secret is read whenever a peer tells its half of a key.
 	Versions client.Reader
@@ -79,6 +82,9 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	state.Contracts = contractStates(contracts)
 	if s.Lends != nil {
 		state.Lends = s.Lends(peer)
+	}
+	if s.Capabilities != nil {
+		state.Capabilities = s.Capabilities(peer)
 	}
 	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil || fc == nil {

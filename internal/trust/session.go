@@ -29,7 +29,9 @@ type SessionInfo struct {
 	Endpoint string
 	// InBand says that it runs through the tunnel.
 	InBand bool
-	Since  time.Time
+	// Through is the name of the third peer that carries it, or its ID; empty if none does.
+	Through string
+	Since   time.Time
 	// RoundTrip is that of a message; 0 until it was measured.
 	RoundTrip time.Duration
 	// ClockSkew is how far the peer's clock is ahead. The side that was dialled knows

@@ -51,6 +51,9 @@ func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster,
 			m := pathMessage(n, p, silent)
 			if fc := byClusterID(peers, p.PeerID); fc != nil && p.PeerID != n.Spec.ClusterID {
 				m.Peer, m.InBand = "peers/"+fc.Name, fc.Spec.InBand != nil && len(n.Status.Relays) > 0
+				if s := fc.Status.Session; s != nil && p.Way == pathRelayed {
+					m.Through = s.Through
+				}
 			}
 			resp.Paths = append(resp.Paths, m)
 		}

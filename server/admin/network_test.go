@@ -113,3 +113,23 @@ func TestNetworksArePlanned(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNetworkStatusTellsWhoCarriesTheSessionOfRelayedPaths(t *testing.T) {
+	t.Parallel()
+	peer := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "o"}}
+	peer.Status.Session = &v1alpha1.PeerSession{Through: "genoa"}
+	node := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "gw1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "me", Gateway: true}}
+	node.Status = v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch), Paths: []v1alpha1.FabricPath{
+		{PeerID: "o", Node: "p1", State: "Up", Way: "Observed"}, {PeerID: "o", Node: "p2", State: "Up", Way: "Relayed"}, {PeerID: "other", Node: "p3", State: "Up", Way: "Relayed"},
+	}}
+	want := map[string]string{"p1": "", "p2": "genoa", "p3": ""}
+	for _, p := range networkStatus([]v1alpha1.FabricNode{node}, []v1alpha1.ForeignCluster{peer}, "", epoch).GetPaths() {
+		if through, ok := want[p.GetGateway()]; !ok || p.GetThrough() != through {
+			t.Errorf("the path to %s is through %q", p.GetGateway(), p.GetThrough())
+		}
+		delete(want, p.GetGateway())
+	}
+	if len(want) > 0 {
+		t.Errorf("paths to %v are left out", want)
+	}
+}

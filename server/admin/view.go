@@ -120,7 +120,7 @@ func sessionMessage(s *v1alpha1.PeerSession) *ententev1.Session {
 		return nil
 	}
 	m := &ententev1.Session{
-		Dialled: s.Dialled, Endpoint: s.Endpoint, InBand: s.InBand, Since: writeTime(s.Since),
+		Dialled: s.Dialled, Endpoint: s.Endpoint, InBand: s.InBand, Through: s.Through, Since: writeTime(s.Since),
 		ClockSkew: durationMessage(s.ClockSkew), RoundTrip: durationMessage(s.RoundTrip),
 	}
 	if s.CertificateNotAfter != nil {

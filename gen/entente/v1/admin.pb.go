@@ -407,7 +407,9 @@ type Session struct {
 	// When the certificate ends that the peer showed.
 	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
 	// Whether it runs inside the tunnel.
-	InBand        bool `protobuf:"varint,7,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
+	InBand bool `protobuf:"varint,7,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
+	// The third peer that carries it, by its name here, or its ID; empty if none does.
+	Through       string `protobuf:"bytes,8,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +491,13 @@ func (x *Session) GetInBand() bool {
 		return x.InBand
 	}
 	return false
+}
+
+func (x *Session) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
 }
 
 // Contract is a contract as this cluster holds it.
@@ -4654,7 +4663,10 @@ type NetworkPath struct {
 	// and their session, where UDP does not pass. Empty where there is no endpoint yet.
 	Way string `protobuf:"bytes,11,opt,name=way,proto3" json:"way,omitempty"`
 	// Whether the peer API runs this way, or would: the peer is in-band.
-	InBand        bool `protobuf:"varint,12,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
+	InBand bool `protobuf:"varint,12,opt,name=in_band,json=inBand,proto3" json:"in_band,omitempty"`
+	// The third peer that carries the session, where packets are Relayed: its name here, or
+	// its ID. Empty if none does.
+	Through       string `protobuf:"bytes,13,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4771,6 +4783,13 @@ func (x *NetworkPath) GetInBand() bool {
 		return x.InBand
 	}
 	return false
+}
+
+func (x *NetworkPath) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
 }
 
 // NetworkNode is a node with a fabric.
@@ -6587,7 +6606,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12!\n" +
 	"\fdisplay_name\x18\x04 \x01(\tR\vdisplayName\x12\x1c\n" +
 	"\tendpoints\x18\x05 \x03(\tR\tendpoints\x125\n" +
-	"\bsee_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aseeTime\"\xd2\x02\n" +
+	"\bsee_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aseeTime\"\xec\x02\n" +
 	"\aSession\x12\x18\n" +
 	"\adialled\x18\x01 \x01(\bR\adialled\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x120\n" +
@@ -6597,7 +6616,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"round_trip\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12R\n" +
 	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\x12\x17\n" +
-	"\ain_band\x18\a \x01(\bR\x06inBand\"\xaa\x05\n" +
+	"\ain_band\x18\a \x01(\bR\x06inBand\x12\x18\n" +
+	"\athrough\x18\b \x01(\tR\athrough\"\xaa\x05\n" +
 	"\bContract\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1a\n" +
@@ -6914,7 +6934,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x18GetNetworkStatusResponse\x12-\n" +
 	"\x05paths\x18\x01 \x03(\v2\x17.entente.v1.NetworkPathR\x05paths\x12-\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.entente.v1.NetworkNodeR\x05nodes\x12\x19\n" +
-	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\xc4\x02\n" +
+	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\xde\x02\n" +
 	"\vNetworkPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -6929,7 +6949,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06direct\x18\n" +
 	" \x01(\bR\x06direct\x12\x10\n" +
 	"\x03way\x18\v \x01(\tR\x03way\x12\x17\n" +
-	"\ain_band\x18\f \x01(\bR\x06inBand\"\xa2\x03\n" +
+	"\ain_band\x18\f \x01(\bR\x06inBand\x12\x18\n" +
+	"\athrough\x18\r \x01(\tR\athrough\"\xa2\x03\n" +
 	"\vNetworkNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x1c\n" +
