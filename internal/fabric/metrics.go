@@ -48,19 +48,23 @@ func serveMetrics(ctx context.Context, cfg Config, source measured) error {
 
 // metricsServer shows a certificate of its own making: nobody signs those of nodes.
 func metricsServer(cfg Config) (metricsserver.Server, error) {
+	c, err := rest.HTTPClientFor(cfg.Kubernetes)
+	if err != nil {
+		return nil, err
+	}
+	kube, err := kubernetes.NewForConfigAndClient(cfg.Kubernetes, c)
+	if err != nil {
+		return nil, err
+	}
 	return metricsserver.NewServer(metricsserver.Options{
 		BindAddress: cfg.MetricsAddress, SecureServing: true,
 		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
-		FilterProvider: func(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
-			clients, err := kubernetes.NewForConfigAndClient(config, client)
-			if err != nil {
-				return nil, fmt.Errorf("reach the API server: %w", err)
-			}
+		FilterProvider: func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
 			return func(_ logr.Logger, next http.Handler) (http.Handler, error) {
-				return kubeauth.MetricsReaders(clients, cfg.Log, next), nil
+				return kubeauth.MetricsReaders(kube, cfg.Log, next), nil
 			}, nil
 		},
-	}, cfg.Kubernetes, http.DefaultClient)
+	}, cfg.Kubernetes, c)
 }
 
 // measured is what is measured of a [tunnel.Fabric].
