@@ -84,6 +84,15 @@ func (s *Side) DialOnNode(ctx context.Context, network, address string) (net.Con
 	return dialIn(ctx, file, network, address)
 }
 
+// DialFromPod dials from the pod that has an address, on the cluster's node.
+func (s *Side) DialFromPod(ctx context.Context, from, network, address string) (net.Conn, error) {
+	file, err := s.podNetwork(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	return dialIn(ctx, file, network, address)
+}
+
 // DialOnInternet dials from the router between the clusters.
 func (w *World) DialOnInternet(ctx context.Context, network, address string) (net.Conn, error) {
 	status, err := w.Lab.Status(ctx)

@@ -55,6 +55,7 @@ func (s *stage) build(ctx context.Context) error {
 		return err
 	}
 	s.World = w
+	w.Abroad.Values = []string{fmt.Sprintf("peer.endpoints={%s:%d,%s:%d}", w.Abroad.Plan.Control().Address, e2e.PeerNodePort, doors["abroad"], doorPort)}
 	if err := w.LoadImage(ctx); err != nil {
 		return err
 	}

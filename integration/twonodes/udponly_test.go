@@ -1,0 +1,386 @@
+package twonodes
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
+)
+
+const (
+	// away is the namespace of these tests.
+	away = "away"
+	// relayPort is the TCP port of relays and of what the agent has for them.
+	relayPort = 7448
+)
+
+// TestWhereNothingButUDPPasses peers two clusters between which all but WireGuard's UDP is
+// lost. It is the last test: it ends the peering of those before.
+func TestWhereNothingButUDPPasses(t *testing.T) {
+	ctx, s := onStage(t)
+	w := s.World
+	ok(t, w.DeleteNamespace(ctx, shop))
+	ok(t, w.Unpeer(ctx))
+	// The API server checks kubelets.
+	_, err := w.Home.Helm(ctx, append(w.InstallArgs(w.Home), "--set", "agent.kubeletCertificate=Cluster")...)
+	ok(t, err)
+	onlyUDP(ctx, t, w)
+
+	t.Run("with access to both clusters", func(t *testing.T) {
+		begin := time.Now()
+		text, err := w.Home.Entente(ctx, "peer", "--in-band", "--remote-kubeconfig", w.Abroad.Kubeconfig)
+		ok(t, err)
+		t.Logf("peered in %s:\n%s", time.Since(begin).Round(100*time.Millisecond), text)
+		_, err = w.Peered(ctx, e2e.Soon)
+		ok(t, err)
+		areInBand(ctx, t, w)
+		inn, out := runsAbroad(ctx, t, w)
+		relaysAreClosed(ctx, t, w, inn)
+		survives(ctx, t, w, inn, out)
+		ok(t, w.DeleteNamespace(ctx, away))
+		text, err = w.Home.Entente(ctx, "unpeer", "--remote-kubeconfig", w.Abroad.Kubeconfig, "--forget", "--yes")
+		ok(t, err)
+		t.Logf("unpeered:\n%s", text)
+		nothingListens(ctx, t, w)
+	})
+
+	t.Run("with each other's files", func(t *testing.T) {
+		ok(t, w.DeleteNamespace(ctx, away)) // if it failed before
+		ok(t, w.Unpeer(ctx))
+		files := parametersOf(ctx, t, w)
+		// The first administrator waits for the second.
+		first := make(chan error, 1)
+		go func() {
+			_, err := w.Abroad.Entente(ctx, "network", "connect", "--in-band", "-f", files[w.Home])
+			first <- err
+		}()
+		ok(t, w.Until(ctx, e2e.Soon, "the side that is first to say what it waits for", func(ctx context.Context) (string, error) {
+			peer, err := w.Abroad.Peer(ctx)
+			if err != nil || peer == nil {
+				return "it knows nobody", err
+			}
+			for _, c := range peer.Status.Conditions {
+				if c.Type == v1alpha1.ConditionInBand && c.Reason == "AwaitingPeer" && strings.Contains(c.Message, "administrator") {
+					return "", nil
+				}
+			}
+			return fmt.Sprint(peer.Status.Conditions), nil
+		}))
+		text, err := w.Home.Entente(ctx, "network", "connect", "--in-band", "-f", files[w.Abroad])
+		ok(t, err)
+		t.Logf("connected:\n%s", text)
+		ok(t, <-first)
+		areInBand(ctx, t, w)
+		carriesThePeerAPIAlone(ctx, t, w)
+
+		_, err = w.Home.Entente(ctx, "peer", w.Abroad.Name)
+		ok(t, err)
+		_, err = w.Peered(ctx, e2e.Soon)
+		ok(t, err)
+		areInBand(ctx, t, w)
+		_, err = w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name)
+		ok(t, err)
+		areInBand(ctx, t, w) // the session needs no contract
+		carriesThePeerAPIAlone(ctx, t, w)
+		ok(t, w.Unpeer(ctx))
+		nothingListens(ctx, t, w)
+	})
+}
+
+// onlyUDP has the internet lose, until the test ends, all that clusters send to each other but
+// what is of WireGuard.
+func onlyUDP(ctx context.Context, t *testing.T, w *e2e.World) {
+	t.Helper()
+	var rules strings.Builder
+	for _, way := range [][2]*e2e.Side{{w.Home, w.Abroad}, {w.Abroad, w.Home}} {
+		match := fmt.Sprintf("iifname \"lan%d\" oifname \"lan%d\"", way[0].Plan.Index, way[1].Plan.Index)
+		fmt.Fprintf(&rules, "%s udp dport %d accept; %s counter drop; ", match, e2e.WireGuardPort, match)
+	}
+	_, err := w.OnInternet(ctx, "nft", "table inet onlyudp { chain forward { type filter hook forward priority -20; "+rules.String()+" }; }")
+	ok(t, err)
+	t.Cleanup(func() {
+		_, err := w.OnInternet(context.WithoutCancel(ctx), "nft", "delete", "table", "inet", "onlyudp")
+		ok(t, err)
+	})
+	// Otherwise the test would prove nothing.
+	at := fmt.Sprintf("%s:30743", w.Abroad.Plan.Control().Address)
+	if conn, err := w.Home.DialOnNode(ctx, "tcp", at); err == nil {
+		_ = conn.Close()
+		t.Fatalf("TCP passes to %s", at)
+	}
+}
+
+// areInBand checks that both sides say that their session runs inside the tunnel.
+func areInBand(ctx context.Context, t *testing.T, w *e2e.World) {
+	t.Helper()
+	for _, side := range w.Sides() {
+		for _, kind := range []string{v1alpha1.ConditionInBand, v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected} {
+			_, err := side.Condition(ctx, e2e.Restarted, kind, metav1.ConditionTrue)
+			ok(t, err)
+		}
+		peer, err := side.Peer(ctx)
+		ok(t, err)
+		if s := peer.Status.Session; s == nil || !s.InBand || s.Endpoint != "" || len(peer.Spec.Endpoints) > 0 {
+			t.Errorf("%s: session %+v, endpoints %q", side.Name, s, peer.Spec.Endpoints)
+		}
+		text, err := side.Entente(ctx, "info", "peer", peer.Name)
+		ok(t, err)
+		if !strings.Contains(text, "in-band: inside the tunnel") {
+			t.Errorf("%s does not say that the session is in-band:\n%s", side.Name, text)
+		}
+	}
+}
+
+// runsAbroad runs a pod abroad, which is reached by its Service, has logs that go on, and takes
+// commands, and returns one at home, and it.
+func runsAbroad(ctx context.Context, t *testing.T, w *e2e.World) (atHome, abroad *corev1.Pod) {
+	t.Helper()
+	ok(t, w.Offload(ctx, away))
+	inn, innService := e2e.Web(away, "inn", 1, e2e.AtHome)
+	out, outService := e2e.Web(away, "out", 1, e2e.Away)
+	// Both on nodes that live on.
+	inn.Spec.Template.Spec.NodeSelector = map[string]string{steady: "yes"}
+	_, err := w.Abroad.Kubectl(ctx, "cordon", second(w.Abroad))
+	ok(t, err)
+	defer func() {
+		_, err := w.Abroad.Kubectl(context.WithoutCancel(ctx), "uncordon", second(w.Abroad))
+		ok(t, err)
+	}()
+	ok(t, w.Home.Create(ctx, inn, innService, out, outService))
+	inns, err := w.Home.PodsReady(ctx, e2e.Scheduled, away, inn.Labels, 1)
+	ok(t, err)
+	outs, err := w.Home.PodsReady(ctx, e2e.Scheduled, away, out.Labels, 1)
+	ok(t, err)
+	ok(t, w.Home.ReachesAll(ctx, e2e.Soon, away, inns[0].Name, "http://out:8080/name", outs))
+	ok(t, takesCommands(ctx, w, &outs[0]))
+	followed, stop := context.WithCancel(ctx)
+	defer stop()
+	kubectl, err := lab.BinaryPath(ctx, "kubectl", func(string) {})
+	ok(t, err)
+	cmd := exec.CommandContext(followed, kubectl, "--kubeconfig", w.Home.Kubeconfig, "-n", away, "logs", "-f", outs[0].Name)
+	lines, err := cmd.StdoutPipe()
+	ok(t, err)
+	ok(t, cmd.Start())
+	said := make(chan struct{})
+	go func() {
+		for scan := bufio.NewScanner(lines); scan.Scan(); {
+			if strings.Contains(scan.Text(), "/later") {
+				close(said)
+				return
+			}
+		}
+	}()
+	ok(t, w.Until(ctx, e2e.Soon, "the log to have what the pod abroad was asked", func(ctx context.Context) (string, error) {
+		_, _ = w.Home.Answers(ctx, away, inns[0].Name, 1, "http://out:8080/later")
+		select {
+		case <-said:
+			return "", nil
+		default:
+			return "it has not", nil
+		}
+	}))
+	stop()
+	_ = cmd.Wait()
+	return &inns[0], &outs[0]
+}
+
+// takesCommands checks that a pod abroad takes commands, which pass the session between the agents.
+func takesCommands(ctx context.Context, w *e2e.World, abroad *corev1.Pod) error {
+	return w.Until(ctx, e2e.Restarted, "exec in "+abroad.Name, func(ctx context.Context) (string, error) {
+		text, err := w.Home.InPod(ctx, away, abroad.Name, "/tool", "curl", "http://localhost:8080/name")
+		if err == nil && !strings.Contains(text, abroad.Name) {
+			return "it printed " + text, nil
+		}
+		return "", err
+	})
+}
+
+// relaysAreClosed checks that who has no key gets no answer of a relay, nor of the agent.
+func relaysAreClosed(ctx context.Context, t *testing.T, w *e2e.World, pod *corev1.Pod) {
+	t.Helper()
+	agent, err := w.Home.AgentPod(ctx)
+	ok(t, err)
+	var nodes v1alpha1.FabricNodeList
+	ok(t, w.Home.Client.List(ctx, &nodes))
+	targets := []string{fmt.Sprintf("%s:%d", agent.Status.PodIP, relayPort)}
+	for i := range nodes.Items {
+		targets = append(targets, nodes.Items[i].Status.Relays...)
+	}
+	if len(targets) < 3 {
+		t.Errorf("of relays and agent are known %q only", targets)
+	}
+	for _, at := range targets {
+		if text, err := w.Home.InPod(ctx, away, pod.Name, "/tool", "curl", "http://"+at+"/"); err == nil {
+			t.Errorf("a pod is answered at %s: %q", at, text)
+		}
+	}
+	// Another cluster sees no port at all, whatever the border lets pass.
+	for i := range nodes.Items {
+		for _, at := range nodes.Items[i].Status.Relays {
+			if conn, err := w.DialOnInternet(ctx, "tcp", at); err == nil {
+				_ = conn.Close()
+				t.Errorf("the relay at %s can be seen from the internet", at)
+			}
+		}
+	}
+}
+
+// survives kills what the session runs through: the fabric on each node, both agents, and a
+// gateway with its node. The session comes back, and pods abroad are reached.
+func survives(ctx context.Context, t *testing.T, w *e2e.World, inn, out *corev1.Pod) {
+	t.Helper()
+	works := func(what string, limit time.Duration) {
+		t.Helper()
+		begin := time.Now()
+		for _, side := range w.Sides() {
+			_, err := side.Condition(ctx, limit, v1alpha1.ConditionConnected, metav1.ConditionTrue)
+			ok(t, err)
+		}
+		ok(t, takesCommands(ctx, w, out))
+		// By address: with a node died one of two DNS servers.
+		ok(t, w.Home.ReachesAll(ctx, limit, away, inn.Name, "http://"+out.Status.PodIP+":8080/name", []corev1.Pod{*out}))
+		t.Logf("%s: all works again after %s", what, time.Since(begin).Round(100*time.Millisecond))
+	}
+	ok(t, w.Home.Kill(ctx, e2e.PartNode))
+	ok(t, w.Abroad.Kill(ctx, e2e.PartNode))
+	works("the fabrics of both first nodes were killed", e2e.Restarted)
+	again := newSession(ctx, t, w)
+	ok(t, w.Home.Kill(ctx, e2e.PartAgent))
+	ok(t, w.Abroad.Kill(ctx, e2e.PartAgent))
+	again()
+	works("both agents were killed", e2e.Restarted)
+	for _, side := range w.Sides() {
+		// The agent's node has to live, so the session is made to run by the other.
+		first, other := side.Node(), second(side)
+		ok(t, label(ctx, side, other, "true"))
+		t.Cleanup(func() {
+			for _, node := range []string{first, other} {
+				ok(t, label(context.WithoutCancel(ctx), side, node, ""))
+			}
+		})
+		ok(t, areGateways(ctx, w, side, other))
+		ok(t, reaches(ctx, w, side, other))
+		time.Sleep(2 * time.Second) // until the relays of the other one are gone
+		works("node "+other+" became the only gateway", e2e.Restarted)
+		ok(t, label(ctx, side, first, "true"))
+		ok(t, areGateways(ctx, w, side, first, other))
+		ok(t, reaches(ctx, w, side, first))
+		again = newSession(ctx, t, w)
+		stopErr := w.Lab.StopNode(ctx, other)
+		t.Cleanup(func() { ok(t, w.Lab.StartNode(context.WithoutCancel(ctx), other)) }) // one that runs is left alone
+		ok(t, stopErr)
+		again()
+		works("node "+other+" was stopped", e2e.Restarted)
+		ok(t, w.Lab.StartNode(ctx, other))
+		ok(t, reaches(ctx, w, side, other))
+	}
+	works("both nodes came back", e2e.Restarted)
+}
+
+// newSession returns what waits until the session of both sides is another one than now.
+func newSession(ctx context.Context, t *testing.T, w *e2e.World) (again func()) {
+	t.Helper()
+	since := func(ctx context.Context, side *e2e.Side) time.Time {
+		if peer, err := side.Peer(ctx); err == nil && peer != nil && peer.Status.Session != nil {
+			return peer.Status.Session.Since.Time
+		}
+		return time.Time{}
+	}
+	before := map[*e2e.Side]time.Time{}
+	for _, side := range w.Sides() {
+		before[side] = since(ctx, side)
+	}
+	begin := time.Now()
+	return func() {
+		t.Helper()
+		for _, side := range w.Sides() {
+			ok(t, w.Until(ctx, e2e.Restarted, side.Name+" to have another session", func(ctx context.Context) (string, error) {
+				if !since(ctx, side).After(before[side]) {
+					return "it has none yet", nil
+				}
+				return "", nil
+			}))
+		}
+		t.Logf("there is another session after %s", time.Since(begin).Round(100*time.Millisecond))
+	}
+}
+
+// nothingListens waits until nothing of a peering is left.
+func nothingListens(ctx context.Context, t *testing.T, w *e2e.World) {
+	t.Helper()
+	for _, side := range w.Sides() {
+		ok(t, side.Unpeered(ctx, e2e.Scheduled))
+		ok(t, w.Until(ctx, e2e.Soon, "keys and relays of "+side.Name+" to be gone", func(ctx context.Context) (string, error) {
+			var secret corev1.Secret
+			if err := side.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: e2e.SystemNamespace, Name: v1alpha1.FabricSecret}, &secret); err != nil {
+				return "", err
+			}
+			if len(secret.Data) > 0 {
+				return fmt.Sprintf("%d keys", len(secret.Data)), nil
+			}
+			for _, node := range side.Plan.Nodes {
+				text, err := w.On(ctx, node.Name, "ss", "-Hltn", fmt.Sprintf("sport = :%d", relayPort))
+				if err != nil || strings.TrimSpace(text) != "" {
+					return "on " + node.Name + " listens " + text, err
+				}
+			}
+			return "", nil
+		}))
+	}
+}
+
+// carriesThePeerAPIAlone checks that a tunnel has no prefixes.
+func carriesThePeerAPIAlone(ctx context.Context, t *testing.T, w *e2e.World) {
+	t.Helper()
+	for _, side := range w.Sides() {
+		ok(t, w.Until(ctx, e2e.Soon, "the tunnel of "+side.Name+" to be for the peer API alone", func(ctx context.Context) (string, error) {
+			var tunnels v1alpha1.TunnelList
+			if err := side.Client.List(ctx, &tunnels); err != nil {
+				return "", err
+			}
+			if len(tunnels.Items) != 1 || tunnels.Items[0].Spec.InBand == nil {
+				return fmt.Sprintf("there are %v", tunnels.Items), nil
+			}
+			if s := tunnels.Items[0].Spec; len(s.Local)+len(s.Remote)+len(s.Allow) > 0 {
+				return fmt.Sprintf("it has %v, %v, %v", s.Local, s.Remote, s.Allow), nil
+			}
+			return "", nil
+		}))
+	}
+}
+
+// parametersOf writes each cluster's file, and checks that it holds no secret.
+func parametersOf(ctx context.Context, t *testing.T, w *e2e.World) map[*e2e.Side]string {
+	t.Helper()
+	out := map[*e2e.Side]string{}
+	for _, side := range w.Sides() {
+		text, err := side.Entente(ctx, "network", "parameters")
+		ok(t, err)
+		var secrets corev1.SecretList
+		ok(t, side.Client.List(ctx, &secrets, ctrlclient.InNamespace(e2e.SystemNamespace)))
+		for i := range secrets.Items {
+			for key, value := range secrets.Items[i].Data {
+				if len(value) >= 16 && slices.ContainsFunc(strings.Fields(text), func(word string) bool { return strings.Contains(word, string(value)) }) {
+					t.Errorf("the file of %s has what Secret %s has under %s", side.Name, secrets.Items[i].Name, key)
+				}
+			}
+		}
+		out[side] = filepath.Join(t.TempDir(), side.Name+".yaml")
+		ok(t, os.WriteFile(out[side], []byte(text), 0o600))
+	}
+	return out
+}
