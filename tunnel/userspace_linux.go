@@ -74,7 +74,7 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	for {
 		err := serveDevice(ctx, cfg)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the caller ended it
+			return nil // the caller ended it
 		}
 		if err != nil {
 			return fmt.Errorf("run userspace WireGuard: %w", err)

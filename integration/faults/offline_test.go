@@ -156,7 +156,7 @@ func killFabrics(ctx context.Context, t *testing.T, w *e2e.World, fabrics map[*e
 				now, err := e2e.ProcessOf(pod, part)
 				switch {
 				case err != nil:
-					return err.Error(), nil
+					return err.Error(), nil //nolint:nilerr // it is asked again
 				case now == before[s.Name+" "+part]:
 					return "it is still dying", nil
 				}
