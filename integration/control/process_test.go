@@ -92,6 +92,8 @@ func (p *process) spawn() error {
 		"--cluster-name=" + p.name, "--peer-endpoint=" + p.peerAddress, "--pod-cidr=10.200.0.0/16", "--service-cidr=10.96.0.0/16",
 		"--peer-address=" + p.peerAddress, "--admin-address=" + p.adminAddress,
 		"--kubelet-address=" + p.kubeletAddress, "--health-address=" + p.healthAddress, "--metrics-address=" + p.metricsAddress,
+		// Their ports are fixed, and agents here share a host. No node brings anything.
+		"--relay-address=", "--in-band-address=",
 	}, p.flags...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig, "POD_NAME=entente-agent-"+p.name, "POD_UID="+p.name, "POD_NAMESPACE="+systemNamespace, "POD_IP=127.0.0.1")
 	cmd.Stdout, cmd.Stderr = out, out
