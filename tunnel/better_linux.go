@@ -51,15 +51,17 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 	}
 	trial := rand.Uint64() << 8 >> 1 // the last byte is which endpoint: 1 is the first
 	say := func(i int) {
-		before := sentTo(control, w.PublicKey)
 		f.prober.Try(w.Overlay, trial|uint64(i))
+		// What is counted from here on was sent after the probe, or waited right before it.
+		before := sentTo(control, w.PublicKey)
 		for range betterWindows {
-			if !pause(ctx, betterWindow) || sentTo(control, w.PublicKey) != before {
+			if !pause(ctx, betterWindow) || sentTo(control, w.PublicKey) > before {
 				return
 			}
 		}
 	}
 	say(0) // through the agents
+	f.hold(w, min(time.Duration(len(candidates))*betterWindows*betterWindow, betterHold))
 	for i, c := range candidates {
 		if err := send(c); err != nil || ctx.Err() != nil {
 			break
@@ -80,18 +82,42 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 }
 
 // takeBetter has a peer reached at an endpoint that works. What still comes through the agents would
-// lead WireGuard back there, so it is kept back until the peer's WireGuard has followed.
+// lead WireGuard back there, so it is kept back until the peer's WireGuard has followed. On a machine
+// that is late the probe that was answered may have gone another way than it says: so another one has
+// to be answered, or packets go through the agents again.
 func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found netip.AddrPort, send func(netip.AddrPort) error) {
-	if f.cfg.HoldRelay != nil {
-		f.cfg.HoldRelay(w.Relay, betterHold)
-	}
+	f.hold(w, betterHold)
 	for end := time.Now().Add(2 * betterHold); time.Now().Before(end); pause(ctx, betterLook) {
 		if err := send(found); err != nil || ctx.Err() != nil {
 			break
 		}
 	}
-	f.log.Info("a better way to a peer", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
-	f.poke()
+	defer f.poke()
+	proof := rand.Uint64() >> 1
+	for end := time.Now().Add(betterWatch); time.Now().Before(end); {
+		f.prober.Try(w.Overlay, proof)
+		for range betterTries {
+			if !pause(ctx, betterLook) {
+				return
+			}
+			if f.prober.Look(w.Overlay).Reached == proof {
+				f.log.Info("a better way to a peer", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
+				return
+			}
+		}
+	}
+	f.log.Info("what seemed a better way to a peer is none", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
+	if err := send(w.Relay); err != nil {
+		f.log.Warn("cannot go back to the way through the agents", "peer", w.Cluster, "gateway", w.Node, "err", err)
+	}
+}
+
+// hold keeps back for a while what comes from a peer through the agents: WireGuard sends where a peer
+// was heard last.
+func (f *Fabric) hold(w plan.WireGuardPeer, d time.Duration) {
+	if f.cfg.HoldRelay != nil {
+		f.cfg.HoldRelay(w.Relay, d)
+	}
 }
 
 // sentTo is how many bytes the device sent to a peer.

@@ -50,11 +50,13 @@ const (
 	// betterWindow is for how long packets take a way that is tried, betterWindows times that at
 	// most until one was sent. betterWatch is for how
 	// long it is watched then whether they arrived, and betterLook how often. betterHold is for
-	// how long packets that come through the agents are kept back once there is a better way.
+	// how long packets that come through the agents are kept back once there is a better way;
+	// then it is proven, by a probe each betterTries looks.
 	betterWindow  = 5 * time.Millisecond
 	betterWindows = 4
 	betterWatch   = time.Second
 	betterLook    = 10 * time.Millisecond
+	betterTries   = 20
 	betterHold    = 150 * time.Millisecond
 	// resolveEvery is how often the names of endpoints are looked up again,
 	// resolveDead how often while the peer does not answer.

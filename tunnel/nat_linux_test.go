@@ -71,17 +71,35 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 	r.t.Helper()
 	var mu sync.Mutex
 	count := 0
+	held := map[*net.UDPConn]time.Time{}
 	open := func(n *rigNode, last byte) (*net.UDPConn, netip.AddrPort) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64, 0, last}), 17449)
-		var conn *net.UDPConn
+		var conn, asked *net.UDPConn
 		err := r.inNS(n.ns, func() (err error) {
 			conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(at), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+			if err == nil {
+				asked, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.Addr(), holdPort)))
+			}
 			return err
 		})
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		r.t.Cleanup(func() { conn.Close() })
+		r.t.Cleanup(func() { conn.Close(); asked.Close() })
+		go func() {
+			buf := make([]byte, 64)
+			for {
+				n, err := asked.Read(buf)
+				if err != nil {
+					return
+				}
+				if d, err := time.ParseDuration(string(buf[:n])); err == nil {
+					mu.Lock()
+					held[conn] = time.Now().Add(d)
+					mu.Unlock()
+				}
+			}
+		}()
 		return conn, at
 	}
 	atA, forA := open(a, 1)
@@ -96,10 +114,12 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 				}
 				continue
 			}
+			time.Sleep(2 * time.Millisecond) // it is further than the direct way
 			mu.Lock()
 			count++
+			until := held[to]
 			mu.Unlock()
-			time.Sleep(2 * time.Millisecond) // it is further than the direct way
+			time.Sleep(time.Until(until))
 			_, _ = to.Write(buf[:n])
 		}
 	}
@@ -110,6 +130,19 @@ func (r *rig) relay(a, b *rigNode, port int) (forA, forB netip.AddrPort, carried
 		defer mu.Unlock()
 		return count
 	}
+}
+
+// holdPort is where a relay is asked to hold back what it has for a node.
+const holdPort = 17450
+
+// askToHold is a fabric's Config.HoldRelay.
+func askToHold(relay netip.AddrPort, d time.Duration) {
+	conn, err := net.Dial("udp4", netip.AddrPortFrom(relay.Addr(), holdPort).String())
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(d.String()))
 }
 
 // natPair are two clusters of a node each, behind routers of their own.
@@ -172,7 +205,7 @@ func TestBothSidesBehindTranslationsThatKeepPorts(t *testing.T) {
 	p.wantWay(WayObserved, 30*time.Second)
 }
 
-func TestAWayThroughTheAgentsIsUsedAndLeftWithoutLoss(t *testing.T) {
+func TestAWayThroughTheAgentsIsUsedAndLeft(t *testing.T) {
 	p := newNATPair(t, symmetric, symmetric).withRelay()
 	p.set()
 	p.wantWay(WayRelayed, 30*time.Second)
@@ -189,6 +222,11 @@ func TestAWayThroughTheAgentsIsUsedAndLeftWithoutLoss(t *testing.T) {
 	p.a.translate(cone, true)
 	p.b.translate(cone, true)
 	p.set(netip.MustParseAddrPort("172.31.0.99:1")) // something is new, so it is tried though there is traffic
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("a: %s\nb: %s", p.a.fabric.log(), p.b.fabric.log())
+		}
+	})
 	p.wantWay(WayObserved, 30*time.Second)
 	time.Sleep(time.Second)
 	before := p.carried()

@@ -68,7 +68,7 @@ func runRole(role string) {
 // roleFabric takes gob-encoded Desired values on standard input and writes its
 // status as JSON lines.
 func roleFabric(ctx context.Context, log *slog.Logger) error {
-	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), Log: log})
+	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), HoldRelay: askToHold, Log: log})
 	if err != nil {
 		return err
 	}

@@ -205,6 +205,37 @@ func TestDatagramsPassBothWays(t *testing.T) {
 	}
 }
 
+// While a better way is tried what comes by this one waits, and is not lost.
+func TestWhatIsHeldBackComesLaterInItsOrder(t *testing.T) {
+	a, b := pair(t, fast)
+	a.passes(0, 100)
+	const first, second = 100 * time.Millisecond, 80 * time.Millisecond
+	b.gateway.Hold(b.to(), first)
+	began := time.Now()
+	for n := range 3 {
+		a.send(data(10+n, 100))
+	}
+	time.Sleep(first / 2)
+	b.gateway.Hold(b.to(), second) // from now, so it ends later
+	for n := 0; n < 3; {
+		got, _, err := b.receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(got, data(0, 100)) {
+			continue // sent again before this began
+		}
+		if took := time.Since(began); took < first/2+second {
+			t.Errorf("datagram %d came after %s", n, took)
+		}
+		if !bytes.Equal(got, data(10+n, 100)) {
+			t.Errorf("datagram %d is %x", n, got[:8])
+		}
+		n++
+	}
+	a.passes(1, 100)
+}
+
 func TestWhatWireGuardDoesNotWriteIsNotCarried(t *testing.T) {
 	a, b := pair(t, fast)
 	evil := []byte("\x12\x34\x01\x00 a DNS query, for instance, that is long enough")

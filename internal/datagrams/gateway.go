@@ -61,7 +61,8 @@ type socket struct {
 	conn *net.UDPConn
 	at   netip.AddrPort
 	// held is what came while it was kept back, until release; nil while nothing is.
-	held *queue
+	held    *queue
+	release *time.Timer
 }
 
 // uplink is the link of a peer, or what makes it.
@@ -266,20 +267,29 @@ func (g *Gateway) link(ctx context.Context, id string, l *uplink) error {
 }
 
 // Hold keeps back for a while what comes for the node's WireGuard from the gateway of a peer that
-// has an address on loopback. What there is no room for is lost.
+// has an address on loopback. What there is no room for, or waited too long, is lost. While something
+// is kept back it is so for that long from now.
 func (g *Gateway) Hold(at netip.AddrPort, d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.sockets {
-		if s.at != at || s.held != nil {
+		if s.at != at {
+			continue
+		}
+		d = min(d, maxWait)
+		if s.held != nil {
+			s.release.Reset(d)
 			continue
 		}
 		s.held = newQueue()
-		time.AfterFunc(min(d, maxWait), func() {
+		s.release = time.AfterFunc(d, func() {
 			g.mu.Lock()
 			held := s.held
 			s.held = nil
 			g.mu.Unlock()
+			if held == nil {
+				return // the timer was set again while this began
+			}
 			for _, i := range held.take(time.Now(), maxQueued) {
 				_, _ = s.conn.Write(i.data)
 			}
