@@ -63,7 +63,7 @@ func (a *agent) buildThirds(cfg CarryConfig) (*thirds, error) {
 			return nil, err
 		}
 	}
-	if cfg.For == CarryForNone {
+	if cfg.For == "" || cfg.For == CarryForNone {
 		return t, nil
 	}
 	if t.carrier, err = carry.NewCarrier(carry.CarrierConfig{

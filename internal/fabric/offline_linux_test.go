@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ type offlineNode struct {
 	directory               string
 	key                     wgtypes.Key
 	wireguard, fabric       *exec.Cmd
-	wireguardLog, fabricLog *bytes.Buffer
+	wireguardLog, fabricLog *processLog
 }
 
 func (n *offlineNode) ip(args ...string) {
@@ -80,7 +81,7 @@ func (n *offlineNode) in(ns, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func (n *offlineNode) start(role string, log **bytes.Buffer) *exec.Cmd {
+func (n *offlineNode) start(role string, log **processLog) *exec.Cmd {
 	n.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -89,7 +90,7 @@ func (n *offlineNode) start(role string, log **bytes.Buffer) *exec.Cmd {
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+n.ns, "--", "setpriv", "--bounding-set=-all,+net_admin", "--no-new-privs", self)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, "FABRIC_TEST_DEVICE="+n.device, "FABRIC_TEST_NODE="+n.name, "FABRIC_TEST_DIRECTORY="+n.directory)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	*log = &bytes.Buffer{}
+	*log = &processLog{}
 	cmd.Stderr = *log
 	started := make(chan error)
 	go func() { // Pdeathsig is about the thread that starts the child
@@ -101,6 +102,25 @@ func (n *offlineNode) start(role string, log **bytes.Buffer) *exec.Cmd {
 		n.t.Fatal(err)
 	}
 	return cmd
+}
+
+// processLog is what a process wrote, which is read while it runs.
+type processLog struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (l *processLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, b...)
+	return len(b), nil
+}
+
+func (l *processLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
 }
 
 func (n *offlineNode) startBoth() {
