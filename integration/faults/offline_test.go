@@ -47,11 +47,15 @@ func TestTunnelsOutliveTheAPIServers(t *testing.T) {
 		e2e.OK(t, err)
 		root, err := s.NodeRoot(ctx)
 		e2e.OK(t, err)
-		for name, mode := range map[string]os.FileMode{"": 0o700, "key": 0o600, "plan": 0o600} {
-			if info, err := os.Stat(filepath.Join(root, "var/lib/entente", name)); err != nil || info.Mode().Perm() != mode {
-				t.Errorf("node %s keeps %q with %v (%v), want mode %v", s.Node(), name, info, err, mode)
+		// A node writes what it keeps some seconds after it was told, the last time included.
+		e2e.OK(t, w.Until(ctx, e2e.Soon, "node "+s.Node()+" to keep its plan and key", func(context.Context) (string, error) {
+			for name, mode := range map[string]os.FileMode{"": 0o700, "key": 0o600, "plan": 0o600} {
+				if info, err := os.Stat(filepath.Join(root, "var/lib/entente", name)); err != nil || info.Mode().Perm() != mode {
+					return fmt.Sprintf("%q has %v (%v), want mode %v", name, info, err, mode), nil
+				}
 			}
-		}
+			return "", nil
+		}))
 	}
 	lasts := outage
 	if os.Getenv("ENTENTE_MATRIX") != "" {
