@@ -114,15 +114,8 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error {
-		select {
-		case <-told.Done():
-			leaving, cancel := context.WithTimeout(ctx, leaveMost)
-			defer cancel()
-			fabric.Leave(leaving)
-			stop()
-		case <-ctx.Done():
-		}
-		return nil
+		defer stop()
+		return handOver(ctx, told, fabric)
 	})
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
@@ -142,6 +135,18 @@ func Run(ctx context.Context, cfg Config) error {
 		err = errors.Join(err, tunnel.Clean(n.tunnelConfig()))
 	}
 	return err
+}
+
+// handOver has other gateways carry what this one does, once it is told to end.
+func handOver(ctx, told context.Context, fabric *tunnel.Fabric) error {
+	select {
+	case <-told.Done():
+		leaving, cancel := context.WithTimeout(ctx, leaveMost)
+		defer cancel()
+		fabric.Leave(leaving)
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // nodeOptions has the node watch what it needs: of Secrets and Nodes one each. All
