@@ -162,11 +162,26 @@ func withAuthenticated(user authenticationv1.UserInfo) authenticationv1.UserInfo
 
 // Allowed says whether a user has a permission.
 func (r *Reviewer) Allowed(ctx context.Context, user authenticationv1.UserInfo, permission authorizationv1.ResourceAttributes) (bool, error) {
-	key := fmt.Sprintf("%q %q %q %q %+v", user.Username, user.UID, user.Groups, user.Extra, permission)
+	return r.granted(ctx, user, grantKey(user, permission), authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &permission})
+}
+
+// MayGet says whether a user may get a URL.
+func (r *Reviewer) MayGet(ctx context.Context, user authenticationv1.UserInfo, path string) (bool, error) {
+	permission := authorizationv1.NonResourceAttributes{Path: path, Verb: "get"}
+	return r.granted(ctx, user, grantKey(user, permission), authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: &permission})
+}
+
+// grantKey is what an answer is kept by.
+func grantKey(user authenticationv1.UserInfo, permission any) string {
+	return fmt.Sprintf("%q %q %q %q %+v", user.Username, user.UID, user.Groups, user.Extra, permission)
+}
+
+// granted asks the API server, unless its answer is kept.
+func (r *Reviewer) granted(ctx context.Context, user authenticationv1.UserInfo, key string, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 	if allowed, ok := r.grants.Get(key); ok {
 		return allowed.(bool), nil
 	}
-	allowed, err := r.review(ctx, user, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &permission})
+	allowed, err := r.review(ctx, user, spec)
 	if err != nil {
 		return false, err
 	}
@@ -178,11 +193,6 @@ func (r *Reviewer) Allowed(ctx context.Context, user authenticationv1.UserInfo, 
 		r.grants.Add(key, allowed, ttl)
 	}
 	return allowed, nil
-}
-
-// MayGet says whether a user may get a URL, which is asked each time.
-func (r *Reviewer) MayGet(ctx context.Context, user authenticationv1.UserInfo, path string) (bool, error) {
-	return r.review(ctx, user, authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"}})
 }
 
 func (r *Reviewer) review(ctx context.Context, user authenticationv1.UserInfo, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {

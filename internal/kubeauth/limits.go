@@ -16,6 +16,7 @@ const (
 	MaxAnswers = 4096
 	AllowTTL   = time.Minute
 	DenyTTL    = 10 * time.Second
-	// maxReaders is how many readers of metrics are judged at once; any pod can ask.
+	// maxReaders is for how many readers of metrics the API server is asked at once; any pod can
+	// ask. Those for whom its answer is kept do not count.
 	maxReaders = 4
 )

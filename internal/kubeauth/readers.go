@@ -1,51 +1,74 @@
 package kubeauth
 
 import (
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"net/http"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
 // MetricsReaders lets only authorised callers read metrics: with a token that the API server
-// knows, of a user who may get the URL that is asked for.
+// knows, of a user who may get the URL that is asked for. Others are told why not. The API server
+// is asked about maxReaders at a time, for any pod can ask; its answers are kept for a while, so
+// that who reads again and again costs it nothing, and goes on while it is away.
 func MetricsReaders(c kubernetes.Interface, log *slog.Logger, next http.Handler) http.Handler {
+	r := New(Config{Client: c, Log: log, Cache: true})
 	places := make(chan struct{}, maxReaders)
-	reviewer := New(Config{Client: c, Log: log})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	judge := func(req *http.Request) (status int, why string) {
+		if r.remembers(req) {
+			return http.StatusOK, ""
+		}
 		select {
 		case places <- struct{}{}:
+			defer func() { <-places }()
+			return r.judge(req)
 		default:
-			http.Error(w, "read metrics: too many readers at once; try again", http.StatusTooManyRequests)
+			return http.StatusTooManyRequests, "too many readers at once; try again"
+		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if status, why := judge(req); status != http.StatusOK {
+			http.Error(w, "read metrics: "+why, status)
 			return
 		}
-		status, text := judgeReader(reviewer, r)
-		<-places
-		if status != http.StatusOK {
-			http.Error(w, "read metrics: "+text, status)
-			return
-		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, req)
 	})
 }
 
-// judgeReader returns StatusOK for a user who may get what is requested; or another status,
-// and why.
-func judgeReader(reviewer *Reviewer, r *http.Request) (status int, why string) {
-	user, err := reviewer.Authenticate(r)
+// remembers says that the API server need not be asked: who sends the token was allowed to get
+// the URL lately.
+func (r *Reviewer) remembers(req *http.Request) bool {
+	token, err := BearerToken(req.Header)
+	if err != nil || token == "" {
+		return false
+	}
+	user, ok := r.tokens.Get(sha256.Sum256([]byte(token)))
+	if !ok {
+		return false
+	}
+	allowed, ok := r.grants.Get(grantKey(user.(authenticationv1.UserInfo), authorizationv1.NonResourceAttributes{Path: req.URL.Path, Verb: "get"}))
+	return ok && allowed.(bool)
+}
+
+// judge returns StatusOK for a user who may get what is requested; or another status, and why.
+func (r *Reviewer) judge(req *http.Request) (status int, why string) {
+	user, err := r.Authenticate(req)
 	if unknown, ok := errors.AsType[UnknownError](err); ok {
-		return http.StatusUnauthorized, unknown.Error() + ": send the token of a ServiceAccount that may get the URL " + r.URL.Path + ", as Authorization: Bearer TOKEN"
+		return http.StatusUnauthorized, unknown.Error() + ": send the token of a ServiceAccount that may get the URL " + req.URL.Path + ", as Authorization: Bearer TOKEN"
 	}
 	may := false
 	if err == nil {
-		may, err = reviewer.MayGet(r.Context(), user, r.URL.Path)
+		may, err = r.MayGet(req.Context(), user, req.URL.Path)
 	}
 	switch {
 	case err != nil:
 		return http.StatusServiceUnavailable, "the API server cannot be asked about the token and its user's rights; try again"
 	case !may:
-		return http.StatusForbidden, "user " + user.Username + " may not get the URL " + r.URL.Path + "; bind the ClusterRole entente-metrics"
+		return http.StatusForbidden, "user " + user.Username + " may not get the URL " + req.URL.Path + "; bind the ClusterRole entente-metrics"
 	}
 	return http.StatusOK, ""
 }
