@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
@@ -126,23 +125,6 @@ func (f *Fabric) Status() Status {
 	s := f.status
 	s.Peers, s.Problems = slices.Clone(s.Peers), slices.Clone(s.Problems)
 	return s
-}
-
-// Counters reads what the kernel counts.
-func (f *Fabric) Counters() (Counters, error) {
-	drops, err := firewall.Drops()
-	if err != nil {
-		return Counters{}, fmt.Errorf("read counters of nftables: %w", err)
-	}
-	out := Counters{Dropped: drops}
-	link, err := netlink.LinkByName(f.cfg.Device)
-	if err != nil {
-		return out, fmt.Errorf("read counters of %s: %w", f.cfg.Device, err)
-	}
-	if s := link.Attrs().Statistics; s != nil {
-		out.Received, out.Sent = s.RxPackets, s.TxPackets
-	}
-	return out, nil
 }
 
 // Changed receives a value when the status changed, other than in counters, handshakes and

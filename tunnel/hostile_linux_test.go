@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,6 +30,10 @@ type attack struct {
 	carried bool
 	// arrives says that it is no attack: the pod gets it.
 	arrives bool
+	// why a rule drops it, if not because it is not exposed; overlay says that the rule does not
+	// tell whose it is.
+	why     firewall.Reason
+	overlay bool
 }
 
 // packet is the attack on the wire. The number marks it, by the identification of IPv4 and the
@@ -148,16 +153,19 @@ func (r *rig) watched(where string, number int, nodes []*rigNode) (sum int) {
 	return sum
 }
 
-// dropped is how many packets the rules of fabrics have dropped, as metrics tell it.
-func (r *rig) dropped(nodes []*rigNode) (sum int) {
+// dropped is what the rules of fabrics have dropped from and to peers, by reason.
+func (r *rig) dropped(nodes []*rigNode, peers []plan.Peer) map[firewall.Drop]uint64 {
+	r.t.Helper()
+	sum := map[firewall.Drop]uint64{}
 	for _, n := range nodes {
-		if err := r.inNS(n.ns, func() error {
-			drops, err := firewall.Drops()
-			for _, count := range drops {
-				sum += int(count)
+		err := r.inNS(n.ns, func() error {
+			counted, err := firewall.ReadTotals(peers)
+			for why, c := range counted.Dropped {
+				sum[why] += c.Packets
 			}
 			return err
-		}); err != nil {
+		})
+		if err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -177,10 +185,12 @@ func TestAHostilePeerReachesWhatIsExposedAndNothingElse(t *testing.T) {
 	open := func(n *rigNode) plan.Exposure {
 		return plan.Exposure{Name: "web of " + n.name, AnySource: true, Destinations: []plan.Destination{{Addr: n.podAddr, Protocol: plan.TCP, Port: 8080}}}
 	}
+	peers := []plan.Peer{
+		peering(third, aliasOfA, aliasOfC, openTo(gateway.podAddr)),
+		peering(evil, aliasOfA, aliasOfH, open(gateway), open(worker)),
+	}
 	for _, n := range own {
-		n.set(n.desired(own,
-			peering(third, aliasOfA, aliasOfC, openTo(gateway.podAddr)),
-			peering(evil, aliasOfA, aliasOfH, open(gateway), open(worker))))
+		n.set(n.desired(own, peers...))
 	}
 	third.set(third.desired([]*rigNode{third}, peering(gateway, aliasOfC, aliasOfA, openTo(third.podAddr))))
 	evil.set(evil.desired([]*rigNode{evil}, peering(gateway, aliasOfH, aliasOfA)))
@@ -208,26 +218,26 @@ func TestAHostilePeerReachesWhatIsExposedAndNothingElse(t *testing.T) {
 		{what: "a port that is not open on another node", from: mine, to: away, protocol: plan.TCP, port: 22, carried: true},
 		{what: "a pod that is not exposed", from: mine, to: remap(t, address("10.200.1.99"), aliasOfA), protocol: plan.TCP, port: 8080},
 		{what: "an address of the node among its pods'", from: mine, to: remap(t, gateway.bridge, aliasOfA), protocol: plan.TCP, port: 10250},
-		{what: "the node's own address", from: mine, to: gateway.underlay, protocol: plan.TCP, port: 10250},
-		{what: "another node's own address", from: mine, to: worker.underlay, protocol: plan.TCP, port: 10250},
-		{what: "the Service of the API server", from: mine, to: address("10.96.0.1"), protocol: plan.TCP, port: 443},
-		{what: "a pod by its real address", from: mine, to: gateway.podAddr, protocol: plan.TCP, port: 8080},
-		{what: "a pod of another node by its real address", from: mine, to: worker.podAddr, protocol: plan.TCP, port: 8080},
-		{what: "a third peer", from: mine, to: others, protocol: plan.TCP, port: 8080},
-		{what: "itself, through the cluster", from: mine, to: mine, protocol: plan.TCP, port: 8080},
-		{what: "the Internet", from: mine, to: address("192.0.2.1"), protocol: plan.UDP, port: 53},
-		{what: "all hosts", from: mine, to: address("224.0.0.1"), protocol: plan.UDP, port: 5353},
-		{what: "everybody", from: mine, to: address("255.255.255.255"), protocol: plan.UDP, port: 67},
-		{what: "another port of the gateway's overlay address", from: overlay(evil), to: overlay(gateway), protocol: plan.TCP, port: 10250},
-		{what: "the overlay address of another node", from: overlay(evil), to: overlay(worker), protocol: plan.UDP, port: 7447},
-		{what: "the overlay address of a third peer", from: overlay(evil), to: overlay(third), protocol: plan.UDP, port: 7447},
+		{what: "the node's own address", from: mine, to: gateway.underlay, protocol: plan.TCP, port: 10250, why: firewall.NotOurs},
+		{what: "another node's own address", from: mine, to: worker.underlay, protocol: plan.TCP, port: 10250, why: firewall.NotOurs},
+		{what: "the Service of the API server", from: mine, to: address("10.96.0.1"), protocol: plan.TCP, port: 443, why: firewall.NotOurs},
+		{what: "a pod by its real address", from: mine, to: gateway.podAddr, protocol: plan.TCP, port: 8080, why: firewall.NotOurs},
+		{what: "a pod of another node by its real address", from: mine, to: worker.podAddr, protocol: plan.TCP, port: 8080, why: firewall.NotOurs},
+		{what: "a third peer", from: mine, to: others, protocol: plan.TCP, port: 8080, why: firewall.NotOurs},
+		{what: "itself, through the cluster", from: mine, to: mine, protocol: plan.TCP, port: 8080, why: firewall.NotOurs},
+		{what: "the Internet", from: mine, to: address("192.0.2.1"), protocol: plan.UDP, port: 53, why: firewall.NotOurs},
+		{what: "all hosts", from: mine, to: address("224.0.0.1"), protocol: plan.UDP, port: 5353, why: firewall.NotOurs},
+		{what: "everybody", from: mine, to: address("255.255.255.255"), protocol: plan.UDP, port: 67, why: firewall.NotOurs},
+		{what: "another port of the gateway's overlay address", from: overlay(evil), to: overlay(gateway), protocol: plan.TCP, port: 10250, overlay: true},
+		{what: "the overlay address of another node", from: overlay(evil), to: overlay(worker), protocol: plan.UDP, port: 7447, overlay: true, why: firewall.Transit},
+		{what: "the overlay address of a third peer", from: overlay(evil), to: overlay(third), protocol: plan.UDP, port: 7447, overlay: true, why: firewall.Transit},
 	}
 	victims := append(own, third)
 	r.watch(len(attacks), victims)
 	for i, a := range attacks {
 		t.Run(a.what, func(t *testing.T) {
 			r.t = t
-			before := r.dropped(own)
+			before := r.dropped(own, peers)
 			count := func(where string) int { return r.watched(where, i, victims) }
 			want := map[string]int{}
 			switch {
@@ -245,8 +255,16 @@ func TestAHostilePeerReachesWhatIsExposedAndNothingElse(t *testing.T) {
 						return fmt.Errorf("%d at %q; %d came, %d were passed on", got, where, count("came"), count("passed"))
 					}
 				}
-				if !a.arrives && !a.forged && r.dropped(own) == before {
-					return errors.New("no rule counts them")
+				if a.arrives || a.forged {
+					return nil
+				}
+				now := r.dropped(own, peers)
+				why := firewall.Drop{Reason: cmp.Or(a.why, firewall.NotExposed), Peer: clusterID(evil.cluster)}
+				if a.overlay {
+					why.Peer = ""
+				}
+				if now[why] == before[why] {
+					return fmt.Errorf("none is counted as %v: %v, before %v", why, now, before)
 				}
 				return nil
 			})

@@ -51,10 +51,10 @@ type Status struct {
 
 // Counters are what the kernel counts on a node.
 type Counters struct {
-	// Received and Sent are packets of the device, decrypted.
-	Received, Sent uint64
-	// Dropped are packets that the firewall of the fabric dropped.
-	Dropped map[firewall.Drop]uint64
+	firewall.Totals
+	// Received and Sent are packets of the device, decrypted. ReceiveErrors are those that it
+	// refused: a device of the kernel counts what its cipher refuses.
+	Received, Sent, ReceiveErrors uint64
 }
 
 // PeerStatus is what a fabric observes of one WireGuard peer.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
@@ -81,6 +82,7 @@ type collector struct {
 
 	up, active, mtu, large, handshake, problems                        *prometheus.Desc
 	received, sent, probes, answered, switches, packets, dropped, trip *prometheus.Desc
+	peerPackets, peerBytes, refused                                    *prometheus.Desc
 }
 
 func newCollector(fabric measured, log *slog.Logger) *collector {
@@ -90,20 +92,23 @@ func newCollector(fabric measured, log *slog.Logger) *collector {
 	of := func(name, help string) *prometheus.Desc { return desc(name, help, "peer", "node") }
 	return &collector{
 		fabric: fabric, log: log,
-		up:        desc("entente_fabric_path_up", "Whether probes to a node are answered; way says how packets get there.", "peer", "node", "way"),
-		active:    of("entente_fabric_path_active", "Whether traffic goes this way."),
-		mtu:       of("entente_fabric_path_mtu_bytes", "Size of packets that are known to pass."),
-		large:     of("entente_fabric_large_packets_lost", "Whether large packets are lost though small ones pass."),
-		handshake: of("entente_fabric_last_handshake_seconds", "When WireGuard last agreed on a session, in seconds since 1970."),
-		received:  of("entente_fabric_received_bytes_total", "Bytes that came from a node, those of WireGuard included."),
-		sent:      of("entente_fabric_sent_bytes_total", "Bytes that went to a node, those of WireGuard included."),
-		probes:    of("entente_fabric_probes_total", "Probes that were sent to a node."),
-		answered:  of("entente_fabric_probes_answered_total", "Probes that a node answered."),
-		trip:      of("entente_fabric_round_trip_seconds", "Round trips of probes on ways that traffic goes."),
-		switches:  desc("entente_fabric_switches_total", "How often traffic to a peer changed from some gateways to others.", "peer"),
-		packets:   desc("entente_fabric_packets_total", "Packets of all tunnels of the node, decrypted.", "direction"),
-		dropped:   desc("entente_fabric_dropped_packets_total", "Packets that the rules of the node dropped.", "reason", "peer"),
-		problems:  desc("entente_fabric_problems", "Problems that the node reports now."),
+		up:          desc("entente_fabric_path_up", "Whether probes to a node are answered; way says how packets get there.", "peer", "node", "way"),
+		active:      of("entente_fabric_path_active", "Whether traffic goes this way."),
+		mtu:         of("entente_fabric_path_mtu_bytes", "Size of packets that are known to pass."),
+		large:       of("entente_fabric_large_packets_lost", "Whether large packets are lost though small ones pass."),
+		handshake:   of("entente_fabric_last_handshake_seconds", "When WireGuard last agreed on a session, in seconds since 1970."),
+		received:    of("entente_fabric_received_bytes_total", "Bytes that came from a node, those of WireGuard included."),
+		sent:        of("entente_fabric_sent_bytes_total", "Bytes that went to a node, those of WireGuard included."),
+		probes:      of("entente_fabric_probes_total", "Probes that were sent to a node."),
+		answered:    of("entente_fabric_probes_answered_total", "Probes that a node answered."),
+		trip:        of("entente_fabric_round_trip_seconds", "Round trips of probes on ways that traffic goes."),
+		switches:    desc("entente_fabric_switches_total", "How often traffic to a peer changed from some gateways to others.", "peer"),
+		packets:     desc("entente_fabric_packets_total", "Packets of all tunnels of the node, decrypted.", "direction"),
+		dropped:     desc("entente_fabric_dropped_packets_total", "Packets that the rules of the node dropped.", "reason", "peer"),
+		peerPackets: desc("entente_fabric_peer_packets_total", "Packets from and to a peer, on the one node that translates them.", "peer", "via", "direction"),
+		peerBytes:   desc("entente_fabric_peer_bytes_total", "Bytes of these, decrypted.", "peer", "via", "direction"),
+		refused:     desc("entente_fabric_receive_errors_total", "Packets that the device refused; if it is one of the kernel, also because of the cipher."),
+		problems:    desc("entente_fabric_problems", "Problems that the node reports now."),
 	}
 }
 
@@ -111,6 +116,7 @@ func newCollector(fabric measured, log *slog.Logger) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.up, c.active, c.mtu, c.large, c.handshake, c.received, c.sent, c.probes, c.answered, c.trip, c.switches, c.packets, c.dropped, c.problems,
+		c.peerPackets, c.peerBytes, c.refused,
 	} {
 		out <- d
 	}
@@ -119,13 +125,8 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	status := c.fabric.Status()
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	count := func(d *prometheus.Desc, n uint64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
-	}
-	gauge(c.problems, float64(len(status.Problems)))
+	gauge(out, c.problems, float64(len(status.Problems)))
+	told := map[[2]string]bool{} // peers name their nodes, and two series of one name would be an error
 	for _, p := range status.Peers {
 		if p.OnDemand && !p.Direct {
 			continue // it comes and goes, and nothing depends on it
@@ -134,36 +135,66 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		if p.Remote {
 			peer = p.Cluster
 		}
-		gauge(c.up, truth(p.State == probe.PathUp), peer, p.Node, string(p.Way))
-		gauge(c.active, truth(p.Active || p.Direct), peer, p.Node)
-		gauge(c.large, truth(p.LargeLost), peer, p.Node)
-		if p.MTU > 0 {
-			gauge(c.mtu, float64(p.MTU), peer, p.Node)
-		}
-		if !p.LastHandshake.IsZero() {
-			gauge(c.handshake, float64(p.LastHandshake.Unix()), peer, p.Node)
-		}
-		count(c.received, uint64(max(p.Received, 0)), peer, p.Node)
-		count(c.sent, uint64(max(p.Sent, 0)), peer, p.Node)
-		count(c.probes, p.Probes, peer, p.Node)
-		count(c.answered, p.Times.Count(), peer, p.Node)
-		if p.Active || p.Direct {
-			out <- prometheus.MustNewConstHistogram(c.trip, p.Times.Count(), p.Times.Sum.Seconds(), cumulative(p.Times), peer, p.Node)
+		if name := [2]string{peer, p.Node}; !told[name] {
+			told[name] = true
+			c.path(out, p, peer)
 		}
 	}
 	for peer, n := range status.Switches {
-		count(c.switches, n, peer)
+		count(out, c.switches, n, peer)
 	}
 	counters, err := c.fabric.Counters()
 	if err != nil {
 		c.log.Warn("metrics lack what the kernel counts", "err", err)
 		return
 	}
-	count(c.packets, counters.Received, "received")
-	count(c.packets, counters.Sent, "sent")
-	for d, n := range counters.Dropped {
-		count(c.dropped, n, strings.ReplaceAll(string(d.Reason), " ", "_"), d.Peer)
+	c.counted(out, counters)
+}
+
+// path has what is measured of the tunnel to a node.
+func (c *collector) path(out chan<- prometheus.Metric, p tunnel.PeerStatus, peer string) {
+	gauge(out, c.up, truth(p.State == probe.PathUp), peer, p.Node, string(p.Way))
+	gauge(out, c.active, truth(p.Active || p.Direct), peer, p.Node)
+	gauge(out, c.large, truth(p.LargeLost), peer, p.Node)
+	if p.MTU > 0 {
+		gauge(out, c.mtu, float64(p.MTU), peer, p.Node)
 	}
+	if !p.LastHandshake.IsZero() {
+		gauge(out, c.handshake, float64(p.LastHandshake.Unix()), peer, p.Node)
+	}
+	count(out, c.received, uint64(max(p.Received, 0)), peer, p.Node)
+	count(out, c.sent, uint64(max(p.Sent, 0)), peer, p.Node)
+	count(out, c.probes, p.Probes, peer, p.Node)
+	count(out, c.answered, p.Times.Count(), peer, p.Node)
+	if p.Active || p.Direct {
+		out <- prometheus.MustNewConstHistogram(c.trip, p.Times.Count(), p.Times.Sum.Seconds(), cumulative(p.Times), peer, p.Node)
+	}
+}
+
+// counted has what the kernel counts.
+func (c *collector) counted(out chan<- prometheus.Metric, counters tunnel.Counters) {
+	count(out, c.packets, counters.Received, "received")
+	count(out, c.packets, counters.Sent, "sent")
+	count(out, c.refused, counters.ReceiveErrors)
+	for via, flows := range map[string]map[string]firewall.Flow{"gateway": counters.Carried, "direct": counters.Direct} {
+		for peer, f := range flows {
+			for direction, n := range map[string]firewall.Count{"received": f.Received, "sent": f.Sent} {
+				count(out, c.peerPackets, n.Packets, peer, via, direction)
+				count(out, c.peerBytes, n.Bytes, peer, via, direction)
+			}
+		}
+	}
+	for d, n := range counters.Dropped {
+		count(out, c.dropped, n.Packets, strings.ReplaceAll(string(d.Reason), " ", "_"), d.Peer)
+	}
+}
+
+func gauge(out chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func count(out chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
 func truth(b bool) float64 {

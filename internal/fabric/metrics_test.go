@@ -36,12 +36,17 @@ func TestMetricsTellOfEachWay(t *testing.T) {
 					LastHandshake: time.Unix(1000, 0), Received: 1 << 40, Sent: 2, Probes: 4, Times: times,
 				},
 				{Cluster: "peer", Node: "gw2", Remote: true, State: probe.PathDown},
+				{Cluster: "peer", Node: "gw2", Remote: true, State: probe.PathUp}, // a peer that gives two one name
 				{Cluster: "peer", Node: "worker", Remote: true, State: probe.PathDown, OnDemand: true},
 			},
 			Switches: map[string]uint64{"peer": 3},
 			Problems: []plan.Problem{{Peer: "peer", Text: "x"}},
 		},
-		counters: tunnel.Counters{Received: 8, Sent: 9, Dropped: map[firewall.Drop]uint64{{Reason: firewall.NotExposed}: 10, {Reason: firewall.NoAlias, Peer: "peer"}: 11}},
+		counters: tunnel.Counters{Received: 8, Sent: 9, ReceiveErrors: 12, Totals: firewall.Totals{
+			Dropped: map[firewall.Drop]firewall.Count{{Reason: firewall.NotExposed}: {Packets: 10}, {Reason: firewall.NoAlias, Peer: "peer"}: {Packets: 11, Bytes: 1}},
+			Carried: map[string]firewall.Flow{"peer": {Received: firewall.Count{Packets: 1, Bytes: 100}, Sent: firewall.Count{Packets: 2, Bytes: 200}}},
+			Direct:  map[string]firewall.Flow{"peer": {Received: firewall.Count{Packets: 3, Bytes: 300}, Sent: firewall.Count{Packets: 4, Bytes: 400}}},
+		}},
 	}
 	c := newCollector(f, slog.New(slog.DiscardHandler))
 	const want = `# HELP entente_fabric_dropped_packets_total Packets that the rules of the node dropped.
@@ -53,11 +58,26 @@ entente_fabric_dropped_packets_total{peer="peer",reason="no_alias"} 11
 entente_fabric_path_up{node="gw",peer="peer",way="Observed"} 1
 entente_fabric_path_up{node="gw2",peer="peer",way=""} 0
 entente_fabric_path_up{node="other",peer="",way="Direct"} 1
+# HELP entente_fabric_peer_bytes_total Bytes of these, decrypted.
+# TYPE entente_fabric_peer_bytes_total counter
+entente_fabric_peer_bytes_total{direction="received",peer="peer",via="direct"} 300
+entente_fabric_peer_bytes_total{direction="received",peer="peer",via="gateway"} 100
+entente_fabric_peer_bytes_total{direction="sent",peer="peer",via="direct"} 400
+entente_fabric_peer_bytes_total{direction="sent",peer="peer",via="gateway"} 200
+# HELP entente_fabric_peer_packets_total Packets from and to a peer, on the one node that translates them.
+# TYPE entente_fabric_peer_packets_total counter
+entente_fabric_peer_packets_total{direction="received",peer="peer",via="direct"} 3
+entente_fabric_peer_packets_total{direction="received",peer="peer",via="gateway"} 1
+entente_fabric_peer_packets_total{direction="sent",peer="peer",via="direct"} 4
+entente_fabric_peer_packets_total{direction="sent",peer="peer",via="gateway"} 2
 # HELP entente_fabric_probes_answered_total Probes that a node answered.
 # TYPE entente_fabric_probes_answered_total counter
 entente_fabric_probes_answered_total{node="gw",peer="peer"} 3
 entente_fabric_probes_answered_total{node="gw2",peer="peer"} 0
 entente_fabric_probes_answered_total{node="other",peer=""} 0
+# HELP entente_fabric_receive_errors_total Packets that the device refused; if it is one of the kernel, also because of the cipher.
+# TYPE entente_fabric_receive_errors_total counter
+entente_fabric_receive_errors_total 12
 # HELP entente_fabric_received_bytes_total Bytes that came from a node, those of WireGuard included.
 # TYPE entente_fabric_received_bytes_total counter
 entente_fabric_received_bytes_total{node="gw",peer="peer"} 1.099511627776e+12
@@ -68,7 +88,8 @@ entente_fabric_received_bytes_total{node="other",peer=""} 5
 entente_fabric_switches_total{peer="peer"} 3
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
-		"entente_fabric_dropped_packets_total", "entente_fabric_path_up", "entente_fabric_probes_answered_total", "entente_fabric_received_bytes_total", "entente_fabric_switches_total"); err != nil {
+		"entente_fabric_dropped_packets_total", "entente_fabric_path_up", "entente_fabric_probes_answered_total", "entente_fabric_received_bytes_total",
+		"entente_fabric_peer_bytes_total", "entente_fabric_peer_packets_total", "entente_fabric_receive_errors_total", "entente_fabric_switches_total"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(c, "entente_fabric_round_trip_seconds"); n != 1 {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -101,46 +100,6 @@ func (w *Table) Apply(now time.Time, l plan.Layout, device string, ports Ports) 
 		}
 	}
 	return true, nil
-}
-
-// Drops returns how many packets the rules of the table dropped since they were written last.
-func Drops() (map[Drop]uint64, error) {
-	c, err := nftables.New(nftables.WithSockOptions(buffers))
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
-	}
-	out := map[Drop]uint64{}
-	for _, chain := range chains {
-		if chain.Table.Name != tableName {
-			continue
-		}
-		rules, err := c.GetRules(table(), chain)
-		if err != nil {
-			return nil, fmt.Errorf("list rules of %s: %w", chain.Name, err)
-		}
-		for _, r := range rules {
-			comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-			text, _, _ := strings.Cut(comment, " #")
-			if d, ok := parseDrop(text); ok {
-				out[d] += counted(r.Exprs)
-			}
-		}
-	}
-	return out, nil
-}
-
-// counted is the packets that the counter of a rule has.
-func counted(exprs []expr.Any) uint64 {
-	for _, e := range exprs {
-		if c, ok := e.(*expr.Counter); ok {
-			return c.Packets
-		}
-	}
-	return 0
 }
 
 // tableState is what is in the kernel, as far as it matters.

@@ -42,7 +42,7 @@ func (b *rulesBuilder) directChains() {
 				}
 				for _, m := range d.Local {
 					if f.of(m.Real.Addr()) {
-						in.rules = append(in.rules, f.directIn(m, alias)...)
+						in.rules = append(in.rules, f.directIn(d.Cluster, m, alias)...)
 					}
 				}
 				in.rules = append(in.rules, drop(NotHere, d.Cluster))
@@ -51,7 +51,7 @@ func (b *rulesBuilder) directChains() {
 			out := ruleChain{name: "direct-out" + name}
 			for _, m := range d.Local {
 				if f.of(m.Real.Addr()) {
-					out.rules = append(out.rules, f.directOut(m)...)
+					out.rules = append(out.rules, f.directOut(d.Cluster, m)...)
 				}
 			}
 			b.out.chains = append(b.out.chains, out)
@@ -71,7 +71,7 @@ func (b *rulesBuilder) hasChain(name string) bool {
 
 // directOut gives a packet of a pod here both addresses in their direct form: its own as the peer
 // knows it, and that of the other pod.
-func (f family) directOut(m plan.Mapping) []chainRule {
+func (f family) directOut(cluster string, m plan.Mapping) []chainRule {
 	form := plan.DirectForm(m.Alias)
 	done := f.inPrefix(expr.PayloadBaseNetworkHeader, f.source, m.Real)
 	if f.size == 4 {
@@ -81,11 +81,11 @@ func (f family) directOut(m plan.Mapping) []chainRule {
 	} else {
 		done = slices.Concat(done, f.rewrite(f.source, hostMask(form), form.Addr().AsSlice()), f.rewrite(f.dest, []byte{0, 255}, []byte{plan.DirectByte6, 0}))
 	}
-	return f.directly(fmt.Sprintf("%v is %v, directly", m.Real, form), f.source, f.dest, m.Real, m.Alias, done)
+	return f.directly(sentDirectly.of(cluster), fmt.Sprintf("%v is %v, directly", m.Real, form), f.source, f.dest, m.Real, m.Alias, done)
 }
 
 // directIn undoes that for a packet to a pod here, from an alias of a peer.
-func (f family) directIn(m plan.Mapping, remote netip.Prefix) []chainRule {
+func (f family) directIn(cluster string, m plan.Mapping, remote netip.Prefix) []chainRule {
 	form, first := plan.DirectForm(m.Alias), remote.Addr().AsSlice()[0]
 	done := f.inPrefix(expr.PayloadBaseNetworkHeader, f.dest, form)
 	if f.size == 4 {
@@ -95,13 +95,13 @@ func (f family) directIn(m plan.Mapping, remote netip.Prefix) []chainRule {
 	} else {
 		done = slices.Concat(done, f.rewrite(f.dest, hostMask(m.Real), m.Real.Addr().AsSlice()), f.rewrite(f.source, []byte{0, 255}, []byte{first, 0}))
 	}
-	return f.directly(fmt.Sprintf("%v is %v, directly", form, m.Real), f.dest, f.source, m.Alias, m.Real, done)
+	return f.directly(receivedDirectly.of(cluster), fmt.Sprintf("%v is %v, directly", form, m.Real), f.dest, f.source, m.Alias, m.Real, done)
 }
 
 // directly rewrites errors about packets, in which what is quoted has no direct form, and then
-// packets.
-func (f family) directly(text string, offset, quoted uint32, from, to netip.Prefix, done []expr.Any) []chainRule {
-	out := []chainRule{{text: text, exprs: slices.Concat(f.nfproto(), done, accept())}}
+// packets, which are counted.
+func (f family) directly(count, text string, offset, quoted uint32, from, to netip.Prefix, done []expr.Any) []chainRule {
+	out := []chainRule{{text: count, exprs: slices.Concat(f.nfproto(), done, counter(), accept())}}
 	if from == to {
 		return out
 	}

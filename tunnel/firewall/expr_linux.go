@@ -67,8 +67,10 @@ func drop(reason Reason, peer string) chainRule {
 }
 
 func countedDrop() []expr.Any {
-	return []expr.Any{&expr.Counter{}, verdict(expr.VerdictDrop)}
+	return append(counter(), verdict(expr.VerdictDrop))
 }
+
+func counter() []expr.Any { return []expr.Any{&expr.Counter{}} }
 
 func accept() []expr.Any                  { return []expr.Any{verdict(expr.VerdictAccept)} }
 func verdict(k expr.VerdictKind) expr.Any { return &expr.Verdict{Kind: k} }

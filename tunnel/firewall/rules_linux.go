@@ -61,6 +61,7 @@ const (
 	setHome    = "home"    // pods of the home cluster
 	setOwn     = "own"     // pods of this node
 	setOthers  = "others"  // pods of home nodes behind the device
+	setRefused = "refused" // aliases of all peers, with counters of what was refused of each
 	setErrors  = "errors"  // ICMP types that quote a packet
 	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
 	setLeave   = "leave"   // the same, leaving
@@ -118,9 +119,9 @@ func (b *rulesBuilder) has(set string, f family) bool {
 func (b *rulesBuilder) prefixSets() {
 	for _, f := range families() {
 		for name, prefixes := range map[string][]netip.Prefix{
-			setClosed: b.l.Closed, setRemote: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others,
+			setClosed: b.l.Closed, setRemote: b.l.Remote, setRefused: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others,
 		} {
-			s := ruleSet{name: name + f.suffix, key: f.addr, interval: true}
+			s := ruleSet{name: name + f.suffix, key: f.addr, interval: true, counter: name == setRefused}
 			for _, p := range f.only(prefixes) {
 				s.elements = append(s.elements, interval(p, nil)...)
 			}
@@ -256,6 +257,8 @@ func (b *rulesBuilder) translationChains() {
 				leave.elements = append(leave.elements, interval(a, &expr.Verdict{Kind: expr.VerdictGoto, Chain: "leave" + name})...)
 			}
 			in, out := ruleChain{name: "enter" + name}, ruleChain{name: "leave" + name}
+			in.add(received.of(t.Cluster), counter())
+			out.add(sent.of(t.Cluster), counter())
 			reals, names := ruleSet{name: setReal + name, key: f.addr, data: true}, ruleSet{name: setAlias + name, key: f.addr, data: true}
 			for _, m := range t.Local {
 				switch {
@@ -448,7 +451,7 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 	}
 	c.add(string(Transit), b.oif(expr.CmpOpEq), countedDrop())
 	b.exposure(&c)
-	c.rules = append(c.rules, drop(NotExposed, ""))
+	b.refuse(&c)
 	return c
 }
 
@@ -472,6 +475,16 @@ func (b *rulesBuilder) exposure(c *ruleChain) {
 			}
 		}
 	}
+}
+
+// refuse drops what is not exposed. What comes from peers is counted by their aliases.
+func (b *rulesBuilder) refuse(c *ruleChain) {
+	for _, f := range families() {
+		if b.has(setRefused, f) {
+			c.add("of peers, "+string(NotExposed), f.from(setRefused), []expr.Any{verdict(expr.VerdictDrop)})
+		}
+	}
+	c.rules = append(c.rules, drop(NotExposed, ""))
 }
 
 // toTunnel lets only pods and answers of Services out.
@@ -507,7 +520,7 @@ func (b *rulesBuilder) input() ruleChain {
 		c.add("the peer API", overlay, f.from(setInBand), toPort(unix.IPPROTO_TCP, b.ports.Relay), accept())
 	}
 	b.exposure(&c)
-	c.rules = append(c.rules, drop(NotExposed, ""))
+	b.refuse(&c)
 	return c
 }
 

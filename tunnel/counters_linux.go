@@ -1,0 +1,34 @@
+package tunnel
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/entente-dev/entente/tunnel/firewall"
+	"github.com/entente-dev/entente/tunnel/plan"
+)
+
+// Counters reads what the kernel counts. A call costs as much as the table of nftables is long, so
+// it is for those who ask seldom.
+func (f *Fabric) Counters() (Counters, error) {
+	f.mu.Lock()
+	var peers []plan.Peer
+	if f.desired != nil {
+		peers = f.desired.Peers
+	}
+	f.mu.Unlock()
+	totals, err := firewall.ReadTotals(peers)
+	if err != nil {
+		return Counters{}, err
+	}
+	out := Counters{Totals: totals}
+	link, err := netlink.LinkByName(f.cfg.Device)
+	if err != nil {
+		return out, fmt.Errorf("read counters of %s: %w", f.cfg.Device, err)
+	}
+	if s := link.Attrs().Statistics; s != nil {
+		out.Received, out.Sent, out.ReceiveErrors = s.RxPackets, s.TxPackets, s.RxErrors
+	}
+	return out, nil
+}
