@@ -15,6 +15,10 @@ const (
 	FabricKeyPrevious = ".previous"
 )
 
+// FabricCertificate is the Secret that holds the certificate by which readers of the nodes'
+// metrics know them. It is for entente-fabric and entente-fabric.NAMESPACE.svc.
+const FabricCertificate = "entente-fabric-metrics"
+
 // FabricNode is a node of this cluster as the fabric on it sees it.
 //
 // +kubebuilder:object:root=true

@@ -300,6 +300,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")
 	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz and /readyz listen")
 	flags.StringVar(&cfg.MetricsAddress, "metrics-address", ":7447", "where /metrics listens, over TLS, for callers that may get it")
+	flags.BoolVar(&cfg.NodeMetrics, "node-metrics", false, "give the nodes a certificate for readers of their metrics, in the Secret entente-fabric-metrics")
 	flags.StringVar(&o.profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
 	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
 }
@@ -355,6 +356,7 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 	stateDirectory(flags, &o.cfg.StateDirectory)
 	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
 	flags.StringVar(&o.cfg.MetricsAddress, "metrics-address", "", "where /metrics listens, over TLS, for callers that may get it (default: nowhere)")
+	flags.StringVar(&o.cfg.MetricsCertificate, "metrics-certificate", "", "the directory of its certificate, with tls.crt and tls.key")
 }
 
 func stateDirectory(flags *pflag.FlagSet, directory *string) {

@@ -83,6 +83,11 @@ func (c *Clerk) Dismiss(ctx context.Context) error {
 
 // Get asks the REST API, from the node's network.
 func (c *Clerk) Get(ctx context.Context, path string) (status int, body []byte, err error) {
+	return c.GetFrom(ctx, c.Address, adminService, path)
+}
+
+// GetFrom asks whoever listens at an address, which has to have a certificate for a name.
+func (c *Clerk) GetFrom(ctx context.Context, address, name, path string) (status int, body []byte, err error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(c.CA) {
 		return 0, nil, errors.New("the admin API's authority cannot be read")
@@ -91,13 +96,13 @@ func (c *Clerk) Get(ctx context.Context, path string) (status int, body []byte, 
 		Timeout: 10 * time.Second,
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return c.side.DialOnNode(ctx, "tcp", c.Address)
+				return c.side.DialOnNode(ctx, "tcp", address)
 			},
-			TLSClientConfig:   &tls.Config{RootCAs: roots, ServerName: adminService, MinVersion: tls.VersionTLS13},
+			TLSClientConfig:   &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13},
 			DisableKeepAlives: true,
 		},
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+adminService+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+name+path, nil)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -109,7 +114,7 @@ func (c *Clerk) Get(ctx context.Context, path string) (status int, body []byte, 
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	return resp.StatusCode, body, err
 }
 

@@ -2,12 +2,9 @@ package twonodes
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,87 +14,142 @@ import (
 	"github.com/entente-dev/entente/integration/e2e"
 )
 
-// TestMetricsOfNodesAreReadByWhoMay: they tell of all peers, and their port is in the node's own
-// network.
-func TestMetricsOfNodesAreReadByWhoMay(t *testing.T) {
-	ctx, s := onStage(t)
-	home := s.World.Home
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		_, err := home.Kubectl(ctx, "delete", "clusterrolebinding", "scraper", "--ignore-not-found")
-		ok(t, err)
-		_, err = home.Kubectl(ctx, "delete", "serviceaccount", "scraper", "nobody", "--ignore-not-found")
-		ok(t, err)
-	})
-	tokens := map[string]string{}
-	for _, name := range []string{"scraper", "nobody"} {
-		_, err := home.Kubectl(ctx, "create", "serviceaccount", name)
-		ok(t, err)
-		token, err := home.Kubectl(ctx, "create", "token", name)
-		ok(t, err)
-		tokens[name] = strings.TrimSpace(token)
-	}
-	_, err := home.Kubectl(ctx, "create", "clusterrolebinding", "scraper", "--clusterrole=entente-metrics", "--serviceaccount=default:scraper")
-	ok(t, err)
-	for token, want := range map[string]int{"": http.StatusUnauthorized, "forged": http.StatusUnauthorized, tokens["nobody"]: http.StatusForbidden} {
-		got, text, err := nodeMetrics(ctx, home, token)
-		ok(t, err)
-		if got != want || strings.Contains(text, "entente_fabric_") {
-			t.Errorf("got %d, want %d, and no metrics:\n%s", got, want, text)
+// series is what a scrape had, by name and labels as they are written.
+type series map[string]float64
+
+// sum adds up what has a name and all of some labels.
+func (s series) sum(name string, labels ...string) (sum float64, found int) {
+next:
+	for key, value := range s {
+		if !strings.HasPrefix(key, name+"{") {
+			continue
 		}
-	}
-	peer, err := s.World.Abroad.ID(ctx)
-	ok(t, err)
-	ok(t, home.ReachesAll(ctx, e2e.Soon, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", []corev1.Pod{s.out}))
-	ok(t, s.World.Until(ctx, e2e.Soon, "the node's metrics to tell of its way to the peer", func(ctx context.Context) (string, error) {
-		code, text, err := nodeMetrics(ctx, home, tokens["scraper"])
-		if err != nil || code != http.StatusOK {
-			return fmt.Sprintf("%d %s", code, text), err
-		}
-		for _, metric := range []string{
-			"entente_fabric_path_up", "entente_fabric_received_bytes_total", "entente_fabric_sent_bytes_total", "entente_fabric_probes_answered_total",
-			"entente_fabric_round_trip_seconds_count", "entente_fabric_path_mtu_bytes", "entente_fabric_last_handshake_seconds",
-		} {
-			if most(text, metric, peer) <= 0 {
-				return metric + " of the peer is not above zero", nil
+		for _, l := range labels {
+			if !strings.Contains(key, l) {
+				continue next
 			}
 		}
-		return "", nil
-	}))
+		sum += value
+		found++
+	}
+	return sum, found
 }
 
-// most is the highest value of a metric of a peer; -1 if there is none.
-func most(text, metric, peer string) float64 {
-	out := -1.0
-	for _, m := range regexp.MustCompile("(?m)^"+metric+`\{[^}]*peer="`+peer+`"[^}]*\} (\S+)$`).FindAllStringSubmatch(text, -1) {
-		if v, err := strconv.ParseFloat(m[1], 64); err == nil {
-			out = max(out, v)
+// nodesOf asks each node of a cluster for its metrics and adds them up.
+func nodesOf(ctx context.Context, side *e2e.Side, clerk *e2e.Clerk) (series, error) {
+	all := series{}
+	for _, node := range side.Plan.Nodes {
+		address := net.JoinHostPort(node.Address.String(), "7450")
+		status, body, err := clerk.GetFrom(ctx, address, "entente-fabric."+e2e.SystemNamespace+".svc", "/metrics")
+		if err != nil {
+			return nil, err
+		}
+		if status != http.StatusOK {
+			return nil, fmt.Errorf("node %s: %d %s", node.Name, status, body)
+		}
+		for line := range strings.Lines(string(body)) {
+			key, value, ok := strings.Cut(strings.TrimSpace(line), "} ")
+			if v, err := strconv.ParseFloat(value, 64); ok && err == nil {
+				all[key+"}"] += v
+			}
 		}
 	}
-	return out
+	return all, nil
 }
 
-// nodeMetrics reads the metrics of a side's first node.
-func nodeMetrics(ctx context.Context, side *e2e.Side, token string) (status int, text string, err error) {
-	transport := &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return side.DialOnNode(ctx, network, address)
-		},
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true},
-		DisableKeepAlives: true,
+// TestMetricsOfNodesAreReadByWhoMay: their port is in the node's own network. It has the fabric of all nodes scraped: what pods send is
+// counted, and so is what a peer's cluster refuses, by whoever may, and by nobody else.
+func TestMetricsOfNodesAreReadByWhoMay(t *testing.T) {
+	ctx, s := onStage(t)
+	w := s.World
+	clerks := map[*e2e.Side]*e2e.Clerk{}
+	ids := map[*e2e.Side]string{}
+	for _, side := range w.Sides() {
+		clerk, err := side.NewClerk(ctx, "scraper", "entente-metrics")
+		ok(t, err)
+		t.Cleanup(func() { ok(t, clerk.Dismiss(context.WithoutCancel(ctx))) })
+		clerks[side] = clerk
+		ids[side], err = side.ID(ctx)
+		ok(t, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s:7450/metrics", side.Plan.Control().Address), http.NoBody)
-	if err != nil {
-		return 0, "", err
+
+	// Who has no right to them gets none, and nobody without a token.
+	other, err := w.Home.NewClerk(ctx, "passer-by", "")
+	ok(t, err)
+	t.Cleanup(func() { ok(t, other.Dismiss(context.WithoutCancel(ctx))) })
+	nobody := *other
+	nobody.Token = ""
+	forged := *other
+	forged.Token = strings.ToUpper(other.Token)
+	address := net.JoinHostPort(w.Home.Plan.Control().Address.String(), "7450")
+	for clerk, want := range map[*e2e.Clerk]int{other: http.StatusForbidden, &nobody: http.StatusUnauthorized, &forged: http.StatusUnauthorized} {
+		ok(t, w.Until(ctx, e2e.Restarted, "the nodes to have their certificate", func(ctx context.Context) (string, error) {
+			status, body, err := clerk.GetFrom(ctx, address, "entente-fabric."+e2e.SystemNamespace+".svc", "/metrics")
+			if err != nil {
+				return err.Error(), nil //nolint:nilerr // it is what is missing
+			}
+			if status != want || strings.Contains(string(body), "entente_fabric") {
+				t.Errorf("got %d %.200s, want %d", status, body, want)
+			}
+			return "", nil
+		}))
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+
+	before, err := nodesOf(ctx, w.Home, clerks[w.Home])
+	ok(t, err)
+	ok(t, w.Home.ReachesAll(ctx, e2e.Soon, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", []corev1.Pod{s.out}))
+	for _, side := range w.Sides() {
+		peer := `peer="` + ids[side.Other] + `"`
+		ok(t, w.Until(ctx, e2e.Soon, "the paths of "+side.Name+" in its metrics", func(ctx context.Context) (string, error) {
+			got, err := nodesOf(ctx, side, clerks[side])
+			if err != nil {
+				return "", err
+			}
+			var missing []string
+			for name, labels := range map[string][]string{
+				"entente_fabric_peer_packets_total": {peer, `direction="sent"`}, "entente_fabric_peer_bytes_total": {peer, `direction="received"`},
+				"entente_fabric_received_bytes_total": {peer}, "entente_fabric_sent_bytes_total": {peer}, "entente_fabric_path_up": {peer, `way="Direct"`},
+				"entente_fabric_path_active": {peer}, "entente_fabric_path_mtu_bytes": {peer}, "entente_fabric_round_trip_seconds_count": {peer},
+				"entente_fabric_probes_answered_total": {peer}, "entente_fabric_last_handshake_seconds": {peer}, "entente_fabric_packets_total": {`direction="received"`},
+			} {
+				if sum, found := got.sum(name, labels...); found == 0 || sum <= 0 {
+					missing = append(missing, fmt.Sprintf("%s%v is %g in %d series", name, labels, sum, found))
+				}
+			}
+			return strings.Join(missing, ", "), nil
+		}))
 	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return 0, "", err
+	after, err := nodesOf(ctx, w.Home, clerks[w.Home])
+	ok(t, err)
+	for _, name := range []string{"entente_fabric_peer_packets_total", "entente_fabric_peer_bytes_total", "entente_fabric_sent_bytes_total"} {
+		was, _ := before.sum(name)
+		is, _ := after.sum(name)
+		t.Logf("%s at home: %g, then %g", name, was, is)
+		if is <= was {
+			t.Errorf("%s did not grow by a request: %g, then %g", name, was, is)
+		}
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(body), err
+
+	// A pod of this cluster asks for what the other one does not expose, and that one tells.
+	agent, err := w.Abroad.AgentPod(ctx)
+	ok(t, err)
+	peer, err := w.Home.Peer(ctx)
+	ok(t, err)
+	alias, err := e2e.Alias(peer, agent.Status.PodIP)
+	ok(t, err)
+	refused := func() float64 {
+		got, err := nodesOf(ctx, w.Abroad, clerks[w.Abroad])
+		ok(t, err)
+		sum, _ := got.sum("entente_fabric_dropped_packets_total", `peer="`+ids[w.Home]+`"`, `reason="not_exposed"`)
+		return sum
+	}
+	was := refused()
+	if out, err := w.Home.InPod(ctx, shop, s.inn.Name, "/tool", "curl", "-t", "2s", "http://"+net.JoinHostPort(alias, "7446")+"/healthz"); err == nil {
+		t.Errorf("a pod that is not exposed answered %q", out)
+	}
+	if is := refused(); is <= was {
+		t.Errorf("%g packets were refused, then %g", was, is)
+	} else {
+		t.Logf("refused abroad: %g, then %g", was, is)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -127,6 +128,11 @@ func (a *agent) serviceNames() []string {
 	return []string{"entente-agent." + a.cfg.Namespace + ".svc", "entente-agent", "localhost"}
 }
 
+// fabricNames are how readers of nodes' metrics know these.
+func (a *agent) fabricNames() []string {
+	return []string{"entente-fabric." + a.cfg.Namespace + ".svc", "entente-fabric"}
+}
+
 func (a *agent) ownAddresses() []netip.Addr {
 	return []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}
 }
@@ -215,7 +221,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial, InBand: a.inBandTunnels(),
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
 	}
-	return a.peers.SetupWithManager(a.mgr)
+	return errors.Join(a.peers.SetupWithManager(a.mgr), a.registerPeerMetrics(aliasPool))
 }
 
 // readdressed has what was made of a peer's addresses made again: the endpoints of its

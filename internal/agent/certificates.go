@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/vk"
@@ -49,18 +52,46 @@ func (a *agent) keepCertificates(ctx context.Context) error {
 	defer cancel()
 	tasks.Go(func() {
 		for {
+			var again <-chan time.Time
 			// The roots change with a rollover, and again when its overlap ends.
 			if err := a.publishCA(ctx); err != nil && ctx.Err() == nil {
 				a.log.Warn("cannot publish the roots of the admin API", "err", err)
 			}
+			// There is a new leaf at half of the life of the one before.
+			if err := a.publishFabricCertificate(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("cannot publish the certificate of the nodes' metrics", "err", err)
+				again = time.After(certificateAgain)
+			}
 			select {
 			case <-ctx.Done():
 				return
+			case <-again:
 			case <-changes:
 			}
 		}
 	})
 	return a.source.Run(ctx)
+}
+
+// publishFabricCertificate gives nodes a certificate for those who read their metrics. Whoever has
+// a node can speak for all of them to these, and to nobody else.
+func (a *agent) publishFabricCertificate(ctx context.Context) error {
+	if !a.cfg.NodeMetrics {
+		return nil
+	}
+	pair, err := a.source.AdminTLS(a.fabricNames(), nil).GetCertificate(nil)
+	if err != nil {
+		return fmt.Errorf("certificate of the nodes' metrics: %w", err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		return fmt.Errorf("key of the nodes' metrics: %w", err)
+	}
+	var chain []byte
+	for _, der := range pair.Certificate {
+		chain = append(chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	return store.PublishPair(ctx, a.direct, a.cfg.Namespace, v1alpha1.FabricCertificate, chain, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
 }
 
 func (a *agent) certificates(context.Context) error { return a.run(a.keepCertificates) }

@@ -75,6 +75,8 @@ type Config struct {
 	Carry CarryConfig
 	// KubeletCertificate is who signs the certificate of the kubelet API.
 	KubeletCertificate KubeletCertificate
+	// NodeMetrics has the agent give nodes a certificate for readers of their metrics.
+	NodeMetrics bool
 	// LeafLife is how long a certificate of the agent lives.
 	LeafLife time.Duration
 	Log      *slog.Logger

@@ -151,8 +151,8 @@ func (l lent) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
 type contractMetrics struct {
 	reader ctrlclient.Reader
 	// timeout bounds one look into the cache, which is not there at the very start.
-	timeout        time.Duration
-	notAfter, used *prometheus.Desc
+	timeout                   time.Duration
+	notBefore, notAfter, used *prometheus.Desc
 }
 
 // registerMetrics makes the contracts' metrics show beside the others.
@@ -160,7 +160,8 @@ func (a *agent) registerMetrics() error {
 	labels := []string{"contract", "role", "peer"}
 	err := metrics.Registry.Register(&contractMetrics{
 		reader: a.mgr.GetCache(), timeout: time.Second,
-		notAfter: prometheus.NewDesc("entente_contract_not_after_seconds", "When the contract ends, in seconds since 1970.", labels, nil),
+		notBefore: prometheus.NewDesc("entente_contract_not_before_seconds", "When the contract began, in seconds since 1970.", labels, nil),
+		notAfter:  prometheus.NewDesc("entente_contract_not_after_seconds", "When the contract ends, in seconds since 1970.", labels, nil),
 		used: prometheus.NewDesc("entente_contract_used",
 			"What live pods use of the contract, in base units (cores, bytes), by this cluster's own count.", append(slices.Clone(labels), "resource"), nil),
 	})
@@ -171,6 +172,7 @@ func (a *agent) registerMetrics() error {
 }
 
 func (m *contractMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.notBefore
 	out <- m.notAfter
 	out <- m.used
 }
@@ -188,6 +190,7 @@ func (m *contractMetrics) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		labels := []string{c.Name, strings.ToLower(string(c.Spec.Role)), c.Spec.PeerID}
+		out <- prometheus.MustNewConstMetric(m.notBefore, prometheus.GaugeValue, float64(c.Spec.NotBefore.Unix()), labels...)
 		out <- prometheus.MustNewConstMetric(m.notAfter, prometheus.GaugeValue, float64(c.Spec.NotAfter.Unix()), labels...)
 		for name := range c.Spec.Resources {
 			amount := c.Status.Used[name]

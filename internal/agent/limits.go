@@ -10,6 +10,9 @@ const (
 	// reach before, because of a contract of which it is not known yet what it exposes:
 	// the API server may be slow to answer, and the peer has no say in it.
 	exposureGrace = 10 * time.Minute
+	// certificateAgain is when the certificate of the nodes' metrics is written again, if it could
+	// not be.
+	certificateAgain = 30 * time.Second
 	// podsPause is how long events of pods are gathered before their contract, and the
 	// peer, are looked at.
 	podsPause = 100 * time.Millisecond

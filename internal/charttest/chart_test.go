@@ -276,7 +276,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	resolver := one[*appsv1.Deployment](t, found, "entente-dns").Spec.Template
 	for name, c := range map[string]struct{ got, want []string }{
 		"agent": {agent.Spec.Containers[0].Args, []string{
-			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--kubelet-certificate=Cluster", "--cluster-name=milano",
+			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--kubelet-certificate=Cluster", "--node-metrics", "--cluster-name=milano",
 			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
 			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--gateways=2", "--direct=Gateways", "--preshared-key-every=48h",
 			"--relay-address=:7449", "--relay-rate=1Mi", "--relay-total-rate=2M", "--carry-for-peers=Contracts", "--carry-through-peers=false",
@@ -290,7 +290,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		"node": {fabric.Spec.Containers[0].Args, []string{
 			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
 			"--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--key-every=96h",
-			"--relay-agent=entente-agent.entente-system.svc:7449", "--state-directory=/var/lib/entente", "--health-address=0.0.0.0:9000", "--metrics-address=:9100",
+			"--relay-agent=entente-agent.entente-system.svc:7449", "--state-directory=/var/lib/entente", "--health-address=0.0.0.0:9000", "--metrics-address=:9100", "--metrics-certificate=/etc/entente/metrics",
 		}},
 		"wireguard": {fabric.Spec.Containers[1].Args, []string{
 			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7",

@@ -25,6 +25,11 @@ type monitor struct {
 type monitored struct {
 	Port, Scheme  string
 	Authorization struct{ Credentials struct{ Name string } }
+	TLSConfig     struct {
+		CA                 struct{ ConfigMap struct{ Name string } }
+		ServerName         string
+		InsecureSkipVerify bool
+	}
 }
 
 func TestMonitorsNamePortsThatThereAre(t *testing.T) {
@@ -34,7 +39,7 @@ func TestMonitorsNamePortsThatThereAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods := map[string]corev1.PodTemplateSpec{}
+	pods, services := map[string]corev1.PodTemplateSpec{}, map[string]corev1.Service{}
 	for _, d := range all[*appsv1.Deployment](render(t)) {
 		pods[d.Name] = d.Spec.Template
 	}
@@ -55,6 +60,12 @@ func TestMonitorsNamePortsThatThereAre(t *testing.T) {
 				t.Fatal(err)
 			}
 			pods[d.Name] = d.Spec.Template
+		case "Service":
+			var s corev1.Service
+			if err := yaml.Unmarshal(doc, &s); err != nil {
+				t.Fatal(err)
+			}
+			services[s.Name] = s
 		case "ServiceMonitor", "PodMonitor":
 			var m monitor
 			if err := yaml.Unmarshal(doc, &m); err != nil {
@@ -74,8 +85,12 @@ func TestMonitorsNamePortsThatThereAre(t *testing.T) {
 			for _, c := range pods[name].Spec.Containers {
 				found = found || slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == e.Port })
 			}
+			found = found || slices.ContainsFunc(services[name].Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == e.Port })
 			if !found {
-				t.Errorf("%s: no container has a port %q", name, e.Port)
+				t.Errorf("%s: neither a container nor a Service has a port %q", name, e.Port)
+			}
+			if e.Scheme == "https" && (e.TLSConfig.InsecureSkipVerify || e.TLSConfig.CA.ConfigMap.Name != "entente-ca" || e.TLSConfig.ServerName != name+"."+namespace+".svc") {
+				t.Errorf("%s: the token is shown to who does not prove to be %s: %+v", name, name, e.TLSConfig)
 			}
 			if token := e.Authorization.Credentials.Name; e.Scheme == "https" && kinds["Secret "+token].Object == nil {
 				t.Errorf("%s: there is no Secret %q", name, token)

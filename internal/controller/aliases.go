@@ -141,6 +141,12 @@ func spaceOf(s v1alpha1.ForeignClusterStatus) aliases.Space {
 	return out
 }
 
+// PoolOf returns all that a peer has of the alias pool, as it is stored.
+func PoolOf(s v1alpha1.ForeignClusterStatus) []netip.Prefix {
+	space := spaceOf(s)
+	return slices.Concat(space.Prefixes, space.Blocks)
+}
+
 // givenOf reads what was stored; what cannot be read was not given.
 func givenOf(prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) aliases.Given {
 	var out aliases.Given

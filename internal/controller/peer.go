@@ -272,7 +272,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	fc.Status = peerStatus(before, s, tunnel)
 	after := min(plan.after, tunnel.again())
-	if left := rotationDue(&fc, r.States.KeyEvery).Sub(s.Now); left > 0 {
+	if left := RotationDue(&fc, r.States.KeyEvery).Sub(s.Now); left > 0 {
 		after = min(after, left)
 	}
 	return r.writeStatus(ctx, before, &fc, after)

@@ -228,10 +228,10 @@ func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha
 	return out
 }
 
-// rotationDue is when the key of the tunnel to a peer is to be replaced: when it is asked
+// RotationDue is when the key of the tunnel to a peer is to be replaced: when it is asked
 // for, or when it is old. The zero time is never. Keys do not all get old at once: up to a
 // tenth of the time that they last is taken off, by what follows from peer and number.
-func rotationDue(fc *v1alpha1.ForeignCluster, every time.Duration) time.Time {
+func RotationDue(fc *v1alpha1.ForeignCluster, every time.Duration) time.Time {
 	status := fc.Status.PresharedKey
 	if status == nil {
 		return time.Time{}

@@ -256,7 +256,7 @@ func TestKeysAreDueByAgeOrWhenAsked(t *testing.T) {
 	const every = 100 * time.Hour
 	spread := map[time.Time]bool{}
 	for i := range 100 {
-		due := rotationDue(peer(fmt.Sprint(i), ""), every)
+		due := RotationDue(peer(fmt.Sprint(i), ""), every)
 		if age := due.Sub(since); age <= every*9/10 || age > every {
 			t.Fatalf("due after %v", age)
 		}
@@ -271,11 +271,11 @@ func TestKeysAreDueByAgeOrWhenAsked(t *testing.T) {
 		"now":                                       {},
 		"":                                          {},
 	} {
-		if got := rotationDue(peer("b", asked), 0); !got.Equal(want) {
+		if got := RotationDue(peer("b", asked), 0); !got.Equal(want) {
 			t.Errorf("asked at %q, due at %v, want %v", asked, got, want)
 		}
 	}
-	if due := rotationDue(&v1alpha1.ForeignCluster{}, every); !due.IsZero() {
+	if due := RotationDue(&v1alpha1.ForeignCluster{}, every); !due.IsZero() {
 		t.Errorf("without a tunnel a key is due at %v", due)
 	}
 }

@@ -353,7 +353,7 @@ func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1a
 	}
 	now := s.Now()
 	gateways := heldBy(nodes, peer, fc.Status.PresharedKey, now)
-	due := rotationDue(fc, s.KeyEvery)
+	due := RotationDue(fc, s.KeyEvery)
 	status, ring := keySituation{
 		self: s.Self, peer: peer, standing: fc.Status.PresharedKey, said: said, wanted: !due.IsZero() && !now.Before(due),
 		gateways: gateways, half: s.halves(peer), now: now,

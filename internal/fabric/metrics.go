@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -24,11 +28,11 @@ import (
 
 // serveMetrics serves the metrics of a node until ctx ends, to those who may read them. That it
 // cannot is logged: tunnels do not depend on it.
-func serveMetrics(ctx context.Context, cfg Config, source measured) error {
+func serveMetrics(ctx context.Context, cfg Config, source measured, keyDue func() *time.Time) error {
 	if cfg.MetricsAddress == "" {
 		return nil
 	}
-	if err := metrics.Registry.Register(newCollector(source, cfg.Log)); err != nil {
+	if err := metrics.Registry.Register(newCollector(source, keyDue, cfg.Log)); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	for ctx.Err() == nil {
@@ -47,7 +51,7 @@ func serveMetrics(ctx context.Context, cfg Config, source measured) error {
 	return nil
 }
 
-// metricsServer shows a certificate of its own making: nobody signs those of nodes.
+// metricsServer shows the certificate that the agent made, and serves nobody before there is one.
 func metricsServer(cfg Config) (metricsserver.Server, error) {
 	c, err := rest.HTTPClientFor(cfg.Kubernetes)
 	if err != nil {
@@ -59,13 +63,42 @@ func metricsServer(cfg Config) (metricsserver.Server, error) {
 	}
 	return metricsserver.NewServer(metricsserver.Options{
 		BindAddress: cfg.MetricsAddress, SecureServing: true,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+			c.MinVersion, c.GetCertificate = tls.VersionTLS13, (&certificateFile{directory: cfg.MetricsCertificate}).get
+		}},
 		FilterProvider: func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
 			return func(_ logr.Logger, next http.Handler) (http.Handler, error) {
 				return kubeauth.MetricsReaders(kube, cfg.Log, next), nil
 			}, nil
 		},
 	}, cfg.Kubernetes, c)
+}
+
+// certificateFile is a certificate in a directory, read again when it was written again.
+type certificateFile struct {
+	directory string
+
+	mu       sync.Mutex
+	modified time.Time
+	pair     *tls.Certificate
+}
+
+func (c *certificateFile) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	chain, key := filepath.Join(c.directory, corev1.TLSCertKey), filepath.Join(c.directory, corev1.TLSPrivateKeyKey)
+	info, err := os.Stat(chain)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for readers of metrics, which the agent makes: %w", err)
+	}
+	if c.pair == nil || !info.ModTime().Equal(c.modified) {
+		pair, err := tls.LoadX509KeyPair(chain, key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate for readers of metrics: %w", err)
+		}
+		c.pair, c.modified = &pair, info.ModTime()
+	}
+	return c.pair, nil
 }
 
 // measured is what is measured of a [tunnel.Fabric].
@@ -78,20 +111,22 @@ type measured interface {
 // series as there are tunnels, and those of one go with it.
 type collector struct {
 	fabric measured
-	log    *slog.Logger
+	// due is when the node's key is due to be replaced; nil is unknown, the zero time never.
+	due func() *time.Time
+	log *slog.Logger
 
-	up, active, mtu, large, handshake, problems                        *prometheus.Desc
+	up, active, mtu, large, handshake, problems, keyDue                *prometheus.Desc
 	received, sent, probes, answered, switches, packets, dropped, trip *prometheus.Desc
 	peerPackets, peerBytes, refused                                    *prometheus.Desc
 }
 
-func newCollector(fabric measured, log *slog.Logger) *collector {
+func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	of := func(name, help string) *prometheus.Desc { return desc(name, help, "peer", "node") }
 	return &collector{
-		fabric: fabric, log: log,
+		fabric: fabric, due: keyDue, log: log,
 		up:          desc("entente_fabric_path_up", "Whether probes to a node are answered; way says how packets get there.", "peer", "node", "way"),
 		active:      of("entente_fabric_path_active", "Whether traffic goes this way."),
 		mtu:         of("entente_fabric_path_mtu_bytes", "Size of packets that are known to pass."),
@@ -108,6 +143,7 @@ func newCollector(fabric measured, log *slog.Logger) *collector {
 		peerPackets: desc("entente_fabric_peer_packets_total", "Packets from and to a peer, on the one node that translates them.", "peer", "via", "direction"),
 		peerBytes:   desc("entente_fabric_peer_bytes_total", "Bytes of these, decrypted.", "peer", "via", "direction"),
 		refused:     desc("entente_fabric_receive_errors_total", "Packets that the device refused; if it is one of the kernel, also because of the cipher."),
+		keyDue:      desc("entente_fabric_key_due_seconds", "When the WireGuard key of the node is due to be replaced, in seconds since 1970; absent if never."),
 		problems:    desc("entente_fabric_problems", "Problems that the node reports now."),
 	}
 }
@@ -116,7 +152,7 @@ func newCollector(fabric measured, log *slog.Logger) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.up, c.active, c.mtu, c.large, c.handshake, c.received, c.sent, c.probes, c.answered, c.trip, c.switches, c.packets, c.dropped, c.problems,
-		c.peerPackets, c.peerBytes, c.refused,
+		c.peerPackets, c.peerBytes, c.refused, c.keyDue,
 	} {
 		out <- d
 	}
@@ -126,6 +162,9 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	status := c.fabric.Status()
 	gauge(out, c.problems, float64(len(status.Problems)))
+	if due := c.due(); due != nil && !due.IsZero() {
+		gauge(out, c.keyDue, float64(due.Unix()))
+	}
 	told := map[[2]string]bool{} // peers name their nodes, and two series of one name would be an error
 	for _, p := range status.Peers {
 		if p.OnDemand && !p.Direct {

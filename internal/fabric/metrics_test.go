@@ -1,8 +1,17 @@
 package fabric
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -48,11 +57,14 @@ func TestMetricsTellOfEachWay(t *testing.T) {
 			Direct:  map[string]firewall.Flow{"peer": {Received: firewall.Count{Packets: 3, Bytes: 300}, Sent: firewall.Count{Packets: 4, Bytes: 400}}},
 		}},
 	}
-	c := newCollector(f, slog.New(slog.DiscardHandler))
+	c := newCollector(f, func() *time.Time { return new(time.Unix(2000, 0)) }, slog.New(slog.DiscardHandler))
 	const want = `# HELP entente_fabric_dropped_packets_total Packets that the rules of the node dropped.
 # TYPE entente_fabric_dropped_packets_total counter
 entente_fabric_dropped_packets_total{peer="",reason="not_exposed"} 10
 entente_fabric_dropped_packets_total{peer="peer",reason="no_alias"} 11
+# HELP entente_fabric_key_due_seconds When the WireGuard key of the node is due to be replaced, in seconds since 1970; absent if never.
+# TYPE entente_fabric_key_due_seconds gauge
+entente_fabric_key_due_seconds 2000
 # HELP entente_fabric_path_up Whether probes to a node are answered; way says how packets get there.
 # TYPE entente_fabric_path_up gauge
 entente_fabric_path_up{node="gw",peer="peer",way="Observed"} 1
@@ -89,7 +101,7 @@ entente_fabric_switches_total{peer="peer"} 3
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
 		"entente_fabric_dropped_packets_total", "entente_fabric_path_up", "entente_fabric_probes_answered_total", "entente_fabric_received_bytes_total",
-		"entente_fabric_peer_bytes_total", "entente_fabric_peer_packets_total", "entente_fabric_receive_errors_total", "entente_fabric_switches_total"); err != nil {
+		"entente_fabric_key_due_seconds", "entente_fabric_peer_bytes_total", "entente_fabric_peer_packets_total", "entente_fabric_receive_errors_total", "entente_fabric_switches_total"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(c, "entente_fabric_round_trip_seconds"); n != 1 {
@@ -112,5 +124,84 @@ func TestRoundTripsAreCountedUpToEachBound(t *testing.T) {
 	got := cumulative(probe.Times{}.With(0).With(250 * time.Microsecond).With(251 * time.Microsecond).With(time.Hour))
 	if len(got) != len(probe.TimeBounds()) || got[0.00025] != 2 || got[0.0005] != 3 || got[1.024] != 3 {
 		t.Errorf("got %v", got)
+	}
+}
+
+// writePair writes a certificate for a name as the kubelet does: all of it at once.
+func writePair(t *testing.T, directory, name string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := t.TempDir()
+	for file, b := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(next, file), pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = os.Remove(directory)
+	if err := os.Symlink(next, directory); err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(certificate)
+	return pool
+}
+
+// The agent makes the certificate and replaces it while the node runs.
+func TestMetricsAreServedWithTheCertificateThatThereIs(t *testing.T) {
+	t.Parallel()
+	directory := filepath.Join(t.TempDir(), "serving")
+	file := &certificateFile{directory: directory}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: file.get})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*tls.Conn).Handshake()
+			_ = c.Close()
+		}
+	}()
+	dial := func(roots *x509.CertPool, name string) error {
+		c, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: name}}).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	}
+	if err := dial(x509.NewCertPool(), "one"); err == nil {
+		t.Error("there is no certificate, and it has one")
+	}
+	for _, name := range []string{"one", "two"} {
+		roots := writePair(t, directory, name)
+		if err := dial(roots, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.Remove(directory); err != nil {
+		t.Fatal(err)
+	}
+	if err := dial(x509.NewCertPool(), "two"); err == nil {
+		t.Error("the certificate was taken away, and it has one")
 	}
 }

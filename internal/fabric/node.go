@@ -59,8 +59,10 @@ type Config struct {
 	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
 	// MetricsAddress is where /metrics is served, over TLS, to those who may get it; empty: nowhere.
-	MetricsAddress string
-	Log            *slog.Logger
+	// MetricsCertificate is the directory of its certificate, tls.crt and tls.key, which may come
+	// later, and change.
+	MetricsAddress, MetricsCertificate string
+	Log                                *slog.Logger
 }
 
 const (
@@ -123,7 +125,7 @@ func Run(ctx context.Context, cfg Config) error {
 	tasks.Go(func() error { return state.run(ctx) })
 	tasks.Go(func() error { return relays.run(ctx, fabric.Status) })
 	tasks.Go(func() error { return n.inBand.Run(ctx) })
-	tasks.Go(func() error { return serveMetrics(ctx, cfg, fabric) })
+	tasks.Go(func() error { return serveMetrics(ctx, cfg, fabric, n.keyDue.Load) })
 	tasks.Go(func() error { return runLAN(ctx, cfg, mgr.GetRESTMapper(), multicastDNS(cfg.Log)) })
 	err = tasks.Wait()
 	ending := n.ending(context.WithoutCancel(ctx))
@@ -205,6 +207,8 @@ type node struct {
 	known Known
 	// checks belongs to the goroutine of report.
 	checks checks
+	// keyDue is when this node's WireGuard key is due to be replaced; nil is unknown.
+	keyDue atomic.Pointer[time.Time]
 }
 
 func (n *node) tunnelConfig() tunnel.Config {
@@ -342,6 +346,9 @@ func (n *node) desired(ctx context.Context, changed bool) (*plan.Desired, error)
 // plan decides what the fabric, and the relays, should do.
 func (n *node) plan(own *corev1.Node, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, now time.Time) *plan.Desired {
 	desired := Desired(n.cfg, kube.Prefixes(own.Spec.PodCIDRs), nodes, tunnels, n.known, now)
+	if i := slices.IndexFunc(nodes, func(f v1alpha1.FabricNode) bool { return f.Name == n.cfg.Node }); i >= 0 {
+		n.keyDue.Store(new(keyDue(&nodes[i], n.cfg.KeyEvery)))
+	}
 	n.relays.fill(desired)
 	if desired != nil {
 		table := inBandTable(own, nodes, tunnels, n.known)

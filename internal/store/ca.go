@@ -30,3 +30,21 @@ func PublishCA(ctx context.Context, c client.Client, namespace, name, key string
 	}
 	return nil
 }
+
+// PublishPair keeps a certificate and its key in a Secret of the kind that pods mount.
+func PublishPair(ctx context.Context, c client.Client, namespace, name string, certificate, key []byte) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	err := retryOnConflict(func() error {
+		_, err := controllerutil.CreateOrUpdate(ctx, c, secret, func() error {
+			metav1.SetMetaDataLabel(&secret.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
+			secret.Type = corev1.SecretTypeTLS
+			secret.Data = map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key}
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keep a certificate in Secret %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/cidr"
+	"github.com/entente-dev/entente/internal/controller"
+)
+
+// peerMetrics are the metrics of the clusters that are trusted, and of what they have of the alias
+// pool. It implements prometheus.Collector.
+type peerMetrics struct {
+	reader ctrlclient.Reader
+	// timeout bounds one look into the cache, which is not there at the very start.
+	timeout  time.Duration
+	pool     []netip.Prefix
+	keyEvery time.Duration
+
+	condition, keyDue, size, used *prometheus.Desc
+}
+
+func newPeerMetrics(reader ctrlclient.Reader, pool []netip.Prefix, keyEvery time.Duration) *peerMetrics {
+	return &peerMetrics{
+		reader: reader, timeout: time.Second, pool: cidr.Of(pool...), keyEvery: keyEvery,
+		condition: prometheus.NewDesc("entente_peer_condition", "Whether a condition of a trusted cluster is true; absent while that is unknown, or nothing is wanted of it.", []string{"peer", "type"}, nil),
+		keyDue:    prometheus.NewDesc("entente_preshared_key_due_seconds", "When the preshared key of the tunnel to a peer is due to be replaced, in seconds since 1970; absent if never.", []string{"peer"}, nil),
+		size:      prometheus.NewDesc("entente_alias_pool_addresses", "How many addresses the alias pool has.", []string{"family"}, nil),
+		used:      prometheus.NewDesc("entente_alias_pool_used_addresses", "How many of them are given to peers.", []string{"family"}, nil),
+	}
+}
+
+// registerPeerMetrics makes them show beside the others.
+func (a *agent) registerPeerMetrics(pool []netip.Prefix) error {
+	if err := metrics.Registry.Register(newPeerMetrics(a.mgr.GetCache(), pool, a.states.KeyEvery)); err != nil {
+		return fmt.Errorf("register the metrics of peers: %w", err)
+	}
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *peerMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.condition, m.keyDue, m.size, m.used} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.timeout) //nolint:forbidigo // the interface gives none
+	defer cancel()
+	var list v1alpha1.ForeignClusterList
+	if err := m.reader.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		return // the next look tells
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	size, used := map[string]float64{}, map[string]float64{}
+	for _, p := range m.pool {
+		size[family(p)] += cidr.Size(p)
+	}
+	seen := map[string]bool{}
+	for i := range list.Items {
+		fc := &list.Items[i]
+		for _, p := range controller.PoolOf(fc.Status) {
+			used[family(p)] += cidr.Size(p)
+		}
+		// Whoever is on a LAN can have others found.
+		if seen[fc.Spec.ClusterID] || !meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted) {
+			continue
+		}
+		seen[fc.Spec.ClusterID] = true
+		for _, c := range fc.Status.Conditions {
+			if c.Status != metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonNoTunnelWanted && c.Reason != v1alpha1.ReasonNoContract {
+				gauge(m.condition, map[bool]float64{true: 1}[c.Status == metav1.ConditionTrue], fc.Spec.ClusterID, c.Type)
+			}
+		}
+		if due := controller.RotationDue(fc, m.keyEvery); !due.IsZero() {
+			gauge(m.keyDue, float64(due.Unix()), fc.Spec.ClusterID)
+		}
+	}
+	for f, n := range size {
+		gauge(m.size, n, f)
+		gauge(m.used, used[f], f)
+	}
+}
+
+func family(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
