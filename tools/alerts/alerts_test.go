@@ -76,8 +76,22 @@ func check(t *testing.T, where, expression string, known []string) {
 
 func TestAlertsNameMetricsThatThereAre(t *testing.T) {
 	known := metrics(t)
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sections []string
+	for _, m := range regexp.MustCompile("(?m)^### `(\\w+)`$").FindAllSubmatch(page, -1) {
+		sections = append(sections, strings.ToLower(string(m[1])))
+	}
 	for _, r := range rules(t) {
 		check(t, r.Alert, r.Expr, known)
+		if held, err := time.ParseDuration(r.For); err != nil || held < time.Minute {
+			t.Errorf("%s fires at once: for %q", r.Alert, r.For)
+		}
+		if page, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#"); !strings.HasSuffix(page, "/docs/troubleshooting.md") || !slices.Contains(sections, anchor) {
+			t.Errorf("%s leads to %q, and there is no such section", r.Alert, r.Annotations["runbook_url"])
+		}
 		if !strings.HasPrefix(r.Alert, "Entente") || !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 			t.Errorf("%s has no name of ours, no severity, or says nothing", r.Alert)
 		}
@@ -116,11 +130,22 @@ func TestAlertsFire(t *testing.T) {
 	way := `{instance="n1",peer="p",node="gw",way="Direct"}`
 	for _, tc := range []struct{ alert, fires, quiet string }{
 		{"EntenteAgentDown", "", "entente_sessions 0+0x60"},
-		{"EntentePeerLost", "entente_sessions 3+0x40 2+0x20", "entente_sessions 2+0x10 3+0x50"},
+		{
+			"EntentePeerDisconnected", `entente_peer_condition{peer="p",type="Connected"} 0+0x60`,
+			`entente_peer_condition{peer="p",type="Connected"} 1+0x60` + "\n" + `entente_peer_condition{peer="p",type="Network"} 0+0x60` + "\n" + `entente_peer_condition{peer="q",type="Connected"} 1+0x56 0+0x4`,
+		},
+		{
+			"EntentePeerNetworkDown", `entente_peer_condition{peer="p",type="Network"} 0+0x60`,
+			`entente_peer_condition{peer="p",type="Network"} 1+0x60` + "\n" + `entente_peer_condition{peer="p",type="Connected"} 0+0x60`,
+		},
+		{"EntenteAliasPoolNearlyFull", `entente_alias_pool_addresses{family="IPv4"} 1000+0x60` + "\n" + `entente_alias_pool_used_addresses{family="IPv4"} 900+0x60`, `entente_alias_pool_addresses{family="IPv4"} 1000+0x60` + "\n" + `entente_alias_pool_used_addresses{family="IPv4"} 500+0x45 900+0x15`},
+		{"EntentePresharedKeyOld", `entente_preshared_key_due_seconds{peer="p"} -90000+0x60`, `entente_preshared_key_due_seconds{peer="p"} -80000+0x60`},
+		{"EntenteNodeKeyOld", `entente_fabric_key_due_seconds{instance="n"} -200000+0x60`, `entente_fabric_key_due_seconds{instance="n"} -90000+0x60`},
 		{
 			"EntenteNetworkDown", "entente_fabric_path_up" + way + " 0+0x60",
 			"entente_fabric_path_up" + way + " 0+0x60\nentente_fabric_path_up{instance=\"n1\",peer=\"p\",node=\"gw2\",way=\"Direct\"} 1+0x60\n" +
-				"entente_fabric_path_up{instance=\"n1\",peer=\"\",node=\"home\",way=\"Direct\"} 0+0x60",
+				"entente_fabric_path_up{instance=\"n1\",peer=\"\",node=\"home\",way=\"Direct\"} 0+0x60\n" +
+				"entente_fabric_path_up{instance=\"n1\",peer=\"briefly\",node=\"gw\",way=\"Direct\"} 1+0x58 0 0",
 		},
 		{"EntenteGatewayStandbyDown", "entente_fabric_path_up" + way + " 0+0x60", "entente_fabric_path_up" + way + " 1+0x60"},
 		{"EntenteLargePacketsLost", "entente_fabric_large_packets_lost" + path + " 1+0x60", "entente_fabric_large_packets_lost" + path + " 0+0x60"},
@@ -144,8 +169,10 @@ func TestAlertsFire(t *testing.T) {
 		{"EntenteCertificateNotRenewed", `entente_certificate_not_after_seconds{kind="leaf",peer=""} 20000+0x60`, `entente_certificate_not_after_seconds{kind="leaf",peer=""} 80000+0x60`},
 		{"EntenteRootEnds", `entente_certificate_not_after_seconds{kind="root",peer=""} 86400+0x60`, `entente_certificate_not_after_seconds{kind="root",peer=""} 86400000+0x60`},
 		{
-			"EntenteContractEnds", `entente_contract_not_after_seconds{contract="c",role="consumer",peer="p"} 4000+0x60`,
-			`entente_contract_not_after_seconds{contract="c",role="consumer",peer="p"} 5000+0x60` + "\n" + `entente_contract_not_after_seconds{contract="d",role="provider",peer="p"} 4000+0x60`,
+			"EntenteContractNotRenewed",
+			`entente_contract_not_before_seconds{contract="c",role="consumer",peer="p"} 0+0x60` + "\n" + `entente_contract_not_after_seconds{contract="c",role="consumer",peer="p"} 3640+0x60`,
+			`entente_contract_not_before_seconds{contract="c",role="consumer",peer="p"} 0+0x60` + "\n" + `entente_contract_not_after_seconds{contract="c",role="consumer",peer="p"} 14400+0x60` + "\n" +
+				`entente_contract_not_before_seconds{contract="d",role="provider",peer="p"} 0+0x60` + "\n" + `entente_contract_not_after_seconds{contract="d",role="provider",peer="p"} 3640+0x60`,
 		},
 	} {
 		i := slices.IndexFunc(rules(t), func(r rule) bool { return r.Alert == tc.alert })
@@ -154,19 +181,24 @@ func TestAlertsFire(t *testing.T) {
 			continue
 		}
 		for series, want := range map[string]bool{tc.fires: true, tc.quiet: false} {
-			if got := evaluate(t, rules(t)[i].Expr, series, at); got != want {
+			if got := fires(t, rules(t)[i], series, at); got != want {
 				t.Errorf("%s fires: %t, want %t, with\n%s", tc.alert, got, want, series)
 			}
 		}
 	}
-	if n := len(rules(t)); n != 15 {
-		t.Errorf("%d alerts, of which 15 are tried", n)
+	if n := len(rules(t)); n != 19 {
+		t.Errorf("%d alerts, of which 19 are tried", n)
 	}
 }
 
-// evaluate says whether an expression has a result, with series of a sample a minute.
-func evaluate(t *testing.T, expression, series string, at time.Duration) bool {
+// fires says whether an alert is firing at a time, with series of a sample a minute: whether its
+// expression has had one result for as long as it says.
+func fires(t *testing.T, r rule, series string, at time.Duration) bool {
 	t.Helper()
+	held, err := time.ParseDuration(r.For)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var b strings.Builder
 	b.WriteString("load 1m\n")
 	for line := range strings.Lines(series) {
@@ -175,18 +207,25 @@ func evaluate(t *testing.T, expression, series string, at time.Duration) bool {
 	storage := promqltest.LoadedStorage(t, b.String())
 	defer storage.Close()
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 10000, Timeout: 10 * time.Second})
-	query, err := engine.NewInstantQuery(t.Context(), storage, nil, expression, time.Unix(0, 0).Add(at))
+	const step = 30 * time.Second
+	end := time.Unix(0, 0).Add(at)
+	query, err := engine.NewRangeQuery(t.Context(), storage, nil, r.Expr, end.Add(-held), end, step)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer query.Close()
 	result := query.Exec(t.Context())
 	if result.Err != nil {
-		t.Fatalf("%s: %v", expression, result.Err)
+		t.Fatalf("%s: %v", r.Expr, result.Err)
 	}
-	vector, err := result.Vector()
+	matrix, err := result.Matrix()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(vector) > 0
+	for _, s := range matrix {
+		if len(s.Floats) == int(held/step)+1 {
+			return true
+		}
+	}
+	return false
 }
