@@ -32,9 +32,11 @@ func serveMetrics(ctx context.Context, cfg Config, source measured, keyDue func(
 	if cfg.MetricsAddress == "" {
 		return nil
 	}
-	if err := metrics.Registry.Register(newCollector(source, keyDue, cfg.Log)); err != nil {
+	own := newCollector(source, keyDue, cfg.Log)
+	if err := metrics.Registry.Register(own); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	defer metrics.Registry.Unregister(own)
 	for ctx.Err() == nil {
 		server, err := metricsServer(cfg)
 		if err != nil {

@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,8 +10,13 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +24,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/firewall"
@@ -203,5 +211,62 @@ func TestMetricsAreServedWithTheCertificateThatThereIs(t *testing.T) {
 	}
 	if err := dial(x509.NewCertPool(), "two"); err == nil {
 		t.Error("the certificate was taken away, and it has one")
+	}
+}
+
+// The server of a node, with the API server that it asks.
+func TestNodesServeMetricsToWhomTheAPIServerKnows(t *testing.T) {
+	t.Parallel()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		body, _ := io.ReadAll(r.Body)
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/tokenreviews"):
+			fmt.Fprintf(w, `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":%t,"user":{"username":"u"}}}`, bytes.Contains(body, []byte("good")))
+		case strings.HasSuffix(r.URL.Path, "/subjectaccessreviews"):
+			fmt.Fprintf(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","status":{"allowed":%t}}`, bytes.Contains(body, []byte("/metrics")))
+		}
+	}))
+	defer api.Close()
+	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	directory := filepath.Join(t.TempDir(), "serving")
+	roots := writePair(t, directory, "entente-fabric")
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	cfg := Config{Kubernetes: &rest.Config{Host: api.URL}, MetricsAddress: address, MetricsCertificate: directory, Log: slog.New(slog.DiscardHandler)}
+	go func() { done <- serveMetrics(ctx, cfg, &measuredFabric{}, func() *time.Time { return nil }) }()
+	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "entente-fabric"}}}
+	for token, want := range map[string]int{"good": http.StatusOK, "bad": http.StatusUnauthorized} {
+		var resp *http.Response
+		for range 100 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+token)
+			if resp, err = web.Do(req); err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond) // it is about to listen
+		}
+		if resp == nil {
+			t.Fatal("nobody listens")
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != want || strings.Contains(string(body), "entente_fabric_problems") != (want == http.StatusOK) {
+			t.Errorf("%s: %s, %v, %.200s", token, resp.Status, err, body)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
