@@ -62,6 +62,7 @@ const (
 	setOwn     = "own"     // pods of this node
 	setOthers  = "others"  // pods of home nodes behind the device
 	setRefused = "refused" // aliases of all peers, with counters of what was refused of each
+	setHosts   = "hosts"   // addresses of the home cluster that peers know and that are no pods'
 	setErrors  = "errors"  // ICMP types that quote a packet
 	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
 	setLeave   = "leave"   // the same, leaving
@@ -119,7 +120,7 @@ func (b *rulesBuilder) has(set string, f family) bool {
 func (b *rulesBuilder) prefixSets() {
 	for _, f := range families() {
 		for name, prefixes := range map[string][]netip.Prefix{
-			setClosed: b.l.Closed, setRemote: b.l.Remote, setRefused: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others,
+			setClosed: b.l.Closed, setRemote: b.l.Remote, setRefused: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others, setHosts: b.l.Hosts,
 		} {
 			s := ruleSet{name: name + f.suffix, key: f.addr, interval: true, counter: name == setRefused}
 			for _, p := range f.only(prefixes) {
@@ -417,6 +418,9 @@ func (b *rulesBuilder) source() ruleChain {
 		if b.has(setOwn, f) {
 			c.add("pods keep their address", b.oif(expr.CmpOpEq), f.to(setRemote), f.from(setOwn), f.loadSource(), keep)
 		}
+		if b.has(setHosts, f) {
+			c.add("hosts answer to this node", f.from(setRemote), f.to(setHosts), []expr.Any{&expr.Masq{}})
+		}
 		c.add("peers keep their alias", f.from(setRemote), f.loadSource(), keep)
 		for _, s := range b.l.Sources {
 			if !f.of(s) {
@@ -461,10 +465,7 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 // many peers there are, that takes a lookup of the source, which leads to the chain of
 // its class, and one or two there.
 func (b *rulesBuilder) exposure(c *ruleChain) {
-	c.add("answers", ctState(expr.CtStateBitESTABLISHED), []expr.Any{
-		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{1}}, // reply
-	}, accept())
+	c.add("answers", ctState(expr.CtStateBitESTABLISHED), reply(), accept())
 	for _, f := range families() {
 		c.add("errors about known flows", f.nfproto(), l4proto(f.icmp), ctState(expr.CtStateBitRELATED), accept())
 	}
@@ -487,7 +488,15 @@ func (b *rulesBuilder) refuse(c *ruleChain) {
 	c.rules = append(c.rules, drop(NotExposed, ""))
 }
 
-// toTunnel lets only pods and answers of Services out.
+// reply matches what answers the side that opened the flow.
+func reply() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{1}},
+	}
+}
+
+// toTunnel lets only pods, and answers of Services and hosts, out.
 func (b *rulesBuilder) toTunnel() ruleChain {
 	c := ruleChain{name: "to-tunnel"}
 	six := ipv6()
@@ -495,6 +504,10 @@ func (b *rulesBuilder) toTunnel() ruleChain {
 	for _, f := range families() {
 		if b.has(setHome, f) {
 			c.add("from pods", f.from(setHome), accept())
+		}
+		if b.has(setHosts, f) {
+			c.add("answers of hosts", f.from(setHosts), ctState(expr.CtStateBitESTABLISHED), reply(), accept())
+			c.add("errors of hosts about known flows", f.from(setHosts), l4proto(f.icmp), ctState(expr.CtStateBitRELATED), accept())
 		}
 	}
 	c.add("through a Service of this node", []expr.Any{

@@ -31,6 +31,9 @@ type Layout struct {
 	// Others those of home nodes that are reached through the device, Remote
 	// the aliases of all peers. Sorted, none inside another.
 	Own, Home, Others, Remote []netip.Prefix
+	// Hosts are the addresses of this cluster that peers know and that are no pods'. They have
+	// no way back to peers but through the node that sent them a packet. Sorted.
+	Hosts []netip.Prefix
 	// Closed are the prefixes that packets never leave the node for but through the device: the
 	// pool of aliases without what others use. Sorted.
 	Closed []netip.Prefix
@@ -332,6 +335,8 @@ func (p *planner) peer(q Peer) {
 		ours = append(ours, m.Real)
 		if !m.Real.IsSingleIP() || p.podNet.Covers(m.Real) {
 			p.out.Home = append(p.out.Home, m.Real)
+		} else {
+			p.out.Hosts = append(p.out.Hosts, m.Real)
 		}
 	}
 	p.homeNet = p.homeNet.With(ours...)
@@ -577,6 +582,7 @@ func (p *planner) finish() Layout {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
 	out.Own, out.Home, out.Others, out.Remote = cidr.Of(out.Own...).Except(p.owned), cidr.Of(out.Home...), cidr.Of(out.Others...), cidr.Of(out.Remote...)
+	out.Hosts = cidr.Of(out.Hosts...)
 	slices.SortFunc(out.Direct, func(a, b DirectPeer) int { return strings.Compare(a.Cluster, b.Cluster) })
 	for _, q := range p.peers {
 		out.Masquerades = append(out.Masquerades, masquerades(q, out.Own)...)
