@@ -108,6 +108,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&FabricNode{}, &FabricNodeList{},
 		&Tunnel{}, &TunnelList{},
 		&NodeDiscovery{}, &NodeDiscoveryList{},
+		&ExternalHost{}, &ExternalHostList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -135,6 +135,8 @@ func trim(ctx context.Context) {
 type agentOptions struct {
 	cfg      agent.Config
 	prefixes prefixOptions
+	// hosts is prefixes.
+	hosts []string
 	// annotations is KEY=VALUE of gateways' Services.
 	annotations []string
 	// relayRate and relayTotalRate are quantities of bytes a second.
@@ -173,6 +175,9 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	cfg := o.cfg
 	err := o.prefixes.read(&cfg.PodCIDRs, &cfg.ServiceCIDRs, &cfg.AliasPool)
 	if err != nil {
+		return cfg, err
+	}
+	if cfg.ExternalHosts, err = prefixFlag("external-hosts", o.hosts); err != nil {
 		return cfg, err
 	}
 	if cfg.Gateways < 1 || cfg.Gateways > 16 {
@@ -269,6 +274,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
 	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
 	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.StringArrayVar(&o.hosts, "external-hosts", nil, "a prefix in which hosts that are no pods may be exported to peers by ExternalHosts; a node only if it is named alone; repeat for several (default: none may)")
 	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
 	flags.StringVar((*string)(&cfg.Direct), "direct", "All", "which nodes peers are told of, so that pods reach each other from node to node where these do: All, Gateways or None")
 	flags.DurationVar(&cfg.PresharedKeyEvery, "preshared-key-every", 7*24*time.Hour, "how long the preshared key of a tunnel is used before the agents of both sides replace it, without loss (0: for ever)")

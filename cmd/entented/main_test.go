@@ -49,9 +49,10 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		"keys that do not last":   {args: []string{"--preshared-key-every=59m"}, err: "--preshared-key-every 59m0s must be 0 or at least 1h"},
 		"malformed lists":         {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
 		"with prefixes": {
-			args: []string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.2.0.0/16", "--service-cidr=fd00::/108", "--alias-pool=100.64.0.0/10"},
+			args: []string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.2.0.0/16", "--service-cidr=fd00::/108", "--alias-pool=100.64.0.0/10", "--external-hosts=192.168.7.9/24"},
 			change: func(c *agent.Config) {
 				c.PodCIDRs, c.ServiceCIDRs, c.AliasPool = prefixes("10.1.0.0/16"), prefixes("10.2.0.0/16", "fd00::/108"), prefixes("100.64.0.0/10")
+				c.ExternalHosts = prefixes("192.168.7.0/24")
 			},
 		},
 		"with discovery": {

@@ -66,6 +66,7 @@ type agent struct {
 	// announces says whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
+	hosts     *controller.ExternalHosts
 	gateways  *gateways.Reconciler
 	events    events.EventRecorder
 	states    *controller.States
@@ -219,7 +220,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
 		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial, InBand: a.inBandTunnels(),
-		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
+		Exposed: a.exposed, Hosts: a.hosts.Accepted, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
 	}
 	return errors.Join(a.peers.SetupWithManager(a.mgr), a.registerPeerMetrics(aliasPool))
 }

@@ -129,7 +129,7 @@ func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 	check := func(when string, from, to []string) {
 		t.Helper()
 		got := controller.Exposed{}
-		if all, _ := e.exposed(own); len(all) > 0 {
+		if all, _ := e.exposed(reachable{pods: own}); len(all) > 0 {
 			got = all[0]
 		}
 		text := func(addrs []netip.Addr) (out []string) {

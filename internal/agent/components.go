@@ -54,6 +54,7 @@ func components(cfg *Config) []component {
 		configured("admin API", cfg.AdminAddress, (*agent).adminAPI),
 		part("automatic peering", (*agent).peerByPolicy),
 		part("trust", (*agent).reconcileTrust),
+		configured("ExternalHosts", cfg.ExternalHosts, (*agent).reconcileHosts),
 		configured("ForeignClusters", cfg.AliasPool, (*agent).reconcilePeers),
 		part("gateways", (*agent).reconcileGateways),
 		part("orphans", (*agent).reconcileOrphans),

@@ -42,6 +42,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "admin API", Config: ":7444"},
 		{Name: "automatic peering"},
 		{Name: "trust"},
+		{Name: "ExternalHosts", Config: []netip.Prefix(nil)},
 		{Name: "ForeignClusters", Config: []netip.Prefix(nil)},
 		{Name: "gateways"},
 		{Name: "orphans"},
@@ -85,10 +86,11 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		"addresses are configured": {
 			change: func(c *Config) {
 				c.PodCIDRs, c.ServiceCIDRs, c.AliasPool = prefixes("10.1.0.0/16"), prefixes("10.2.0.0/16"), prefixes("198.18.0.0/15")
+				c.ExternalHosts = prefixes("10.9.0.0/24")
 				c.ClusterDomain, c.DNSService = "home.test", "entente-dns"
 			},
 			want: with("", component{Name: "states", Config: statesConfig{PodCIDRs: prefixes("10.1.0.0/16"), ServiceCIDRs: prefixes("10.2.0.0/16")}},
-				component{Name: "ForeignClusters", Config: prefixes("198.18.0.0/15")},
+				component{Name: "ForeignClusters", Config: prefixes("198.18.0.0/15")}, component{Name: "ExternalHosts", Config: prefixes("10.9.0.0/24")},
 				component{Name: "cluster domain", Config: "home.test"}, component{Name: "provider", Config: "entente-dns"}),
 		},
 		"clusters are looked for in domains": {

@@ -38,6 +38,8 @@ type Config struct {
 	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is prefixes of Services beside
 	// those that the API server has, AliasPool where aliases come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// ExternalHosts is the prefixes in which hosts that are no pods may be exported.
+	ExternalHosts []netip.Prefix
 	// Gateways is how many nodes are gateways where none is labelled as one.
 	Gateways int
 	// Direct is which nodes peers are told of, so that pods reach each other from node to node.

@@ -77,8 +77,36 @@ func (a *agent) recordSightings(context.Context) error {
 
 // ownRanges is addresses that nobody outside names for this cluster to dial: its
 // API server, its Services and pods, its nodes, and its peers' pods. Nodes are cached
-// already; of EndpointSlices only those of the API server are wanted, so they are asked for.
+// already.
 func ownRanges(ctx context.Context, cached, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
+	out, err := closedRanges(ctx, direct, services, cfg)
+	if err != nil {
+		return nil, err
+	}
+	var nodes corev1.NodeList
+	if err := cached.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("find out where nodes are: %w", err)
+	}
+	pods, addresses := nodeRanges(nodes.Items)
+	return slices.Concat(out, addresses, pods), nil
+}
+
+// nodeRanges is the prefixes of nodes' pods, and their own addresses.
+func nodeRanges(nodes []corev1.Node) (pods, addresses []netip.Prefix) {
+	for i := range nodes {
+		for _, address := range nodes[i].Status.Addresses {
+			for _, addr := range kube.Addrs([]string{address.Address}) {
+				addresses = append(addresses, netip.PrefixFrom(addr.WithZone(""), addr.BitLen()))
+			}
+		}
+		pods = append(pods, kube.Prefixes(nodes[i].Spec.PodCIDRs)...)
+	}
+	return pods, addresses
+}
+
+// closedRanges is ownRanges but for what nodes say: of EndpointSlices only those of the API
+// server are wanted, so they are asked for.
+func closedRanges(ctx context.Context, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
 	reserved, err := services(ctx)
 	if err != nil {
 		return nil, err
@@ -102,16 +130,6 @@ func ownRanges(ctx context.Context, cached, direct ctrlclient.Reader, services c
 		for _, e := range endpoints.Items[i].Endpoints {
 			add(e.Addresses...)
 		}
-	}
-	var nodes corev1.NodeList
-	if err := cached.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("find out where nodes are: %w", err)
-	}
-	for i := range nodes.Items {
-		for _, address := range nodes.Items[i].Status.Addresses {
-			add(address.Address)
-		}
-		out = append(out, kube.Prefixes(nodes.Items[i].Spec.PodCIDRs)...)
 	}
 	return out, nil
 }

@@ -258,9 +258,21 @@ func (e *exposure) learn() {
 	e.known, e.heard = true, nil
 }
 
+// reachable is what peers may reach of this cluster: its pods, and hosts that are none.
+type reachable struct {
+	pods  []netip.Prefix
+	hosts []controller.Host
+}
+
+// holds says whether a Service of a namespace may open a destination.
+func (r reachable) holds(namespace string, d controller.Destination) bool {
+	return slices.ContainsFunc(r.pods, func(p netip.Prefix) bool { return p.Contains(d.Addr) }) ||
+		slices.ContainsFunc(r.hosts, func(h controller.Host) bool { return h.Opens(namespace, d) })
+}
+
 // exposed returns what is exposed, by namespace, of addresses that are this
 // cluster's own, and whether that is all.
-func (e *exposure) exposed(own []netip.Prefix) (out []controller.Exposed, known bool) {
+func (e *exposure) exposed(own reachable) (out []controller.Exposed, known bool) {
 	e.learn()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -270,7 +282,7 @@ func (e *exposure) exposed(own []netip.Prefix) (out []controller.Exposed, known 
 	}
 	for ref, open := range e.services {
 		for _, d := range open {
-			if slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(d.Addr) }) {
+			if own.holds(ref.Namespace, d) {
 				to[ref.Namespace] = append(to[ref.Namespace], d)
 			}
 		}
@@ -312,8 +324,12 @@ func (s *startup) unsure(contract string, known bool, now time.Time) bool {
 // exposed returns what a peer may reach: as a consumer the pods that it runs
 // here, as a provider what our pods there need.
 func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controller.Exposed, error) {
-	own, _, err := a.states.Prefixes(ctx)
-	if err != nil {
+	var own reachable
+	var err error
+	if own.pods, _, err = a.states.Prefixes(ctx); err != nil {
+		return nil, err
+	}
+	if own.hosts, err = a.hosts.Accepted(ctx); err != nil {
 		return nil, err
 	}
 	contracts, err := store.ContractsWith(ctx, a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) // they are only read
@@ -321,6 +337,9 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 		return nil, err
 	}
 	var out []controller.Exposed
+	if fc := a.addresses.peer(peer); fc != nil {
+		out = controller.ExposedHosts(own.hosts, fc.Name)
+	}
 	for i := range contracts {
 		c := &contracts[i]
 		if !store.Unverified(c).Wants().Tunnel {
@@ -337,7 +356,7 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 
 // exposedBy returns what one contract exposes, as far as that is known, and whether
 // that is all.
-func (a *agent) exposedBy(c *v1alpha1.Contract, own []netip.Prefix) ([]controller.Exposed, bool) {
+func (a *agent) exposedBy(c *v1alpha1.Contract, own reachable) ([]controller.Exposed, bool) {
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return a.nodes.exposed(c.Name, own)
 	}

@@ -58,7 +58,7 @@ func wantPods(e *exposure, namespace string, uids ...string) {
 }
 
 func exposedBy(e *exposure) []controller.Exposed {
-	out, _ := e.exposed([]netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")})
+	out, _ := e.exposed(reachable{pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}})
 	slices.SortFunc(out, func(a, b controller.Exposed) int { return strings.Compare(a.Namespace, b.Namespace) })
 	return out
 }
@@ -112,7 +112,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	}}
 	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
 	known := func() bool {
-		_, known := e.exposed(own)
+		_, known := e.exposed(reachable{pods: own})
 		return known
 	}
 	if known() {
@@ -128,7 +128,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 		t.Error("it is known before all Services were looked at")
 	}
 	complete = true
-	got, is := e.exposed(own)
+	got, is := e.exposed(reachable{pods: own})
 	if !is || len(got) != 1 {
 		t.Fatalf("known is %t, exposed %+v", is, got)
 	}

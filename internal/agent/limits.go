@@ -34,6 +34,9 @@ const (
 	maxRelays        = 8
 	relayDialTimeout = 1500 * time.Millisecond
 	relayAnswers     = 5 * time.Second
+	// hostsLook is how often it is asked which addresses are this cluster's own, for the sake of
+	// hosts that are exported.
+	hostsLook = 10 * time.Second
 	// fingerprintBytes is how many bytes of the hash of the trust bundle are published.
 	fingerprintBytes = 8
 )

@@ -326,7 +326,7 @@ func (n *nodes) Status(contract string) controller.NodeStatus {
 
 // exposed returns what the provider of a contract may reach here, and whether that is
 // all.
-func (n *nodes) exposed(contract string, own []netip.Prefix) ([]controller.Exposed, bool) {
+func (n *nodes) exposed(contract string, own reachable) ([]controller.Exposed, bool) {
 	v := n.of(contract)
 	if v == nil {
 		return nil, false

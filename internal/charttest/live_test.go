@@ -164,6 +164,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("a namespace that is no longer offloaded", c.testUnoffload)
 	t.Run("names of our kinds", c.testNames)
 	t.Run("dry runs of a PeeringRequest", c.testDryRun)
+	t.Run("hosts that are no pods", c.testExternalHosts)
 	// These upgrade the chart with other values.
 	t.Run("policies that are off", c.testPolicies)
 	t.Run("certificates", c.testCertificates)

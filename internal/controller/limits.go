@@ -120,3 +120,14 @@ const (
 
 // maxOffloadingMessage is how long the message of a NamespaceOffloading is at most.
 const maxOffloadingMessage = 1024
+
+// Limits of ExternalHosts.
+const (
+	// maxExternalHosts is how many of them are accepted: each costs a peer two aliases at most.
+	maxExternalHosts = 256
+	// maxHostClusters is how many clusters the status of one tells of, as in the custom resource.
+	maxHostClusters = 256
+	// hostLook is how often it is checked whether one may still be exported: nodes and Services
+	// come and go.
+	hostLook = time.Minute
+)

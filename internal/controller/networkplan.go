@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -32,6 +33,13 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 		return peering.NetworkPlan{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
 	in.nodes = nodes.Items
+	if r.Hosts != nil {
+		hosts, err := r.Hosts(ctx)
+		if err != nil {
+			return peering.NetworkPlan{}, err
+		}
+		in.hosts, _ = PlanAllow(ExposedHosts(hosts, fc.Name), nil)
+	}
 	r.mu.Lock()
 	in.aliases.Others, err = r.spaces(ctx, fc)
 	if m := r.memory[fc.UID]; m != nil && m.planned {
@@ -68,6 +76,8 @@ type networkInput struct {
 	nodes    []v1alpha1.FabricNode
 	own      []peering.PlannedGateway
 	standing *v1alpha1.TunnelSpec
+	// hosts is what is open of hosts that are no pods.
+	hosts []v1alpha1.Exposure
 }
 
 // planNetwork says what would be done for a peer, by what does it: see aliases.Plan and
@@ -132,6 +142,7 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 	if in.standing != nil {
 		allow = in.standing.Allow
 	}
+	allow = slices.Concat(allow, in.hosts)
 	own, _ := ownAddresses(allow, in.nodes, fc.Status.Network)
 	spec, _ := PlanTunnel(fc, in.local, own, in.standing)
 	for _, prefix := range in.local {
@@ -143,7 +154,31 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 		}
 		out = append(out, planned)
 	}
+	for _, a := range hostsIn(allow, in.local) {
+		planned := peering.PlannedAlias{Prefix: netip.PrefixFrom(a, a.BitLen()).String()}
+		if spec != nil {
+			if alias, ok := calledBy(spec, a); ok {
+				planned.Alias, planned.Stands = netip.PrefixFrom(alias, alias.BitLen()).String(), true
+			}
+		}
+		out = append(out, planned)
+	}
 	return out
+}
+
+// hostsIn returns what is open and no pod's, sorted.
+func hostsIn(allow []v1alpha1.Exposure, pods []netip.Prefix) []netip.Addr {
+	found := map[netip.Addr]bool{}
+	for _, e := range allow {
+		for _, d := range e.To {
+			for _, a := range parseAddrs(d.Addresses) {
+				if !slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) }) {
+					found[a] = true
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
 }
 
 // aliasesIn is how many addresses of a prefix have an alias each.

@@ -85,6 +85,8 @@ type Peers struct {
 	InBand InBand
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
+	// Hosts returns the hosts that are no pods and may be exported. Nil: none are.
+	Hosts func(ctx context.Context) ([]Host, error)
 	// Wake has the named ForeignCluster reconciled, as does Again.
 	Wake  source.Source
 	Again func(name string)
