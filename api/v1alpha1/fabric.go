@@ -73,7 +73,7 @@ type FabricNodeSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
 	// endpointProblems is why other clusters are not told what was configured, such as a
-	// Service that has no load balancer yet.
+	// Service that has no load balancer yet, and what of the node there is no room to tell.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	EndpointProblems []string `json:"endpointProblems,omitempty"`

@@ -211,7 +211,7 @@ func (a *agent) directPods(ctx context.Context, has map[string][]netip.Prefix) (
 	for _, name := range slices.Sorted(maps.Keys(has)) {
 		nodes = append(nodes, plan.Node{Name: name, PodCIDRs: has[name]})
 	}
-	return plan.DirectPods(nodes, known, peering.MaxNodePods), nil
+	return plan.DirectPods(nodes, known, plan.MaxNodePrefixes), nil
 }
 
 func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) error {

@@ -282,10 +282,9 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		status.Overlay = s.Overlay.String()
 	}
 	told := map[string]string{}
+	var problems []string
 	for _, p := range s.Problems {
-		if len(status.Problems) < maxProblems {
-			status.Problems = append(status.Problems, p.Text)
-		}
+		problems = append(problems, p.Text)
 		if told[p.Peer] == "" {
 			told[p.Peer] = p.Text
 		}
@@ -300,23 +299,44 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		path.Standby = true
 		status.Paths = append(status.Paths, path)
 	}
-	status.Observed = observedGateways(s.Peers)
+	seen := observedGateways(s.Peers)
+	if left := len(seen) - maxObservedGateways; left > 0 {
+		seen = seen[:maxObservedGateways]
+		problems = append(problems, fmt.Sprintf("%d gateways of peers are not told where this node sees them: a node tells %d", left, maxObservedGateways))
+	}
+	status.Observed = seen
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
 		return cmp.Or(cmp.Compare(a.PeerID, b.PeerID), cmp.Compare(a.Node, b.Node))
 	})
+	direct := 0
 	for _, p := range s.Peers { // in that order
-		if (p.Direct || p.OnDemand) && len(status.Direct) < maxDirect {
+		if !p.Direct && !p.OnDemand {
+			continue
+		}
+		if direct++; direct <= maxDirect {
 			status.Direct = append(status.Direct, directOf(p))
 		}
 	}
+	if left := direct - maxDirect; left > 0 {
+		problems = append(problems, fmt.Sprintf("%d direct paths are not in this status, which has %d: they work all the same", left, maxDirect))
+	}
+	status.Problems = firstProblems(problems)
 	return status
+}
+
+// firstProblems returns as many problems as a status has room for, and how many more there are.
+func firstProblems(texts []string) []string {
+	if left := len(texts) - maxProblems; left > 0 {
+		return append(slices.Clone(texts[:maxProblems-1]), fmt.Sprintf("and %d more problems; they come when some of these are solved", left+1))
+	}
+	return texts
 }
 
 // observedGateways is where gateways of peers are that are not where their clusters say.
 func observedGateways(peers []tunnel.PeerStatus) []v1alpha1.ObservedGateway {
 	var out []v1alpha1.ObservedGateway
 	for _, p := range peers {
-		if p.Remote && !p.OnDemand && p.State == probe.PathUp && p.Way == tunnel.WayObserved && len(out) < maxObservedGateways {
+		if p.Remote && !p.OnDemand && p.State == probe.PathUp && p.Way == tunnel.WayObserved {
 			out = append(out, v1alpha1.ObservedGateway{PeerID: p.Cluster, PublicKey: p.PublicKey.String(), Endpoint: p.Endpoint.String()})
 		}
 	}

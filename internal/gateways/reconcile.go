@@ -112,9 +112,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	pods, err := r.pods(ctx, machines, chosen)
+	pods, untold, err := r.pods(ctx, machines, chosen)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	for _, name := range beyond(machines[:len(chosen)]) {
+		untold[name] = []string{noRoomForGateway(len(chosen))}
 	}
 	var nodes []*v1alpha1.FabricNode
 	for i, m := range machines {
@@ -129,6 +132,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			n.Spec.Endpoints = nodeOf(n, m.node, r.Endpoints)
 		}
 		n.Spec.Pods = pods[n.Name]
+		problems := slices.Concat(n.Spec.EndpointProblems, untold[n.Name])
+		n.Spec.EndpointProblems = problems[:min(len(problems), maxProblems)]
 		if n.Spec.Gateway != before.Spec.Gateway {
 			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", n.Spec.Gateway)
 		}
@@ -168,11 +173,13 @@ func (r *Reconciler) machines(ctx context.Context) ([]machine, error) {
 	return out, nil
 }
 
-// pods returns the prefixes of pods that other clusters are told, by node. Of nodes that are no
-// gateways they are told as many as a message has room for.
-func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[string]bool) (map[string][]string, error) {
+// pods returns the prefixes of pods that other clusters are told, by node, and of which nodes
+// they are not told all, and why. Of nodes that are no gateways they are told as many as a
+// message has room for.
+func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[string]bool) (pods, untold map[string][]string, err error) {
+	pods, untold = map[string][]string{}, map[string][]string{}
 	if r.Direct == DirectNone || r.Pods == nil {
-		return map[string][]string{}, nil
+		return pods, untold, nil
 	}
 	has := map[string][]netip.Prefix{}
 	for _, m := range machines {
@@ -184,24 +191,33 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 	}
 	told, err := r.Pods(ctx, has)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out, others := map[string][]string{}, 0
+	others := 0
+	var late []string
 	for _, m := range slices.SortedFunc(slices.Values(machines), func(a, b machine) int { return cmp.Compare(a.fabric.Name, b.fabric.Name) }) {
 		n := m.fabric
 		if len(told[n.Name]) == 0 || n.Status.PublicKey == "" {
 			continue
 		}
 		if !chosen[n.Name] {
-			if others++; r.Direct != DirectAll || others > peering.MaxNodes {
+			if r.Direct != DirectAll {
+				continue
+			}
+			if others++; others > peering.MaxNodes {
+				late = append(late, n.Name)
 				continue
 			}
 		}
-		for _, p := range told[n.Name] {
-			out[n.Name] = append(out[n.Name], p.String())
+		var problem string
+		if pods[n.Name], problem = largest(told[n.Name]); problem != "" {
+			untold[n.Name] = []string{problem}
 		}
 	}
-	return out, nil
+	for _, name := range late {
+		untold[name] = []string{noRoomForNode(others)}
+	}
+	return pods, untold, nil
 }
 
 // serviceCIDRs returns the prefixes of Services that nodes are told.

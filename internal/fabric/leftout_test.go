@@ -1,0 +1,46 @@
+package fabric
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// A status has room for so much, and says how much it leaves out.
+func TestWhatANodesStatusLeavesOutIsSaid(t *testing.T) {
+	t.Parallel()
+	var s tunnel.Status
+	for i := range maxProblems - 2 { // what is left out makes two more
+		s.Problems = append(s.Problems, plan.Problem{Text: fmt.Sprint("problem ", i)})
+	}
+	for i := range maxObservedGateways + 3 {
+		s.Peers = append(s.Peers, tunnel.PeerStatus{
+			Cluster: "peer", Node: fmt.Sprint("seen-", i), Remote: true, State: probe.PathUp, Way: tunnel.WayObserved, Endpoint: netip.MustParseAddrPort("192.0.2.1:51820"),
+		})
+	}
+	for i := range maxDirect + 5 {
+		s.Peers = append(s.Peers, tunnel.PeerStatus{Cluster: "peer", Node: fmt.Sprint("direct-", i), Remote: true, OnDemand: true})
+	}
+	got := NodeStatus(s, &corev1.Node{})
+	if len(got.Observed) != maxObservedGateways || len(got.Direct) != maxDirect || len(got.Problems) != maxProblems {
+		t.Fatalf("it has %d gateways that are seen, %d direct paths and %d problems", len(got.Observed), len(got.Direct), len(got.Problems))
+	}
+	said := strings.Join(got.Problems, "\n")
+	for _, want := range []string{"3 gateways of peers are not told", "5 direct paths are not in this status"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+	s.Problems = append(s.Problems, plan.Problem{Text: "one more"}, plan.Problem{Text: "another"})
+	got = NodeStatus(s, &corev1.Node{})
+	if last := got.Problems[len(got.Problems)-1]; len(got.Problems) != maxProblems || !strings.HasPrefix(last, "and 3 more problems") {
+		t.Errorf("of %d problems the last that is told is %q", maxProblems+2, last)
+	}
+}

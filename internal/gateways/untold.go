@@ -1,0 +1,51 @@
+package gateways
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// largest returns as many of some prefixes as peers may be told of a node, the largest, and says
+// what is left out of it.
+func largest(pods []netip.Prefix) (told []string, problem string) {
+	sorted := slices.SortedStableFunc(slices.Values(pods), func(a, b netip.Prefix) int {
+		return cmp.Compare(a.Bits()-a.Addr().BitLen(), b.Bits()-b.Addr().BitLen())
+	})
+	if left := len(sorted) - peering.MaxNodePods; left > 0 {
+		sorted = sorted[:peering.MaxNodePods]
+		problem = fmt.Sprintf("other clusters are told of the %d largest of the %d prefixes of pods on this node: pods in the other %d are reached through gateways; larger blocks of the network plugin are fewer",
+			peering.MaxNodePods, len(pods), left)
+	}
+	slices.SortFunc(sorted, netip.Prefix.Compare)
+	for _, p := range sorted {
+		told = append(told, p.String())
+	}
+	return told, problem
+}
+
+// beyond returns, of gateways that have announced a key, those that other clusters are not told
+// of, for there are too many: all but the first by name.
+func beyond(gateways []machine) []string {
+	var names []string
+	for _, g := range gateways {
+		if g.fabric.Status.PublicKey != "" {
+			names = append(names, g.fabric.Name)
+		}
+	}
+	slices.Sort(names)
+	return names[min(len(names), peering.MaxGateways):]
+}
+
+// noRoomForGateway and noRoomForNode say of a node why other clusters are not told of it.
+func noRoomForGateway(gateways int) string {
+	return fmt.Sprintf("other clusters are told of %d gateways, the first by name, and there are %d: not of this one, which carries nothing for them; label fewer nodes entente.dev/gateway=true",
+		peering.MaxGateways, gateways)
+}
+
+func noRoomForNode(nodes int) string {
+	return fmt.Sprintf("other clusters are told of %d nodes that are no gateways, the first by name, and there are %d: pods on this one are reached through gateways", peering.MaxNodes, nodes)
+}

@@ -1,0 +1,81 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/peering"
+)
+
+// What a message to peers has no room for is said where it is left out: of a gateway, of another
+// node, and of prefixes of pods. The rest is told.
+func TestWhatPeersAreNotToldIsSaid(t *testing.T) {
+	t.Parallel()
+	var objects []client.Object
+	add := func(name string, gateway bool, pods ...string) {
+		n := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.FabricNodeStatus{
+			PublicKey: "key", PodCIDRs: pods, Endpoints: []string{"10.9.9.9:51820"}, ObservedAt: metav1.NewTime(now),
+		}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.9.9.9"}}}}
+		if gateway {
+			node.Labels = map[string]string{v1alpha1.LabelGateway: "true"}
+		}
+		objects = append(objects, n, node)
+	}
+	for i := range peering.MaxGateways + 1 {
+		add(fmt.Sprintf("gateway-%03d", i), true, fmt.Sprintf("10.1.%d.0/24", i))
+	}
+	for i := range peering.MaxNodes + 2 {
+		add(fmt.Sprintf("worker-%03d", i), false, fmt.Sprintf("10.2.%d.0/24", i))
+	}
+	var crowd []string
+	for i := range peering.MaxNodePods + 3 {
+		crowd = append(crowd, fmt.Sprintf("10.3.0.%d/32", i))
+	}
+	add("crowded", false, append(crowd, "10.4.0.0/24")...)
+	c := peertest.Client(t, objects...)
+	r := &Reconciler{
+		Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }, Direct: DirectAll,
+		Pods: func(_ context.Context, has map[string][]netip.Prefix) (map[string][]netip.Prefix, error) {
+			return has, nil
+		},
+	}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"gateway-064": "told of 64 gateways, the first by name, and there are 65",
+		"worker-063":  "told of 64 nodes that are no gateways, the first by name, and there are 67", // crowded is the first
+		"worker-064":  "and there are 67", "worker-065": "and there are 67",
+		"crowded": "told of the 16 largest of the 20 prefixes of pods on this node: pods in the other 4",
+	}
+	var nodes v1alpha1.FabricNodeList
+	if err := c.List(t.Context(), &nodes); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes.Items {
+		said := strings.Join(n.Spec.EndpointProblems, "; ")
+		if text := want[n.Name]; (text == "") != (said == "") || !strings.Contains(said, text) {
+			t.Errorf("%s says %q, want %q", n.Name, said, text)
+		}
+		untold := strings.HasPrefix(n.Name, "worker") && want[n.Name] != ""
+		if (len(n.Spec.Pods) == 0) != untold {
+			t.Errorf("of %s peers are told the pods %v", n.Name, n.Spec.Pods)
+		}
+		if n.Name == "crowded" && (len(n.Spec.Pods) != peering.MaxNodePods || !slices.Contains(n.Spec.Pods, "10.4.0.0/24")) {
+			t.Errorf("of %s peers are told %v, want the largest", n.Name, n.Spec.Pods)
+		}
+	}
+}
