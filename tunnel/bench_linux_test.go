@@ -2,10 +2,12 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,60 @@ func TestMemoryUnderFlood(t *testing.T) {
 			t.Errorf("%s: the tunnel process took %d MiB, want at most %d", p.name, took, p.limit)
 		}
 	}
+}
+
+// TestTunnelProcessAtRest prints what the tunnel process and wireguard-go alone take while nobody
+// sends, probes apart: of a processor, and how often a second they wake. It fails if the tunnel
+// process wakes more than 150 times. It takes a minute:
+// TUNNEL_BENCH=1 go test -run TestTunnelProcessAtRest -v ./tunnel/
+func TestTunnelProcessAtRest(t *testing.T) {
+	if os.Getenv("TUNNEL_BENCH") == "" {
+		t.Skip("takes a minute; set TUNNEL_BENCH=1")
+	}
+	_, a, b, plain, _ := besidePlain(t)
+	time.Sleep(15 * time.Second) // new ways are probed more often
+	processes := map[string]*process{"tunnel process": a.wireguard, "the peer's": b.wireguard, "wireguard-go alone": plain}
+	before := map[string][2]int64{}
+	began := time.Now()
+	for name, p := range processes {
+		before[name] = usage(t, p)
+	}
+	time.Sleep(45 * time.Second)
+	for name, p := range processes {
+		now, seconds := usage(t, p), time.Since(began).Seconds()
+		wakes := float64(now[1]-before[name][1]) / seconds
+		t.Logf("%s: %.3f %% of a processor, %.0f wakes a second", name, float64(now[0]-before[name][0])/1e7/seconds, wakes)
+		if p != plain && wakes > 150 {
+			t.Errorf("%s woke %.0f times a second, want 150 at most", name, wakes)
+		}
+	}
+}
+
+// usage returns for how many nanoseconds the threads of a process have run, and how often they
+// went to sleep.
+func usage(t *testing.T, p *process) (sum [2]int64) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid)
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		ran, err := os.ReadFile(filepath.Join(dir, thread.Name(), "schedstat"))
+		status, err2 := os.ReadFile(filepath.Join(dir, thread.Name(), "status"))
+		if err != nil || err2 != nil {
+			t.Fatal(errors.Join(err, err2))
+		}
+		var of [2]int64
+		_, rest, _ := strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
+		_, err = fmt.Sscan(string(ran), &of[0])
+		_, err2 = fmt.Sscan(rest, &of[1])
+		if err != nil || err2 != nil {
+			t.Fatal(errors.Join(err, err2))
+		}
+		sum[0], sum[1] = sum[0]+of[0], sum[1]+of[1]
+	}
+	return sum
 }
 
 // peakMemory returns the most memory that a process had resident, in MiB.

@@ -48,70 +48,99 @@ func limitBuffers(dev *device.Device) (b bufferLimit, err error) {
 	return b, err
 }
 
-// scarce says that less than a quarter of the buffers is free.
-func (b bufferLimit) scarce() bool {
+// used is how many buffers are in use. A device at rest has some 400 of them: those that
+// its readers wait with.
+func (b bufferLimit) used() uint32 {
 	b.lock.Lock()
 	defer b.lock.Unlock()
-	return *b.count > maxPackets/4*3
+	return *b.count
 }
 
 // reliever drops the packets that wait for peers without a session when buffers get
 // scarce. All other packets free their buffers by themselves. Without it a pod that
-// floods a dead peer would stop the traffic with all peers.
+// floods a dead peer would stop the traffic with all peers. It sleeps while less than half
+// of the buffers is in use.
 type reliever struct {
 	dev   *device.Device
 	limit bufferLimit
-	idle  atomic.Pointer[[]device.NoisePublicKey]
+	idle  atomic.Pointer[idleList]
+	// wake has buffers watched, watched says that they are.
+	wake    chan struct{}
+	watched atomic.Bool
 }
 
-// relieve is called before each read of the TUN device, and now and then.
+// relieve is called before each read of the TUN device, and while buffers are watched.
 func (r *reliever) relieve() {
+	used := r.limit.used()
+	if used > maxPackets/2 && r.watched.CompareAndSwap(false, true) {
+		r.wake <- struct{}{} // has room for one, and watched is true until it was taken
+	}
 	idle := r.idle.Load()
-	if idle == nil || len(*idle) == 0 || !r.limit.scarce() {
+	if idle == nil || used <= maxPackets/4*3 || time.Since(idle.at) > 2*listIdleEvery {
 		return
 	}
-	for _, key := range *idle {
+	for _, key := range idle.peers {
 		if peer := r.dev.LookupPeer(key); peer != nil {
 			peer.FlushStagedPackets()
 		}
 	}
 }
 
-// run lists the peers without a session, and relieves also while the reader itself waits
-// for a buffer, until ctx ends or the device is closed.
+// run watches the buffers while many are in use: it lists the peers without a session, and
+// relieves also while the reader itself waits for a buffer. It returns when the device is
+// closed, which the end of ctx does.
 func (r *reliever) run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// In a goroutine of its own: the configuration interface may wait for a buffer.
-	group.Go(func() {
-		every := time.NewTicker(listIdleEvery)
-		defer every.Stop()
-		for {
-			idle := idlePeers(r.dev, time.Now())
-			r.idle.Store(&idle)
-			select {
-			case <-ctx.Done():
-				return
-			case <-every.C:
-			}
-		}
-	})
-	tick := time.NewTicker(reliefEvery)
-	defer tick.Stop()
+	look, looked := make(chan struct{}), make(chan struct{})
+	defer close(looked)
+	group.Go(func() { r.list(look, looked) })
+	again := time.NewTimer(0)
+	defer again.Stop()
 	done := ctx.Done()
 	for {
 		select {
 		case <-done:
 			done = nil
-			group.Go(r.dev.Close) // which may wait for a buffer, too
+			group.Go(r.dev.Close) // which may wait for a buffer
 		case <-r.dev.Wait():
 			return
-		case <-tick.C:
+		case <-r.wake:
+			select {
+			case look <- struct{}{}:
+			default: // it was asked a moment ago
+			}
+			again.Reset(reliefEvery)
+		case <-again.C:
+			r.watched.Store(false)
 			r.relieve()
 		}
 	}
+}
+
+// list lists the peers without a session when it is asked to, but not more often than each
+// listIdleEvery. It is a goroutine of its own: the configuration interface may wait for a buffer.
+func (r *reliever) list(look, end <-chan struct{}) {
+	for {
+		select {
+		case <-end:
+			return
+		case <-look:
+		}
+		now := time.Now()
+		r.idle.Store(&idleList{now, idlePeers(r.dev, now)})
+		select {
+		case <-end:
+			return
+		case <-time.After(listIdleEvery):
+		}
+	}
+}
+
+// idleList is the peers that had no session at a time.
+type idleList struct {
+	at    time.Time
+	peers []device.NoisePublicKey
 }
 
 // idlePeers returns the peers without a session that can be used.

@@ -12,9 +12,10 @@ import (
 	"github.com/entente-dev/entente/tunnel/probe"
 )
 
-// busyRate is from how many bytes a second on a way is in use: probes and their answers are
-// a tenth of that at rest, and two thirds while they are sent often.
-const busyRate = 3000
+// busyRate is from how many bytes a second on a way is in use. Probes and their answers stay
+// below it, also while they are sent often, and in the seconds in which some have full size: 600
+// at rest, 3,100, and 3,600.
+const busyRate = 8000
 
 // A node has tunnels to those nodes of peers with whose pods its own have most traffic, so that it
 // goes directly. Tunnels to all would be too many: 250 peers of 64 nodes are 16,000. What goes

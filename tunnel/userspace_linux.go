@@ -24,8 +24,8 @@ const (
 	socketDirectory = "/var/run/wireguard"
 	// reviveAfter is the pause before a deleted device is created again.
 	reviveAfter = 500 * time.Millisecond
-	// reliefEvery is how often buffers are watched, listIdleEvery how often
-	// the peers without a session are listed.
+	// reliefEvery is how often buffers are watched while many are in use, listIdleEvery how often
+	// the peers without a session are listed then.
 	reliefEvery   = 20 * time.Millisecond
 	listIdleEvery = time.Second
 )
@@ -98,7 +98,7 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		}
 		return fmt.Errorf("create TUN device %s: %w", cfg.Device, err)
 	}
-	var relief reliever
+	relief := reliever{wake: make(chan struct{}, 1)}
 	gate := &gatedTUN{Device: raw, ready: make(chan struct{}), before: relief.relieve}
 	logger := &device.Logger{
 		Verbosef: device.DiscardLogf,

@@ -36,15 +36,15 @@ func TestBuffersOfTheTunnelProcessAreLimited(t *testing.T) {
 		t.Errorf("%d buffers were given, the limit is %d", maxPackets+1, maxPackets)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if !limit.scarce() {
-		t.Error("no buffer is free, and they are not scarce")
+	if n := limit.used(); n != maxPackets {
+		t.Errorf("%d buffers are in use, want %d", n, maxPackets)
 	}
 	for _, b := range taken {
 		dev.PutMessageBuffer(b)
 	}
 	<-got
-	if limit.scarce() {
-		t.Error("all buffers are free, and they are scarce")
+	if n := limit.used(); n != 0 {
+		t.Errorf("%d buffers are in use, want none", n)
 	}
 	close(gate.ready)
 	dev.Close()
