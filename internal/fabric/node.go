@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,7 +69,9 @@ type Config struct {
 const (
 	nodeResync      = 10 * time.Second
 	nodeStatusEvery = time.Minute
-	nodeStatusPause = time.Second
+	// nodeStatusPace is the time after which a node writes its status once more, at most,
+	// nodeStatusBurst how often at once: a tunnel that begins has some states in a moment.
+	nodeStatusPace, nodeStatusBurst = time.Second, 4
 )
 
 // Run runs the fabric of a node until ctx ends: it makes the node's tunnels
@@ -372,19 +375,17 @@ func (n *node) report(ctx context.Context) error {
 	defer every.Stop()
 	check := time.NewTicker(preflightEvery)
 	defer check.Stop()
+	pace := rate.NewLimiter(rate.Every(nodeStatusPace), nodeStatusBurst)
 	var last v1alpha1.FabricNodeStatus
 	for force := true; ; {
 		err := n.writeStatus(ctx, &last, force)
 		if err != nil && ctx.Err() == nil {
 			n.cfg.Log.Warn("cannot report the fabric's status; the fabric goes on", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(nodeStatusPause):
+		if pace.Wait(ctx) != nil {
+			return nil // ctx ended
 		}
-		force = err != nil
-		if force {
+		if force = err != nil; force {
 			continue
 		}
 		select {
