@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -89,12 +90,14 @@ type Installed struct {
 	Config Config
 	// Before is what was there before the chart; nil if the chart was there already.
 	Before map[*Side]Snapshot
+	// Patience bounds a test. Default: 12 minutes.
+	Patience time.Duration
 }
 
 // On returns a context for a test, and the World. All faults end with the test.
 func (s *Installed) On(t *testing.T) (context.Context, *World) {
 	t.Helper()
-	ctx := s.Stage.On(t, 12*time.Minute, s.build)
+	ctx := s.Stage.On(t, cmp.Or(s.Patience, 12*time.Minute), s.build)
 	if s.World.Home == nil {
 		t.Fatal("an earlier test took the clusters away")
 	}

@@ -15,7 +15,12 @@ const shop = "shop"
 // keeps packets from a tunnel shall show.
 var theStage = e2e.Installed{Config: e2e.Config{Lab: "faults", Values: []string{"network.relay.enabled=false"}}}
 
-func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv("ENTENTE_MATRIX") != "" {
+		theStage.Patience = 2 * longOutage
+	}
+	os.Exit(theStage.Main(m))
+}
 
 // peered makes sure that home uses abroad, and returns the virtual node's name.
 func peered(ctx context.Context, t *testing.T, w *e2e.World) string {
