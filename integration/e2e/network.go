@@ -222,8 +222,9 @@ func (t *Stream) talk() {
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
-		// When nothing passed for a while TCP waits up to twice as long before it tries again.
-		_ = t.tcp.SetDeadline(time.Now().Add(time.Minute))
+		// When nothing passed for a while TCP waits up to twice as long before it tries again, and a
+		// kubelet waits for up to a minute and more before it starts again what was killed often.
+		_ = t.tcp.SetDeadline(time.Now().Add(4 * time.Minute))
 		_, err := t.tcp.Write(out)
 		if err == nil {
 			_, err = io.ReadFull(t.tcp, in)
