@@ -325,6 +325,9 @@ func (b bound) left() Quantity { return b.limit.Sub(b.held) }
 
 // bounds returns what limits one resource: first what is fixed, then what
 // depends on what is free.
+//
+// How much storage of a class is free nobody tells, so only the policy's amounts bound
+// it: without any, and of a class that is not there, nothing is lent.
 func bounds(name string, p Policy, have Capacity) []bound {
 	var list []bound
 	if ceiling, ok := p.Ceilings[name]; ok {
@@ -332,6 +335,15 @@ func bounds(name string, p Policy, have Capacity) []bound {
 	}
 	if total, ok := p.Total[name]; ok {
 		list = append(list, bound{BoundTotal, true, total, have.LentByPolicy[name]})
+	}
+	if class := StorageClass(name); class != "" {
+		if free, told := have.Free[name]; told { // to keep what a contract has
+			return append(list, bound{BoundFree, false, free, have.Lent[name]})
+		}
+		if len(list) == 0 || !slices.Contains(have.StorageClasses, class) {
+			return []bound{{BoundCeiling, true, Quantity{}, Quantity{}}}
+		}
+		return list
 	}
 	free := have.Free[name].percent(min(p.OvercommitPercent, MaxOvercommit))
 	return append(list,
@@ -447,7 +459,7 @@ func shown(name string, q Quantity) Quantity { return round(name, lendable(name,
 // nothing is left out.
 func grantAll(p Policy, have Capacity) (Resources, error) {
 	got := Resources{}
-	for _, name := range have.Free.Names() {
+	for _, name := range slices.Concat(have.Free.Names(), p.storage()) {
 		if checkResourceName(name) != nil || name != Pods && len(got) >= MaxResources-1 {
 			continue
 		}
@@ -465,6 +477,18 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 		return nil, Refuse(ReasonCapacityExhausted, "", "nothing is left to lend under the provider's policy %q", p.Name)
 	}
 	return got, nil
+}
+
+// storage returns the storage that the policy lends, as resources, sorted.
+func (p Policy) storage() []string {
+	var out []string
+	for _, name := range slices.Concat(p.Ceilings.Names(), p.Total.Names()) {
+		if StorageClass(name) != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // round rounds an amount of bytes down to whole mebibytes, since a person reads
@@ -528,7 +552,7 @@ func Explain(ask Ask, p Policy, have Capacity) []Bound {
 	all := len(ask.Resources) == 0
 	names := ask.Resources.Names()
 	if all {
-		names = have.Free.Names()
+		names = slices.Concat(have.Free.Names(), p.storage())
 	}
 	if _, named := ask.Resources[Pods]; !all && !named {
 		ask.Resources = ask.Resources.KeepUnnamed(Resources{Pods: podsFor(ask, p, have).max(Whole(1))})

@@ -58,6 +58,11 @@ func TestDecide(t *testing.T) {
 	ceiling := func(m peering.Money, kv ...string) peering.Ask {
 		return peering.Ask{RequestID: "r", Resources: resources(t, kv...), PriceCeiling: m}
 	}
+	const fast, slow = "fast.storageclass.storage.k8s.io/requests.storage", "slow.storageclass.storage.k8s.io/requests.storage"
+	disks := classes
+	disks.Ceilings, disks.Total = resources(t, fast, "100Gi"), resources(t, fast, "150Gi", "gone.storageclass.storage.k8s.io/requests.storage", "1Gi")
+	lentDisks := withClasses
+	lentDisks.Lent, lentDisks.LentByPolicy, lentDisks.LentToPeer = resources(t, fast, "120Gi"), resources(t, fast, "120Gi"), resources(t, fast, "80Gi")
 	endless := half
 	endless.Duration = 0
 	ask := func(kv ...string) peering.Ask { return peering.Ask{RequestID: "r", Resources: resources(t, kv...)} }
@@ -126,6 +131,12 @@ func TestDecide(t *testing.T) {
 		{"a runtime class that the policy does not give", peering.Ask{RequestID: "r", RuntimeClasses: []string{"runc"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"a runtime class that is not there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
+		{"storage of a class, none of which anybody says is free", ask("cpu", "1", fast, "100Gi"), disks, withClasses, "cpu=1, " + fast + "=100Gi, pods=14", ""},
+		{"more storage than the policy gives a peer", ask("cpu", "1", fast, "101Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
+		{"more than is left of it for this peer", ask("cpu", "1", fast, "21Gi"), disks, lentDisks, "", peering.ReasonPolicyRefused},
+		{"storage of which the policy gives no amount", ask("cpu", "1", slow, "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
+		{"storage of a class that is not there", ask("cpu", "1", "gone.storageclass.storage.k8s.io/requests.storage", "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
+		{"all there is, with the storage that is left", peering.Ask{RequestID: "r"}, disks, lentDisks, "cpu=3500m, " + fast + "=20Gi, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
 		{"a malformed class", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
 		{"a malformed node selector", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},

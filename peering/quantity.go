@@ -354,11 +354,26 @@ func checkResourceName(s string) error {
 // InBytes says whether a resource is counted in bytes: memory and storage. Its
 // price is that of a gibibyte.
 func InBytes(resource string) bool {
-	if domain, name, ok := strings.Cut(resource, "/"); ok {
-		return strings.HasSuffix(domain, ".storageclass.storage.k8s.io") && name == "requests.storage"
+	if strings.Contains(resource, "/") {
+		return StorageClass(resource) != ""
 	}
 	name := strings.TrimPrefix(strings.TrimPrefix(resource, "requests."), "limits.")
 	return name == "memory" || strings.HasSuffix(name, "storage") || strings.HasPrefix(name, "hugepages-")
+}
+
+// storageSuffix is how a ResourceQuota of Kubernetes calls the storage of a class.
+const storageSuffix = ".storageclass.storage.k8s.io/requests.storage"
+
+// StorageResource is the resource that is storage of a class: its amount is bytes.
+func StorageResource(class string) string { return class + storageSuffix }
+
+// StorageClass returns of which class a resource is the storage; empty if it is none.
+func StorageClass(resource string) string {
+	class, ok := strings.CutSuffix(resource, storageSuffix)
+	if !ok {
+		return ""
+	}
+	return class
 }
 
 // Fractional says whether a resource may be lent in parts of a unit. Only cpu

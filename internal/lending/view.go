@@ -219,7 +219,7 @@ func (l *Lender) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, 
 // any. Where they cannot be read they are as they were. The lock is held.
 func (l *Lender) readClasses(ctx context.Context, policies []market.Policy) {
 	v, now := &l.view, l.Now()
-	if !slices.ContainsFunc(policies, func(p market.Policy) bool { return len(p.Spec.RuntimeClasses)+len(p.Spec.StorageClasses) > 0 }) {
+	if !slices.ContainsFunc(policies, func(p market.Policy) bool { return len(p.Value.RuntimeClasses)+len(p.Value.StorageClasses) > 0 }) {
 		v.runtimeClasses, v.storageClasses, v.classesAt = nil, nil, time.Time{}
 		return
 	}

@@ -83,6 +83,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	}
 	var err error
 	readLimits(policy, &p.Spec.Limits, fail)
+	policy.StorageClasses = lentClasses(policy)
 	policy.Price, err = store.Prices(p.Spec.Price)
 	fail("price", err)
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
@@ -113,6 +114,21 @@ func readLimits(policy *peering.Policy, limits *v1alpha1.PolicyLimits, fail func
 		policy.Total, err = store.Resources(limits.Total.Resources)
 		fail("limits.total.resources", err)
 	}
+}
+
+// lentClasses returns the storage classes that a policy shows, and those of which it
+// lends an amount, sorted.
+func lentClasses(policy *peering.Policy) []string {
+	out := slices.Clone(policy.StorageClasses)
+	for _, limits := range []peering.Resources{policy.Ceilings, policy.Total} {
+		for _, name := range limits.Names() {
+			if class := peering.StorageClass(name); class != "" {
+				out = append(out, class)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // selects says whether the policy is about a cluster.
