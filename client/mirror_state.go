@@ -121,7 +121,7 @@ func decideUnwanted(r *mirrorRecord, ready bool, now time.Time) (mirrorStepKind,
 	switch {
 	case !r.held && r.ref.Kind == peering.KindPod && !r.lost:
 		return stepGone, time.Time{}
-	case !r.held:
+	case !r.held && (r.ref.Kind != peering.KindClaim || r.deleted):
 		return stepForget, time.Time{}
 	case !ready || r.deleted:
 		return stepWait, time.Time{}
@@ -212,7 +212,7 @@ func (s *mirrorState) record(ref peering.ObjectRef) *mirrorRecord {
 				s.names[n] = make(map[mirrorKey]struct{}, 1)
 			}
 			s.names[n][k] = struct{}{}
-		case peering.KindConfigMap, peering.KindSecret, peering.KindService:
+		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindClaim:
 		}
 	}
 	return r
@@ -388,6 +388,9 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 			r.ran = a.Ref.Kind == peering.KindPod
 		case a.Ref.Kind == peering.KindPod && !r.lost:
 			r.deleted = true
+		case a.Ref.Kind == peering.KindClaim:
+			// Who asked waits for the answer, also about one that was not there.
+			r.deleted, r.held, r.heldHash = true, false, peering.Hash{}
 		default:
 			r.held, r.heldHash = false, peering.Hash{}
 		}

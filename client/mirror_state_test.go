@@ -122,6 +122,27 @@ func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
 	}
 }
 
+// TestADeleteOfAVolumeIsAlwaysAnswered deletes one that the provider does not list: whoever
+// asked for it waits for the answer.
+func TestADeleteOfAVolumeIsAlwaysAnswered(t *testing.T) {
+	s := newMirrorState()
+	s.connect()
+	s.sync()
+	s.setReady()
+	ref := testRef(peering.KindClaim, "entente-u", "u")
+	s.unwantObject(ref, nil)
+	steps, _ := s.plan(t0)
+	if len(steps) != 1 || steps[0].kind != stepDelete || steps[0].ref != ref {
+		t.Fatalf("steps %v, want a delete", steps)
+	}
+	if !s.ack(peering.Ack{Ref: ref}, t0) {
+		t.Error("the answer answers nothing")
+	}
+	if steps, _ := s.plan(t0); len(steps) != 0 || len(s.records) != 0 {
+		t.Errorf("afterwards %v, with %d records", steps, len(s.records))
+	}
+}
+
 // TestWhatTheProviderHasSinceBeforeIsReportedOnce is the start of an agent whose
 // provider kept all that was sent before: nothing is sent, so no answer comes.
 func TestWhatTheProviderHasSinceBeforeIsReportedOnce(t *testing.T) {

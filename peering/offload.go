@@ -16,6 +16,8 @@ const (
 	KindConfigMap
 	KindSecret
 	KindService
+	// KindClaim is a volume that pods mount.
+	KindClaim
 	KindPod
 )
 
@@ -32,6 +34,8 @@ func (k Kind) String() string {
 		return "Service"
 	case KindPod:
 		return "Pod"
+	case KindClaim:
+		return "PersistentVolumeClaim"
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
@@ -150,6 +154,19 @@ type PodEvent struct {
 	Reason  string
 	Message string
 	Count   int32
+}
+
+// ClaimObject is the JSON of an Object of KindClaim. The object's name is that of the
+// volume, its UID that of the claim at home for which the volume is made.
+type ClaimObject struct {
+	// Claim is the name of the claim at home, for people to read.
+	Claim string `json:"claim"`
+	// StorageClass is a class of the provider's that the contract lends.
+	StorageClass string `json:"storageClass"`
+	// Bytes is how large it is at least. It may grow.
+	Bytes int64 `json:"bytes"`
+	// AccessModes are as in a PersistentVolumeClaim.
+	AccessModes []string `json:"accessModes"`
 }
 
 // NamespaceObject is the JSON of an Object of KindNamespace.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
 const (
@@ -141,6 +142,10 @@ func nodeCapacity(cfg Config) corev1.ResourceList {
 	if capacity == nil {
 		capacity = corev1.ResourceList{}
 	}
+	// Storage is what claims ask for, not pods.
+	maps.DeleteFunc(capacity, func(name corev1.ResourceName, _ resource.Quantity) bool {
+		return peering.StorageClass(string(name)) != ""
+	})
 	if _, ok := capacity[corev1.ResourcePods]; !ok {
 		capacity[corev1.ResourcePods] = *resource.NewQuantity(defaultPods, resource.DecimalSI)
 	}

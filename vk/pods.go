@@ -33,6 +33,7 @@ type podState struct {
 	hash    peering.Hash
 	held    bool
 	refusal *peering.Refusal
+	claims  claims
 
 	remote         *corev1.PodStatus // the provider's last status
 	remoteName     string
@@ -155,6 +156,7 @@ type podPlan struct {
 	object  peering.Object   // what to want
 	refusal *peering.Refusal // why it cannot cross
 	missing string           // what it waits for
+	waits   string           // which claims of it
 	soon    bool             // that it waits is not worth an event yet
 	notes   []string         // what was left behind
 	up      bool             // the provider can be reached
@@ -185,11 +187,13 @@ func (n *Node) plan(uid string) podPlan {
 		f.marked = offloadedBefore(p.pod)
 		f.tolerates = tolerates(p.pod)
 		f.offloading = n.offloadsPods(p.pod.Namespace)
-		t, object, refusal := podObject(p.pod)
-		p.object, p.refusal, p.notes = object, refusal, t.Notes
+		t, object, waits, refusal := podObject(p.pod, p.st.claims)
+		p.object, p.refusal, p.notes, p.waits = object, refusal, t.Notes, waits
 		f.portable = refusal == nil
 		if f.portable {
-			p.missing, p.soon = n.missing(p.pod.Namespace, t.References)
+			if p.missing, p.soon = n.missing(p.pod.Namespace, t.References); p.missing == "" {
+				p.missing = waits
+			}
 			f.complete = p.missing == ""
 		}
 	}
@@ -197,16 +201,20 @@ func (n *Node) plan(uid string) podPlan {
 	return p
 }
 
-func podObject(pod *corev1.Pod) (translation, peering.Object, *peering.Refusal) {
-	t, refusal := translatePod(pod)
+// podObject returns a pod as it crosses, and which of its claims it waits for.
+func podObject(pod *corev1.Pod, claims claims) (t translation, o peering.Object, waits string, refusal *peering.Refusal) {
+	t, refusal = translatePod(pod)
+	if refusal == nil {
+		refusal, waits = claims.mount(t.Pod)
+	}
 	if refusal != nil {
-		return t, peering.Object{}, refusal
+		return t, peering.Object{}, "", refusal
 	}
 	o, err := object(podRef(pod), t.Pod)
 	if err != nil {
-		return t, o, &peering.Refusal{Reason: peering.RefusedInvalid, Message: err.Error()}
+		refusal = &peering.Refusal{Reason: peering.RefusedInvalid, Message: err.Error()}
 	}
-	return t, o, nil
+	return t, o, waits, refusal
 }
 
 // namespaceRefusal returns why the provider does not take a namespace, nil if it
@@ -253,6 +261,9 @@ func (n *Node) declarePod(pod *corev1.Pod) {
 
 // reconcilePod synchronises one pod, both ways.
 func (n *Node) reconcilePod(ctx context.Context, uid string) error {
+	if err := n.lookAtClaims(ctx, uid); err != nil {
+		return err
+	}
 	p := n.plan(uid)
 	switch p.step {
 	case stepNothing:
@@ -308,6 +319,9 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 // wantPod wants a pod, unless it was sent before.
 func (n *Node) wantPod(p podPlan) {
 	if p.refusal != nil { // it crossed under another table; it stays as it is
+		return
+	}
+	if p.waits != "" { // it crossed, and where to is looked up again
 		return
 	}
 	hash, before := p.object.Hash(), offloadedBefore(p.pod)
@@ -772,6 +786,8 @@ func (n *Node) orphan(ctx context.Context, ref peering.ObjectRef) (bool, error) 
 		return n.orphanReference(ctx, ref)
 	case peering.KindService:
 		return n.orphanService(ctx, ref)
+	case peering.KindClaim:
+		return false, nil // that nothing here wants a volume is no order to delete it
 	}
 	return false, fmt.Errorf("%s is not of a kind that crosses", ref)
 }

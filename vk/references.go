@@ -221,6 +221,9 @@ func (n *Node) wait(p podPlan) {
 	n.waiting[ns][string(p.pod.UID)] = true
 	n.mu.Unlock()
 	n.watchReferences(ns)
+	if p.waits != "" {
+		return // its claims are looked up again by themselves
+	}
 	// What it waits for may have come since it was looked up.
 	if t, refusal := translatePod(p.pod); refusal == nil {
 		if what, _ := n.missing(ns, t.References); what == "" {

@@ -75,6 +75,7 @@ func translatePod(pod *corev1.Pod) (translation, *peering.Refusal) {
 	s.Tolerations = tolerationsAbroad(s.Tolerations)
 	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints, pod.Labels)
 
+	ephemeralToClaims(pod.Name, s)
 	gone, notes := dropTokens(s)
 	t.Notes = notes
 	eachContainer(s, func(_ string, c *corev1.Container) {
@@ -107,7 +108,7 @@ func offloadProblems(s *corev1.PodSpec) []string {
 	}
 	for _, v := range s.Volumes {
 		for _, kind := range foreignVolume(v.VolumeSource) {
-			no("volume %q is a %s, which cannot be had in another cluster; use configMap, secret, projected, downwardAPI, emptyDir or image", v.Name, kind)
+			no("volume %q is a %s, which cannot be had in another cluster; use configMap, secret, projected, downwardAPI, emptyDir, image, or a claim of a storage class of Entente", v.Name, kind)
 		}
 		for _, p := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			if p.ClusterTrustBundle != nil || p.PodCertificate != nil {
@@ -149,7 +150,7 @@ func foreignVolume(src corev1.VolumeSource) []string {
 		}
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		switch name {
-		case "configMap", "secret", "projected", "downwardAPI", "emptyDir", "image":
+		case "configMap", "secret", "projected", "downwardAPI", "emptyDir", "image", "persistentVolumeClaim", "ephemeral":
 		default:
 			out = append(out, name)
 		}

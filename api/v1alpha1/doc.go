@@ -88,6 +88,16 @@ const (
 	// pods the agent may touch.
 	VirtualNodeSuffix = ".entente.dev"
 
+	// VolumeDriver is the provisioner of our storage classes, and the driver of
+	// PersistentVolumes that stand for volumes in a peer's cluster. Nothing mounts them.
+	VolumeDriver = "volumes.entente.dev"
+	// LabelKept says of a consumer's volume, and of the namespace that it is in, that it is
+	// kept though no contract holds it any more; AnnotationKeptSince says since when.
+	LabelKept           = "entente.dev/kept-volume"
+	AnnotationKeptSince = "entente.dev/kept-since"
+	// VolumePeer is the attribute of such a PersistentVolume that says in whose.
+	VolumePeer = "peer"
+
 	// Manager is the value of LabelManaged and the field manager of server-side
 	// apply.
 	Manager = "entente"

@@ -65,7 +65,7 @@ func (e *exposure) want(o peering.Object) {
 		e.wantPod(o.Ref)
 	case peering.KindService:
 		e.wantService(o)
-	case peering.KindNamespace, peering.KindConfigMap, peering.KindSecret:
+	case peering.KindNamespace, peering.KindConfigMap, peering.KindSecret, peering.KindClaim:
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/version"
+	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/vk"
 )
@@ -47,6 +48,7 @@ type nodes struct {
 	sessions   attendance
 	kubelet    *vk.Kubelet
 	budget     *vk.Budget
+	volumes    *volumes.Home
 	podIP      netip.Addr
 	// clusterDomain is this cluster's.
 	clusterDomain string
@@ -74,6 +76,7 @@ type virtual struct {
 	labels   map[string]string // of the peer's ForeignCluster
 	node     *vk.Node
 	exposure *exposure
+	mirror   *client.Mirror
 	cancel   context.CancelFunc
 	done     chan struct{}
 	drain    sync.Once
@@ -156,12 +159,13 @@ func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virt
 	v.exposure.local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
-	hears := &hearing{exposure: v.exposure}
+	hears := &hearing{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Answer(spec.Contract, a) }}
 	conn := n.conn(spec.Peer)
 	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Log: log})
 	if err != nil {
 		return nil, err
 	}
+	v.mirror = mirror
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
 		Client:        n.kubernetes,
@@ -417,10 +421,19 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 	return out, nil
 }
 
-// hearing has the exposure hear what a node hears. It implements vk.Handler.
+// hearing has others hear what is theirs of what a node hears. It implements vk.Handler.
 type hearing struct {
 	*vk.Node
 	exposure *exposure
+	volume   func(peering.Ack)
+}
+
+func (h *hearing) Ack(a peering.Ack) {
+	if a.Ref.Kind == peering.KindClaim {
+		h.volume(a)
+		return
+	}
+	h.Node.Ack(a)
 }
 
 func (h *hearing) Connected(is bool) {
@@ -491,5 +504,5 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 		contractChanged: a.contractsWake.wake,
 		exposureChanged: gather(podsPause, a.wakePeer),
 	}
-	return errors.Join(a.run(kubelet.Run), a.run(a.nodes.Run))
+	return errors.Join(a.provisionVolumes(), a.run(kubelet.Run), a.run(a.nodes.Run))
 }

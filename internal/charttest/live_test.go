@@ -161,6 +161,8 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("placement", c.testPlacement)
 	t.Run("placement by clusterSelector", c.testSelector)
 	t.Run("pods that cannot cross", c.testCannotCross)
+	t.Run("pods with claims", c.testClaims)
+	t.Run("volumes", c.testVolumes)
 	t.Run("a namespace that is no longer offloaded", c.testUnoffload)
 	t.Run("names of our kinds", c.testNames)
 	t.Run("dry runs of a PeeringRequest", c.testDryRun)
@@ -900,16 +902,35 @@ func cannotCross() map[string]string {
 	for kind, source := range map[string]string{
 		"awsElasticBlockStore": `{"volumeID":"v"}`, "azureDisk": `{"diskName":"d","diskURI":"/subscriptions/x/resourcegroups/y/providers/microsoft.compute/disks/z","kind":"Managed"}`,
 		"azureFile": `{"secretName":"s","shareName":"s"}`, "cephfs": `{"monitors":["m"]}`, "cinder": `{"volumeID":"v"}`, "csi": `{"driver":"d"}`,
-		"ephemeral": `{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}`,
-		"fc":        `{"targetWWNs":["w"],"lun":1}`, "flexVolume": `{"driver":"a/b"}`, "flocker": `{"datasetName":"d"}`, "gcePersistentDisk": `{"pdName":"p"}`,
+		"fc": `{"targetWWNs":["w"],"lun":1}`, "flexVolume": `{"driver":"a/b"}`, "flocker": `{"datasetName":"d"}`, "gcePersistentDisk": `{"pdName":"p"}`,
 		"gitRepo": `{"repository":"r"}`, "glusterfs": `{"endpoints":"e","path":"p"}`, "hostPath": `{"path":"/x"}`, "iscsi": `{"targetPortal":"p","iqn":"iqn.2001-04.com.example:x","lun":0}`,
-		"nfs": `{"server":"s","path":"/x"}`, "persistentVolumeClaim": `{"claimName":"c"}`, "photonPersistentDisk": `{"pdID":"p"}`, "portworxVolume": `{"volumeID":"v"}`,
+		"nfs": `{"server":"s","path":"/x"}`, "photonPersistentDisk": `{"pdID":"p"}`, "portworxVolume": `{"volumeID":"v"}`,
 		"quobyte": `{"registry":"r:1","volume":"v"}`, "rbd": `{"monitors":["m"],"image":"i"}`, "scaleIO": `{"gateway":"g","system":"s","secretRef":{"name":"s"},"volumeName":"v"}`,
 		"storageos": `{"volumeName":"v"}`, "vsphereVolume": `{"volumePath":"p"}`,
 	} {
 		rows["spec.volumes[]."+kind] = fmt.Sprintf(`{"volumes":[{"name":"v",%q:%s}]}`, kind, source)
 	}
 	return rows
+}
+
+// testClaims keeps pods with claims at home where they may be, and says nothing about those
+// that are sent.
+func (c cluster) testClaims(t *testing.T) {
+	for _, volume := range []string{
+		`{"name":"v","persistentVolumeClaim":{"claimName":"c"}}`,
+		`{"name":"v","ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}}`,
+	} {
+		for strategy, goes := range map[v1alpha1.PodStrategy]bool{v1alpha1.StrategyRemote: true, v1alpha1.StrategyLocalAndRemote: false} {
+			pod := newPod(c.offloaded(t, strategy, nil), corev1.PodSpec{})
+			if err := json.Unmarshal([]byte(`{"volumes":[`+volume+`]}`), &pod.Spec); err != nil {
+				t.Fatal(err)
+			}
+			got := slices.ContainsFunc(c.admit(t, pod).Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == virtualNode })
+			if got != goes {
+				t.Errorf("with %s a pod with %s tolerates virtual nodes: %t", strategy, volume, got)
+			}
+		}
+	}
 }
 
 func (c cluster) testCannotCross(t *testing.T) {

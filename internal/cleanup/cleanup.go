@@ -16,7 +16,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -249,7 +251,7 @@ func (w *cleanup) force(ctx context.Context) error {
 	}
 	errs = append(errs,
 		w.removeAll(ctx, &rbacv1.RoleBindingList{}, managed),
-		w.removeAll(ctx, &corev1.NamespaceList{}, managed),
+		w.each(ctx, &corev1.NamespaceList{}, func(o client.Object) error { return w.namespace(ctx, o) }, managed),
 		w.each(ctx, &corev1.NamespaceList{}, w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelOffloading+`":null}}}`), client.HasLabels{v1alpha1.LabelOffloading}),
 		w.secrets(ctx),
 		w.removeAll(ctx, &corev1.ServiceList{}, client.InNamespace(w.cfg.Namespace), managed),
@@ -257,6 +259,28 @@ func (w *cleanup) force(ctx context.Context) error {
 		client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(w.cfg.Namespace, agentDeployment))),
 	)
 	return errors.Join(errs...)
+}
+
+// namespace removes one that was made for a consumer. One with volumes stays, and says so:
+// what is in them may be all that the consumer has, and this is no order to delete that.
+func (w *cleanup) namespace(ctx context.Context, o client.Object) error {
+	claims, err := w.list(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(o.GetName()))
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(claims, func(c client.Object) bool { return c.GetDeletionTimestamp() == nil }) {
+		return w.remove(ctx, o)
+	}
+	return w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelKept+`":"true"}}}`)(o)
+}
+
+// notKept is the namespaces that go.
+func notKept() client.ListOption {
+	kept, err := labels.NewRequirement(v1alpha1.LabelKept, selection.DoesNotExist, nil)
+	if err != nil {
+		panic(err) // it is a constant
+	}
+	return client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(labels.Set(managed)).Add(*kept)}
 }
 
 func leaseOf(namespace, name string) *coordinationv1.Lease {
@@ -314,7 +338,7 @@ func (w *cleanup) left(ctx context.Context) ([]string, error) {
 	// Namespaces take a moment to empty.
 	err := w.await(ctx, agentGoneWait, func(context.Context) (string, error) {
 		left = left[:0]
-		errs := []error{add(&corev1.NodeList{}, client.HasLabels{v1alpha1.LabelVirtualNode}), add(&corev1.NamespaceList{}, managed), add(&rbacv1.RoleBindingList{}, managed)}
+		errs := []error{add(&corev1.NodeList{}, client.HasLabels{v1alpha1.LabelVirtualNode}), add(&corev1.NamespaceList{}, notKept()), add(&rbacv1.RoleBindingList{}, managed)}
 		for _, list := range kinds() {
 			errs = append(errs, add(list))
 		}

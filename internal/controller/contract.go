@@ -96,6 +96,8 @@ type Contracts struct {
 	Lent     Lent
 	// Counterpart calls a peer.
 	Counterpart func(peer peering.ClusterID) Counterpart
+	// Volumes returns what volumes at a peer use of a contract; nil is nothing.
+	Volumes func(ctx context.Context, peer peering.ClusterID, contract string) (corev1.ResourceList, error)
 	// Wake has the named Contract reconciled.
 	Wake source.Source
 	// Events records when a contract begins and ends; nil records nothing.
@@ -352,7 +354,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 			name = request.Name + v1alpha1.VirtualNodeSuffix
 		}
 	}
-	used, left, err := r.onNode(ctx, name)
+	used, left, err := r.onNode(ctx, stored, name)
 	if err != nil {
 		return 0, nil, err
 	}

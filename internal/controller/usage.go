@@ -64,14 +64,21 @@ func nodeOf(o client.Object) []string {
 // then on.
 const podOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
 
-// onNode returns what the pods on a virtual node use of its contract, by this
+// onNode returns what the pods on a virtual node and volumes use of its contract, by this
 // cluster's own view, and how many pods there are that did not end.
-func (r *Contracts) onNode(ctx context.Context, node string) (corev1.ResourceList, int, error) {
+func (r *Contracts) onNode(ctx context.Context, stored *v1alpha1.Contract, node string) (corev1.ResourceList, int, error) {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}); err != nil {
 		return nil, 0, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	used, left := UseOf(pods.Items)
+	if r.Volumes != nil {
+		volumes, err := r.Volumes(ctx, peering.ClusterID(stored.Spec.PeerID), stored.Name)
+		if err != nil {
+			return nil, 0, err
+		}
+		addTo(used, volumes)
+	}
 	return used, left, nil
 }
 

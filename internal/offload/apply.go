@@ -19,6 +19,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/stock"
+	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -86,6 +87,8 @@ func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o 
 			return p.applyConfig(ctx, contract, c, o)
 		case peering.KindService:
 			return p.applyService(ctx, contract, c, o)
+		case peering.KindClaim:
+			return p.applyClaim(ctx, contract, c, o)
 		case peering.KindPod:
 			return p.applyPod(ctx, contract, c, o)
 		}
@@ -217,6 +220,9 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		return nil
 	}
 	t, need, err := p.judgePod(ctx, c, ns, o)
+	if err == nil {
+		err = volumes.Mountable(ctx, p.client, c.Peer, ns.Name, &t.Spec)
+	}
 	if err != nil {
 		return err
 	}
@@ -384,6 +390,8 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 			return p.deleteNamespace(urgent(ctx), contract, c, ref)
 		case peering.KindConfigMap, peering.KindSecret, peering.KindService:
 			return p.deleteShared(urgent(ctx), contract, c, ref)
+		case peering.KindClaim:
+			return p.deleteClaim(urgent(ctx), c, ref)
 		case peering.KindPod:
 			return p.deletePod(ctx, contract, c, ref, grace)
 		}

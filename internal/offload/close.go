@@ -145,6 +145,9 @@ func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.N
 		_, ok := heldBy(record, contract)
 		return ok || len(holders(record)) == 0, nil
 	}
+	if err == nil && ns.Labels[api.LabelKept] != "" {
+		return false, nil
+	}
 	if err != nil && ns.DeletionTimestamp == nil && !apierrors.IsForbidden(err) {
 		return false, err
 	}

@@ -39,8 +39,8 @@ type inventory struct {
 	// synced is closed when all these are known.
 	synced chan struct{}
 
-	informers                                []cache.Controller
-	offloads, spaces, pods, services, slices cache.Indexer
+	informers                                        []cache.Controller
+	offloads, spaces, pods, services, slices, claims cache.Indexer
 	// podsKnown says whether the pods are.
 	podsKnown cache.InformerSynced
 
@@ -81,6 +81,7 @@ func newInventory(p *Provider) *inventory {
 	v.pods = v.add(func() client.ObjectList { return &corev1.PodList{} }, &corev1.Pod{}, v.podHandler(), nil, ours...)
 	v.podsKnown = v.informers[len(v.informers)-1].HasSynced
 	v.services = v.add(func() client.ObjectList { return &corev1.ServiceList{} }, &corev1.Service{}, handle(v.seeService, v.leaveService), nil, ours...)
+	v.claims = v.add(func() client.ObjectList { return &corev1.PersistentVolumeClaimList{} }, &corev1.PersistentVolumeClaim{}, handle(v.seeClaim, v.leaveClaim), nil, ours...)
 	seeSlice := handle(v.seeSlice, v.seeSlice)
 	seeSlice.AddFunc = nil // the reflector made it
 	v.slices = v.add(func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, seeSlice, nil, ours...)
@@ -180,6 +181,9 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 			return
 		case <-recount.C:
 			for _, ns := range v.namespaces() {
+				if ns.Labels[api.LabelKept] != "" {
+					v.sweep(ns.Name)
+				}
 				v.countConfigs(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]))
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -172,5 +173,6 @@ func (p *Provider) Usage(ctx context.Context, contract string) (used corev1.Reso
 		return nil, 0, err
 	}
 	used, pods = usage(counted)
+	maps.Copy(used, volumes.Usage(typed[*corev1.PersistentVolumeClaim](p.inv.claims.List()), contract, heldKey(contract)))
 	return used, pods, nil
 }

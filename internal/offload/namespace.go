@@ -125,11 +125,14 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	switch {
 	case ns.DeletionTimestamp != nil:
 		return refuse(peering.RefusedNamespace, true, "namespace %s is being deleted at the provider; %s follows", ns.Name, o.Ref)
-	case ns.Labels[api.LabelOriginUID] != o.Ref.UID:
+	case ns.Labels[api.LabelOriginUID] != o.Ref.UID && ns.Labels[api.LabelKept] == "":
 		return refuse(peering.RefusedNamespace, true, "what is left of an older namespace %s, UID %s, is still here; %s follows",
 			o.Ref.Name, ns.Labels[api.LabelOriginUID], o.Ref)
 	case ns.Name != remote:
 		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", o.Ref, ns.Name)
+	}
+	if err := p.takeUp(ctx, ns, o.Ref.UID); err != nil {
+		return err
 	}
 	if err := p.noteClusterDomain(ctx, ns, want.ClusterDomain); err != nil {
 		return err
@@ -325,22 +328,21 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	if err != nil {
 		return err
 	}
-	if record != nil && slices.ContainsFunc(holders(record), func(id string) bool { return id != contract }) {
-		if err := p.releaseShared(ctx, contract, ns, peer); err != nil {
-			return err
+	others := record != nil && slices.ContainsFunc(holders(record), func(id string) bool { return id != contract })
+	if !others {
+		// Pods of whichever contract keep a namespace, whatever its record says.
+		var pods api.OffloadedPodList
+		if err := p.client.List(ctx, &pods, client.InNamespace(ns.Name), client.Limit(1)); err != nil {
+			return fmt.Errorf("list offloaded pods: %w", err)
 		}
-		if err := p.release(ctx, contract, record); err != nil {
-			return err
+		if len(pods.Items) > 0 {
+			return refuse(peering.RefusedNamespace, true, "pods are still in namespace %s; they go first", ns.Name)
 		}
-		return p.enforce(ctx, now, record)
 	}
-	// Pods of whichever contract keep a namespace, whatever its record says.
-	var pods api.OffloadedPodList
-	if err := p.client.List(ctx, &pods, client.InNamespace(ns.Name), client.Limit(1)); err != nil {
-		return fmt.Errorf("list offloaded pods: %w", err)
-	}
-	if len(pods.Items) > 0 {
-		return refuse(peering.RefusedNamespace, true, "pods are still in namespace %s; they go first", ns.Name)
+	if kept, err := p.keepVolumes(ctx, contract, now, !others); err != nil {
+		return err
+	} else if others || kept {
+		return p.leave(ctx, contract, now, record)
 	}
 	if err := p.client.Delete(ctx, now, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete namespace %s: %w", ns.Name, err)

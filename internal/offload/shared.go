@@ -327,6 +327,6 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 			})
 		}
 		return nil
-	}, peering.KindConfigMap, peering.KindSecret, peering.KindService)
+	}, peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindClaim)
 	return held, err
 }

@@ -394,6 +394,8 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
+	t.Run("volumes are made, counted, and deleted by nothing but a delete", func(t *testing.T) { testVolumes(t, c) })
+	t.Run("a namespace of kept volumes goes with the last of them", func(t *testing.T) { testKeptNamespaceGoes(t, c) })
 	t.Run("a namespace whose maker died before it had its rights there goes", func(t *testing.T) { testVacateWithoutRights(t, c) })
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -260,7 +261,7 @@ func checkVolume(v *corev1.Volume, level api.PodSecurityLevel) error {
 	src := v.VolumeSource
 	switch {
 	case src.PersistentVolumeClaim != nil:
-		return fmt.Errorf("volume %s is a persistent volume claim, which stays in the consumer's cluster; keep the pod there", v.Name)
+		return volumes.CheckMount(v)
 	case src.Projected != nil:
 		for _, p := range src.Projected.Sources {
 			switch {

@@ -110,7 +110,8 @@ PodSpec) and containers (all of them).
   has(variables.spec.securityContext.windowsOptions.hostProcess) && variables.spec.securityContext.windowsOptions.hostProcess
   ? ['spec.securityContext.windowsOptions.hostProcess'] : []) +
 (has(variables.spec.volumes) ? variables.spec.volumes.filter(v,
-  !(has(v.configMap) || has(v.secret) || has(v.projected) || has(v.downwardAPI) || has(v.emptyDir) || has(v.image)) ||
+  !(has(v.configMap) || has(v.secret) || has(v.projected) || has(v.downwardAPI) || has(v.emptyDir) || has(v.image) ||
+    has(v.persistentVolumeClaim) || has(v.ephemeral)) ||
   (has(v.projected) && has(v.projected.sources) && v.projected.sources.exists(s, has(s.clusterTrustBundle) || has(s.podCertificate)))
 ).map(v, 'volume ' + v.name) : []) +
 variables.containers.filter(c, has(c.ports) && c.ports.exists(p, (has(p.hostPort) && p.hostPort != 0) || (has(p.hostIP) && p.hostIP != ''))

@@ -38,6 +38,10 @@ const (
 	Kind_KIND_SERVICE Kind = 4
 	// A pod.
 	Kind_KIND_POD Kind = 5
+	// A volume that pods of an offloaded namespace mount. Its name is the one that they
+	// mount it by, its UID that of the PersistentVolumeClaim for which it was made. A
+	// provider deletes one only when it is told to, and never for the end of a contract.
+	Kind_KIND_PERSISTENT_VOLUME_CLAIM Kind = 6
 )
 
 // Enum value maps for Kind.
@@ -49,14 +53,16 @@ var (
 		3: "KIND_SECRET",
 		4: "KIND_SERVICE",
 		5: "KIND_POD",
+		6: "KIND_PERSISTENT_VOLUME_CLAIM",
 	}
 	Kind_value = map[string]int32{
-		"KIND_UNSPECIFIED": 0,
-		"KIND_NAMESPACE":   1,
-		"KIND_CONFIG_MAP":  2,
-		"KIND_SECRET":      3,
-		"KIND_SERVICE":     4,
-		"KIND_POD":         5,
+		"KIND_UNSPECIFIED":             0,
+		"KIND_NAMESPACE":               1,
+		"KIND_CONFIG_MAP":              2,
+		"KIND_SECRET":                  3,
+		"KIND_SERVICE":                 4,
+		"KIND_POD":                     5,
+		"KIND_PERSISTENT_VOLUME_CLAIM": 6,
 	}
 )
 
@@ -1880,14 +1886,15 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x04port\x18\x03 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04portB\x10\n" +
 	"\amessage\x12\x05\xbaH\x02\b\x01\")\n" +
 	"\x13PortForwardResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data*v\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data*\x98\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_NAMESPACE\x10\x01\x12\x13\n" +
 	"\x0fKIND_CONFIG_MAP\x10\x02\x12\x0f\n" +
 	"\vKIND_SECRET\x10\x03\x12\x10\n" +
 	"\fKIND_SERVICE\x10\x04\x12\f\n" +
-	"\bKIND_POD\x10\x052\x9f\x02\n" +
+	"\bKIND_POD\x10\x05\x12 \n" +
+	"\x1cKIND_PERSISTENT_VOLUME_CLAIM\x10\x062\x9f\x02\n" +
 	"\x0eOffloadService\x12=\n" +
 	"\x04Sync\x12\x17.entente.v1.SyncRequest\x1a\x18.entente.v1.SyncResponse(\x010\x01\x12;\n" +
 	"\x04Logs\x12\x17.entente.v1.LogsRequest\x1a\x18.entente.v1.LogsResponse0\x01\x12=\n" +

@@ -1,0 +1,126 @@
+package offload
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/volumes"
+	"github.com/entente-dev/entente/peering"
+)
+
+// applyClaim makes a volume, or makes it larger.
+func (p *Provider) applyClaim(ctx context.Context, contract string, c Contract, o peering.Object) error {
+	ns, err := p.home(ctx, contract, c, o.Ref)
+	if err != nil {
+		return err
+	}
+	// Between looking at what there is and making more there is no room for another.
+	release, err := p.locks.lock(ctx, "volumes/"+string(c.Peer))
+	if err != nil {
+		return err
+	}
+	defer release()
+	return volumes.Apply(ctx, p.client, volumes.Share{
+		Peer: c.Peer, Contract: contract, Hold: heldKey(contract), Resources: c.Resources, AcceptNew: c.AcceptNew,
+	}, ns.Name, o)
+}
+
+// deleteClaim deletes a volume: its consumer said so.
+func (p *Provider) deleteClaim(ctx context.Context, c Contract, ref peering.ObjectRef) error {
+	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
+	if err != nil || ns == nil {
+		return err
+	}
+	return volumes.Delete(ctx, p.client, c.Peer, ns.Name, ref)
+}
+
+// keepVolumes ends a contract's hold on the volumes of a namespace, and says whether
+// there are any. With last no other contract uses the namespace: then it stays with
+// them alone in it, and says so.
+func (p *Provider) keepVolumes(ctx context.Context, contract string, ns *corev1.Namespace, last bool) (bool, error) {
+	n, err := volumes.Keep(ctx, p.client, peering.ClusterID(ns.Labels[api.LabelPeer]), heldKey(contract), heldPrefix, ns.Name, time.Now())
+	if err != nil || n == 0 || !last {
+		return n > 0, err
+	}
+	p.cfg.Log.Info("the volumes of a consumer are kept", "namespace", ns.Name, "volumes", n, "contract", contract)
+	return true, p.relabel(ctx, ns, api.LabelKept, "true")
+}
+
+// leave takes away what a contract holds in a namespace that stays.
+func (p *Provider) leave(ctx context.Context, contract string, ns *corev1.Namespace, record *corev1.ConfigMap) error {
+	if err := p.releaseShared(ctx, contract, ns, peering.ClusterID(ns.Labels[api.LabelPeer])); err != nil || record == nil {
+		return err
+	}
+	if err := p.release(ctx, contract, record); err != nil {
+		return err
+	}
+	return p.enforce(ctx, ns, record)
+}
+
+// takeUp uses a namespace again in which only volumes were kept. At home it may be
+// another one of the same name by now.
+func (p *Provider) takeUp(ctx context.Context, ns *corev1.Namespace, uid string) error {
+	if err := p.relabel(ctx, ns, api.LabelOriginUID, uid); err != nil {
+		return err
+	}
+	return p.relabel(ctx, ns, api.LabelKept, "")
+}
+
+// sweepKept deletes a namespace in which volumes were kept, once there are none any more.
+func (p *Provider) sweepKept(ctx context.Context, name string) error {
+	ns := &corev1.Namespace{}
+	if err := p.client.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil || ns.DeletionTimestamp != nil || ns.Labels[api.LabelKept] == "" {
+		return client.IgnoreNotFound(err)
+	}
+	release, err := p.locks.lock(ctx, namespaceLock(peering.ClusterID(ns.Labels[api.LabelPeer]), ns.Labels[api.LabelOriginNamespace]))
+	if err != nil {
+		return err
+	}
+	defer release()
+	record, err := p.readRecord(ctx, name)
+	if err != nil || record != nil {
+		return err
+	}
+	var list corev1.PersistentVolumeClaimList
+	if err := p.client.List(ctx, &list, client.InNamespace(name), client.Limit(1)); err != nil || len(list.Items) > 0 {
+		return err
+	}
+	err = p.client.Delete(urgent(ctx), ns, client.Preconditions{UID: &ns.UID, ResourceVersion: &ns.ResourceVersion})
+	return client.IgnoreNotFound(err)
+}
+
+// relabel gives a namespace a label; an empty value takes it away.
+func (p *Provider) relabel(ctx context.Context, ns *corev1.Namespace, key, value string) error {
+	if ns.Labels[key] == value {
+		return nil
+	}
+	before := ns.DeepCopy()
+	if ns.Labels[key] = value; value == "" {
+		delete(ns.Labels, key)
+	}
+	if err := p.client.Patch(ctx, ns, client.MergeFrom(before), client.FieldOwner(api.Manager)); err != nil {
+		return fmt.Errorf("label namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+// seeClaim has the use of a contract counted again.
+func (v *inventory) seeClaim(c *corev1.PersistentVolumeClaim) {
+	v.p.changed(c.Labels[api.LabelContract])
+}
+
+func (v *inventory) leaveClaim(c *corev1.PersistentVolumeClaim) {
+	v.seeClaim(c)
+	v.work.Go(func() { v.sweep(c.Namespace) })
+}
+
+func (v *inventory) sweep(namespace string) {
+	if err := v.p.sweepKept(v.ctx, namespace); err != nil && v.ctx.Err() == nil {
+		v.p.cfg.Log.Warn("cannot delete a namespace whose volumes are gone", "namespace", namespace, "err", err)
+	}
+}

@@ -1,0 +1,185 @@
+package volumes
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// namePrefix begins the names of volumes, on both sides.
+const namePrefix = "entente-"
+
+// Name is the name of the volume that is made for a claim: of the PersistentVolume at
+// home and of the PersistentVolumeClaim at the provider. Another claim of the same name
+// gets another volume.
+func Name(claimUID string) string { return namePrefix + strings.ToLower(claimUID) }
+
+// Share is a contract as far as volumes go by it.
+type Share struct {
+	Peer     peering.ClusterID
+	Contract string
+	// Hold is the annotation by which the contract holds an object here.
+	Hold string
+	// Resources is what the contract lends; storage of a class is among it.
+	Resources corev1.ResourceList
+	// AcceptNew says that it takes more than it has.
+	AcceptNew bool
+}
+
+func refuse(reason peering.RefusalReason, retryable bool, format string, args ...any) *peering.Refusal {
+	return &peering.Refusal{Reason: reason, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
+}
+
+// read decodes and checks what a consumer says of a volume.
+func read(o peering.Object) (peering.ClaimObject, *peering.Refusal) {
+	invalid := func(format string, args ...any) (peering.ClaimObject, *peering.Refusal) {
+		return peering.ClaimObject{}, refuse(peering.RefusedInvalid, false, "%s: "+format, append([]any{o.Ref}, args...)...)
+	}
+	if o.Ref.Name != Name(o.Ref.UID) {
+		return invalid("its name is not %s", Name(o.Ref.UID))
+	}
+	if len(o.JSON) > maxClaimBytes {
+		return invalid("%d bytes, more than %d", len(o.JSON), maxClaimBytes)
+	}
+	var c peering.ClaimObject
+	if err := json.Unmarshal(o.JSON, &c); err != nil {
+		return invalid("%v", err)
+	}
+	if c.Bytes <= 0 || c.Bytes > maxBytes {
+		return invalid("its size is not from 1 to %d bytes", maxBytes)
+	}
+	if err := peering.CheckClasses([]string{c.StorageClass}); err != nil || c.StorageClass == "" {
+		return invalid("it names no storage class")
+	}
+	if len(c.AccessModes) == 0 || len(c.AccessModes) > maxAccessModes {
+		return invalid("a volume has 1 to %d access modes", maxAccessModes)
+	}
+	for _, mode := range c.AccessModes {
+		switch corev1.PersistentVolumeAccessMode(mode) {
+		case corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod:
+		default:
+			return invalid("%.32q is no access mode", mode)
+		}
+	}
+	c.Claim = peering.Text(c.Claim, peering.MaxLabelKeyLen)
+	return c, nil
+}
+
+// size is what a claim asks for.
+func size(c *corev1.PersistentVolumeClaim) int64 {
+	q := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	return q.Value()
+}
+
+func classOf(c *corev1.PersistentVolumeClaim) string {
+	if c.Spec.StorageClassName == nil {
+		return ""
+	}
+	return *c.Spec.StorageClassName
+}
+
+// counts says whether a claim counts against a contract: while that holds it.
+func counts(c *corev1.PersistentVolumeClaim, s Share) bool {
+	_, held := c.Annotations[s.Hold]
+	return held || c.Labels[api.LabelContract] == s.Contract && c.Labels[api.LabelKept] == ""
+}
+
+// Usage is how much storage of each class claims have that count against a contract.
+func Usage(claims []*corev1.PersistentVolumeClaim, contract, hold string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, c := range claims {
+		if !counts(c, Share{Contract: contract, Hold: hold}) {
+			continue
+		}
+		name := corev1.ResourceName(peering.StorageResource(classOf(c)))
+		sum := out[name]
+		sum.Add(*resource.NewQuantity(size(c), resource.BinarySI))
+		out[name] = sum
+	}
+	return out
+}
+
+// fits says whether a volume may be so large: what else the consumer has is all.
+func fits(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject, have *corev1.PersistentVolumeClaim) *peering.Refusal {
+	others := slices.DeleteFunc(slices.Clone(all), func(c *corev1.PersistentVolumeClaim) bool { return have != nil && c.UID == have.UID })
+	if len(others) >= maxPerPeer {
+		return refuse(peering.RefusedQuota, true, "a consumer has at most %d volumes at the provider, those that are kept included", maxPerPeer)
+	}
+	mine := slices.DeleteFunc(others, func(c *corev1.PersistentVolumeClaim) bool { return !counts(c, s) })
+	if len(mine) >= maxPerContract {
+		return refuse(peering.RefusedQuota, true, "a contract has at most %d volumes", maxPerContract)
+	}
+	name := corev1.ResourceName(peering.StorageResource(want.StorageClass))
+	most, lent := s.Resources[name]
+	if !lent {
+		return refuse(peering.RefusedQuota, false, "the contract lends no storage of class %s; ask for a contract with %s", want.StorageClass, name)
+	}
+	used := Usage(mine, s.Contract, s.Hold)[name]
+	sum := used.DeepCopy()
+	sum.Add(*resource.NewQuantity(want.Bytes, resource.BinarySI))
+	if sum.Cmp(most) > 0 {
+		asked := resource.NewQuantity(want.Bytes, resource.BinarySI)
+		return refuse(peering.RefusedQuota, true,
+			"the contract lends %s of storage class %s, of which other volumes have %s; this one asks for %s; delete some, or ask for a larger contract",
+			most.String(), want.StorageClass, used.String(), asked.String())
+	}
+	return nil
+}
+
+// step is what to do about a volume that a consumer wants.
+type step uint8
+
+const (
+	stepCreate step = iota
+	// stepHold notes that the contract holds it, in the form that it has.
+	stepHold
+	// stepGrow asks for more, of a class that can be made larger.
+	stepGrow
+)
+
+// decide decides about a volume that a consumer wants: have is nil if it is not there, all
+// what the consumer has, expands whether the class can be made larger.
+func decide(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject, have *corev1.PersistentVolumeClaim, expands bool) (step, *peering.Refusal) {
+	if have == nil {
+		if !s.AcceptNew {
+			return 0, refuse(peering.RefusedContract, false, "contract %s is ending and takes no new volumes; ask for a new one", s.Contract)
+		}
+		return stepCreate, fits(s, all, want, nil)
+	}
+	if have.DeletionTimestamp != nil {
+		return 0, refuse(peering.RefusedInternal, true, "the volume is being deleted at the provider")
+	}
+	if classOf(have) != want.StorageClass {
+		return 0, refuse(peering.RefusedInvalid, false, "the volume is of storage class %s, which never changes", classOf(have))
+	}
+	grows := want.Bytes > size(have)
+	if !grows {
+		want.Bytes = size(have) // it never shrinks
+	}
+	if grows || !counts(have, s) {
+		if refusal := fits(s, all, want, have); refusal != nil {
+			return 0, refusal
+		}
+	}
+	got := have.Status.Capacity[corev1.ResourceStorage]
+	switch {
+	case !grows && (have.Status.Phase != corev1.ClaimBound || got.Value() >= size(have)):
+		return stepHold, nil
+	case !grows:
+		return 0, refuse(peering.RefusedInternal, true, "the volume is being made larger: it has %s yet", got.String())
+	case !expands:
+		return 0, refuse(peering.RefusedInvalid, false, "volumes of storage class %s cannot be made larger", want.StorageClass)
+	case !s.AcceptNew:
+		return 0, refuse(peering.RefusedContract, false, "contract %s is ending and lends no more than it does; ask for a new one", s.Contract)
+	case have.Status.Phase != corev1.ClaimBound:
+		return 0, refuse(peering.RefusedInternal, true, "the volume was not mounted yet and is made larger then")
+	}
+	return stepGrow, nil
+}

@@ -1,0 +1,394 @@
+package volumes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// annotationProvisioner says of a claim who provisions it, annotationNode for which node,
+	// once its pod was placed. Kubernetes sets both.
+	annotationProvisioner = "volume.kubernetes.io/storage-provisioner"
+	annotationNode        = "volume.kubernetes.io/selected-node"
+	annotationBy          = "pv.kubernetes.io/provisioned-by"
+	// parameterClass is the parameter of a storage class that names the provider's class,
+	// parameterHome the one that names the class for pods that run at home.
+	parameterClass = "class"
+	parameterHome  = "homeClass"
+	// attributeClass is the attribute of a volume that says which class it has abroad.
+	attributeClass = "class"
+)
+
+// Reasons of events of claims.
+const (
+	reasonFailed      = "ProvisioningFailed"
+	reasonProvisioned = "ProvisioningSucceeded"
+	reasonGrown       = "VolumeResizeSuccessful"
+	reasonNotGrown    = "VolumeResizeFailed"
+	reasonNotDeleted  = "VolumeFailedDelete"
+)
+
+const (
+	// again is the pause before a claim or a volume is reconciled again that waits for a
+	// contract or an answer, and inStep for one that waits for nothing.
+	again  = 10 * time.Second
+	inStep = 5 * time.Minute
+)
+
+// Contract is a contract that runs.
+type Contract struct {
+	ID        string
+	Resources corev1.ResourceList
+}
+
+// Providers reaches the clusters that lend to this one.
+type Providers interface {
+	// Contracts returns the contracts that run with a peer, by their IDs.
+	Contracts(peer peering.ClusterID) []Contract
+	// Want has a volume at the provider of a contract, Unwant has it deleted there. What the
+	// provider answers is told to Home.Answer.
+	Want(contract string, o peering.Object)
+	Unwant(contract string, ref peering.ObjectRef)
+}
+
+// Home provisions the claims of this cluster. Fields are required.
+type Home struct {
+	Client    client.Client
+	Reader    client.Reader
+	Providers Providers
+	Events    events.EventRecorder
+	// Changed is told of contracts of which volumes may have begun or ended to use some.
+	Changed func(contract string)
+	// Namespace is the agent's own.
+	Namespace string
+
+	mu      sync.Mutex
+	answers map[string]answer // by the UID of the claim
+	claims  chan event.GenericEvent
+	volumes chan event.GenericEvent
+}
+
+// answer is what the provider of a contract said last of a volume.
+type answer struct {
+	claim    types.NamespacedName
+	contract string
+	hash     peering.Hash
+	done     bool // it is as it was asked for, or deleted
+	refusal  *peering.Refusal
+}
+
+// SetupWithManager has the claims and volumes of our storage classes reconciled.
+func (h *Home) SetupWithManager(mgr ctrl.Manager) error {
+	h.answers = map[string]answer{}
+	h.claims, h.volumes = make(chan event.GenericEvent, 64), make(chan event.GenericEvent, 64)
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetAnnotations()[annotationProvisioner] == api.VolumeDriver })
+	abroad := predicate.NewPredicateFuncs(func(o client.Object) bool { return peerOf(o.(*corev1.PersistentVolume)) != "" })
+	err := ctrl.NewControllerManagedBy(mgr).Named("volumeclaims").
+		For(&corev1.PersistentVolumeClaim{}, builder.WithPredicates(ours)).
+		WatchesRawSource(source.Channel(h.claims, &handler.EnqueueRequestForObject{})).
+		Complete(reconcile.Func(h.reconcileClaim))
+	if err != nil {
+		return fmt.Errorf("set up the controller of claims: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).Named("volumes").
+		For(&corev1.PersistentVolume{}, builder.WithPredicates(abroad)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			if name := o.(*corev1.PersistentVolumeClaim).Spec.VolumeName; name != "" {
+				return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: name}}}
+			}
+			return nil
+		}), builder.WithPredicates(ours)).
+		WatchesRawSource(source.Channel(h.volumes, &handler.EnqueueRequestForObject{})).
+		Complete(reconcile.Func(h.reconcileVolume))
+	if err != nil {
+		return fmt.Errorf("set up the controller of volumes: %w", err)
+	}
+	return nil
+}
+
+// peerOf returns in whose cluster a volume is; empty if it is none of ours.
+func peerOf(pv *corev1.PersistentVolume) peering.ClusterID {
+	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != api.VolumeDriver {
+		return ""
+	}
+	return peering.ClusterID(pv.Spec.CSI.VolumeAttributes[api.VolumePeer])
+}
+
+// Answer takes what the provider of a contract said of a volume.
+func (h *Home) Answer(contract string, a peering.Ack) {
+	h.mu.Lock()
+	known, ok := h.answers[a.Ref.UID]
+	if ok && known.contract == contract && (a.Hash == known.hash) {
+		known.done, known.refusal = a.Refusal == nil, a.Refusal
+		h.answers[a.Ref.UID] = known
+	}
+	h.mu.Unlock()
+	if !ok {
+		return
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: known.claim.Namespace, Name: known.claim.Name}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: a.Ref.Name}}
+	// Nobody who hears a provider may wait for a reconcile.
+	go func() {
+		h.claims <- event.GenericEvent{Object: claim}
+		h.volumes <- event.GenericEvent{Object: pv}
+	}()
+}
+
+// ask has a volume at a provider as it should be, or deleted with a zero hash, and returns
+// what the provider said of that so far.
+func (h *Home) ask(contract string, ref peering.ObjectRef, o *peering.Object, claim types.NamespacedName) answer {
+	now := answer{claim: claim, contract: contract}
+	if o != nil {
+		now.hash = o.Hash()
+	}
+	h.mu.Lock()
+	was, ok := h.answers[ref.UID]
+	same := ok && was.contract == now.contract && was.hash == now.hash
+	if !same {
+		h.answers[ref.UID] = now
+		was = now
+	}
+	h.mu.Unlock()
+	// Again each time: what was asked may be lost with a session's state, and what is known
+	// costs nothing.
+	switch {
+	case o != nil:
+		h.Providers.Want(contract, *o)
+	case !was.done:
+		h.Providers.Unwant(contract, ref)
+	}
+	return was
+}
+
+func (h *Home) forget(uid string) {
+	h.mu.Lock()
+	delete(h.answers, uid)
+	h.mu.Unlock()
+}
+
+// object is a volume as it crosses.
+func object(namespace, claim, uid, class string, bytes int64, modes []corev1.PersistentVolumeAccessMode) (peering.Object, error) {
+	c := peering.ClaimObject{Claim: claim, StorageClass: class, Bytes: bytes}
+	for _, m := range modes {
+		c.AccessModes = append(c.AccessModes, string(m))
+	}
+	data, err := json.Marshal(c)
+	if err != nil {
+		return peering.Object{}, fmt.Errorf("write volume %s as JSON: %w", Name(uid), err)
+	}
+	return peering.Object{Ref: peering.ObjectRef{Kind: peering.KindClaim, Namespace: namespace, Name: Name(uid), UID: uid}, JSON: data}, nil
+}
+
+// portable says why a claim cannot be provisioned abroad; empty if it can.
+func portable(claim *corev1.PersistentVolumeClaim) string {
+	s := &claim.Spec
+	switch {
+	case s.VolumeMode != nil && *s.VolumeMode != corev1.PersistentVolumeFilesystem:
+		return "block devices do not cross to another cluster; use volumeMode Filesystem"
+	case s.DataSource != nil || s.DataSourceRef != nil:
+		return "a volume in another cluster begins empty; take dataSource away"
+	case s.Selector != nil:
+		return "a volume that is made for a claim has no labels to select; take selector away"
+	case s.VolumeAttributesClassName != nil && *s.VolumeAttributesClassName != "":
+		return "the VolumeAttributesClasses of this cluster are not known in another one"
+	case size(claim) <= 0:
+		return "the claim asks for no storage"
+	}
+	return ""
+}
+
+// remoteClass chooses the provider's storage class for a claim: the one that its own class
+// names, or the only one that the contract lends.
+func remoteClass(class *storagev1.StorageClass, lent corev1.ResourceList) (name, problem string) {
+	var classes []string
+	for resource := range lent {
+		if c := peering.StorageClass(string(resource)); c != "" {
+			classes = append(classes, c)
+		}
+	}
+	slices.Sort(classes)
+	named := class.Parameters[parameterClass]
+	switch {
+	case len(classes) == 0:
+		return "", fmt.Sprintf("the contract with this provider lends no storage; ask for some, as %s", peering.StorageResource("CLASS"))
+	case named != "" && !slices.Contains(classes, named):
+		return "", fmt.Sprintf("the contract lends storage of %s, and none of class %s, which storage class %s names", strings.Join(classes, ", "), named, class.Name)
+	case named != "":
+		return named, ""
+	case len(classes) > 1:
+		return "", fmt.Sprintf("the contract lends storage of %s; use a storage class that names one of them by its parameter %q", strings.Join(classes, ", "), parameterClass)
+	}
+	return classes[0], ""
+}
+
+// reclaim is what becomes of a volume when its claim is deleted: what the class says, and
+// the end of what was made for one pod alone.
+func reclaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) corev1.PersistentVolumeReclaimPolicy {
+	if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == "Pod" {
+		return corev1.PersistentVolumeReclaimDelete
+	}
+	if class.ReclaimPolicy != nil {
+		return *class.ReclaimPolicy
+	}
+	return corev1.PersistentVolumeReclaimRetain
+}
+
+// newVolume is the PersistentVolume at home that stands for one at a peer's. Only pods on the
+// virtual nodes of that peer can use it.
+func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, peer peering.ClusterID, remote string) *corev1.PersistentVolume {
+	filesystem := corev1.PersistentVolumeFilesystem
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: Name(string(claim.UID)), Annotations: map[string]string{annotationBy: api.VolumeDriver},
+			Labels: map[string]string{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(size(claim), resource.BinarySI)},
+			AccessModes: slices.Clone(claim.Spec.AccessModes),
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: api.VolumeDriver, VolumeHandle: Name(string(claim.UID)),
+				VolumeAttributes: map[string]string{api.VolumePeer: string(peer), attributeClass: remote},
+			}},
+			PersistentVolumeReclaimPolicy: reclaim(claim, class),
+			StorageClassName:              class.Name,
+			VolumeMode:                    &filesystem,
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: api.LabelPeer, Operator: corev1.NodeSelectorOpIn, Values: []string{string(peer)}}},
+			}}}},
+		},
+	}
+}
+
+func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := h.Client.Get(ctx, req.NamespacedName, claim); apierrors.IsNotFound(err) {
+		return reconcile.Result{}, h.dropLocal(ctx, req.NamespacedName, "")
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read claim %s: %w", req, err)
+	}
+	if claim.Annotations[annotationProvisioner] != api.VolumeDriver || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil // once it is bound its volume is what is looked at
+	}
+	class := &storagev1.StorageClass{}
+	if err := h.Client.Get(ctx, client.ObjectKey{Name: classOf(claim)}, class); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	name := claim.Annotations[annotationNode]
+	if name == "" {
+		if class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer {
+			h.warn(claim, reasonFailed, fmt.Sprintf("storage class %s has to have volumeBindingMode WaitForFirstConsumer: the volume follows the pod", class.Name))
+		}
+		return reconcile.Result{}, nil
+	}
+	node := &corev1.Node{}
+	if err := h.Client.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read node %s: %w", name, err)
+	} else if err != nil {
+		return reconcile.Result{}, h.giveBack(ctx, claim, "node "+name+" is gone")
+	}
+	if home := class.Parameters[parameterHome]; node.Labels[api.LabelVirtualNode] == "" && home != "" {
+		return h.provisionLocally(ctx, claim, class, name, home)
+	}
+	if node.Labels[api.LabelVirtualNode] == "" {
+		return reconcile.Result{}, h.giveBack(ctx, claim, fmt.Sprintf("the pod was put on node %s of this cluster, and storage class %s names no class for that", name, class.Name))
+	}
+	return h.provision(ctx, claim, class, node)
+}
+
+// provision has the provider behind a virtual node make a volume, and then makes the one
+// at home that stands for it.
+func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node *corev1.Node) (reconcile.Result, error) {
+	if problem := portable(claim); problem != "" {
+		return reconcile.Result{}, h.giveBack(ctx, claim, problem)
+	}
+	peer := peering.ClusterID(node.Labels[api.LabelPeer])
+	contract, ok := chosen(h.Providers.Contracts(peer), node.Labels[api.LabelContract])
+	if !ok {
+		return reconcile.Result{RequeueAfter: again}, nil
+	}
+	remote, problem := remoteClass(class, contract.Resources)
+	if problem != "" {
+		return reconcile.Result{}, h.giveBack(ctx, claim, problem)
+	}
+	o, err := object(claim.Namespace, claim.Name, string(claim.UID), remote, size(claim), claim.Spec.AccessModes)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	said := h.ask(contract.ID, o.Ref, &o, client.ObjectKeyFromObject(claim))
+	switch {
+	case said.refusal != nil && said.refusal.Retryable:
+		h.warn(claim, reasonFailed, "the provider cannot make the volume now: "+said.refusal.Message)
+		return reconcile.Result{}, nil
+	case said.refusal != nil:
+		// It was never there, or nobody ever used it.
+		h.Providers.Unwant(contract.ID, o.Ref)
+		h.forget(o.Ref.UID)
+		return reconcile.Result{}, h.giveBack(ctx, claim, "the provider makes no such volume: "+said.refusal.Message)
+	case !said.done:
+		return reconcile.Result{RequeueAfter: again}, nil
+	}
+	err = h.Client.Create(ctx, newVolume(claim, class, peer, remote), client.FieldOwner(api.Manager))
+	if apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("create volume %s: %w", o.Ref.Name, err)
+	}
+	h.Events.Eventf(claim, nil, corev1.EventTypeNormal, reasonProvisioned, "Provision", "volume %s is at cluster %s, of its storage class %s", o.Ref.Name, peer, remote)
+	return reconcile.Result{}, nil
+}
+
+// chosen returns the contract with an ID if it runs.
+func chosen(all []Contract, id string) (Contract, bool) {
+	i := slices.IndexFunc(all, func(c Contract) bool { return c.ID == id })
+	if i < 0 {
+		return Contract{}, false
+	}
+	return all[i], true
+}
+
+// giveBack says why a claim is not provisioned where its pod was placed, and gives it back to
+// the scheduler, which may choose another node.
+func (h *Home) giveBack(ctx context.Context, claim *corev1.PersistentVolumeClaim, problem string) error {
+	h.warn(claim, reasonFailed, problem)
+	before := claim.DeepCopy()
+	claim.Annotations = maps.Clone(claim.Annotations)
+	delete(claim.Annotations, annotationNode)
+	if err := h.Client.Patch(ctx, claim, client.MergeFrom(before), client.FieldOwner(api.Manager)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("give claim %s/%s back: %w", claim.Namespace, claim.Name, err)
+	}
+	return nil
+}
+
+func (h *Home) warn(o client.Object, reason, message string) {
+	h.Events.Eventf(o, nil, corev1.EventTypeWarning, reason, "Provision", "%s", peering.Text(message, 1000))
+}

@@ -1,0 +1,130 @@
+package vk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// claimRetry is the pause before the claims of a pod are reconciled again that waits for them.
+const claimRetry = 2 * time.Second
+
+// ephemeralToClaims makes claims of ephemeral volumes: home has made one for each, and the
+// volume that it is bound to.
+func ephemeralToClaims(pod string, s *corev1.PodSpec) {
+	for i := range s.Volumes {
+		if v := &s.Volumes[i]; v.Ephemeral != nil {
+			v.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pod + "-" + v.Name}}
+		}
+	}
+}
+
+func mountsClaim(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
+
+// eachClaim calls f for each claim that a translated pod mounts.
+func eachClaim(s *corev1.PodSpec, f func(*corev1.PersistentVolumeClaimVolumeSource)) {
+	for i := range s.Volumes {
+		if c := s.Volumes[i].PersistentVolumeClaim; c != nil {
+			f(c)
+		}
+	}
+}
+
+// claims is which volumes the claims of a pod are bound to. Neither ever changes.
+type claims struct {
+	// volumes has the names of the volumes at the provider, by the names of the claims.
+	volumes map[string]string
+	// refused says why the pod cannot run at the provider; missing what it waits for.
+	refused, missing string
+}
+
+// mount has a translated pod mount the volumes that its claims are bound to. It returns why
+// it cannot run at the provider, and what it waits for.
+func (c claims) mount(t *corev1.Pod) (refusal *peering.Refusal, missing string) {
+	eachClaim(&t.Spec, func(v *corev1.PersistentVolumeClaimVolumeSource) {
+		name, ok := c.volumes[v.ClaimName]
+		if !ok && c.missing == "" {
+			missing = fmt.Sprintf("claim %q was not looked at yet", v.ClaimName)
+		}
+		v.ClaimName = name
+	})
+	if c.refused != "" {
+		return &peering.Refusal{Reason: peering.RefusedInvalid, Message: c.refused}, ""
+	}
+	return nil, strings.TrimPrefix(c.missing+"; "+missing, "; ")
+}
+
+// lookAtClaims looks up the claims of a pod that were not known yet, and has the pod
+// reconciled again if it has to wait for them.
+func (n *Node) lookAtClaims(ctx context.Context, uid string) error {
+	pod := n.localPod(uid)
+	if pod == nil || terminal(pod.Status.Phase) || !slices.ContainsFunc(pod.Spec.Volumes, mountsClaim) {
+		return nil
+	}
+	spec := pod.Spec.DeepCopy()
+	ephemeralToClaims(pod.Name, spec)
+	n.mu.Lock()
+	known := maps.Clone(n.podState(podRef(pod)).claims.volumes)
+	n.mu.Unlock()
+	found := claims{volumes: known}
+	news := false
+	var problem error
+	eachClaim(spec, func(v *corev1.PersistentVolumeClaimVolumeSource) {
+		if _, ok := known[v.ClaimName]; ok || problem != nil {
+			return
+		}
+		news = true
+		problem = n.lookAtClaim(ctx, pod, v.ClaimName, &found)
+	})
+	if problem != nil || !news {
+		return problem
+	}
+	n.mu.Lock()
+	n.podState(podRef(pod)).claims = found
+	n.mu.Unlock()
+	if found.missing != "" {
+		n.podQueue.AddAfter(uid, claimRetry)
+	}
+	return nil
+}
+
+// lookAtClaim adds one claim to those that are known.
+func (n *Node) lookAtClaim(ctx context.Context, pod *corev1.Pod, name string, found *claims) error {
+	claim, err := n.cfg.Client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && claim.Spec.VolumeName == "" {
+		found.missing = fmt.Sprintf("claim %q is not bound to a volume yet; the pod waits for that", name)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read claim %s/%s: %w", pod.Namespace, name, err)
+	}
+	pv, err := n.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		found.missing = fmt.Sprintf("the volume %s of claim %q is lost", claim.Spec.VolumeName, name)
+	case err != nil:
+		return fmt.Errorf("read volume %s: %w", claim.Spec.VolumeName, err)
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
+		found.missing = fmt.Sprintf("the volume %s is not bound to claim %q", pv.Name, name)
+	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != api.VolumeDriver:
+		found.refused = fmt.Sprintf("this pod cannot run in another cluster: claim %q has a volume of this cluster; use a storage class of Entente", name)
+	case pv.Spec.CSI.VolumeAttributes[api.VolumePeer] != n.cfg.Peer:
+		found.refused = fmt.Sprintf("this pod cannot run at this provider: the volume of claim %q is at another one", name)
+	default:
+		if found.volumes == nil {
+			found.volumes = map[string]string{}
+		}
+		found.volumes[name] = pv.Spec.CSI.VolumeHandle
+	}
+	return nil
+}
