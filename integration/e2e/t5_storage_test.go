@@ -1,0 +1,258 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/disk"
+)
+
+const (
+	diskClass   = "disk"
+	diskStorage = corev1.ResourceName(diskClass + ".storageclass.storage.k8s.io/requests.storage")
+)
+
+// provisioned runs a provisioner in a cluster while the test runs.
+func provisioned(ctx context.Context, t *testing.T, s *Side, class string, reclaim corev1.PersistentVolumeReclaimPolicy) {
+	t.Helper()
+	OK(t, disk.Class(ctx, s.Client, class, reclaim))
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+// lendsStorage has abroad lend storage, and home's contract have some.
+func lendsStorage(ctx context.Context, t *testing.T, w *World, amount string) {
+	t.Helper()
+	provisioned(ctx, t, w.Abroad, diskClass, corev1.PersistentVolumeReclaimDelete)
+	var policy v1alpha1.PeeringPolicy
+	OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
+	policy.Spec.Limits.Resources = maps.Clone(policy.Spec.Limits.Resources)
+	if policy.Spec.Limits.Resources == nil {
+		policy.Spec.Limits.Resources = corev1.ResourceList{}
+	}
+	policy.Spec.Limits.Resources[diskStorage] = resource.MustParse(amount)
+	OK(t, w.Abroad.Client.Update(ctx, &policy))
+	peered(ctx, t, w)
+	home, _ := TheContract(ctx, t, w)
+	if q := home.Spec.Resources[diskStorage]; q.Cmp(resource.MustParse(amount)) == 0 {
+		return
+	}
+	var requests v1alpha1.PeeringRequestList
+	OK(t, w.Home.Client.List(ctx, &requests))
+	if len(requests.Items) != 1 {
+		t.Fatalf("there are %d PeeringRequests, want one", len(requests.Items))
+	}
+	request := &requests.Items[0]
+	request.Spec.Resources = maps.Clone(home.Spec.Resources)
+	request.Spec.Resources[diskStorage] = resource.MustParse(amount)
+	OK(t, w.Home.Client.Update(ctx, request))
+	OK(t, w.Until(ctx, Soon, "the contract to have storage", func(ctx context.Context) (string, error) {
+		home, abroad := TheContract(ctx, t, w)
+		for _, c := range []v1alpha1.Contract{home, abroad} {
+			if q := c.Spec.Resources[diskStorage]; q.Cmp(resource.MustParse(amount)) != 0 {
+				return fmt.Sprintf("it has %v", c.Spec.Resources), nil
+			}
+		}
+		return "", nil
+	}))
+}
+
+func storageTemplate(name, class, amount string) corev1.PersistentVolumeClaim {
+	return corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(amount)}},
+		},
+	}
+}
+
+// stored is a StatefulSet of pods with a volume each, and one that ends with the pod.
+func stored(replicas int32) (*appsv1.StatefulSet, *corev1.Service) {
+	db, service := set(shop, "db", replicas)
+	db.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{storageTemplate("data", "entente", "1Gi")}
+	spec := &db.Spec.Template.Spec
+	// A directory of a node belongs to root.
+	spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(0))}
+	spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "scratch", MountPath: "/scratch"}}
+	spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: storageTemplate("", "entente", "1Gi").Spec},
+	}}}}
+	return db, service
+}
+
+// TestVolumesFollowTheirPods runs a StatefulSet with volumes abroad. What it writes is there after
+// its pods were replaced, after offloading ended, and after the peering did; and it is
+// deleted when somebody says so.
+func TestVolumesFollowTheirPods(t *testing.T) {
+	ctx, w := theStage.On(t)
+	lendsStorage(ctx, t, w, "10Gi")
+	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
+	db, service := stored(2)
+	OK(t, w.Home.Create(ctx, service, db))
+	pods, err := w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 2)
+	OK(t, err)
+	if home, away := Split(pods); len(home) > 0 || len(away) != 2 {
+		t.Fatalf("%d pods run at home and %d abroad, want 2 abroad", len(home), len(away))
+	}
+	for _, p := range pods {
+		_, err := w.Home.InPod(ctx, shop, p.Name, "/tool", "write", "/data/name", p.Name)
+		OK(t, err)
+		_, err = w.Home.InPod(ctx, shop, p.Name, "/tool", "write", "/scratch/name", p.Name)
+		OK(t, err)
+	}
+	reads := func(t *testing.T) {
+		t.Helper()
+		pods, err := w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 2)
+		OK(t, err)
+		for _, p := range pods {
+			if text, err := w.Home.InPod(ctx, shop, p.Name, "/tool", "cat", "/data/name"); err != nil || text != p.Name {
+				t.Errorf("%s reads %q, %v", p.Name, text, err)
+			}
+		}
+	}
+	remote, err := w.RemoteNamespace(ctx, shop)
+	OK(t, err)
+
+	t.Run("both sides count four volumes", func(t *testing.T) {
+		OK(t, w.Until(ctx, Soon, "the volumes to be counted", func(ctx context.Context) (string, error) {
+			home, abroad := TheContract(ctx, t, w)
+			for _, c := range []v1alpha1.Contract{home, abroad} {
+				if q := c.Status.Used[diskStorage]; q.Cmp(resource.MustParse("4Gi")) != 0 {
+					return fmt.Sprintf("%s counts %s", c.Spec.Role, q.String()), nil
+				}
+			}
+			return "", nil
+		}))
+	})
+	t.Run("new pods find what the old ones wrote", func(t *testing.T) {
+		_, err := w.Home.Kubectl(ctx, "delete", "pod", "-n", shop, "-l", "app=db", "--wait=true")
+		OK(t, err)
+		reads(t)
+		OK(t, w.Until(ctx, Soon, "the volumes of the old pods alone to go", func(ctx context.Context) (string, error) {
+			n, err := w.Abroad.claims(ctx, remote)
+			if err != nil || n == 4 {
+				return "", err
+			}
+			return fmt.Sprintf("%d claims abroad, want 4", n), nil
+		}))
+	})
+	t.Run("a claim that asks for more gets it", func(t *testing.T) {
+		_, err := w.Home.Kubectl(ctx, "patch", "pvc", "-n", shop, "data-db-0", "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`)
+		OK(t, err)
+		OK(t, w.Until(ctx, Scheduled, "the claim to have more", func(ctx context.Context) (string, error) {
+			var claim corev1.PersistentVolumeClaim
+			if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "data-db-0"}, &claim); err != nil {
+				return "", err
+			}
+			if q := claim.Status.Capacity[corev1.ResourceStorage]; q.Cmp(resource.MustParse("2Gi")) != 0 {
+				return "it has " + q.String(), nil
+			}
+			return "", nil
+		}))
+	})
+	t.Run("what the contract has no room for is told on the claim", func(t *testing.T) {
+		claim := storageTemplate("large", "entente", "100Gi")
+		claim.Namespace = shop
+		pod := WebPod(shop, "large", map[string]string{"app": "large"})
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "large"}}}}
+		OK(t, w.Home.Create(ctx, &claim, pod))
+		OK(t, w.Until(ctx, Soon, "an event that says why", func(ctx context.Context) (string, error) {
+			text, err := w.Home.Kubectl(ctx, "get", "events", "-n", shop, "--field-selector", "involvedObject.name=large", "-o", "custom-columns=R:.reason,M:.message")
+			if err != nil || strings.Contains(text, "the contract lends 10Gi of storage class disk") {
+				return "", err
+			}
+			return text, nil
+		}))
+		OK(t, w.Home.Client.Delete(ctx, pod))
+		OK(t, w.Home.Client.Delete(ctx, &claim))
+	})
+	t.Run("the end of offloading and its begin again lose nothing", func(t *testing.T) {
+		_, err := w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=0")
+		OK(t, err)
+		_, err = w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 0)
+		OK(t, err)
+		_, err = w.Home.Entente(ctx, "unoffload", "namespace", shop)
+		OK(t, err)
+		OK(t, w.Until(ctx, Soon, "the volumes to be kept", func(ctx context.Context) (string, error) {
+			var ns corev1.Namespace
+			if err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: remote}, &ns); err != nil {
+				return "", err
+			}
+			if ns.Labels[v1alpha1.LabelKept] == "" || !ns.DeletionTimestamp.IsZero() {
+				return fmt.Sprintf("its labels are %v", ns.Labels), nil
+			}
+			return "", nil
+		}))
+		OK(t, w.Offload(ctx, shop, "--strategy", "Remote"))
+		_, err = w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=2")
+		OK(t, err)
+		reads(t)
+	})
+	t.Run("a claim that is deleted leaves its volume, one of policy Delete does not", func(t *testing.T) {
+		_, err := w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=0")
+		OK(t, err)
+		_, err = w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 0)
+		OK(t, err)
+		var claim corev1.PersistentVolumeClaim
+		OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "data-db-1"}, &claim))
+		_, err = w.Home.Kubectl(ctx, "patch", "pv", claim.Spec.VolumeName, "--type=merge", "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+		OK(t, err)
+		_, err = w.Home.Kubectl(ctx, "delete", "pvc", "-n", shop, "data-db-0", "data-db-1")
+		OK(t, err)
+		OK(t, w.Until(ctx, Soon, "one volume to be deleted at home and abroad", func(ctx context.Context) (string, error) {
+			n, err := w.Abroad.claims(ctx, remote)
+			if err != nil {
+				return "", err
+			}
+			err = w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: claim.Spec.VolumeName}, &corev1.PersistentVolume{})
+			if n == 1 && apierrors.IsNotFound(err) {
+				return "", nil
+			}
+			return fmt.Sprintf("%d claims abroad, want 1; that at home: %v", n, err), nil
+		}))
+	})
+}
+
+// noVolumes deletes all volumes: what uses them at home, and then, as their owner would, those
+// abroad.
+func (w *World) noVolumes(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"delete", "statefulset,pod", "-n", shop, "--all", "--wait=true"}, {"delete", "pvc", "-n", shop, "--all", "--wait=true"}, {"delete", "pv", "--all", "--wait=true"},
+	} {
+		if _, err := w.Home.Kubectl(ctx, args...); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := w.Abroad.Kubectl(ctx, "delete", "pvc", "-A", "-l", v1alpha1.LabelManaged+"="+v1alpha1.Manager, "--wait=true"); err != nil {
+		t.Error(err)
+	}
+}
+
+// claims returns how many claims there are in a namespace.
+func (s *Side) claims(ctx context.Context, namespace string) (int, error) {
+	var list corev1.PersistentVolumeClaimList
+	if err := s.Client.List(ctx, &list, ctrlclient.InNamespace(namespace)); err != nil {
+		return 0, err
+	}
+	return len(list.Items), nil
+}
