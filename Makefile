@@ -20,9 +20,9 @@ LDFLAGS := -s -w -X github.com/entente-dev/entente/internal/version.Version=$(VE
 # Behind a build: the modules that Go downloads are not named one by one.
 quiet = 2>&1 | { grep -v '^go: downloading ' || true; } >&2
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
-# All modules of the repository whose go.mod is kept tidy. tools/proto is not:
-# nothing is built of it.
-MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
+# All modules of the repository whose go.mod is kept tidy. tools/proto is not: nothing is
+# built of it; nor are older versions of Kubernetes, which only make matrix builds.
+MODULES := $(filter-out tools/proto integration/lab/kube1%,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
@@ -150,7 +150,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing e
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
 .PHONY: matrix
-matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, kills of either side at each moment, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, four hours)
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, kills of either side at each moment, the demo on the oldest version of Kubernetes, one between and the newest, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, four hours)
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
@@ -158,6 +158,8 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^TestDoctorNamesFaults$$' ./faults
 	@cd integration && ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 40m -v -run '^(TestAnAgentMayDieAtAnyMoment|TestPeeringAgainAndAgainLeavesNothing)$$' ./control
+	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
+	@for version in 1.32 1.34 1.37; do bin/demo -kubernetes $$version; done
 	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself)$$' ./tunnel
 
 .PHONY: soak

@@ -302,6 +302,8 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&cfg.Carry.Through, "carry-through-peers", true, "whether sessions of this cluster may go through a third peer where neither agent can dial the other")
 	flags.StringVar(&cfg.InBandAddress, "in-band-address", ":7448", "where gateways bring peers whose peer API runs inside the tunnel; empty for nowhere")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
+	flags.StringVar(&cfg.Placement.Address, "placement-address", "", "where the webhook listens that lets pods onto virtual nodes, for API servers without MutatingAdmissionPolicy (default: nowhere)")
+	flags.StringVar(&cfg.Placement.Certificate, "placement-certificate", "/etc/entente/placement", "the directory of its certificate: tls.crt and tls.key")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
 	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")
 	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz and /readyz listen")

@@ -34,6 +34,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		PeerAddress: ":7443", AdminAddress: ":7444", InBandAddress: ":7448", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
 		Relay:              agent.RelayConfig{Address: ":7449", Rate: 12 << 20, AllRate: 48 << 20},
 		Carry:              agent.CarryConfig{For: agent.CarryForNone, Through: true, Rate: 12 << 20, AllRate: 48 << 20},
+		Placement:          agent.PlacementConfig{Certificate: "/etc/entente/placement"},
 		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
 	}
 	for name, tc := range map[string]struct {

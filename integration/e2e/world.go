@@ -46,6 +46,8 @@ type Config struct {
 	// lab.Options has it.
 	Nodes         int
 	CheckKubelets bool
+	// Kubernetes is as lab.Options has it; default the newest.
+	Kubernetes string
 	// CIDRs and Families are as lab.Options has them; default same, and ipv4.
 	CIDRs    lab.CIDRs
 	Families lab.Families
@@ -134,7 +136,7 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 		return nil, err
 	}
 	shape := lab.Options{
-		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: cfg.CIDRs, Families: cfg.Families, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets,
+		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: cfg.CIDRs, Families: cfg.Families, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets, Kubernetes: cfg.Kubernetes,
 		IPAM: cfg.IPAM, NoNodeCIDRs: cfg.NoNodeCIDRs, Proxy: cfg.Proxy,
 	}
 	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {

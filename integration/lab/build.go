@@ -54,21 +54,41 @@ type moduleFiles struct {
 
 // Versions that show up in the binaries; go.mod says what is built.
 const (
-	kubeVersion       = "v1.37.1"
 	containerdVersion = "v2.4.2"
 	coreDNSVersion    = "v1.15.0"
 )
 
 const (
-	staticTags  = "osusergo,netgo"
-	smallLink   = "-s -w"
-	kubeLdflags = smallLink + " -X k8s.io/component-base/version.gitVersion=" + kubeVersion +
-		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"
+	staticTags = "osusergo,netgo"
+	smallLink  = "-s -w"
 )
 
-func kubeComponent() component {
-	return component{name: "kube", module: "kube", builds: []build{
-		{packages: []string{"."}, tags: staticTags, ldflags: kubeLdflags, output: "kube"},
+// kubeRelease is a version of Kubernetes that the lab runs, and the folder of the module that
+// pins it.
+type kubeRelease struct{ minor, version, module string }
+
+// kubeReleases is the newest and the oldest that Entente supports, and one between.
+func kubeReleases() []kubeRelease {
+	return []kubeRelease{{"1.37", "v1.37.1", "kube"}, {"1.34", "v1.34.4", "kube134"}, {"1.32", "v1.32.9", "kube132"}}
+}
+
+// kubeOf returns the release with a minor version; empty is the newest.
+func kubeOf(minor string) (kubeRelease, error) {
+	var all []string
+	for _, r := range kubeReleases() {
+		if minor == r.minor || minor == "" {
+			return r, nil
+		}
+		all = append(all, r.minor)
+	}
+	return kubeRelease{}, fmt.Errorf("version %q of Kubernetes: want one of %s", minor, strings.Join(all, ", "))
+}
+
+func kubeComponent(r kubeRelease) component {
+	const version = " -X k8s.io/component-base/version."
+	ldflags := smallLink + version + "gitVersion=" + r.version + version + "gitMajor=1" + version + "gitMinor=" + strings.TrimPrefix(r.minor, "1.")
+	return component{name: "kube", module: r.module, builds: []build{
+		{packages: []string{"."}, tags: staticTags, ldflags: ldflags, output: "kube"},
 	}, links: map[string]string{
 		"kubectl": "kube", "etcd": "kube", "kube-apiserver": "kube", "kube-controller-manager": "kube",
 		"kube-scheduler": "kube", "kubelet": "kube", "kube-proxy": "kube",
@@ -134,7 +154,11 @@ func imageComponent() component {
 
 // needed lists the components that a lab with these options runs.
 func needed(o Options) []component {
-	cs := []component{kubeComponent()}
+	kube, err := kubeOf(o.Kubernetes)
+	if err != nil { // options are checked before
+		panic(err)
+	}
+	cs := []component{kubeComponent(kube)}
 	if !o.Light {
 		cs = append(cs, nodeComponent(), coreDNSComponent(), imageComponent())
 	}
@@ -150,9 +174,9 @@ func needed(o Options) []component {
 	return cs
 }
 
-// allComponents lists everything that the lab can build.
+// allComponents lists everything that the lab can build, of Kubernetes the newest.
 func allComponents() []component {
-	return []component{kubeComponent(), nodeComponent(), coreDNSComponent(), imageComponent(), kwokComponent(), ptpComponent(), flannelComponent()}
+	return []component{kubeComponent(kubeReleases()[0]), nodeComponent(), coreDNSComponent(), imageComponent(), kwokComponent(), ptpComponent(), flannelComponent()}
 }
 
 // Binaries are the folders of built components, by component name.

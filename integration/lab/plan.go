@@ -88,6 +88,9 @@ type Options struct {
 	Name string `json:"name"`
 	// Clusters is the number of clusters, named NAME-1, NAME-2, …; default 2.
 	Clusters int `json:"clusters"`
+	// Kubernetes is the minor version of all components of the clusters: 1.37, 1.34 or 1.32;
+	// default the newest.
+	Kubernetes string `json:"kubernetes"`
 	// Nodes is the number of nodes of each cluster, named CLUSTER-1, …;
 	// default 1. The first one runs the control plane, and pods too.
 	Nodes int `json:"nodes"`
@@ -155,6 +158,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.Proxy = NFTablesProxy
 	}
 	if err := o.checkNetwork(); err != nil {
+		return o, err
+	}
+	if _, err := kubeOf(o.Kubernetes); err != nil {
 		return o, err
 	}
 	switch {

@@ -26,6 +26,7 @@ func TestPlanRefusesWhatCannotBe(t *testing.T) {
 		"fewer than no subnets":                       {Subnets: -1},
 		"a subnet without a node":                     {Subnets: 2},
 		"subnets of a shared LAN":                     {Nodes: 2, Subnets: 2, LAN: SharedLAN},
+		"a version of Kubernetes that is not built":   {Kubernetes: "1.31"},
 		"a CNI that is not known":                     {CNI: "other"},
 		"an IPAM that is not known":                   {IPAM: "other"},
 		"a proxy that is not known":                   {Proxy: "ipvs"},

@@ -67,6 +67,9 @@ func components(cfg *Config) []component {
 	if cfg.DiscoveryLAN {
 		list = append(list, part("LANs", (*agent).watchLANs))
 	}
+	if cfg.Placement.Address != "" {
+		list = append(list, configured("placement", cfg.Placement, (*agent).placePods))
+	}
 	return append(list,
 		configured("NodeDiscoveries", cfg.DiscoveryInterfaces, (*agent).reconcileNodeDiscoveries),
 		part("sightings", (*agent).recordSightings),

@@ -105,6 +105,10 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 			change: func(c *Config) { c.DiscoveryLAN, c.DiscoveryInterfaces = true, []string{"eth*"} },
 			want:   with("NodeDiscoveries", component{Name: "LANs"}, component{Name: "NodeDiscoveries", Config: []string{"eth*"}}),
 		},
+		"the API server has no policies": {
+			change: func(c *Config) { c.Placement = PlacementConfig{":7451", "/etc"} },
+			want:   with("NodeDiscoveries", component{Name: "placement", Config: PlacementConfig{":7451", "/etc"}}),
+		},
 		"the cluster publishes itself in DNS": {
 			change: func(c *Config) { c.Update = dnsupdate.Config{Server: "ns.example.com", Zone: "example.com"} },
 			want:   with("", component{Name: "DNS updates", Config: dnsupdate.Config{Server: "ns.example.com", Zone: "example.com"}}),

@@ -71,6 +71,9 @@ type Config struct {
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
+	// Placement is where the placement webhook listens; nowhere if the API server has a policy that
+	// does the same.
+	Placement PlacementConfig
 	// Relay is how datagrams of tunnels are carried over sessions.
 	Relay RelayConfig
 	// Carry is how sessions are carried through third peers.
@@ -82,6 +85,16 @@ type Config struct {
 	// LeafLife is how long a certificate of the agent lives.
 	LeafLife time.Duration
 	Log      *slog.Logger
+}
+
+// PlacementConfig is where the placement webhook is served.
+type PlacementConfig struct {
+	// Address is where it listens; empty: nowhere.
+	Address string
+	// Certificate is the directory of its certificate, tls.crt and tls.key, which may change. It is
+	// not this cluster's own: the agent would need the right to change its
+	// MutatingWebhookConfiguration, with which it could have itself asked of everything.
+	Certificate string
 }
 
 // RelayConfig is how datagrams of tunnels are carried over sessions, where UDP does not pass.

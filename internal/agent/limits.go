@@ -13,6 +13,11 @@ const (
 	// certificateAgain is when the certificate of the nodes' metrics is written again, if it could
 	// not be.
 	certificateAgain = 30 * time.Second
+	// placementTimeout bounds a question of the API server about a pod, maxPlacementConnections
+	// is how many connections ask at a time, and maxPlacementHeader what their headers have, in bytes.
+	placementTimeout        = 5 * time.Second
+	maxPlacementConnections = 256
+	maxPlacementHeader      = 16 << 10
 	// podsPause is how long events of pods are gathered before their contract, and the
 	// peer, are looked at.
 	podsPause = 100 * time.Millisecond

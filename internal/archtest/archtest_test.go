@@ -57,6 +57,7 @@ var rules = []rule{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
+	{packages: "internal/placement", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
 	{packages: "internal/carry", ours: []string{"peering"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},

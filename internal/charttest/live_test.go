@@ -160,6 +160,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("fabric's guard", c.testFabric)
 	t.Run("placement", c.testPlacement)
 	t.Run("placement by clusterSelector", c.testSelector)
+	t.Run("the webhook in place of the policy", c.testWebhook)
 	t.Run("pods that cannot cross", c.testCannotCross)
 	t.Run("pods with claims", c.testClaims)
 	t.Run("volumes", c.testVolumes)

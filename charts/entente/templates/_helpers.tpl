@@ -122,6 +122,16 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   has(c.securityContext.windowsOptions.hostProcess) && c.securityContext.windowsOptions.hostProcess).map(c, 'hostProcess of container ' + c.name)
 {{- end }}
 
+{{/* What lets pods onto virtual nodes: the version in which the API server has MutatingAdmissionPolicy, or "webhook". */}}
+{{- define "entente.placement" -}}
+{{- if eq .Values.placement.by "Webhook" }}webhook
+{{- else if semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version }}v1
+{{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy" }}v1beta1
+{{- else if eq .Values.placement.by "Policy" }}{{ fail "placement.by=Policy: this API server has no MutatingAdmissionPolicy in v1 or v1beta1; leave placement.by=Auto" }}
+{{- else }}webhook
+{{- end }}
+{{- end }}
+
 {{/* CEL: all containers of the variable spec. */}}
 {{- define "entente.containers" -}}
 (has(variables.spec.initContainers) ? variables.spec.initContainers : []) + variables.spec.containers

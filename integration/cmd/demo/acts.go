@@ -60,7 +60,7 @@ func (d *demo) bringUp(ctx context.Context, name string) error {
 	if d.lan {
 		lans = lab.SharedLAN
 	}
-	if d.world, err = e2e.Up(ctx, e2e.Config{Lab: name, LAN: lans, Waiting: func(what string) { d.step.Wait(what) }}); err != nil {
+	if d.world, err = e2e.Up(ctx, e2e.Config{Lab: name, LAN: lans, Kubernetes: d.kubernetes, Waiting: func(what string) { d.step.Wait(what) }}); err != nil {
 		return err
 	}
 	w := d.world

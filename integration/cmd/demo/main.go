@@ -2,7 +2,7 @@
 // machine, with the same addresses, peer and run a Deployment together. It tells
 // what it does, checks each step, and leaves nothing behind.
 //
-//	demo [-lan] [-lab NAME] [-keep] [-o json FILE]
+//	demo [-lan] [-lab NAME] [-kubernetes VERSION] [-keep] [-o json FILE]
 //
 // With -lan the clusters are on one LAN and know the secret of a group: they peer by
 // themselves.
@@ -66,6 +66,8 @@ type demo struct {
 	lan    bool
 	secret string
 
+	kubernetes string // the version; empty is the newest
+
 	before map[*e2e.Side]e2e.Snapshot
 	memory map[string]float64
 }
@@ -81,6 +83,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	name := flags.String("lab", or(os.Getenv("ENTENTE_LAB_NAME"), "demo"), "name of the lab to make")
 	onLAN := flags.Bool("lan", false, "two clusters on one LAN, which peer by themselves")
+	kubernetes := flags.String("kubernetes", "", "version of Kubernetes, as of lab up: 1.37, 1.34 or 1.32")
 	keep := flags.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running (KEEP=1)")
 	output := flags.String("o", "", "json: write the steps' times and the memory used to the FILE that follows the flags")
 	if err := flags.Parse(args); err != nil {
@@ -91,7 +94,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, all, fmt.Errorf("the demo takes longer than %s", all))
 	defer cancel()
-	d := &demo{show: show.New(os.Stdout), keep: *keep, lan: *onLAN, memory: map[string]float64{}}
+	d := &demo{show: show.New(os.Stdout), keep: *keep, lan: *onLAN, kubernetes: *kubernetes, memory: map[string]float64{}}
 	err := d.play(ctx, *name)
 	if err != nil {
 		d.failed(ctx, *name, err)

@@ -1,0 +1,151 @@
+package charttest
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/placement"
+)
+
+// testWebhook has the API server admit pods of all kinds by the policy, and wants the webhook, which
+// stands in for it on older ones, to make the same of each.
+func (c cluster) testWebhook(t *testing.T) {
+	selectors := []*metav1.LabelSelector{nil, {}, {MatchLabels: labels("region", "eu", "example.com/tier", "gold")}, {
+		MatchLabels:      labels(v1alpha1.LabelPeer, "abc"),
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "region", Operator: "NotIn", Values: []string{"us", "asia"}}, {Key: "gpu", Operator: "Exists"}},
+	}}
+	for _, strategy := range []v1alpha1.PodStrategy{v1alpha1.StrategyLocal, v1alpha1.StrategyLocalAndRemote, v1alpha1.StrategyRemote} {
+		for i, selector := range selectors {
+			t.Run(fmt.Sprintf("%s, selector %d", strategy, i), func(t *testing.T) {
+				ns := c.offloaded(t, strategy, selector)
+				for name, pod := range placed(t, ns) {
+					asked := pod.DeepCopy()
+					want := decided(t, pod, &v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector})
+					got := c.admit(t, asked)
+					if by, policy := sorted(want.Spec.Affinity), sorted(got.Spec.Affinity); !equality.Semantic.DeepEqual(by, policy) {
+						t.Errorf("%s: the webhook makes the affinity %s, the policy %s", name, text(by), text(policy))
+					}
+					if ours(got) != ours(want) {
+						t.Errorf("%s: tolerates virtual nodes by the webhook %q, by the policy %q", name, ours(want), ours(got))
+					}
+				}
+			})
+		}
+	}
+}
+
+// sorted is an affinity with what has no order in one: labels of a selector come in any.
+func sorted(a *corev1.Affinity) *corev1.Affinity {
+	a = a.DeepCopy()
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return a
+	}
+	for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		slices.SortFunc(term.MatchExpressions, func(a, b corev1.NodeSelectorRequirement) int { return cmp.Compare(text(a), text(b)) })
+	}
+	return a
+}
+
+// ours is the tolerations of virtual nodes that a pod has.
+func ours(p *corev1.Pod) string {
+	var out []corev1.Toleration
+	for _, t := range p.Spec.Tolerations {
+		if t.Key == virtualNode {
+			out = append(out, t)
+		}
+	}
+	return text(out)
+}
+
+func text(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+// decided is what the webhook makes of a pod.
+func decided(t *testing.T, pod *corev1.Pod, spec *v1alpha1.NamespaceOffloadingSpec) *corev1.Pod {
+	t.Helper()
+	operations := placement.Decide(pod, spec)
+	if len(operations) == 0 {
+		return pod
+	}
+	patch, err := jsonpatch.DecodePatch([]byte(text(operations)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched, err := patch.Apply([]byte(text(pod)))
+	if err != nil {
+		t.Fatalf("%s on %s: %v", text(operations), text(pod), err)
+	}
+	var out corev1.Pod
+	if err := json.Unmarshal(patched, &out); err != nil {
+		t.Fatal(err)
+	}
+	if again := placement.Decide(&out, spec); len(again) > 0 {
+		t.Errorf("a pod that was placed is changed once more: %s", text(again))
+	}
+	return &out
+}
+
+// placed is pods of a namespace in which placement has to look at something.
+func placed(t *testing.T, ns string) map[string]*corev1.Pod {
+	t.Helper()
+	out := map[string]*corev1.Pod{}
+	add := func(name string, change func(*corev1.Pod)) {
+		out[name] = newPod(ns, corev1.PodSpec{})
+		change(out[name])
+	}
+	for path, patch := range cannotCross() {
+		if patch != "" {
+			add(path, func(p *corev1.Pod) {
+				if err := json.Unmarshal([]byte(patch), &p.Spec); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+	add("bound", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
+	add("of a DaemonSet", func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "u"}}
+	})
+	for i, tolerations := range [][]corev1.Toleration{
+		nil, {{Key: "x", Operator: "Exists"}}, {{Operator: "Exists"}}, {{Key: virtualNode, Operator: "Exists"}},
+		{{Key: virtualNode, Operator: "Exists", Effect: "NoExecute"}}, {{Key: virtualNode, Operator: "Equal", Value: "true", Effect: "NoSchedule"}},
+	} {
+		for name, affinity := range affinities() {
+			add(fmt.Sprintf("tolerations %d, %s", i, name), func(p *corev1.Pod) { p.Spec.Tolerations, p.Spec.Affinity = tolerations, affinity.DeepCopy() })
+		}
+	}
+	return out
+}
+
+func affinities() map[string]*corev1.Affinity {
+	zone := corev1.NodeSelectorRequirement{Key: "zone", Operator: "In", Values: []string{"a", "b"}}
+	virtual := corev1.NodeSelectorRequirement{Key: virtualNode, Operator: "In", Values: []string{"true"}}
+	real := corev1.NodeSelectorRequirement{Key: virtualNode, Operator: "DoesNotExist"}
+	field := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "In", Values: []string{"n"}}
+	terms := func(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
+		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+	}
+	term := func(expressions ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: expressions}
+	}
+	fields := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{field}}
+	both := terms(term(zone), term(virtual), fields)
+	both.PodAntiAffinity = &corev1.PodAntiAffinity{}
+	return map[string]*corev1.Affinity{
+		"no affinity": nil, "empty affinity": {}, "prefers": {NodeAffinity: &corev1.NodeAffinity{}},
+		"pods": {PodAffinity: &corev1.PodAffinity{}}, "zone": terms(term(zone)), "virtual": terms(term(virtual)), "real": terms(term(real)),
+		"alternatives": terms(term(zone), term(real, zone), term(virtual)), "field": terms(fields), "empty term": terms(corev1.NodeSelectorTerm{}, term(zone)),
+		"only empty terms": terms(corev1.NodeSelectorTerm{}), "all": both,
+	}
+}

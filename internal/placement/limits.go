@@ -1,0 +1,5 @@
+package placement
+
+// maxReview bounds an AdmissionReview, in bytes: it has one pod of at most 1.5 MiB, which is what
+// etcd takes.
+const maxReview = 4 << 20

@@ -1,0 +1,183 @@
+package placement
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// Operation is one of a JSON patch (RFC 6902).
+type Operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// Decide returns what has to change in a pod that is created in a namespace with this
+// NamespaceOffloading: a toleration of virtual nodes, if it can run on one, and a node affinity to those
+// where it may. It changes nothing in a pod that has both already.
+func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloadingSpec) []Operation {
+	remote := offloading.PodStrategy == v1alpha1.StrategyRemote
+	if !remote && offloading.PodStrategy != v1alpha1.StrategyLocalAndRemote || pod.Spec.NodeName != "" || ofDaemonSet(pod) {
+		return nil
+	}
+	var patch []Operation
+	// With Remote such a pod goes to a virtual node still, where its status says what is wrong;
+	// with LocalAndRemote it runs here.
+	crosses := remote || Crosses(&pod.Spec)
+	if crosses {
+		patch = append(patch, tolerate(pod.Spec.Tolerations)...)
+	}
+	selected := selectorOf(offloading.ClusterSelector)
+	if !remote && (len(selected) == 0 || !crosses) {
+		return patch
+	}
+	terms := termsOf(&pod.Spec)
+	wanted := abroad(terms, selected, remote)
+	if !remote {
+		wanted = append(wanted, atHome(terms)...)
+	}
+	if len(wanted) == 0 || equality.Semantic.DeepEqual(wanted, terms) {
+		return patch
+	}
+	return append(patch, require(pod.Spec.Affinity, wanted))
+}
+
+func ofDaemonSet(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })
+}
+
+// tolerate has a pod tolerate virtual nodes.
+func tolerate(has []corev1.Toleration) []Operation {
+	toleration := corev1.Toleration{Key: v1alpha1.LabelVirtualNode, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+	if len(has) == 0 {
+		return []Operation{{"add", "/spec/tolerations", []corev1.Toleration{toleration}}}
+	}
+	if slices.ContainsFunc(has, func(t corev1.Toleration) bool {
+		return t.Key == toleration.Key && t.Operator == toleration.Operator && (t.Effect == "" || t.Effect == toleration.Effect)
+	}) {
+		return nil
+	}
+	return []Operation{{"add", "/spec/tolerations/-", toleration}}
+}
+
+// selectorOf returns a selector of ForeignClusters as requirements of virtual nodes, which have
+// their ForeignCluster's labels with a prefix.
+func selectorOf(s *metav1.LabelSelector) []corev1.NodeSelectorRequirement {
+	if s == nil {
+		return nil
+	}
+	label := func(key string) string {
+		if key == v1alpha1.LabelPeer {
+			return key
+		}
+		return v1alpha1.PrefixPeerLabel + strings.ReplaceAll(key, "/", "_")
+	}
+	var out []corev1.NodeSelectorRequirement
+	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		out = append(out, corev1.NodeSelectorRequirement{Key: label(key), Operator: corev1.NodeSelectorOpIn, Values: []string{s.MatchLabels[key]}})
+	}
+	for _, e := range s.MatchExpressions {
+		out = append(out, corev1.NodeSelectorRequirement{Key: label(e.Key), Operator: corev1.NodeSelectorOperator(e.Operator), Values: e.Values})
+	}
+	return out
+}
+
+// termsOf returns the terms of a pod's node affinity, which are alternatives. An empty one
+// matches nothing; a pod without terms runs anywhere, as with one that requires nothing.
+func termsOf(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
+	a := spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil ||
+		len(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) == 0 {
+		return []corev1.NodeSelectorTerm{{}}
+	}
+	return slices.DeleteFunc(slices.Clone(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms), func(t corev1.NodeSelectorTerm) bool {
+		return len(t.MatchExpressions)+len(t.MatchFields) == 0
+	})
+}
+
+var (
+	virtual = corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}
+	real    = corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
+)
+
+// abroad returns what the alternatives become on selected virtual nodes, and atHome on other
+// nodes. One that rules these out is left out, unless a pod has to run abroad: then nothing matches.
+func abroad(terms []corev1.NodeSelectorTerm, selected []corev1.NodeSelectorRequirement, remote bool) []corev1.NodeSelectorTerm {
+	var out []corev1.NodeSelectorTerm
+	for _, t := range terms {
+		if remote || !requires(t, real) {
+			out = append(out, with(t, append([]corev1.NodeSelectorRequirement{virtual}, selected...)...))
+		}
+	}
+	return out
+}
+
+func atHome(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+	var out []corev1.NodeSelectorTerm
+	for _, t := range terms {
+		if !requires(t, virtual) {
+			out = append(out, with(t, real))
+		}
+	}
+	return out
+}
+
+func requires(t corev1.NodeSelectorTerm, r corev1.NodeSelectorRequirement) bool {
+	return slices.ContainsFunc(t.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool { return equality.Semantic.DeepEqual(e, r) })
+}
+
+func with(t corev1.NodeSelectorTerm, requirements ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
+	out := corev1.NodeSelectorTerm{MatchExpressions: slices.Clone(t.MatchExpressions), MatchFields: t.MatchFields}
+	for _, r := range requirements {
+		if !requires(t, r) {
+			out.MatchExpressions = append(out.MatchExpressions, r)
+		}
+	}
+	return out
+}
+
+// require makes the terms those of a pod's node affinity.
+func require(has *corev1.Affinity, terms []corev1.NodeSelectorTerm) Operation {
+	selector := &corev1.NodeSelector{NodeSelectorTerms: terms}
+	switch {
+	case has == nil:
+		return Operation{"add", "/spec/affinity", corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector}}}
+	case has.NodeAffinity == nil:
+		return Operation{"add", "/spec/affinity/nodeAffinity", corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector}}
+	}
+	return Operation{"add", "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution", selector}
+}
+
+// Crosses says whether a pod can run on a virtual node: it wants nothing of the host and no volume
+// that only its own cluster has.
+func Crosses(spec *corev1.PodSpec) bool {
+	return !spec.HostNetwork && !spec.HostPID && !spec.HostIPC && len(spec.ResourceClaims) == 0 &&
+		(spec.Resources == nil || len(spec.Resources.Claims) == 0) &&
+		(spec.SecurityContext == nil || !hostProcess(spec.SecurityContext.WindowsOptions)) &&
+		!slices.ContainsFunc(spec.Volumes, staysHere) &&
+		!slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), wantsHost)
+}
+
+func staysHere(v corev1.Volume) bool {
+	if p := v.Projected; p != nil {
+		return slices.ContainsFunc(p.Sources, func(s corev1.VolumeProjection) bool { return s.ClusterTrustBundle != nil || s.PodCertificate != nil })
+	}
+	return v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Image == nil
+}
+
+func wantsHost(c corev1.Container) bool {
+	return len(c.VolumeDevices) > 0 || len(c.Resources.Claims) > 0 ||
+		slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || p.HostIP != "" }) ||
+		c.SecurityContext != nil && hostProcess(c.SecurityContext.WindowsOptions)
+}
+
+func hostProcess(o *corev1.WindowsSecurityContextOptions) bool {
+	return o != nil && o.HostProcess != nil && *o.HostProcess
+}

@@ -1,0 +1,80 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// Path is where the webhook is served.
+const Path = "/placement"
+
+// Webhook answers the API server's questions about pods that are created (AdmissionReview of
+// admission.k8s.io/v1). It allows all of them: what it cannot decide stays as it is. Nobody proves who
+// asks, for API servers do not by default: whoever reaches it can learn how a namespace is
+// offloaded, and nothing else.
+type Webhook struct {
+	// Offloading returns the NamespaceOffloading of a namespace, nil if it has none.
+	Offloading func(ctx context.Context, namespace string) (*v1alpha1.NamespaceOffloading, error)
+	Log        *slog.Logger
+}
+
+// ServeHTTP implements http.Handler.
+func (w *Webhook) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || r.URL.Path != Path {
+		http.Error(out, "POST "+Path+" is all there is", http.StatusNotFound)
+		return
+	}
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(http.MaxBytesReader(out, r.Body, maxReview)).Decode(&review); err != nil {
+		status := http.StatusBadRequest
+		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+			status = http.StatusRequestEntityTooLarge
+		}
+		http.Error(out, "this is no AdmissionReview", status)
+		return
+	}
+	if review.Request == nil {
+		http.Error(out, "the AdmissionReview has no request", http.StatusBadRequest)
+		return
+	}
+	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+	patch, err := w.decide(r.Context(), review.Request)
+	switch {
+	case err != nil:
+		w.Log.Warn("a pod is created without placement", "namespace", review.Request.Namespace, "err", err)
+	case len(patch) > 0:
+		kind := admissionv1.PatchTypeJSONPatch
+		if response.Patch, err = json.Marshal(patch); err != nil {
+			http.Error(out, "the patch cannot be written", http.StatusInternalServerError)
+			return
+		}
+		response.PatchType = &kind
+	}
+	out.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(out).Encode(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
+}
+
+func (w *Webhook) decide(ctx context.Context, r *admissionv1.AdmissionRequest) ([]Operation, error) {
+	if r.Operation != admissionv1.Create || r.SubResource != "" || r.Kind != (metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}) {
+		return nil, nil
+	}
+	offloading, err := w.Offloading(ctx, r.Namespace)
+	if err != nil || offloading == nil {
+		return nil, err
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {
+		return nil, fmt.Errorf("read the pod: %w", err)
+	}
+	return Decide(&pod, &offloading.Spec), nil
+}
