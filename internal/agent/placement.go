@@ -45,7 +45,7 @@ func (a *agent) placePods(ctx context.Context, cfg PlacementConfig) error {
 		return err
 	}
 	return a.run(func(ctx context.Context) error {
-		defer context.AfterFunc(ctx, func() { web.Close() })()
+		defer context.AfterFunc(ctx, func() { _ = web.Close() })()
 		if err := web.ServeTLS(netutil.LimitListener(listener, maxPlacementConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve the placement webhook: %w", err)
 		}

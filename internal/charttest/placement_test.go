@@ -118,8 +118,12 @@ func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "u"}}
 	})
 	for i, tolerations := range [][]corev1.Toleration{
-		nil, {{Key: "x", Operator: "Exists"}}, {{Operator: "Exists"}}, {{Key: virtualNode, Operator: "Exists"}},
-		{{Key: virtualNode, Operator: "Exists", Effect: "NoExecute"}}, {{Key: virtualNode, Operator: "Equal", Value: "true", Effect: "NoSchedule"}},
+		nil,
+		{{Key: "x", Operator: "Exists"}},
+		{{Operator: "Exists"}},
+		{{Key: virtualNode, Operator: "Exists"}},
+		{{Key: virtualNode, Operator: "Exists", Effect: "NoExecute"}},
+		{{Key: virtualNode, Operator: "Equal", Value: "true", Effect: "NoSchedule"}},
 	} {
 		for name, affinity := range affinities() {
 			add(fmt.Sprintf("tolerations %d, %s", i, name), func(p *corev1.Pod) { p.Spec.Tolerations, p.Spec.Affinity = tolerations, affinity.DeepCopy() })

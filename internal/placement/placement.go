@@ -102,18 +102,21 @@ func termsOf(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 	})
 }
 
-var (
-	virtual = corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}
-	real    = corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
-)
+func virtualNode() corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}
+}
+
+func realNode() corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
+}
 
 // abroad returns what the alternatives become on selected virtual nodes, and atHome on other
 // nodes. One that rules these out is left out, unless a pod has to run abroad: then nothing matches.
 func abroad(terms []corev1.NodeSelectorTerm, selected []corev1.NodeSelectorRequirement, remote bool) []corev1.NodeSelectorTerm {
 	var out []corev1.NodeSelectorTerm
 	for _, t := range terms {
-		if remote || !requires(t, real) {
-			out = append(out, with(t, append([]corev1.NodeSelectorRequirement{virtual}, selected...)...))
+		if remote || !requires(t, realNode()) {
+			out = append(out, with(t, append([]corev1.NodeSelectorRequirement{virtualNode()}, selected...)...))
 		}
 	}
 	return out
@@ -122,8 +125,8 @@ func abroad(terms []corev1.NodeSelectorTerm, selected []corev1.NodeSelectorRequi
 func atHome(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 	var out []corev1.NodeSelectorTerm
 	for _, t := range terms {
-		if !requires(t, virtual) {
-			out = append(out, with(t, real))
+		if !requires(t, virtualNode()) {
+			out = append(out, with(t, realNode()))
 		}
 	}
 	return out

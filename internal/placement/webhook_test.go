@@ -25,7 +25,7 @@ func answer(method, path, body string) *httptest.ResponseRecorder {
 		case "broken":
 			return nil, errors.New("no answer")
 		}
-		return nil, nil //nolint:nilnil // as the Webhook wants it
+		return nil, nil
 	}}
 	out := httptest.NewRecorder()
 	w.ServeHTTP(out, httptest.NewRequest(method, path, strings.NewReader(body)))
