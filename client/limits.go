@@ -25,6 +25,10 @@ const (
 const (
 	// maxStatements is how many statements a peer may return at once.
 	maxStatements = 64
+	// exportRate is how many messages of a peer's exported Services are read a second, and
+	// exportBurst how many at once: all that may be imported, as one has them at first.
+	exportRate  = 100
+	exportBurst = 512
 	// offerRate is how many messages of a peer's offer are read a second: it should
 	// say no more than one.
 	offerRate = 2

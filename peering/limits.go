@@ -131,6 +131,10 @@ const (
 	MaxServicePorts = 64
 	MaxServicesSize = 64 << 10
 	serviceSize     = 64
+	// MaxServiceEndpoints is how many endpoints of one Service cross, MaxExportedEndpoints
+	// how many of all that one peer imports.
+	MaxServiceEndpoints  = 5000
+	MaxExportedEndpoints = 20_000
 	// MaxAppProtocolLen is the longest name of an application's protocol: a DNS name,
 	// a slash and a label.
 	MaxAppProtocolLen = 253 + 1 + 63

@@ -73,8 +73,10 @@ type Policy struct {
 	OvercommitPercent int
 	// Duration is how long a contract lasts at most.
 	Duration time.Duration
-	// Network says that a tunnel may be had.
+	// Network says that a tunnel may be had, and Exports that Services may be imported
+	// through it.
 	Network     bool
+	Exports     bool
 	PodSecurity PodSecurity
 	NodeLabels  map[string]string
 	// Price is what use costs.
@@ -146,7 +148,7 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 			Network: ask.Network, NodeSelector: maps.Clone(ask.NodeSelector), RuntimeClasses: slices.Clone(ask.RuntimeClasses),
 			PodSecurity: p.PodSecurity, NodeLabels: maps.Clone(p.NodeLabels), Price: p.Price.Clone(), Renewable: p.Renewable,
 			Notice: min(max(p.Notice, 0), MaxNotice).Truncate(time.Second), StatementPeriod: statementPeriod(p.StatementPeriod),
-			Exposure: ExposureOffloaded,
+			Exposure: p.exposure(ask),
 		},
 	}
 	if len(g.Price.PerHour) == 0 {
@@ -171,6 +173,14 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 		return Grant{}, Refuse(ReasonPolicyPending, "", "the provider's policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
 	}
 	return g, nil
+}
+
+// exposure is what pods of the two clusters reach of each other.
+func (p Policy) exposure(ask Ask) string {
+	if p.Exports && ask.Network {
+		return ExposureExported
+	}
+	return ExposureOffloaded
 }
 
 // Refuse returns the error of a decision to lend nothing. The resource is the one that

@@ -152,9 +152,16 @@ func (c Clauses) Differs(other Clauses) string {
 	return ""
 }
 
-// ExposureOffloaded is the one exposure there is: offloaded pods and the services
-// of their namespaces, nothing else.
-const ExposureOffloaded = "Offloaded"
+// What of each other the two clusters' pods reach.
+const (
+	// ExposureOffloaded is offloaded pods and the services of their namespaces, nothing
+	// else.
+	ExposureOffloaded = "Offloaded"
+	// ExposureExported adds for the consumer's pods those Services of the provider that
+	// its policy exports to the consumer, on their own ports. Which these are is the
+	// provider's to say at any time: that they may be imported is what is signed.
+	ExposureExported = "OffloadedAndExported"
+)
 
 // PayloadType is the type of a contract's payload, in its envelope.
 const PayloadType = "application/vnd.entente.contract.v1+json"
@@ -380,8 +387,10 @@ func (t Terms) checkConditions() error {
 		return fmt.Errorf("notice is not in whole seconds up to %s", MaxNotice)
 	case t.StatementPeriod != 0 && (t.StatementPeriod < MinStatementPeriod || t.StatementPeriod > MaxStatementPeriod || t.StatementPeriod%time.Second != 0):
 		return fmt.Errorf("statementPeriod is not in whole seconds from %s to %s", MinStatementPeriod, MaxStatementPeriod)
-	case t.Exposure != ExposureOffloaded:
-		return fmt.Errorf("exposure is not %s", ExposureOffloaded)
+	case t.Exposure != ExposureOffloaded && t.Exposure != ExposureExported:
+		return fmt.Errorf("exposure is neither %s nor %s", ExposureOffloaded, ExposureExported)
+	case t.Exposure == ExposureExported && !t.Network:
+		return fmt.Errorf("exposure is %s, and there is no tunnel", ExposureExported)
 	}
 	if err := CheckNodeSelector(t.NodeSelector); err != nil {
 		return err

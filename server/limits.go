@@ -20,7 +20,7 @@ const (
 	// UnaryTimeout is how long a unary call of a peer may take.
 	UnaryTimeout = 30 * time.Second
 	// MaxSessionsPerPeer is how many exchanges of states a peer can have open, and
-	// how many watches of its offer: the one that works and the one that takes
+	// how many watches of its offer and of exported Services: the one that works and the one that takes
 	// over.
 	MaxSessionsPerPeer = 2
 	// OfferPause is the least time between two messages of a peer's offer, and
@@ -29,6 +29,10 @@ const (
 	OfferPause        = time.Second
 	OfferSmallPause   = 30 * time.Second
 	OfferSmallPercent = 5
+	// ExportPause is the least time between two changes of the Services that a peer
+	// imports, and ExportCheck how often it is checked that it still may.
+	ExportPause = 200 * time.Millisecond
+	ExportCheck = 2 * time.Second
 	// CarryOpenTimeout is how long a call that carries a connection may take to say to whom.
 	CarryOpenTimeout = 5 * time.Second
 	// MaxStatements is how many statements of use one answer has.

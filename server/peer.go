@@ -56,6 +56,8 @@ type PeerConfig struct {
 	Carrier Carrier
 	// Offload runs the peers' pods; nil leaves the service out.
 	Offload ententev1.OffloadServiceServer
+	// Exports tells consumers of Services that they import; nil leaves the service out.
+	Exports Exports
 	// HeartbeatInterval is the pause between two states of a session; 0 is the
 	// default of package heartbeat.
 	HeartbeatInterval time.Duration
@@ -145,6 +147,9 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	ententev1.RegisterRelayServiceServer(p.grpc, &relayServer{cfg: cfg, datagrams: newStreamCount()})
 	if cfg.Offload != nil {
 		ententev1.RegisterOffloadServiceServer(p.grpc, cfg.Offload)
+	}
+	if cfg.Exports != nil {
+		ententev1.RegisterExportServiceServer(p.grpc, &exportServer{exports: cfg.Exports, watches: newStreamCount()})
 	}
 	healthpb.RegisterHealthServer(p.grpc, p.health)
 	reflection.Register(p.grpc)

@@ -94,10 +94,6 @@ const (
 	// takes.
 	maxObjectBytes = 1_572_864
 
-	// maxEndpoints is how many endpoints of one Service cross. They are sorted, so the
-	// same ones do each time.
-	maxEndpoints = 5000
-
 	// maxHeaderBytes is the most that a request's header may have.
 	maxHeaderBytes = 64 << 10
 )

@@ -4,15 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -253,72 +252,11 @@ func exportable(svc *corev1.Service) bool {
 
 // serviceObject is a Service as it crosses, with its endpoints in home terms.
 func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) peering.ServiceObject {
-	o := peering.ServiceObject{
+	return peering.ServiceObject{
 		Labels:          svc.Labels,
 		Headless:        svc.Spec.ClusterIP == corev1.ClusterIPNone,
 		SessionAffinity: string(svc.Spec.SessionAffinity),
-		Ports:           []peering.ServicePort{},
+		Ports:           endpoints.ReadPorts(svc.Spec.Ports),
+		Endpoints:       endpoints.Read(slices),
 	}
-	for _, p := range svc.Spec.Ports {
-		sp := peering.ServicePort{
-			Name: p.Name, Protocol: cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)), Port: p.Port, AppProtocol: ptr.Deref(p.AppProtocol, ""),
-		}
-		o.Ports = append(o.Ports, sp)
-	}
-	o.Endpoints = endpoints(slices)
-	return o
-}
-
-// endpoints returns the endpoints in slices: one per address and set of ports,
-// sorted, at most maxEndpoints. Of one that is in two slices, as while it moves between them,
-// the ready one counts.
-func endpoints(list []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
-	type key struct {
-		address netip.Addr
-		ports   string
-	}
-	found := map[key]peering.ServiceEndpoint{}
-	for _, s := range list {
-		if s.AddressType == discoveryv1.AddressTypeFQDN {
-			continue
-		}
-		ports := map[string]int32{}
-		for _, p := range s.Ports {
-			if p.Port != nil {
-				ports[ptr.Deref(p.Name, "")] = *p.Port
-			}
-		}
-		for _, e := range s.Endpoints {
-			for _, address := range e.Addresses {
-				a, err := netip.ParseAddr(address)
-				if err != nil {
-					continue
-				}
-				k, ep := key{a, fmt.Sprint(ports)}, endpoint(a, e, ports)
-				if old, seen := found[k]; !seen || ep.Ready && !old.Ready {
-					found[k] = ep
-				}
-			}
-		}
-	}
-	keys := slices.SortedFunc(maps.Keys(found), func(a, b key) int {
-		return cmp.Or(a.address.Compare(b.address), cmp.Compare(a.ports, b.ports))
-	})
-	var out []peering.ServiceEndpoint
-	for _, k := range keys[:min(len(keys), maxEndpoints)] {
-		out = append(out, found[k])
-	}
-	return out
-}
-
-func endpoint(a netip.Addr, e discoveryv1.Endpoint, ports map[string]int32) peering.ServiceEndpoint {
-	ready := ptr.Deref(e.Conditions.Ready, true)
-	ep := peering.ServiceEndpoint{
-		Address: a.String(), Ports: ports, Hostname: ptr.Deref(e.Hostname, ""),
-		Ready: ready, Serving: ptr.Deref(e.Conditions.Serving, ready), Terminating: ptr.Deref(e.Conditions.Terminating, false),
-	}
-	if t := e.TargetRef; t != nil && t.Kind == "Pod" {
-		ep.PodUID = string(t.UID)
-	}
-	return ep
 }

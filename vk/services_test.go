@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -73,8 +74,8 @@ func TestEndpointsAreBounded(t *testing.T) {
 		}
 		slices = append(slices, slice("s", "web", addresses...))
 	}
-	if n := len(endpoints(slices)); n != maxEndpoints {
-		t.Errorf("%d endpoints, want %d", n, maxEndpoints)
+	if n := len(endpoints.Read(slices)); n != peering.MaxServiceEndpoints {
+		t.Errorf("%d endpoints, want %d", n, peering.MaxServiceEndpoints)
 	}
 	if _, err := object(peering.ObjectRef{Kind: peering.KindService, Name: "web"}, serviceObject(service("web", "1"), slices)); err != nil {
 		t.Errorf("so many do not cross: %v", err)

@@ -119,6 +119,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&Tunnel{}, &TunnelList{},
 		&NodeDiscovery{}, &NodeDiscoveryList{},
 		&ExternalHost{}, &ExternalHostList{},
+		&ImportedService{}, &ImportedServiceList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

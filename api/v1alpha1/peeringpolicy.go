@@ -143,8 +143,9 @@ type PeeringPolicySpec struct {
 	// as ones that they may import. None by default: nobody is told of any. Each
 	// cluster sees what the policy lists that decides about it, whatever capacity is
 	// free, and nothing of the policies of others; where accept is Never it sees
-	// none. Telling opens nothing: what a Service's pods answer still takes an import,
-	// which this version cannot make yet. At most 256 Services are told, with at most
+	// none. A contract with a tunnel that is made or renewed while a policy lists any has the
+	// exposure OffloadedAndExported: by it all pods of the consumer reach the endpoints of
+	// what the policy lists at that moment, on the ports of the Service and no others. At most 256 Services are told, with at most
 	// 64 ports each, and 64 KiB of them in all, in the order of their names.
 	// +optional
 	// +listType=atomic

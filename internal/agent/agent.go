@@ -29,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
@@ -83,6 +84,7 @@ type agent struct {
 	groups    *trust.Groups
 	nodes     *nodes
 	lent      *offload.Provider
+	exports   *services.Exports
 	startup   startup
 	// published is where this cluster is in DNS; nil is nowhere.
 	published atomic.Pointer[[]admin.DNSPublication]

@@ -60,6 +60,7 @@ func components(cfg *Config) []component {
 		part("orphans", (*agent).reconcileOrphans),
 		part("Contracts", (*agent).reconcileContracts),
 		part("NamespaceOffloadings", (*agent).reconcileNamespaces),
+		part("ImportedServices", (*agent).importServices),
 	}
 	if len(cfg.DiscoveryDomains)+len(cfg.DiscoveryResolvers) > 0 {
 		list = append(list, configured("domains", domainsConfig{cfg.DiscoveryDomains, cfg.DiscoveryResolvers}, (*agent).browseDomains))

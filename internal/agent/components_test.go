@@ -48,6 +48,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "orphans"},
 		{Name: "Contracts"},
 		{Name: "NamespaceOffloadings"},
+		{Name: "ImportedServices"},
 		{Name: "NodeDiscoveries", Config: []string(nil)},
 		{Name: "sightings"},
 		{Name: "DNS updates", Config: dnsupdate.Config{}},

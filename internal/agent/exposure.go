@@ -347,6 +347,11 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 		}
 		open, known := a.exposedBy(c, own)
 		out = append(out, open...)
+		exported, err := a.exposedServices(ctx, c, own)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, exported...)
 		if a.startup.unsure(c.Name, known, time.Now()) {
 			out = append(out, controller.Exposed{Contract: c.Name, Unknown: true})
 		}

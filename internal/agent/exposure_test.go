@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -299,4 +300,26 @@ func TestEventsOfPodsAreGathered(t *testing.T) {
 			t.Errorf("the last calls came at %v, the last events at %v", last, event)
 		}
 	})
+}
+
+// Of what is exported this cluster's own pods are open, by port and namespace, to all pods of
+// the consumer.
+func TestExportedPortsAreExposed(t *testing.T) {
+	t.Parallel()
+	port := func(namespace, addr string, number int32) services.Port {
+		return services.Port{Namespace: namespace, Addr: netip.MustParseAddr(addr), Protocol: "TCP", Port: number}
+	}
+	got := exposedPorts("c", []services.Port{
+		port("bank", "10.200.0.1", 5432), port("bank", "10.200.0.2", 5432), port("bank", "10.241.0.1", 5432), port("shop", "10.200.0.3", 80),
+	}, reachable{pods: prefixesOf("10.200.0.0/16")})
+	to := func(addr string, number int32) controller.Destination {
+		return controller.Destination{Addr: netip.MustParseAddr(addr), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: number}}
+	}
+	want := []controller.Exposed{
+		{Contract: "c", Namespace: "bank", AnySource: true, To: []controller.Destination{to("10.200.0.1", 5432), to("10.200.0.2", 5432)}},
+		{Contract: "c", Namespace: "shop", AnySource: true, To: []controller.Destination{to("10.200.0.3", 80)}},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
@@ -24,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/store"
 )
 
@@ -97,6 +99,8 @@ func cacheOptions(namespace string) cache.Options {
 			// What peers may be told of Services, where a policy says so.
 			&corev1.Service{}: {Transform: controller.SlimService(namespace)},
 			&corev1.Pod{}:     {Transform: controller.SlimPod},
+			// Those of exported Services, once somebody may import.
+			&discoveryv1.EndpointSlice{}: {Transform: services.SlimSlice},
 			// Which there are and when they change, not what they hold.
 			&corev1.Secret{}: {Namespaces: own, Transform: controller.NamesOnly},
 			// Those by which the agent has its rights in namespaces.

@@ -60,10 +60,11 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	if a.thirds, err = a.buildThirds(cfg.Carry); err != nil {
 		return err
 	}
+	a.exports = a.exportedServices()
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds,
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds,
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },

@@ -93,7 +93,7 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/kubeauth", "internal/notify"}, outside: []string{
+	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/kubeauth", "internal/notify"}, outside: []string{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
@@ -116,13 +116,14 @@ var rules = []rule{
 	}},
 	{packages: "discovery/...", ours: []string{"peering", "internal/notify"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
+	{packages: "internal/endpoints", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
 	{packages: "internal/volumes", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering", "internal/budget", "internal/notify", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/budget", "internal/endpoints", "internal/notify", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -158,6 +159,12 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
+	// Services of each other without offloading.
+	{
+		packages: "internal/services",
+		ours:     []string{"api/...", "peering", "internal/endpoints", "internal/kube", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
+	},
 	{packages: "internal/aliases", ours: []string{"internal/cidr"}},
 	// Which nodes are gateways, and where other clusters dial them.
 	{
@@ -179,7 +186,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering", "internal/kube", "internal/names", "internal/offload", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/kube", "internal/names", "internal/offload", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

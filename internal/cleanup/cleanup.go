@@ -105,7 +105,7 @@ func (w *cleanup) agentLives(ctx context.Context) bool {
 // asks returns lists of the kinds by which people ask for something; deleting
 // them makes the agent take down the rest.
 func asks() []client.ObjectList {
-	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ForeignClusterList{}}
+	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.ImportedServiceList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ForeignClusterList{}}
 }
 
 // kinds returns lists of all our kinds.

@@ -89,6 +89,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
 	out.Exports, err = readExports(p.Spec.Services)
 	fail("services", err)
+	policy.Exports = len(out.Exports) > 0
 	if p.Spec.ClusterSelector != nil {
 		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
 			out.selector = labels.Nothing()

@@ -23,9 +23,6 @@ const (
 	// no events.
 	maxEventWatches     = 512
 	maxPeerEventWatches = 64
-	// maxEndpoints is how many endpoints a reflected Service may have: as many as a
-	// consumer sends.
-	maxEndpoints = 5000
 	// maxServicePorts is how many ports a reflected Service may have.
 	maxServicePorts = 100
 	// maxServiceNote is the largest ServiceObject, compressed if it is larger than
@@ -33,8 +30,6 @@ const (
 	// an object have 256 KiB in all.
 	maxServiceNote   = 224 << 10
 	plainServiceNote = 16 << 10
-	// sliceSize is how many endpoints one EndpointSlice holds.
-	sliceSize = 100
 	// maxDropped is how many endpoints that could not be translated are named.
 	maxDropped = 5
 	// maxGrace is the longest grace period of a pod here, whatever it asks for.

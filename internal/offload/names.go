@@ -2,7 +2,6 @@ package offload
 
 import (
 	"crypto/sha256"
-	"encoding/base32"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -45,7 +45,7 @@ func remoteNamespace(peer peering.ClusterID, name string, mapping api.NameMappin
 		if len(remote) > validation.DNS1123LabelMaxLength {
 			// Cut, with a hash of the whole so that two long names stay two.
 			sum := sha256.Sum256([]byte(name))
-			tail := "-" + short(sum[:]) + "-" + peer.Short()
+			tail := "-" + endpoints.Short(sum[:]) + "-" + peer.Short()
 			remote = strings.TrimRight(name[:validation.DNS1123LabelMaxLength-len(tail)], "-") + tail
 		}
 		return remote, nil
@@ -56,11 +56,6 @@ func remoteNamespace(peer peering.ClusterID, name string, mapping api.NameMappin
 		return name, nil
 	}
 	return "", fmt.Errorf("mapping %q is neither %s nor %s", mapping, api.MappingSuffixed, api.MappingSame)
-}
-
-// short returns eight characters that stand for a hash in a name.
-func short(sum []byte) string {
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum))[:8]
 }
 
 // heldKey is the annotation by which a contract holds an object.

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -348,13 +349,13 @@ func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	in := peering.ServiceObject{Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}}}
-	for n := range maxEndpoints + 1 {
+	for n := range peering.MaxServiceEndpoints + 1 {
 		in.Endpoints = append(in.Endpoints, peering.ServiceEndpoint{
 			Address: netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}).String(), Ready: true, Serving: true, Ports: map[string]int32{"http": 8080},
 			PodUID: fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", random.Uint32(), random.IntN(1<<16), random.IntN(1<<12), random.IntN(1<<12), random.Int64N(1<<48)),
 		})
 	}
-	for n, ok := range map[int]bool{1: true, 2001: true, maxEndpoints: true, maxEndpoints + 1: false} {
+	for n, ok := range map[int]bool{1: true, 2001: true, peering.MaxServiceEndpoints: true, peering.MaxServiceEndpoints + 1: false} {
 		some := in
 		some.Endpoints = in.Endpoints[:n]
 		b, err := json.Marshal(some)
@@ -552,7 +553,7 @@ func TestEndpointSlicesHoldWhatCanBeReached(t *testing.T) {
 		}
 		return a, true
 	}
-	got, dropped := endpointSlices(svc, service(true,
+	got, dropped := endpoints.Slices(svc, service(true,
 		end("10.241.0.9", 8080), end("10.241.0.7", 8080), end("10.241.0.7", 8080), end("fd00::1", 8080), end("10.241.0.8", 9090),
 		end("192.168.1.1", 80), end("127.0.0.1", 80), end("169.254.169.254", 80), end("224.0.0.1", 80), end("not an address", 80),
 	), shift)
@@ -593,14 +594,14 @@ func TestEndpointSlicesAreAFunctionOfTheSetOfEndpoints(t *testing.T) {
 		for i := range n {
 			ends = append(ends, end(fmt.Sprintf("10.%d.%d.%d", i%3, i/250, i%250), int32(8080+i%2)))
 		}
-		a, _ := endpointSlices(svc, service(false, ends...), direct)
-		b, _ := endpointSlices(svc, service(false, rapid.Permutation(ends).Draw(t, "order")...), direct)
+		a, _ := endpoints.Slices(svc, service(false, ends...), direct)
+		b, _ := endpoints.Slices(svc, service(false, rapid.Permutation(ends).Draw(t, "order")...), direct)
 		if diff := cmp.Diff(a, b); diff != "" {
 			t.Fatalf("order matters:\n%s", diff)
 		}
 		names, total := map[string]bool{}, 0
 		for _, s := range a {
-			if names[s.Name] || len(s.Endpoints) == 0 || len(s.Endpoints) > sliceSize {
+			if names[s.Name] || len(s.Endpoints) == 0 || len(s.Endpoints) > endpoints.SliceSize {
 				t.Fatalf("slice %s has %d endpoints", s.Name, len(s.Endpoints))
 			}
 			names[s.Name] = true
@@ -686,11 +687,11 @@ func FuzzReadService(f *testing.F) {
 		if err := json.Unmarshal([]byte(svc.Annotations[noteService]), &in); err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range must(endpointSlices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+		for _, s := range must(endpoints.Slices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
 			a, err := netip.ParseAddr(e.Address)
 			return a, err == nil
 		})) {
-			if len(s.Endpoints) > sliceSize {
+			if len(s.Endpoints) > endpoints.SliceSize {
 				t.Fatal("a slice is too large")
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -228,7 +229,7 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have
 		return fmt.Errorf("read what the consumer said of it: %w", err)
 	}
 	peer := peering.ClusterID(svc.Labels[api.LabelPeer])
-	want, dropped := endpointSlices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+	want, dropped := endpoints.Slices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
 		if a, here := ips[e.PodUID]; here && e.PodUID != "" {
 			return a, a.IsValid()
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -256,7 +257,7 @@ func TestAServiceCountsItsEndpointSlices(t *testing.T) {
 			in.Endpoints = append(in.Endpoints, e)
 		}
 		counts := countService(in)
-		made, _ := endpointSlices(&corev1.Service{}, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+		made, _ := endpoints.Slices(&corev1.Service{}, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
 			a, err := netip.ParseAddr(e.Address)
 			return a, err == nil
 		})

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -186,7 +187,7 @@ func keepFields(t *template) map[string]string {
 			return
 		}
 		sum := sha256.Sum256([]byte(of + "/" + key))
-		name := fieldPrefix + short(sum[:])
+		name := fieldPrefix + endpoints.Short(sum[:])
 		kept[name] = value
 		ref.FieldPath = "metadata.annotations['" + name + "']"
 	}

@@ -12,6 +12,17 @@ const (
 	maxNesting = 32
 )
 
+// Limits of the endpoints in one message of an ExportService.
+const (
+	// maxEndpointsPerMessage is how many come, and how many go.
+	maxEndpointsPerMessage = 500
+	// endpointParts is how many fields they may have, of MaxParts: an endpoint has
+	// partsOfEndpoint, and partsOfPort for each port.
+	endpointParts   = MaxParts / 2
+	partsOfEndpoint = 8
+	partsOfPort     = 4
+)
+
 // Limits of what crosses in an OffloadService. They equal the constraints of the
 // proto where that has one.
 const (

@@ -218,7 +218,7 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 	// cannot keep to.
 	keep(&err, &g.PodSecurity)(oneOf("advertisement.pod_security", peering.PodSecurity(m.GetPodSecurity()),
 		peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted))
-	keep(&err, &g.Exposure)(oneOf("advertisement.exposure", m.GetExposure(), peering.ExposureOffloaded))
+	keep(&err, &g.Exposure)(oneOf("advertisement.exposure", m.GetExposure(), peering.ExposureOffloaded, peering.ExposureExported))
 	keep(&err, &g.Price)(PriceListFrom("advertisement.price", m.GetPrice()))
 	if err == nil {
 		err = checkHourly(g, m.GetHourly())

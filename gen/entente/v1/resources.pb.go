@@ -336,7 +336,9 @@ type Advertisement struct {
 	// time.
 	Notice *durationpb.Duration `protobuf:"bytes,11,opt,name=notice,proto3" json:"notice,omitempty"`
 	// What of each other the two clusters' pods reach through the tunnel: Offloaded
-	// (offloaded pods and the services of their namespaces, nothing else).
+	// (offloaded pods and the services of their namespaces, nothing else), or
+	// OffloadedAndExported: the consumer's pods besides those Services of the provider
+	// that its policy exports to the consumer, on their own ports.
 	Exposure string `protobuf:"bytes,12,opt,name=exposure,proto3" json:"exposure,omitempty"`
 	// Labels that the nodes have on which offloaded pods run.
 	NodeSelector map[string]string `protobuf:"bytes,13,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -565,8 +567,8 @@ type Offer struct {
 	// The services that the peer lets the caller import, each once, in any order;
 	// 64 KiB in all, where each service and each port counts 64 bytes, and each
 	// character of names and of application protocols one. They are told whether or not
-	// anything is available. Importing one takes more than this list, and is not part
-	// of this revision of the protocol.
+	// anything is available. Importing one takes a contract whose exposure is
+	// OffloadedAndExported; see ExportService.
 	Services      []*OfferedService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

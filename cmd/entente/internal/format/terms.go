@@ -68,6 +68,9 @@ func network(tunnel bool, exposure string) string {
 	case exposure == peering.ExposureOffloaded:
 		return "tunnel; reachable are offloaded pods and the services of their namespaces"
 	}
+	if exposure == peering.ExposureExported {
+		return "tunnel; reachable are offloaded pods, the services of their namespaces, and those that the provider exports"
+	}
 	return "tunnel; exposure " + exposure
 }
 

@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/services"
+	"github.com/entente-dev/entente/peering"
+)
+
+// exportedServices tells peers of the Services that they import.
+func (a *agent) exportedServices() *services.Exports {
+	return &services.Exports{
+		Reader: a.mgr.GetCache(), Informers: a.mgr.GetCache(),
+		Told: func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error) {
+			offer, changed, err := a.lender.Offer(ctx, peer)
+			return offer.Services, changed, err
+		},
+		May: a.contracts.mayImport,
+		Own: func(ctx context.Context) (func(netip.Addr) bool, error) {
+			pods, _, err := a.states.Prefixes(ctx)
+			return func(addr netip.Addr) bool {
+				return slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(addr) })
+			}, err
+		},
+		Peers: a.importers, Open: a.wakePeer,
+	}
+}
+
+// mayImport returns an error unless a peer may import by a contract, by what both signed.
+func (c *contractCache) mayImport(peer peering.ClusterID, id string) error {
+	_, contract, terms, ok := c.state(id)
+	switch {
+	case !ok || terms.Consumer.ID != peer:
+		return peering.Errorf(peering.ReasonContractUnknown, "there is no contract %s with the caller here; ask for a new one", id)
+	case !contract.Wants().Tunnel:
+		return peering.Errorf(peering.ReasonContractClosed, "contract %s is closed; ask for a new one", id)
+	case terms.Exposure != peering.ExposureExported:
+		return peering.Errorf(peering.ReasonPolicyRefused, "contract %s lets nobody import Services; a contract does that is made or renewed while the provider's policy exports some", id)
+	}
+	return nil
+}
+
+// importers returns the peers that have a contract by which they may import.
+func (a *agent) importers(ctx context.Context) ([]peering.ClusterID, error) {
+	var list v1alpha1.ContractList
+	if err := a.mgr.GetClient().List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	var out []peering.ClusterID
+	for i := range list.Items {
+		c := &list.Items[i]
+		peer := peering.ClusterID(c.Spec.PeerID)
+		if c.Spec.Role == v1alpha1.ContractProvider && !slices.Contains(out, peer) && a.contracts.mayImport(peer, c.Name) == nil {
+			out = append(out, peer)
+		}
+	}
+	return out, nil
+}
+
+// exposedServices returns what a contract exposes of exported Services: their own ports, to all
+// pods of the consumer.
+func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own reachable) ([]controller.Exposed, error) {
+	peer := peering.ClusterID(c.Spec.PeerID)
+	if c.Spec.Role != v1alpha1.ContractProvider {
+		return nil, nil
+	}
+	if err := a.contracts.mayImport(peer, c.Name); err != nil {
+		return nil, nil //nolint:nilerr // by others nothing is open
+	}
+	open, err := a.exports.OpenTo(ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	return exposedPorts(c.Name, open, own), nil
+}
+
+// exposedPorts returns ports as they are exposed, by namespace.
+func exposedPorts(contract string, open []services.Port, own reachable) []controller.Exposed {
+	var out []controller.Exposed
+	for _, p := range open {
+		d := controller.Destination{Addr: p.Addr, Port: v1alpha1.DestinationPort{Protocol: p.Protocol, Port: p.Port}}
+		if !own.holds(p.Namespace, d) {
+			continue
+		}
+		if n := len(out); n == 0 || out[n-1].Namespace != p.Namespace {
+			out = append(out, controller.Exposed{Contract: contract, Namespace: p.Namespace, AnySource: true})
+		}
+		out[len(out)-1].To = append(out[len(out)-1].To, d)
+	}
+	return out
+}
+
+// importServices makes Services of ImportedServices.
+func (a *agent) importServices(context.Context) error {
+	imports := &services.Imports{
+		Client: a.mgr.GetClient(), Direct: a.direct, ServiceAccount: client.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
+		Watch: func(ctx context.Context, peer peering.ClusterID, contract string, names []peering.ServiceName, changed func(peering.ExportedService)) error {
+			return a.peeringClient(peer).WatchServices(ctx, contract, names, changed)
+		},
+		Home: a.addresses.home, Budget: a.states.Budget,
+	}
+	return errors.Join(imports.SetupWithManager(a.mgr), a.run(imports.Run), a.run(a.exports.Run))
+}

@@ -1,0 +1,262 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Exports tells consumers of Services. What it tells, and which ports are open for it, follows
+// from the policies, the Services and their EndpointSlices as they are: nothing is
+// remembered.
+type Exports struct {
+	// Reader reads Services and EndpointSlices, and Informers tells when they change.
+	Reader    client.Reader
+	Informers cache.Informers
+	// Told returns the Services that a peer may import by its policy, and a channel that
+	// is closed when that may have changed.
+	Told func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error)
+	// May returns an error unless a peer may import by a contract.
+	May func(peer peering.ClusterID, contract string) error
+	// Own returns what says whether an address is a pod's of this cluster.
+	Own func(ctx context.Context) (func(netip.Addr) bool, error)
+	// Peers returns those that have a contract by which they may import.
+	Peers func(ctx context.Context) ([]peering.ClusterID, error)
+	// Open is called with a peer for which other ports are to be open.
+	Open func(peer peering.ClusterID)
+
+	mu      sync.Mutex
+	changed chan struct{}
+	pending bool
+}
+
+// Port is a port of an address that is open to a peer, because of a Service of a namespace.
+type Port struct {
+	Namespace string
+	Addr      netip.Addr
+	Protocol  corev1.Protocol
+	Port      int32
+}
+
+// Exported implements server.Exports.
+func (e *Exports) Exported(ctx context.Context, peer peering.ClusterID, contract string, names []peering.ServiceName) ([]peering.ExportedService, <-chan struct{}, error) {
+	if err := e.May(peer, contract); err != nil {
+		return nil, nil, err
+	}
+	changed := e.wait() // before looking: a change that comes meanwhile has it done again
+	told, _, err := e.Told(ctx, peer)
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := e.Own(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := make([]peering.ExportedService, 0, len(names))
+	room := peering.MaxExportedEndpoints
+	for _, name := range names {
+		if !slices.ContainsFunc(told, func(s peering.OfferedService) bool { return s.Namespace == name.Namespace && s.Name == name.Name }) {
+			out = append(out, peering.ExportedService{ServiceName: name, Refusal: "the provider exports no Service " + name.String() + " to this cluster"})
+			continue
+		}
+		s, err := e.service(ctx, name, own)
+		if err != nil {
+			return nil, nil, err
+		}
+		if room -= len(s.Service.Endpoints); room < 0 {
+			s = peering.ExportedService{ServiceName: name, Refusal: fmt.Sprintf("the Services that are imported have more than %d endpoints: import fewer", peering.MaxExportedEndpoints)}
+		}
+		out = append(out, s)
+	}
+	return out, changed, nil
+}
+
+// service returns a Service as it crosses, with the endpoints that are pods of this cluster.
+func (e *Exports) service(ctx context.Context, name peering.ServiceName, own func(netip.Addr) bool) (peering.ExportedService, error) {
+	out := peering.ExportedService{ServiceName: name}
+	var s corev1.Service
+	err := e.Reader.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, &s)
+	if apierrors.IsNotFound(err) {
+		out.Refusal = "there is no Service " + name.String() + " any more"
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("read service %s: %w", name, err)
+	}
+	var list discoveryv1.EndpointSliceList
+	if err := e.Reader.List(ctx, &list, client.InNamespace(name.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: name.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return out, fmt.Errorf("list endpoint slices of service %s: %w", name, err)
+	}
+	out.Service = exportedService(&s, list.Items, own)
+	return out, nil
+}
+
+// exportedService is service, of what was read. Endpoints that came from another cluster stay
+// here: that cluster's owner did not export them.
+func exportedService(s *corev1.Service, list []discoveryv1.EndpointSlice, own func(netip.Addr) bool) peering.ServiceObject {
+	var from []*discoveryv1.EndpointSlice
+	for i := range list {
+		if list[i].Labels[api.LabelManaged] != api.Manager {
+			from = append(from, &list[i])
+		}
+	}
+	out := peering.ServiceObject{
+		Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, SessionAffinity: string(s.Spec.SessionAffinity),
+		Ports: endpoints.ReadPorts(s.Spec.Ports),
+	}
+	if out.SessionAffinity == "" {
+		out.SessionAffinity = string(corev1.ServiceAffinityNone)
+	}
+	for _, end := range endpoints.Read(from) {
+		if a, err := netip.ParseAddr(end.Address); err != nil || !own(a) {
+			continue
+		}
+		end.PodUID = "" // which pods there are is nobody else's business
+		out.Endpoints = append(out.Endpoints, end)
+	}
+	return out
+}
+
+// OpenTo returns the ports that are open to a peer because of what is exported to it, whether
+// it imports that or not: so what is open does not depend on who is connected.
+func (e *Exports) OpenTo(ctx context.Context, peer peering.ClusterID) ([]Port, error) {
+	told, _, err := e.Told(ctx, peer)
+	if err != nil || len(told) == 0 {
+		return nil, err
+	}
+	own, err := e.Own(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Port
+	for _, t := range told {
+		s, err := e.service(ctx, peering.ServiceName{Namespace: t.Namespace, Name: t.Name}, own)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, portsOf(t.Namespace, s.Service)...)
+	}
+	return out, nil
+}
+
+// portsOf returns the ports of a Service's endpoints.
+func portsOf(namespace string, s peering.ServiceObject) (out []Port) {
+	for _, end := range s.Endpoints {
+		a, err := netip.ParseAddr(end.Address)
+		if err != nil {
+			continue
+		}
+		for _, p := range s.Ports {
+			if number := end.Ports[p.Name]; number > 0 && number <= math.MaxUint16 {
+				out = append(out, Port{Namespace: namespace, Addr: a.Unmap(), Protocol: endpoints.Protocol(p.Protocol), Port: number})
+			}
+		}
+	}
+	return out
+}
+
+// wait returns a channel that is closed when a Service or an EndpointSlice changed.
+func (e *Exports) wait() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.changed == nil {
+		e.changed = make(chan struct{})
+	}
+	return e.changed
+}
+
+// change closes the channel, once for all that changes within a moment.
+func (e *Exports) change() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pending {
+		return
+	}
+	e.pending = true
+	time.AfterFunc(exportGather, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.pending = false
+		if e.changed != nil {
+			close(e.changed)
+			e.changed = nil
+		}
+	})
+}
+
+// Run has the ports opened and closed that follow from what is exported, until ctx ends.
+// EndpointSlices are watched once somebody may import.
+func (e *Exports) Run(ctx context.Context) error {
+	open := map[peering.ClusterID][]Port{}
+	wake := notify.New()
+	watching := false
+	for {
+		peers, err := e.Peers(ctx)
+		if err == nil && len(peers) > 0 && !watching {
+			stop, err := e.watch(ctx, wake)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			watching = true
+		}
+		var policies <-chan struct{}
+		for _, peer := range peers {
+			if _, policies, err = e.Told(ctx, peer); err != nil {
+				continue
+			}
+			// What cannot be read stays as it is until it can.
+			now, err := e.OpenTo(ctx, peer)
+			if was, ok := open[peer]; err == nil && (!ok || !slices.Equal(was, now)) {
+				open[peer] = now
+				e.Open(peer)
+			}
+		}
+		pause := time.After(exposePause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-policies:
+		case <-time.After(exposeLook):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause:
+		}
+	}
+}
+
+func (e *Exports) watch(ctx context.Context, wake notify.Channel) (stop func(), err error) {
+	changed := func() {
+		e.change()
+		wake.Notify()
+	}
+	slices, err := kube.OnChange(ctx, e.Informers, &discoveryv1.EndpointSlice{}, kube.NewVersion, changed)
+	if err != nil {
+		return nil, err
+	}
+	services, err := kube.OnChange(ctx, e.Informers, &corev1.Service{}, kube.NewVersion, changed)
+	if err != nil {
+		slices()
+		return nil, err
+	}
+	return func() { slices(); services() }, nil
+}

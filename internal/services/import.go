@@ -1,0 +1,426 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// ImportClusterRole holds the rights that the agent needs in a namespace into which Services
+// are imported.
+const ImportClusterRole = "entente-import-namespace"
+
+// AnnotationImported says of a Service which one of the peer it is.
+const AnnotationImported = "entente.dev/imported"
+
+// Imports makes Services of ImportedServices.
+type Imports struct {
+	// Client reads from a cache, Direct from the API server; both write.
+	Client, Direct client.Client
+	// ServiceAccount is the agent's, as namespace and name.
+	ServiceAccount client.ObjectKey
+	// Watch hands over how Services of a peer are, until ctx or the stream ends.
+	Watch Watch
+	// Home returns a peer's pod address in this cluster's terms, if it has one.
+	Home func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
+	// Budget bounds what peers have written here by what they say.
+	Budget *store.WriteBudget
+
+	followers followers
+	queue     queue
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
+	r.followers.watch, r.followers.changed = r.Watch, r.said
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("importedservices").
+		For(&api.ImportedService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&api.ForeignCluster{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.of(ctx, o.GetName())
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return matters(e.ObjectOld.(*api.ForeignCluster), e.ObjectNew.(*api.ForeignCluster))
+		}})).
+		Watches(&api.Contract{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			fc, err := store.Peek(ctx, r.Client, peering.ClusterID(o.(*api.Contract).Spec.PeerID))
+			if err != nil || fc == nil {
+				return nil
+			}
+			return r.of(ctx, fc.Name)
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return imports(e.ObjectOld.(*api.Contract)) != imports(e.ObjectNew.(*api.Contract))
+		}})).
+		WatchesRawSource(&r.queue).
+		Complete(r)
+}
+
+// Run ends the watching of peers when ctx ends.
+func (r *Imports) Run(ctx context.Context) error {
+	<-ctx.Done()
+	r.followers.stop() //nolint:contextcheck // ctx is over
+	return nil
+}
+
+// matters says whether a change of a ForeignCluster is one of how its pods are reached.
+func matters(was, is *api.ForeignCluster) bool {
+	return passes(was) != passes(is) || was.Spec.ClusterID != is.Spec.ClusterID || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
+		!equality.Semantic.DeepEqual(was.Status.Aliases, is.Status.Aliases) || !equality.Semantic.DeepEqual(was.Status.Blocks, is.Status.Blocks)
+}
+
+// passes says whether the tunnel to a cluster is not known to pass nothing.
+func passes(fc *api.ForeignCluster) bool {
+	return !meta.IsStatusConditionFalse(fc.Status.Conditions, api.ConditionNetwork)
+}
+
+// imports says whether this cluster may import by a contract.
+func imports(c *api.Contract) bool {
+	return c.Spec.Role == api.ContractConsumer && c.Spec.Exposure == peering.ExposureExported && store.Unverified(c).Wants().Tunnel
+}
+
+// of returns the ImportedServices from a ForeignCluster.
+func (r *Imports) of(ctx context.Context, foreignCluster string) (out []reconcile.Request) {
+	var list api.ImportedServiceList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // they are looked at in time
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.ForeignCluster == foreignCluster {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return out
+}
+
+// said has those ImportedServices looked at of which a peer said something.
+func (r *Imports) said(peer peering.ClusterID, name peering.ServiceName) {
+	ctx := context.Background() //nolint:forbidigo // a cache answers at once
+	fc, err := store.Peek(ctx, r.Client, peer)
+	if err != nil || fc == nil {
+		return
+	}
+	var list api.ImportedServiceList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return // they are looked at in time
+	}
+	for i := range list.Items {
+		if s := &list.Items[i]; s.Spec.ForeignCluster == fc.Name && nameOf(s) == name {
+			r.queue.later(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)})
+		}
+	}
+}
+
+func nameOf(s *api.ImportedService) peering.ServiceName { return peering.ServiceName(s.Spec.Service) }
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Imports) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var imported api.ImportedService
+	err := r.Client.Get(ctx, req.NamespacedName, &imported)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read imported service: %w", err)
+	}
+	if err != nil || !imported.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, r.gone(ctx, req.Namespace)
+	}
+	s, err := r.load(ctx, &imported)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	plan := planImport(s, r.resolver(s))
+	reached := int32(0)
+	if plan.change {
+		if err := r.bind(ctx, imported.Namespace); err != nil {
+			return reconcile.Result{}, err
+		}
+		taken, err := r.apply(ctx, s, plan)
+		if after, later := store.Later(err); later {
+			return reconcile.Result{RequeueAfter: after}, nil
+		}
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		if plan.condition.Status == metav1.ConditionTrue {
+			reached = int32(min(plan.reached, peering.MaxServiceEndpoints))
+		}
+		if taken != "" {
+			plan.condition, reached = condition(metav1.ConditionFalse, "NameTaken", taken), 0
+		}
+	} else {
+		reached = imported.Status.Endpoints
+	}
+	before := imported.DeepCopy()
+	plan.condition.ObservedGeneration = imported.Generation
+	meta.SetStatusCondition(&imported.Status.Conditions, plan.condition)
+	imported.Status.Endpoints = reached
+	err = store.PatchStatus(ctx, r.Client, before, &imported)
+	return reconcile.Result{RequeueAfter: importLook}, client.IgnoreNotFound(err)
+}
+
+// load reads what decides about an ImportedService, and has its peer watched.
+func (r *Imports) load(ctx context.Context, imported *api.ImportedService) (importSnapshot, error) {
+	s := importSnapshot{imported: imported}
+	var fc api.ForeignCluster
+	err := r.Client.Get(ctx, client.ObjectKey{Name: imported.Spec.ForeignCluster}, &fc)
+	if client.IgnoreNotFound(err) != nil {
+		return s, fmt.Errorf("read foreign cluster: %w", err)
+	}
+	if err != nil || !fc.DeletionTimestamp.IsZero() {
+		return s, r.follow(ctx)
+	}
+	s.peer = &fc
+	contracts, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(fc.Spec.ClusterID), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return s, err
+	}
+	s.contract = importContract(contracts)
+	if err := r.follow(ctx); err != nil {
+		return s, err
+	}
+	s.said = r.followers.said(peering.ClusterID(fc.Spec.ClusterID), nameOf(imported))
+	return s, nil
+}
+
+// follow has each peer watched for what is imported from it.
+func (r *Imports) follow(ctx context.Context) error {
+	var list api.ImportedServiceList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list imported services: %w", err)
+	}
+	want := map[peering.ClusterID]wanted{}
+	peers := map[string]peering.ClusterID{}
+	for i := range list.Items {
+		s := &list.Items[i]
+		if !s.DeletionTimestamp.IsZero() {
+			continue
+		}
+		peer, known := peers[s.Spec.ForeignCluster]
+		if !known {
+			var fc api.ForeignCluster
+			if err := r.Client.Get(ctx, client.ObjectKey{Name: s.Spec.ForeignCluster}, &fc); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("read foreign cluster: %w", err)
+			}
+			peer = peering.ClusterID(fc.Spec.ClusterID)
+			peers[s.Spec.ForeignCluster] = peer
+			if peer == "" || !fc.DeletionTimestamp.IsZero() {
+				continue
+			}
+			contracts, err := store.ContractsWith(ctx, r.Client, peer, client.UnsafeDisableDeepCopy)
+			if err != nil {
+				return err
+			}
+			if contract := importContract(contracts); contract != "" {
+				want[peer] = wanted{contract: contract}
+			}
+		}
+		if w, ok := want[peer]; ok {
+			w.add(nameOf(s))
+			want[peer] = w
+		}
+	}
+	r.followers.set(want) //nolint:contextcheck // streams outlive the call
+	return nil
+}
+
+// importContract returns the contract by which Services are imported: of several always the
+// same one.
+func importContract(contracts []api.Contract) (name string) {
+	for i := range contracts {
+		if c := &contracts[i]; imports(c) && (name == "" || c.Name < name) {
+			name = c.Name
+		}
+	}
+	return name
+}
+
+func (r *Imports) resolver(s importSnapshot) endpoints.Resolver {
+	return func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+		a, err := netip.ParseAddr(e.Address)
+		if err != nil || s.peer == nil {
+			return netip.Addr{}, false
+		}
+		return r.Home(peering.ClusterID(s.peer.Spec.ClusterID), a)
+	}
+}
+
+// apply makes the Service and its EndpointSlices what a plan says. taken says that the name is
+// another Service's.
+func (r *Imports) apply(ctx context.Context, s importSnapshot, plan importPlan) (taken string, err error) {
+	have := &corev1.Service{}
+	err = r.Direct.Get(ctx, client.ObjectKeyFromObject(s.imported), have)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return "", fmt.Errorf("read service: %w", err)
+	case err != nil:
+		have = nil
+	case !metav1.IsControlledBy(have, s.imported):
+		return fmt.Sprintf("namespace %s has a Service %s already; delete it, or import under another name", have.Namespace, have.Name), nil
+	}
+	if plan.service != nil {
+		if have, err = r.applyService(ctx, s, have, plan.service); err != nil {
+			return "", err
+		}
+	}
+	if have == nil {
+		return "", nil
+	}
+	return "", r.applySlices(ctx, s, have, plan)
+}
+
+func (r *Imports) applyService(ctx context.Context, s importSnapshot, have, want *corev1.Service) (*corev1.Service, error) {
+	peer := peering.ClusterID(s.peer.Spec.ClusterID)
+	if have != nil && (have.Spec.ClusterIP == corev1.ClusterIPNone) != (want.Spec.ClusterIP == corev1.ClusterIPNone) {
+		if err := r.Direct.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("replace service: %w", err)
+		}
+		have = nil
+	}
+	if have == nil {
+		if err := r.Budget.Take(peer, want); err != nil {
+			return nil, err
+		}
+		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
+			return nil, fmt.Errorf("create service: %w", err)
+		}
+		return want, nil
+	}
+	now := have.DeepCopy()
+	now.Labels, now.Annotations = want.Labels, want.Annotations
+	now.Spec.Ports, now.Spec.SessionAffinity = want.Spec.Ports, want.Spec.SessionAffinity
+	if equality.Semantic.DeepEqual(now.Labels, have.Labels) && equality.Semantic.DeepEqual(now.Annotations, have.Annotations) &&
+		samePorts(now.Spec.Ports, have.Spec.Ports) && now.Spec.SessionAffinity == have.Spec.SessionAffinity {
+		return have, nil
+	}
+	if now.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		now.Spec.SessionAffinityConfig = nil
+	}
+	if err := r.Budget.Take(peer, now); err != nil {
+		return nil, err
+	}
+	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
+		return nil, fmt.Errorf("update service: %w", err)
+	}
+	return now, nil
+}
+
+// samePorts compares ports but for what the API server fills in.
+func samePorts(want, have []corev1.ServicePort) bool {
+	if len(want) != len(have) {
+		return false
+	}
+	for i := range want {
+		h := corev1.ServicePort{Name: have[i].Name, Protocol: have[i].Protocol, AppProtocol: have[i].AppProtocol, Port: have[i].Port}
+		if !equality.Semantic.DeepEqual(want[i], h) {
+			return false
+		}
+	}
+	return true
+}
+
+// applySlices makes the EndpointSlices of a Service what a plan says.
+func (r *Imports) applySlices(ctx context.Context, s importSnapshot, svc *corev1.Service, plan importPlan) error {
+	var list discoveryv1.EndpointSliceList
+	if err := r.Direct.List(ctx, &list, client.InNamespace(svc.Namespace), client.MatchingLabels{
+		discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: api.Manager,
+	}); err != nil {
+		return fmt.Errorf("list endpoint slices: %w", err)
+	}
+	have := map[string]*discoveryv1.EndpointSlice{}
+	for i := range list.Items {
+		have[list.Items[i].Name] = &list.Items[i]
+	}
+	for _, want := range plan.slices(svc) {
+		old := have[want.Name]
+		delete(have, want.Name)
+		if err := r.applySlice(ctx, s, old, want); err != nil {
+			return err
+		}
+	}
+	for _, old := range have {
+		if err := r.Direct.Delete(ctx, old, client.Preconditions{UID: &old.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete endpoint slice %s: %w", old.Name, err)
+		}
+	}
+	return nil
+}
+
+func (r *Imports) applySlice(ctx context.Context, s importSnapshot, old, want *discoveryv1.EndpointSlice) error {
+	if old != nil && equality.Semantic.DeepEqual(old.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(old.Ports, want.Ports) &&
+		equality.Semantic.DeepEqual(old.Labels, want.Labels) && equality.Semantic.DeepEqual(old.OwnerReferences, want.OwnerReferences) {
+		return nil
+	}
+	if s.peer != nil {
+		if err := r.Budget.Take(peering.ClusterID(s.peer.Spec.ClusterID), want); err != nil {
+			return err
+		}
+	}
+	if old == nil {
+		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
+			return fmt.Errorf("create endpoint slice %s: %w", want.Name, err)
+		}
+		return nil
+	}
+	now := old.DeepCopy()
+	now.Endpoints, now.Ports, now.Labels, now.OwnerReferences = want.Endpoints, want.Ports, want.Labels, want.OwnerReferences
+	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
+		return fmt.Errorf("update endpoint slice %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+// bind gives the agent its rights in a namespace, unless it has them.
+func (r *Imports) bind(ctx context.Context, namespace string) error {
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ImportClusterRole}, &rbacv1.RoleBinding{})
+	if !apierrors.IsNotFound(err) {
+		return client.IgnoreNotFound(err)
+	}
+	err = r.Client.Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ImportClusterRole, Labels: map[string]string{api.LabelManaged: api.Manager}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ImportClusterRole},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.ServiceAccount.Namespace, Name: r.ServiceAccount.Name}},
+	}, client.FieldOwner(api.Manager))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
+	}
+	return nil
+}
+
+// gone drops what a namespace has for an ImportedService that is no more: the Service goes with
+// it, as its owner's; the agent's rights go with the last one.
+func (r *Imports) gone(ctx context.Context, namespace string) error {
+	if err := r.follow(ctx); err != nil {
+		return err
+	}
+	var left api.ImportedServiceList
+	if err := r.Client.List(ctx, &left, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list imported services: %w", err)
+	}
+	for i := range left.Items {
+		if left.Items[i].DeletionTimestamp.IsZero() {
+			return nil
+		}
+	}
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ImportClusterRole}}
+	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
+	}
+	return nil
+}

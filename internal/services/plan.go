@@ -1,0 +1,115 @@
+package services
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// importSnapshot is what decides about an ImportedService.
+type importSnapshot struct {
+	imported *api.ImportedService
+	// peer is the cluster that exports it; nil is none.
+	peer *api.ForeignCluster
+	// contract is that by which it is imported; empty is none.
+	contract string
+	// said is what the peer said of it last; nil is nothing since this agent runs.
+	said *peering.ExportedService
+}
+
+// importPlan is what becomes of it.
+type importPlan struct {
+	condition metav1.Condition
+	// change says that the Service and its endpoints are to be as here; else they stay as
+	// they are.
+	change bool
+	// service is the Service; nil leaves it as it is, with its address.
+	service *corev1.Service
+	// object is what the peer says of it, its endpoints in this cluster's terms.
+	object peering.ServiceObject
+	// resolve translates the endpoints, of which so many are reached.
+	resolve endpoints.Resolver
+	reached int
+}
+
+// planImport decides about an ImportedService. A Service that was there keeps its address, and
+// loses its endpoints when it may not be used any more. As long as nothing is known since this
+// agent started, it stays as it is.
+func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
+	no := func(change bool, reason, message string) importPlan {
+		return importPlan{condition: condition(metav1.ConditionFalse, reason, message), change: change, resolve: resolve}
+	}
+	name := s.imported.Spec.ForeignCluster
+	switch {
+	case s.peer == nil:
+		return no(true, "NoForeignCluster", fmt.Sprintf("there is no ForeignCluster %s", name))
+	case s.contract == "":
+		return no(true, "NoContract", fmt.Sprintf("no contract with %s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it", name))
+	case s.said == nil:
+		p := no(false, "Waiting", fmt.Sprintf("%s has not said yet how the Service is", name))
+		p.condition.Status = metav1.ConditionUnknown
+		return p
+	case s.said.Refusal != "":
+		return no(true, "NotExported", peering.Text(s.said.Refusal, peering.MaxMessageLen))
+	}
+	p := importPlan{change: true, service: importedService(s), object: s.said.Service, resolve: resolve}
+	if !passes(s.peer) {
+		p.condition = condition(metav1.ConditionFalse, "NetworkDown", fmt.Sprintf("the tunnel to %s passes no traffic; no endpoint is used until it does", name))
+		p.object.Endpoints = nil
+		return p
+	}
+	for _, e := range p.object.Endpoints {
+		if _, ok := resolve(e); ok {
+			p.reached++
+		}
+	}
+	message := fmt.Sprintf("%d endpoints", p.reached)
+	if n := len(p.object.Endpoints) - p.reached; n > 0 {
+		message += fmt.Sprintf("; %d more cannot be reached from here", n)
+	}
+	p.condition = condition(metav1.ConditionTrue, "Imported", message)
+	return p
+}
+
+// slices returns the EndpointSlices of the Service.
+func (p importPlan) slices(svc *corev1.Service) []*discoveryv1.EndpointSlice {
+	out, _ := endpoints.Slices(svc, p.object, p.resolve)
+	return out
+}
+
+func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return store.Condition(api.ConditionImported, status, reason, message)
+}
+
+// importedService returns the Service that stands for the peer's: without a selector, and of
+// this cluster alone.
+func importedService(s importSnapshot) *corev1.Service {
+	out := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.imported.Namespace, Name: s.imported.Name,
+			Labels:      map[string]string{api.LabelManaged: api.Manager, api.LabelPeer: s.peer.Spec.ClusterID},
+			Annotations: map[string]string{AnnotationImported: s.peer.Name + "/" + s.said.String()},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: api.GroupVersion.String(), Kind: "ImportedService", Name: s.imported.Name, UID: s.imported.UID, Controller: new(true),
+			}},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+			Ports: endpoints.Ports(s.said.Service.Ports),
+		},
+	}
+	if s.said.Service.Headless {
+		out.Spec.ClusterIP = corev1.ClusterIPNone
+	}
+	if s.said.Service.SessionAffinity == string(corev1.ServiceAffinityClientIP) {
+		out.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	return out
+}
