@@ -26,7 +26,7 @@ type ExportedService struct {
 // Same says whether two say the same in everything but endpoints.
 func (e ExportedService) Same(o ExportedService) bool {
 	return e.Refusal == o.Refusal && e.Service.Headless == o.Service.Headless && e.Service.SessionAffinity == o.Service.SessionAffinity &&
-		slices.Equal(e.Service.Ports, o.Service.Ports)
+		e.Service.SessionAffinitySeconds == o.Service.SessionAffinitySeconds && slices.Equal(e.Service.Ports, o.Service.Ports)
 }
 
 // Same says whether two endpoints are the same in everything.

@@ -190,8 +190,10 @@ type ServiceObject struct {
 	Headless bool          `json:"headless,omitempty"`
 	Ports    []ServicePort `json:"ports"`
 	// SessionAffinity is None or ClientIP.
-	SessionAffinity string            `json:"sessionAffinity,omitempty"`
-	Endpoints       []ServiceEndpoint `json:"endpoints,omitempty"`
+	SessionAffinity string `json:"sessionAffinity,omitempty"`
+	// SessionAffinitySeconds is for how long ClientIP holds; 0 leaves it to Kubernetes.
+	SessionAffinitySeconds int32             `json:"sessionAffinitySeconds,omitempty"`
+	Endpoints              []ServiceEndpoint `json:"endpoints,omitempty"`
 }
 
 // ServicePort is a port of a Service. Endpoints listen on Port themselves only

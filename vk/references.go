@@ -31,6 +31,9 @@ type objectState struct {
 	hash    peering.Hash
 	acked   bool
 	refusal *peering.Refusal
+	// writes bounds the events about it; cut says that not all of its endpoints cross.
+	writes writes
+	cut    bool
 }
 
 // namespaceWatch is the watches in one namespace. Each pair is nil until it is
@@ -503,7 +506,12 @@ func (n *Node) ackObject(a peering.Ack) {
 	}
 	news := a.Refusal != nil && (st.refusal == nil || *st.refusal != *a.Refusal)
 	st.refusal, st.acked = a.Refusal, st.acked || a.Refusal == nil
+	may := news && a.Ref.Kind == peering.KindService && st.writes.event(time.Now(), n.share)
 	n.mu.Unlock()
+	if may {
+		n.recorder.Event(serviceReference(a.Ref), corev1.EventTypeWarning, refusalReason(a.Refusal.Reason),
+			peering.Text("the provider of "+n.cfg.Name+" does not take it: "+a.Refusal.Message, maxMessageBytes))
+	}
 	if news {
 		n.complain.Do(func() { n.log.Warn("the provider refused an object", "ref", a.Ref.String(), "err", a.Refusal) })
 	}

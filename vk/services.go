@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
@@ -168,6 +170,7 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 		want[o.Ref] = true
 		n.unwantNamesakes(o.Ref)
 		n.wantObject(o)
+		n.warnCut(o.Ref, slices[svc.Name])
 	}
 	for _, ref := range n.wantedObjects(namespace, peering.KindService) {
 		if want[ref] {
@@ -252,11 +255,38 @@ func exportable(svc *corev1.Service) bool {
 
 // serviceObject is a Service as it crosses, with its endpoints in home terms.
 func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) peering.ServiceObject {
-	return peering.ServiceObject{
-		Labels:          svc.Labels,
-		Headless:        svc.Spec.ClusterIP == corev1.ClusterIPNone,
-		SessionAffinity: string(svc.Spec.SessionAffinity),
-		Ports:           endpoints.ReadPorts(svc.Spec.Ports),
-		Endpoints:       endpoints.Read(slices),
+	o := peering.ServiceObject{
+		Labels:    svc.Labels,
+		Headless:  svc.Spec.ClusterIP == corev1.ClusterIPNone,
+		Ports:     endpoints.ReadPorts(svc.Spec.Ports),
+		Endpoints: endpoints.Read(slices),
+	}
+	endpoints.ReadAffinity(svc.Spec, &o)
+	return o
+}
+
+// serviceReference names a Service in an event.
+func serviceReference(ref peering.ObjectRef) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID)}
+}
+
+// warnCut says of a Service that it has more endpoints than cross, once until it has not.
+func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice) {
+	total := 0
+	for _, s := range list {
+		total += len(s.Endpoints)
+	}
+	n.mu.Lock()
+	st := n.objects[ref]
+	may := false
+	if st != nil {
+		cut := total > peering.MaxServiceEndpoints
+		may = cut && !st.cut && st.writes.event(time.Now(), n.share)
+		st.cut = cut
+	}
+	n.mu.Unlock()
+	if may {
+		n.recorder.Event(serviceReference(ref), corev1.EventTypeWarning, "TooManyEndpoints",
+			fmt.Sprintf("%d of its %d endpoints cross to the provider of %s, as many as may", peering.MaxServiceEndpoints, total, n.cfg.Name))
 	}
 }

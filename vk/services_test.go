@@ -3,6 +3,7 @@ package vk
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -148,4 +149,60 @@ func TestServicesOfAnOffloadedNamespaceFollowChanges(t *testing.T) {
 		}
 		h.wantWatches("shop", 0)
 	})
+}
+
+// What a provider does not take, and what of a Service does not cross, is said on the Service.
+func TestTheServiceSaysWhatDoesNotCross(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.remote.refuse = func(o peering.Object) *peering.Refusal {
+			if o.Ref.Kind != peering.KindService {
+				return nil
+			}
+			return &peering.Refusal{Reason: peering.RefusedQuota, Message: "the contract has 64 Services already", Retryable: true}
+		}
+		h.offload(Namespace{Name: "shop", UID: "ns-1", Mapping: "Suffixed"})
+		if _, err := h.client.CoreV1().Services("shop").Create(t.Context(), service("web", "1"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		for i := range 51 {
+			var addresses []string
+			for j := range 100 {
+				addresses = append(addresses, fmt.Sprintf("10.1.%d.%d", i, j))
+			}
+			if _, err := h.client.DiscoveryV1().EndpointSlices("shop").Create(t.Context(), slice(fmt.Sprint("web-", i), "web", addresses...), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.settle()
+		if m := h.event("QuotaExceeded"); !strings.Contains(m, "64 Services already") {
+			t.Errorf("the event of the refusal says %q", m)
+		}
+		if m := h.event("TooManyEndpoints"); !strings.Contains(m, "5000 of its 5100") {
+			t.Errorf("the event of what is cut says %q", m)
+		}
+		list, err := h.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 2 {
+			t.Fatalf("%d events, %v", len(list.Items), err)
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Kind != "Service" || e.InvolvedObject.Name != "web" || e.InvolvedObject.UID != "svc-1" || e.Count != 1 {
+				t.Errorf("an event is about %+v, %d times", e.InvolvedObject, e.Count)
+			}
+		}
+	})
+}
+
+func TestSessionsStayAsLongAsAtHome(t *testing.T) {
+	for seconds, want := range map[int32]int32{0: 0, 60: 60} {
+		svc := service("web", "1", func(s *corev1.Service) {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			if seconds > 0 {
+				s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+			}
+		})
+		if got := serviceObject(svc, nil); got.SessionAffinity != "ClientIP" || got.SessionAffinitySeconds != want {
+			t.Errorf("%d s become %s, %d s", seconds, got.SessionAffinity, got.SessionAffinitySeconds)
+		}
+	}
 }

@@ -96,7 +96,7 @@ func SlimService(own string) toolscache.TransformFunc {
 				Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
 				Labels: s.Labels, DeletionTimestamp: s.DeletionTimestamp,
 			},
-			Spec: corev1.ServiceSpec{Type: s.Spec.Type, SessionAffinity: s.Spec.SessionAffinity},
+			Spec: corev1.ServiceSpec{Type: s.Spec.Type, SessionAffinity: s.Spec.SessionAffinity, SessionAffinityConfig: s.Spec.SessionAffinityConfig},
 		}
 		if s.Spec.ClusterIP == corev1.ClusterIPNone {
 			slim.Spec.ClusterIP = corev1.ClusterIPNone

@@ -82,6 +82,31 @@ func Protocol(s string) corev1.Protocol {
 	return corev1.Protocol(cmp.Or(s, string(corev1.ProtocolTCP)))
 }
 
+// maxAffinitySeconds is the most that Kubernetes takes: a day.
+const maxAffinitySeconds = 86_400
+
+// Affinity has a Service keep clients at one endpoint as it was said, as far as Kubernetes does.
+func Affinity(s *corev1.ServiceSpec, in peering.ServiceObject) {
+	s.SessionAffinity, s.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
+	if in.SessionAffinity != string(corev1.ServiceAffinityClientIP) {
+		return
+	}
+	s.SessionAffinity = corev1.ServiceAffinityClientIP
+	seconds := in.SessionAffinitySeconds
+	if seconds < 1 || seconds > maxAffinitySeconds {
+		seconds = corev1.DefaultClientIPServiceAffinitySeconds
+	}
+	s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+}
+
+// ReadAffinity is the reverse of Affinity.
+func ReadAffinity(s corev1.ServiceSpec, out *peering.ServiceObject) {
+	out.SessionAffinity = cmp.Or(string(s.SessionAffinity), string(corev1.ServiceAffinityNone))
+	if c := s.SessionAffinityConfig; s.SessionAffinity == corev1.ServiceAffinityClientIP && c != nil && c.ClientIP != nil {
+		out.SessionAffinitySeconds = ptr.Deref(c.ClientIP.TimeoutSeconds, 0)
+	}
+}
+
 // Ports returns a Service's ports.
 func Ports(in []peering.ServicePort) []corev1.ServicePort {
 	var out []corev1.ServicePort

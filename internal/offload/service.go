@@ -73,9 +73,7 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	if in.Headless {
 		s.Spec.ClusterIP = corev1.ClusterIPNone
 	}
-	if in.SessionAffinity == string(corev1.ServiceAffinityClientIP) {
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	}
+	endpoints.Affinity(&s.Spec, in)
 	s.Spec.Ports = endpoints.Ports(in.Ports)
 	return s, countService(in), nil
 }

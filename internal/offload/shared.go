@@ -202,9 +202,7 @@ func adopt(have, want client.Object) {
 		h.Spec.Ports, h.Spec.SessionAffinity = w.Spec.Ports, w.Spec.SessionAffinity
 		h.Spec.Selector, h.Spec.Type = nil, corev1.ServiceTypeClusterIP
 		h.Spec.PublishNotReadyAddresses = w.Spec.PublishNotReadyAddresses
-		if w.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-			h.Spec.SessionAffinityConfig = nil
-		}
+		h.Spec.SessionAffinityConfig = w.Spec.SessionAffinityConfig
 	}
 }
 

@@ -117,12 +117,9 @@ func exportedService(s *corev1.Service, list []discoveryv1.EndpointSlice, own fu
 		}
 	}
 	out := peering.ServiceObject{
-		Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, SessionAffinity: string(s.Spec.SessionAffinity),
-		Ports: endpoints.ReadPorts(s.Spec.Ports),
+		Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Ports: endpoints.ReadPorts(s.Spec.Ports),
 	}
-	if out.SessionAffinity == "" {
-		out.SessionAffinity = string(corev1.ServiceAffinityNone)
-	}
+	endpoints.ReadAffinity(s.Spec, &out)
 	for _, end := range endpoints.Read(from) {
 		if a, err := netip.ParseAddr(end.Address); err != nil || !own(a) {
 			continue

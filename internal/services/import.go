@@ -304,13 +304,12 @@ func (r *Imports) applyService(ctx context.Context, s importSnapshot, have, want
 	}
 	now := have.DeepCopy()
 	now.Labels, now.Annotations = want.Labels, want.Annotations
-	now.Spec.Ports, now.Spec.SessionAffinity = want.Spec.Ports, want.Spec.SessionAffinity
+	now.Spec.Ports = want.Spec.Ports
+	now.Spec.SessionAffinity, now.Spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig
 	if equality.Semantic.DeepEqual(now.Labels, have.Labels) && equality.Semantic.DeepEqual(now.Annotations, have.Annotations) &&
-		samePorts(now.Spec.Ports, have.Spec.Ports) && now.Spec.SessionAffinity == have.Spec.SessionAffinity {
+		samePorts(now.Spec.Ports, have.Spec.Ports) && now.Spec.SessionAffinity == have.Spec.SessionAffinity &&
+		equality.Semantic.DeepEqual(now.Spec.SessionAffinityConfig, have.Spec.SessionAffinityConfig) {
 		return have, nil
-	}
-	if now.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		now.Spec.SessionAffinityConfig = nil
 	}
 	if err := r.Budget.Take(peer, now); err != nil {
 		return nil, err

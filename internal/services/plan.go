@@ -101,15 +101,13 @@ func importedService(s importSnapshot) *corev1.Service {
 			}},
 		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+			Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 			Ports: endpoints.Ports(s.said.Service.Ports),
 		},
 	}
 	if s.said.Service.Headless {
 		out.Spec.ClusterIP = corev1.ClusterIPNone
 	}
-	if s.said.Service.SessionAffinity == string(corev1.ServiceAffinityClientIP) {
-		out.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	}
+	endpoints.Affinity(&out.Spec, s.said.Service)
 	return out
 }

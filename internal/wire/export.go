@@ -98,7 +98,7 @@ func exportedTo(e peering.ExportedService) *ententev1.ExportedService {
 	}
 	m := &ententev1.ExportedService{Service: servicesTo([]peering.OfferedService{offered})[0], SessionAffinity: affinityNone}
 	if e.Service.SessionAffinity == affinityClientIP {
-		m.SessionAffinity = affinityClientIP
+		m.SessionAffinity, m.SessionAffinitySeconds = affinityClientIP, uint32(max(e.Service.SessionAffinitySeconds, 0))
 	}
 	return m
 }
@@ -281,7 +281,10 @@ func exportedFrom(field string, name peering.ServiceName, m *ententev1.ExportedS
 	if a := m.GetSessionAffinity(); a != affinityNone && a != affinityClientIP {
 		return out, invalid(field+".session_affinity", "want %s or %s", affinityNone, affinityClientIP)
 	}
-	out.ServiceName = name
+	if m.GetSessionAffinitySeconds() > maxAffinitySeconds || m.GetSessionAffinity() == affinityNone && m.GetSessionAffinitySeconds() > 0 {
+		return out, invalid(field+".session_affinity_seconds", "want at most %d, with %s", maxAffinitySeconds, affinityClientIP)
+	}
+	out.ServiceName, out.Service.SessionAffinitySeconds = name, int32(m.GetSessionAffinitySeconds())
 	out.Service.Headless, out.Service.Ports, out.Service.SessionAffinity = s.Type == peering.ServiceHeadless, s.Ports, m.GetSessionAffinity()
 	return out, nil
 }

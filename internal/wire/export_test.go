@@ -29,6 +29,9 @@ func drawExported(t *rapid.T) peering.ExportedService {
 		Headless: rapid.Bool().Draw(t, "headless"), SessionAffinity: rapid.SampledFrom([]string{"None", "ClientIP"}).Draw(t, "affinity"),
 		Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: rapid.Int32Range(80, 82).Draw(t, "port")}, {Name: "dns", Protocol: "UDP", Port: 53}},
 	}
+	if out.Service.SessionAffinity == "ClientIP" {
+		out.Service.SessionAffinitySeconds = rapid.Int32Range(0, 86400).Draw(t, "seconds")
+	}
 	found := map[string]peering.ServiceEndpoint{}
 	for range rapid.SampledFrom([]int{0, 1, 5, 1400}).Draw(t, "endpoints") {
 		e := peering.ServiceEndpoint{
@@ -149,6 +152,7 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		"a type of nobody's":           {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Type = "LoadBalancer" })}, "later versions"},
 		"no state inside":              {&ententev1.WatchServicesResponse{Service: name, State: &ententev1.ExportedService{}}, "state"},
 		"an affinity of nobody's":      {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.SessionAffinity = "Sticky" })}, "session_affinity"},
+		"an affinity for a year":       {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.SessionAffinity, s.SessionAffinitySeconds = "ClientIP", 1<<30 })}, "affinity_seconds"},
 		"a port that is none":          {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Ports[0].Port = 1 << 30 })}, "port"},
 		"an address of five bytes":     {with(&ententev1.ServiceEndpoint{Address: []byte{1, 2, 3, 4, 5}}), "address"},
 		"an IPv4 address as IPv6":      {with(&ententev1.ServiceEndpoint{Address: []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1}}), "address"},

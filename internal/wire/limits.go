@@ -21,6 +21,9 @@ const (
 	endpointParts   = MaxParts / 2
 	partsOfEndpoint = 8
 	partsOfPort     = 4
+	// maxAffinitySeconds is the longest that a client stays at one endpoint: a day, as in
+	// Kubernetes.
+	maxAffinitySeconds = 86_400
 )
 
 // Limits of what crosses in an OffloadService. They equal the constraints of the

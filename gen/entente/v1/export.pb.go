@@ -233,8 +233,10 @@ type ExportedService struct {
 	Service *OfferedService `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	// None or ClientIP.
 	SessionAffinity string `protobuf:"bytes,2,opt,name=session_affinity,json=sessionAffinity,proto3" json:"session_affinity,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// For how long ClientIP holds, in seconds, a day at most; 0 leaves it to Kubernetes.
+	SessionAffinitySeconds uint32 `protobuf:"varint,3,opt,name=session_affinity_seconds,json=sessionAffinitySeconds,proto3" json:"session_affinity_seconds,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *ExportedService) Reset() {
@@ -279,6 +281,13 @@ func (x *ExportedService) GetSessionAffinity() string {
 		return x.SessionAffinity
 	}
 	return ""
+}
+
+func (x *ExportedService) GetSessionAffinitySeconds() uint32 {
+	if x != nil {
+		return x.SessionAffinitySeconds
+	}
+	return 0
 }
 
 // ServiceEndpoint is an address that answers for a Service.
@@ -392,10 +401,11 @@ const file_entente_v1_export_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\v2\x1b.entente.v1.ExportedServiceR\x05state\x128\n" +
 	"\x03set\x18\x04 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\x03set\x12@\n" +
 	"\aremoved\x18\x05 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\aremoved\x12\x1a\n" +
-	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\x91\x01\n" +
+	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\xd6\x01\n" +
 	"\x0fExportedService\x12<\n" +
 	"\aservice\x18\x01 \x01(\v2\x1a.entente.v1.OfferedServiceB\x06\xbaH\x03\xc8\x01\x01R\aservice\x12@\n" +
-	"\x10session_affinity\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\x04NoneR\bClientIPR\x0fsessionAffinity\"\xaf\x02\n" +
+	"\x10session_affinity\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\x04NoneR\bClientIPR\x0fsessionAffinity\x12C\n" +
+	"\x18session_affinity_seconds\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\x80\xa3\x05R\x16sessionAffinitySeconds\"\xaf\x02\n" +
 	"\x0fServiceEndpoint\x12#\n" +
 	"\aaddress\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x10\x04\x18\x10R\aaddress\x12F\n" +
 	"\x05ports\x18\x02 \x03(\v2&.entente.v1.ServiceEndpoint.PortsEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\x05ports\x12#\n" +
