@@ -394,7 +394,7 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 		return nil, fmt.Errorf("cluster %s is not known", peer)
 	}
 	var list v1alpha1.NamespaceOffloadingList
-	if err := n.cache.List(ctx, &list); err != nil {
+	if err := n.cache.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return nil, fmt.Errorf("list namespace offloadings: %w", err)
 	}
 	var out []vk.Namespace

@@ -134,21 +134,7 @@ const (
 // SetupWithManager registers the reconciler.
 func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	// enqueue enqueues the contracts that an object concerns.
-	enqueue := func(find func(context.Context, client.Object) ([]v1alpha1.Contract, error)) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			contracts, err := find(ctx, o)
-			if err != nil {
-				return nil
-			}
-			var out []reconcile.Request
-			for i := range contracts {
-				if !store.Settled(&contracts[i]) {
-					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}})
-				}
-			}
-			return out
-		})
-	}
+	enqueue := func(find contractsOf) handler.EventHandler { return gathered(0, find) }
 	const read = client.UnsafeDisableDeepCopy // they are only read
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, byNode, nodeOf); err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
@@ -162,7 +148,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 		Watches(&v1alpha1.PeeringRequest{}, enqueue(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			return store.ContractsFor(ctx, r.Client, string(o.GetUID()), read)
 		})).
-		Watches(&corev1.Pod{}, enqueue(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
+		Watches(&corev1.Pod{}, gathered(useGather, func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			return store.ContractsOn(ctx, r.Client, o.(*corev1.Pod).Spec.NodeName, read)
 		}), builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(e event.CreateEvent) bool { return nodeOf(e.Object) != nil },

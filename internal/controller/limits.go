@@ -72,6 +72,9 @@ const (
 	// fetchAgain is how long to wait before a peer is asked again for a revision or for
 	// statements that it reported and did not return.
 	fetchAgain = 15 * time.Second
+	// useGather is how long changes of the pods on a virtual node are gathered before its contract
+	// is reconciled, which counts all of them.
+	useGather = 250 * time.Millisecond
 	// drainSlack is by how much a peer has to move an end forward for that to be written.
 	drainSlack = 5 * time.Second
 	// closedKept is for how long a contract with a price is kept after it closed, and maxClosed

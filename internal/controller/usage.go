@@ -68,7 +68,8 @@ const podOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
 // cluster's own view, and how many pods there are that did not end.
 func (r *Contracts) onNode(ctx context.Context, stored *v1alpha1.Contract, node string) (corev1.ResourceList, int, error) {
 	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}); err != nil {
+	// They are only read: there may be thousands, and this is done whenever one changes.
+	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	used, left := UseOf(pods.Items)

@@ -1,11 +1,20 @@
 package controller
 
 import (
+	"context"
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 )
 
 // updates lets of updates only those pass that matter.
@@ -13,6 +22,34 @@ func updates(matters func(before, after client.Object) bool) builder.Predicates 
 	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return matters(e.ObjectOld, e.ObjectNew)
 	}})
+}
+
+// contractsOf returns the contracts that an object concerns.
+type contractsOf func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error)
+
+// gathered enqueues the contracts that an object concerns after a pause, with all that happens
+// in between: a contract is then reconciled at most once in each pause, however many of its
+// objects change.
+func gathered(pause time.Duration, find contractsOf) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	enqueue := func(ctx context.Context, q queue, objects ...client.Object) {
+		for _, o := range objects {
+			contracts, err := find(ctx, o)
+			if err != nil {
+				continue // they are reconciled in time
+			}
+			for i := range contracts {
+				if !store.Settled(&contracts[i]) {
+					q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}}, pause)
+				}
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+	}
 }
 
 // NamesOnly is a cache's transform for objects of which only names and versions are
