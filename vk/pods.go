@@ -159,7 +159,9 @@ type podPlan struct {
 	waits   string           // which claims of it
 	soon    bool             // that it waits is not worth an event yet
 	notes   []string         // what was left behind
-	up      bool             // the provider can be reached
+	// references is what it refers to.
+	references []reference
+	up         bool // the provider can be reached
 }
 
 // plan gathers the facts about a pod and decides.
@@ -188,7 +190,7 @@ func (n *Node) plan(uid string) podPlan {
 		f.tolerates = tolerates(p.pod)
 		f.offloading = n.offloadsPods(p.pod.Namespace)
 		t, object, waits, refusal := podObject(p.pod, p.st.claims)
-		p.object, p.refusal, p.notes, p.waits = object, refusal, t.Notes, waits
+		p.object, p.refusal, p.notes, p.references, p.waits = object, refusal, t.Notes, t.References, waits
 		f.portable = refusal == nil
 		if f.portable {
 			if p.missing, p.soon = n.missing(p.pod.Namespace, t.References); p.missing == "" {
@@ -273,7 +275,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		delete(n.state, uid)
 		n.mu.Unlock()
 		if ns := p.st.ref.Namespace; ns != "" {
-			n.nsQueue.Add(ns) // it may have been the last one there
+			n.nsQueue.AddAfter(ns, debounce) // it may have been the last one there
 		}
 		return nil
 	case stepNotApplicable:
@@ -333,7 +335,7 @@ func (n *Node) wantPod(p podPlan) {
 	if !say {
 		return
 	}
-	n.wantReferences(p.pod.Namespace)
+	n.wantReferences(p.pod.Namespace, p.references)
 	if before {
 		n.cfg.Remote.Ran(p.object.Ref)
 	}

@@ -41,6 +41,7 @@ type home struct {
 	mu     sync.Mutex
 	spaces []Namespace
 	err    error
+	looks  int // how often the namespaces were asked for
 }
 
 // atHome runs a test in a home cluster in which namespace shop is offloaded to a
@@ -76,6 +77,7 @@ func (h *home) start() {
 		Namespaces: func() ([]Namespace, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
+			h.looks++
 			return append([]Namespace(nil), h.spaces...), h.err
 		},
 		Logger: slog.New(slog.NewTextHandler(h.t.Output(), nil)),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -339,16 +340,18 @@ func (n *Node) needed(namespace string) map[reference]bool {
 	return out
 }
 
-// wantReferences wants what the pods of a namespace refer to.
-func (n *Node) wantReferences(namespace string) {
+// wantReferences wants what pods of a namespace refer to.
+func (n *Node) wantReferences(namespace string, refs []reference) {
+	if len(refs) == 0 {
+		return
+	}
 	n.refsMu.Lock()
 	defer n.refsMu.Unlock()
-	needed := n.needed(namespace)
 	w := n.watchesOf(namespace)
 	if !synced(w.configMaps, w.secrets) {
 		return // reconciled again after the sync
 	}
-	for r := range needed {
+	for _, r := range refs {
 		switch o, found, err := w.object(namespace, r); {
 		case err != nil:
 			n.log.Warn("a reference is not sent", "namespace", namespace, "name", r.Name, "err", err)
@@ -371,8 +374,8 @@ func (n *Node) unwantNamesakes(ref peering.ObjectRef) {
 
 // syncReferences synchronises the ConfigMaps and Secrets of a namespace.
 func (n *Node) syncReferences(ctx context.Context, namespace string) error {
-	n.wantReferences(namespace)
 	needed := n.needed(namespace)
+	n.wantReferences(namespace, slices.Collect(maps.Keys(needed)))
 	for _, ref := range n.wantedObjects(namespace, peering.KindConfigMap, peering.KindSecret) {
 		if needed[reference{Kind: ref.Kind, Name: ref.Name}] {
 			is, err := n.cachedOrLive(ctx, ref)

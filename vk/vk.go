@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -176,6 +177,7 @@ type Node struct {
 	refs     map[string]map[string][]reference // namespace → pod UID → references
 	waiting  map[string]map[string]bool        // namespace → UIDs of pods that wait for references
 	exported map[string]Namespace              // last known, by name
+	spaces   map[string]Namespace              // by which all was last reconciled, nil if it was not
 }
 
 // New returns a Node for one contract. It does nothing before Run.
@@ -375,7 +377,8 @@ func (n *Node) sweep(ctx context.Context) {
 			n.podQueue.Add(uid)
 		}
 		n.mu.Unlock()
-		n.NamespacesChanged() // which adds the local pods
+		spaces, _ := n.cfg.Namespaces()
+		n.reconcileAll(spaces)
 	}
 }
 
@@ -406,15 +409,38 @@ func (n *Node) Readdressed() {
 	}
 }
 
-// NamespacesChanged says that Config.Namespaces may have another answer.
+// NamespacesChanged says that Config.Namespaces may have another answer. If it has not, this
+// does nothing: it is called for each namespace every few seconds.
 func (n *Node) NamespacesChanged() {
-	names := map[string]bool{}
-	if spaces, err := n.cfg.Namespaces(); err == nil {
-		for _, s := range spaces {
-			names[s.Name] = true
-		}
+	spaces, err := n.cfg.Namespaces()
+	if err != nil {
+		spaces = nil
 	}
 	n.mu.Lock()
+	same := err == nil && n.spaces != nil && maps.Equal(n.spaces, spacesByName(spaces))
+	n.mu.Unlock()
+	if !same {
+		n.reconcileAll(spaces)
+	}
+}
+
+func spacesByName(spaces []Namespace) map[string]Namespace {
+	out := make(map[string]Namespace, len(spaces))
+	for _, s := range spaces {
+		out[s.Name] = s
+	}
+	return out
+}
+
+// reconcileAll reconciles all pods, and all namespaces, of which spaces are those that are
+// offloaded now.
+func (n *Node) reconcileAll(spaces []Namespace) {
+	names := map[string]bool{}
+	for _, s := range spaces {
+		names[s.Name] = true
+	}
+	n.mu.Lock()
+	n.spaces = spacesByName(spaces)
 	for ref := range n.objects {
 		names[namespaceOf(ref)] = true
 	}
