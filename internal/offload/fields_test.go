@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
 // TestEveryFieldOfAPodSpecIsAdmittedByDecision holds what becomes of each field of a
@@ -78,5 +80,49 @@ func fill(v reflect.Value, depth int) {
 		v.SetInt(1)
 	case reflect.Uint8:
 		v.SetUint(1)
+	}
+}
+
+// TestEveryKindOfVolumeIsAdmittedByDecision holds what becomes of each kind of volume, and
+// of each source that a projected one may have, at the level that allows the least and at
+// the one that allows the most.
+func TestEveryKindOfVolumeIsAdmittedByDecision(t *testing.T) {
+	taken := map[string]bool{
+		"ConfigMap": true, "DownwardAPI": true, "EmptyDir": true, "Image": true, "Projected": true, "Secret": true,
+		// A claim is taken by the name of a volume that was lent, which "x" is not.
+		"PersistentVolumeClaim": false,
+		"HostPath":              false, "AWSElasticBlockStore": false, "AzureDisk": false, "AzureFile": false, "CSI": false,
+		"CephFS": false, "Cinder": false, "Ephemeral": false, "FC": false, "FlexVolume": false, "Flocker": false,
+		"GCEPersistentDisk": false, "GitRepo": false, "Glusterfs": false, "ISCSI": false, "NFS": false,
+		"PhotonPersistentDisk": false, "PortworxVolume": false, "Quobyte": false, "RBD": false, "ScaleIO": false,
+		"StorageOS": false, "VsphereVolume": false,
+	}
+	projected := map[string]bool{
+		"ConfigMap": true, "DownwardAPI": true, "Secret": true,
+		"ClusterTrustBundle": false, "PodCertificate": false, "ServiceAccountToken": false,
+	}
+	for _, level := range []api.PodSecurityLevel{restricted, privileged} {
+		for f := range reflect.TypeFor[corev1.VolumeSource]().Fields() {
+			want, decided := taken[f.Name]
+			// Who may do everything on a node may have its files.
+			want = want || (f.Name == "HostPath" && level == privileged)
+			v := corev1.Volume{Name: "v"}
+			fill(reflect.ValueOf(&v.VolumeSource).Elem().FieldByIndex(f.Index), 4)
+			if v.Projected != nil {
+				v.Projected.Sources = nil // each has its own decision below
+			}
+			if err := admitPod(&template{Spec: corev1.PodSpec{Volumes: []corev1.Volume{v}}}, Contract{PodSecurity: level}); !decided || (err == nil) != want {
+				t.Errorf("%s volume at level %s: decided %t, taken %t, want %t (%v)", f.Name, level, decided, err == nil, want, err)
+			}
+		}
+		for f := range reflect.TypeFor[corev1.VolumeProjection]().Fields() {
+			want, decided := projected[f.Name]
+			var p corev1.VolumeProjection
+			fill(reflect.ValueOf(&p).Elem().FieldByIndex(f.Index), 4)
+			v := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{p}}}}
+			if err := admitPod(&template{Spec: corev1.PodSpec{Volumes: []corev1.Volume{v}}}, Contract{PodSecurity: level}); !decided || (err == nil) != want {
+				t.Errorf("projected %s at level %s: decided %t, taken %t, want %t (%v)", f.Name, level, decided, err == nil, want, err)
+			}
+		}
 	}
 }
