@@ -123,7 +123,9 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
-	// storageClasses is the storage classes that consumers are shown.
+	// storageClasses is the storage classes that consumers are shown, besides those of
+	// which limits has an amount, as CLASS.storageclass.storage.k8s.io/requests.storage.
+	// Only of those storage is lent.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
