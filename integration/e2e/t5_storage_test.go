@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -230,6 +231,108 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			return fmt.Sprintf("%d claims abroad, want 1; that at home: %v", n, err), nil
 		}))
 	})
+}
+
+// TestVolumesOutliveThePeering ends a peering while a pod has a volume, and peers again.
+func TestVolumesOutliveThePeering(t *testing.T) {
+	ctx, w := theStage.On(t)
+	lendsStorage(ctx, t, w, "10Gi")
+	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
+	db, service := stored(1)
+	OK(t, w.Home.Create(ctx, service, db))
+	_, err := w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 1)
+	OK(t, err)
+	_, err = w.Home.InPod(ctx, shop, "db-0", "/tool", "write", "/data/name", "what was before")
+	OK(t, err)
+	remote, err := w.RemoteNamespace(ctx, shop)
+	OK(t, err)
+
+	_, err = w.Home.Entente(ctx, "unpeer", w.Abroad.Name, "--yes")
+	OK(t, err)
+	OK(t, w.Until(ctx, Scheduled, "the volume to be all that is left abroad", func(ctx context.Context) (string, error) {
+		var claims corev1.PersistentVolumeClaimList
+		if err := w.Abroad.Client.List(ctx, &claims, ctrlclient.InNamespace(remote), ctrlclient.HasLabels{v1alpha1.LabelKept}); err != nil {
+			return "", err
+		}
+		var contracts v1alpha1.ContractList
+		if err := w.Abroad.Client.List(ctx, &contracts); err != nil {
+			return "", err
+		}
+		for _, c := range contracts.Items {
+			if c.Status.Phase != "Closed" {
+				return fmt.Sprintf("contract %s is %s", c.Name, c.Status.Phase), nil
+			}
+		}
+		// Also the one of the pod alone, which ended when the provider was not to be told.
+		if len(claims.Items) != 2 || claims.Items[0].Annotations[v1alpha1.AnnotationKeptSince] == "" {
+			return fmt.Sprintf("%d claims are kept, want two", len(claims.Items)), nil
+		}
+		return "", nil
+	}))
+
+	lendsStorage(ctx, t, w, "10Gi")
+	_, err = w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 1)
+	OK(t, err)
+	if text, err := w.Home.InPod(ctx, shop, "db-0", "/tool", "cat", "/data/name"); err != nil || text != "what was before" {
+		t.Errorf("after the peering ended and began again the pod reads %q, %v", text, err)
+	}
+	OK(t, w.Until(ctx, Soon, "the volume of the old pod alone to go", func(ctx context.Context) (string, error) {
+		if n, err := w.Abroad.claims(ctx, remote); err != nil || n != 2 {
+			return fmt.Sprintf("%d claims abroad, want 2", n), err
+		}
+		return "", nil
+	}))
+}
+
+// TestAPodAtHomeHasAVolumeOfHome runs a pod with a claim of our provisioner at home.
+func TestAPodAtHomeHasAVolumeOfHome(t *testing.T) {
+	ctx, w := theStage.On(t)
+	provisioned(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
+	const cellar = "cellar"
+	OK(t, w.Home.CreateNamespace(ctx, cellar))
+	mode, keep := storagev1.VolumeBindingWaitForFirstConsumer, corev1.PersistentVolumeReclaimDelete
+	both := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "both"}, Provisioner: v1alpha1.VolumeDriver, VolumeBindingMode: &mode, ReclaimPolicy: &keep,
+		Parameters: map[string]string{"homeClass": diskClass},
+	}
+	claim := storageTemplate("data", "both", "1Gi")
+	claim.Namespace = cellar
+	pod := func(name string) *corev1.Pod {
+		p := WebPod(cellar, name, map[string]string{"app": "wine"})
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(0))}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
+		return p
+	}
+	first := pod("first")
+	OK(t, w.Home.Create(ctx, both, &claim, first))
+	t.Cleanup(func() { OK(t, w.Home.Client.Delete(context.WithoutCancel(ctx), both)) })
+	_, err := w.Home.PodsReady(ctx, Scheduled, cellar, first.Labels, 1)
+	OK(t, err)
+	_, err = w.Home.InPod(ctx, cellar, first.Name, "/tool", "write", "/data/year", "1982")
+	OK(t, err)
+	_, err = w.Home.Kubectl(ctx, "delete", "pod", "-n", cellar, first.Name, "--wait=true")
+	OK(t, err)
+	OK(t, w.Home.Create(ctx, pod("second")))
+	_, err = w.Home.PodsReady(ctx, Scheduled, cellar, first.Labels, 1)
+	OK(t, err)
+	if text, err := w.Home.InPod(ctx, cellar, "second", "/tool", "cat", "/data/year"); err != nil || text != "1982" {
+		t.Errorf("the second pod reads %q, %v", text, err)
+	}
+	if n, err := w.Home.claims(ctx, SystemNamespace); err != nil || n != 0 {
+		t.Errorf("%d claims are left in the agent's namespace, %v", n, err)
+	}
+	OK(t, w.DeleteNamespace(ctx, cellar))
+	OK(t, w.Until(ctx, Soon, "the volume to go as its policy says", func(ctx context.Context) (string, error) {
+		var left corev1.PersistentVolumeList
+		if err := w.Home.Client.List(ctx, &left); err != nil || len(left.Items) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d volumes are left", len(left.Items)), nil
+	}))
 }
 
 // noVolumes deletes all volumes: what uses them at home, and then, as their owner would, those
