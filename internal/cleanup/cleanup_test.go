@@ -85,6 +85,38 @@ func TestForceRemovesWhatIsMarked(t *testing.T) {
 	}
 }
 
+// A consumer's volumes outlive the install: nobody ordered to delete them.
+func TestNamespacesWithVolumesStay(t *testing.T) {
+	t.Parallel()
+	claim := func(ns string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "entente-u"}}
+		for _, f := range change {
+			f(c)
+		}
+		return c
+	}
+	going := func(c *corev1.PersistentVolumeClaim) {
+		c.DeletionTimestamp, c.Finalizers = &metav1.Time{Time: time.Now()}, []string{"kubernetes.io/pvc-protection"}
+	}
+	space := func(name string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: managed}}
+	}
+	w := newCleanup(Config{}, space("full"), space("empty"), space("emptied"), claim("full"), claim("emptied", going))
+	if err := w.force(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.has(t, &corev1.NamespaceList{}); !slices.Equal(got, []string{"full"}) {
+		t.Errorf("there are the namespaces %q, want the one with a volume", got)
+	}
+	var full corev1.Namespace
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "full"}, &full); err != nil || full.Labels[v1alpha1.LabelKept] != "true" {
+		t.Errorf("it has the labels %v, %v", full.Labels, err)
+	}
+	if left, err := w.left(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("left are %q, %v: what is kept is no remainder", left, err)
+	}
+}
+
 // The agent that lives is told by what people write: contracts end, and what asked for
 // them and would do so again goes.
 func TestPeeringsAreEndedInOrder(t *testing.T) {
