@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -257,7 +258,7 @@ func TestAProofNeedsAChannelToBeBoundTo(t *testing.T) {
 	self, caller := servertest.NewSource(t), servertest.NewSource(t)
 	f := &fakeTrust{}
 	s := &trustServer{cfg: PeerConfig{Self: self.ID(), Trust: f}}
-	ctx := identity.ContextWithPeer(t.Context(), identity.AuthInfo{ID: caller.ID()})
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: identity.AuthInfo{ID: caller.ID()}})
 	if _, err := s.Prove(ctx, proveRequest(caller)); err == nil || f.proof.ID != "" {
 		t.Errorf("prove: %v", err)
 	}

@@ -48,13 +48,3 @@ func PeerFromContext(ctx context.Context) (AuthInfo, bool) {
 	info, ok := p.AuthInfo.(AuthInfo)
 	return info, ok
 }
-
-// ContextWithPeer returns a context as a gRPC handler gets it from a caller that
-// proved info.
-func ContextWithPeer(ctx context.Context, info AuthInfo) context.Context {
-	p := &peer.Peer{AuthInfo: info}
-	if old, ok := peer.FromContext(ctx); ok {
-		p.Addr, p.LocalAddr = old.Addr, old.LocalAddr
-	}
-	return peer.NewContext(ctx, p)
-}
