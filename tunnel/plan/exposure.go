@@ -160,6 +160,11 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	p.out.Inbound.Prefixes = append(p.out.Inbound.Prefixes, b.out.Prefixes...)
 	p.out.Inbound.Sources = append(p.out.Inbound.Sources, b.out.Sources...)
 	p.out.Inbound.Open = append(p.out.Inbound.Open, b.out.Open...)
+	p.reportClosed(q, b)
+}
+
+// reportClosed reports the flows of a peer that stay closed, and why.
+func (p *planner) reportClosed(q Peer, b opener) {
 	if len(b.foreign) > 0 {
 		p.problem(q.ClusterID, "%d flows stay closed: %v, among them, is not from an alias of this peer", len(b.foreign), b.foreign[0])
 	}
