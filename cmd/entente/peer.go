@@ -82,6 +82,11 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 		req.PeerSelector = f.whom.selector
 		return f.peer(ctx, r, peer, req)
 	})
+	f.add(cmd)
+	return cmd
+}
+
+func (f *peerFlags) add(cmd *cobra.Command) {
 	f.remote.add(cmd)
 	f.whom.add(cmd)
 	f.ask.add(cmd)
@@ -90,7 +95,6 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 	cmd.Flags().BoolVar(&f.inBand, "in-band", false, "With --remote-kubeconfig or --remote-context: have the peer API run inside the tunnel")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
-	return cmd
 }
 
 // peer does what the flags say, with a peer or on both sides.
