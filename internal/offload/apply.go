@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -410,6 +411,13 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 	}
 	found := false
 	for key := range keys {
+		if done, err := p.endSeen(ctx, contract, c, ref, key, grace); done {
+			if err != nil {
+				return err
+			}
+			found = true
+			continue
+		}
 		o := &api.OffloadedPod{}
 		err := p.client.Get(ctx, key, o)
 		if apierrors.IsNotFound(err) {
@@ -430,6 +438,23 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 		p.hub.gone(contract, ref)
 	}
 	return nil
+}
+
+// endSeen has an OffloadedPod deleted that the cache shows, where there is nothing to note of
+// how: the grace period is the pod's own. Of another UID nothing is deleted.
+func (p *Provider) endSeen(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, key types.NamespacedName, grace *int64) (done bool, err error) {
+	o := p.inv.offloaded(key)
+	if o == nil || o.DeletionTimestamp != nil || o.Annotations[noteGrace] != "" ||
+		o.Spec.PeerID != string(c.Peer) || o.Spec.OriginUID != ref.UID || o.Spec.Contract != contract {
+		return false, nil
+	}
+	if grace != nil {
+		pod, _ := p.inv.pod(key.Namespace, key.Name)
+		if pod == nil || !isPodOf(pod, o) || pod.DeletionTimestamp != nil || !ptr.Equal(grace, pod.Spec.TerminationGracePeriodSeconds) {
+			return false, nil
+		}
+	}
+	return true, p.endPod(ctx, o, nil)
 }
 
 // endPod has an OffloadedPod deleted: first how, then that. The reconciler does

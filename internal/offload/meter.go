@@ -78,6 +78,10 @@ func (m meter) spend(ctx context.Context, o client.Object, writes int) error {
 		if b, err := json.Marshal(o); err == nil {
 			size += len(b)
 		}
+		// What the cache has of a pod is without its template, which is written all the same.
+		if o, ok := o.(*api.OffloadedPod); ok && len(o.Spec.Template.Raw) == 0 {
+			size += notedBytes(o.Annotations) / podBytes(1)
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

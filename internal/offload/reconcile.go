@@ -137,11 +137,8 @@ func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 }
 
 func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
-	// What would wait in the end does not ask the API server first.
-	if seen := p.inv.offloaded(req.NamespacedName); seen != nil && seen.DeletionTimestamp == nil && seen.Status.PodUID == "" {
-		if err := p.client.room(peering.ClusterID(seen.Spec.PeerID)); err != nil {
-			return err
-		}
+	if done, err := p.reconcileSeen(ctx, req.NamespacedName); done {
+		return err
 	}
 	o := &api.OffloadedPod{}
 	if err := p.client.Get(ctx, req.NamespacedName, o); err != nil {
@@ -154,6 +151,55 @@ func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
 	if err != nil {
 		return err
 	}
+	if decidePod(o, pod) == podCreate {
+		// Its name is the pod's alone, so making it finds out whether it is there.
+		if err := p.createPod(ctx, o); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		if pod, err = p.askPod(ctx, o); err != nil {
+			return err
+		}
+	}
+	return p.step(ctx, o, pod)
+}
+
+// reconcileSeen does what the cache alone decides: nothing, for most changes of a pod that
+// runs; a record of its phase, in the version that the cache has; or a delete of the pod with
+// the UID that the cache has. What else may be to do is decided by the object itself. A cache
+// that is behind shows what is so later, and the pod is reconciled again then.
+func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) (done bool, err error) {
+	select {
+	case <-p.inv.synced:
+	default:
+		return false, nil
+	}
+	seen := p.inv.offloaded(key)
+	if seen == nil {
+		return true, nil // it is gone, or comes: then it is reconciled again
+	}
+	pod, _ := p.inv.pod(key.Namespace, key.Name)
+	switch decidePod(seen, pod) { //nolint:exhaustive // all else is decided by the object itself
+	case podWait:
+		return true, nil
+	case podDelete:
+		return true, p.deleteRunning(urgent(ctx), seen, pod)
+	case podRecord:
+		// If something changed since, the API server does not take it.
+		if err := p.recordPod(ctx, seen.DeepCopy(), pod); !apierrors.IsConflict(err) {
+			return true, client.IgnoreNotFound(err)
+		}
+	}
+	// What would wait in the end does not ask the API server first.
+	if seen.DeletionTimestamp == nil && seen.Status.PodUID == "" {
+		if err := p.client.room(peering.ClusterID(seen.Spec.PeerID)); err != nil {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// step does what there is to do about an OffloadedPod.
+func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Pod) error {
 	switch decidePod(o, pod) {
 	case podHold:
 		before := o.DeepCopy()
@@ -171,10 +217,7 @@ func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
 	case podLost:
 		return p.recordLost(ctx, o)
 	case podDelete:
-		opts := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: grace(o)}
-		if err := p.client.Delete(ctx, pod, opts); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete pod: %w", err)
-		}
+		return p.deleteRunning(ctx, o, pod)
 	case podWait:
 	case podRelease:
 		p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
@@ -189,12 +232,31 @@ func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
 	return nil
 }
 
+func (p *Provider) deleteRunning(ctx context.Context, o *api.OffloadedPod, pod *corev1.Pod) error {
+	opts := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: grace(o)}
+	if err := p.client.Delete(ctx, pod, opts); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete pod: %w", err)
+	}
+	return nil
+}
+
 // currentPod returns the pod of the OffloadedPod's name, nil if there positively
-// is none: what the cache does not show is asked for.
+// is none: what the cache does not show is asked for. One that was not made yet, and
+// that nothing was in the way of so far, is not asked for: that it is there after all
+// is what making it says.
 func (p *Provider) currentPod(ctx context.Context, o *api.OffloadedPod) (*corev1.Pod, error) {
-	if pod, _ := p.inv.pod(o.Namespace, o.Name); pod != nil && string(pod.UID) == o.Status.PodUID {
+	pod, known := p.inv.pod(o.Namespace, o.Name)
+	if pod != nil && string(pod.UID) == o.Status.PodUID {
 		return pod, nil
 	}
+	if pod == nil && known && o.DeletionTimestamp == nil && o.Status.PodUID == "" && o.Status.Reason == "" {
+		return nil, nil //nolint:nilnil // no pod is the answer
+	}
+	return p.askPod(ctx, o)
+}
+
+// askPod asks for the pod of the OffloadedPod's name, nil if there positively is none.
+func (p *Provider) askPod(ctx context.Context, o *api.OffloadedPod) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, pod)
 	switch {
