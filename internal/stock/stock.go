@@ -210,6 +210,7 @@ func (s *Stock) count(kind peering.Kind, i Item, sign int) {
 	case peering.KindService:
 		t.Services += sign
 		s.services += sign
+	case peering.KindClaim: // counted with all objects
 	case peering.KindPod:
 		t.Pods += sign
 		t.PodBytes += sign * i.Bytes

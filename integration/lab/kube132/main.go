@@ -5,7 +5,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -32,7 +31,7 @@ var commands = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand() },
 	"kube-proxy":              proxy.NewProxyCommand,
 	"kubectl":                 kubectl.NewDefaultKubectlCommand,
 }
