@@ -178,8 +178,8 @@ type mirrorState struct {
 	ready bool
 	// synced: what is held was said, on the stream of now.
 	synced bool
-	// inFlight counts what is sent and not answered.
-	inFlight int
+	// inFlight is what is sent and not answered.
+	inFlight map[mirrorKey]struct{}
 	// applies and applyBytes are how much of that is to be applied.
 	applies, applyBytes int
 	// dirty has what to decide; waiting what to decide when.
@@ -194,6 +194,8 @@ func newMirrorState() *mirrorState {
 		names:   make(map[podName]map[mirrorKey]struct{}),
 		dirty:   make(map[mirrorKey]struct{}),
 		waiting: make(map[mirrorKey]time.Time),
+
+		inFlight: make(map[mirrorKey]struct{}),
 	}
 }
 
@@ -333,7 +335,8 @@ func (s *mirrorState) touchAll() {
 // connect begins a stream: what is held is about to be said, what was on its
 // way is lost.
 func (s *mirrorState) connect() {
-	s.synced, s.inFlight, s.applies, s.applyBytes = false, 0, 0, 0
+	s.synced, s.applies, s.applyBytes = false, 0, 0
+	clear(s.inFlight)
 	for _, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
 		r.final = false
@@ -368,7 +371,7 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 	}
 	sent := r.sent
 	r.sent = sentNothing
-	s.inFlight--
+	delete(s.inFlight, k)
 	if sent == sentApply {
 		s.applies, s.applyBytes = s.applies-1, s.applyBytes-r.sentSize
 	}
@@ -450,11 +453,8 @@ func (s *mirrorState) orphan(ref peering.ObjectRef, mayGo bool, now time.Time) {
 // overdue says whether something was sent so long ago that the stream has to be
 // taken for dead.
 func (s *mirrorState) overdue(now time.Time) bool {
-	if s.inFlight == 0 {
-		return false
-	}
-	for _, r := range s.records {
-		if r.sent != sentNothing && !now.Before(r.sentAt.Add(mirrorAckTimeout)) {
+	for k := range s.inFlight {
+		if r := s.records[k]; !now.Before(r.sentAt.Add(mirrorAckTimeout)) {
 			return true
 		}
 	}
@@ -548,11 +548,11 @@ func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
 				// Smaller ones do not pass one that waits for room.
 				full = full || s.applies >= mirrorMaxApplies || s.applyBytes+size > mirrorMaxApplyBytes
 			}
-			if s.inFlight >= mirrorMaxInFlight || st.kind == stepApply && full {
+			if len(s.inFlight) >= mirrorMaxInFlight || st.kind == stepApply && full {
 				continue
 			}
 			delete(s.dirty, k)
-			s.inFlight++
+			s.inFlight[k] = struct{}{}
 			r.sentAt = now
 			s.waiting[k] = now.Add(mirrorAckTimeout)
 			r.sent = sentDelete

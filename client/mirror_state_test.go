@@ -251,8 +251,8 @@ func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
 	if !s.ack(peering.Ack{Ref: o.Ref, Hash: o.Hash()}, t0) {
 		t.Error("did not take the answer")
 	}
-	if s.inFlight != 0 {
-		t.Errorf("%d in flight", s.inFlight)
+	if len(s.inFlight) != 0 {
+		t.Errorf("%d in flight", len(s.inFlight))
 	}
 }
 
@@ -552,8 +552,8 @@ func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if w.state.inFlight < 0 || w.state.inFlight > mirrorMaxInFlight {
-					t.Fatalf("%d in flight", w.state.inFlight)
+				if len(w.state.inFlight) > mirrorMaxInFlight {
+					t.Fatalf("%d in flight", len(w.state.inFlight))
 				}
 				applies, size := 0, 0
 				for _, r := range w.state.records {
@@ -582,4 +582,30 @@ func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
 			}
 		}
 	})
+}
+
+// BenchmarkAnAnswer is one answer and what follows from it, beside pods that run.
+func BenchmarkAnAnswer(b *testing.B) {
+	for _, pods := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(pods), func(b *testing.B) {
+			s := newMirrorState()
+			s.sync()
+			for i := range pods {
+				r := s.record(testRef(peering.KindPod, fmt.Sprint("web-", i), fmt.Sprint("u-", i)))
+				r.want, r.held, r.told = true, true, true
+			}
+			s.plan(t0)
+			for i := 0; b.Loop(); i++ {
+				o := peering.Object{Ref: testRef(peering.KindPod, "new", "new"), JSON: fmt.Appendf(nil, `{"a":%d}`, i)}
+				if refusal := s.want(o); refusal != nil {
+					b.Fatal(refusal)
+				}
+				s.plan(t0)
+				if s.overdue(t0) || !s.ack(peering.Ack{Ref: o.Ref, Hash: o.Hash()}, t0) {
+					b.Fatal("it was not sent")
+				}
+				s.plan(t0)
+			}
+		})
+	}
 }
