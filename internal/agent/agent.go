@@ -29,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/profiles"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -241,4 +242,10 @@ func (a *agent) reconcileNamespaces(context.Context) error {
 		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
 	return namespaces.SetupWithManager(a.mgr)
+}
+
+// showProfiles shows ForeignClusters as ClusterProfiles.
+func (a *agent) showProfiles(context.Context) error {
+	shown := &profiles.Reconciler{Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
+	return shown.SetupWithManager(a.mgr)
 }

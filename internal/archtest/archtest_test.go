@@ -159,6 +159,8 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
+	// Foreign clusters as other tools know clusters.
+	{packages: "internal/profiles", ours: []string{"api/..."}, outside: []string{"k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime"}},
 	// Services of each other without offloading.
 	{
 		packages: "internal/services",
