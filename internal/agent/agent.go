@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return a.leaseLost(a.mgr.Start(ctx))
 }
 
-func (a *agent) clients(context.Context) error {
+func (a *agent) clients(ctx context.Context) error {
 	var err error
 	if a.direct, err = ctrlclient.NewWithWatch(a.cfg.Kubernetes, ctrlclient.Options{Scheme: kube.Scheme()}); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
@@ -117,7 +117,7 @@ func (a *agent) clients(context.Context) error {
 	if a.kubernetes, err = kubernetes.NewForConfig(a.cfg.Kubernetes); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	return nil
+	return a.awaitAPIServer(ctx)
 }
 
 func (a *agent) name() string {

@@ -13,6 +13,11 @@ const (
 	// certificateAgain is when the certificate of the nodes' metrics is written again, if it could
 	// not be.
 	certificateAgain = 30 * time.Second
+	// awaitPause is how often an API server that does not answer is asked again when the agent
+	// starts, awaitTimeout for how long an answer is waited for, and awaitSay how often that is logged.
+	awaitPause   = 2 * time.Second
+	awaitTimeout = 5 * time.Second
+	awaitSay     = 30 * time.Second
 	// placementTimeout bounds a question of the API server about a pod, maxPlacementConnections
 	// is how many connections ask at a time, and maxPlacementHeader what their headers have, in bytes.
 	placementTimeout        = 5 * time.Second
