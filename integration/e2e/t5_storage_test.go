@@ -29,6 +29,9 @@ const (
 func provisioned(ctx context.Context, t *testing.T, s *Side, class string, reclaim corev1.PersistentVolumeReclaimPolicy) {
 	t.Helper()
 	OK(t, disk.Class(ctx, s.Client, class, reclaim))
+	t.Cleanup(func() {
+		OK(t, ctrlclient.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(ctx), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}})))
+	})
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
