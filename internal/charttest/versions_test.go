@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,18 @@ func TestPlacementFollowsTheAPIServer(t *testing.T) {
 		if _, err := template(t, "--kube-version=1.32.0", "--set="+set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s with Kubernetes 1.32: got %v, want %q", set, err, want)
 		}
+	}
+}
+
+// Kubernetes 1.32 does not know macros of CEL that have two variables: the chart would not install.
+func TestChartHasNoExpressionsOfLaterVersions(t *testing.T) {
+	t.Parallel()
+	out, err := template(t, "--kube-version=1.32.0", "--set=agent.kubeletCertificate=Cluster", "--set=cluster.podCIDRs={10.1.0.0/16}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`\.(all|exists|existsOne|transformList|transformMap|transformMapEntry)\(\s*\w+\s*,\s*\w+\s*,.*`).FindAll(out, -1); found != nil {
+		t.Errorf("macros with two variables: %s", bytes.Join(found, []byte("; ")))
 	}
 }
 
