@@ -395,6 +395,9 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
+	if c := findCondition(status.Conditions, conditionOffloaded); c != nil && c.Reason == reasonUnschedulable {
+		n.warn(p, c.Reason, c.Message)
+	}
 	if endedUnasked(p.pod, &status) {
 		n.lostPod(ctx, p.pod)
 	}

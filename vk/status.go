@@ -29,6 +29,7 @@ const (
 	reasonDeleted       = "Deleted"
 	reasonLosingPods    = "ProviderLosesPods"
 	reasonPeerLost      = "PeerLost"
+	reasonUnschedulable = corev1.PodReasonUnschedulable
 )
 
 // decodeStatus reads the status that a provider sent.
@@ -60,7 +61,7 @@ func cleanStatus(in *corev1.PodStatus) *corev1.PodStatus {
 		StartTime: in.StartTime, PodIP: in.PodIP, PodIPs: in.PodIPs[:min(len(in.PodIPs), maxPodIPs)],
 	}
 	for _, c := range in.Conditions {
-		if !takenCondition(c.Type) || findCondition(out.Conditions, c.Type) != nil {
+		if !takenCondition(c.Type) && !unscheduled(&c) || findCondition(out.Conditions, c.Type) != nil {
 			continue
 		}
 		switch c.Status {
@@ -85,6 +86,12 @@ func takenCondition(t corev1.PodConditionType) bool {
 	return slices.Contains([]corev1.PodConditionType{
 		corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.DisruptionTarget,
 	}, t)
+}
+
+// unscheduled says whether a provider's condition says that no node takes the pod. Home's own
+// says that one did: the virtual node.
+func unscheduled(c *corev1.PodCondition) bool {
+	return c != nil && c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
 }
 
 // messages is how many bytes of messages one status may still have.
@@ -169,7 +176,11 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 		out.HostIPs = []corev1.HostIP{{IP: out.HostIP}}
 	}
 	mergeConditions(pod, &out, remote.Conditions)
-	setConditionAt(&out, corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}, now)
+	taken := corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}
+	if c := findCondition(remote.Conditions, corev1.PodScheduled); unscheduled(c) {
+		taken.Reason, taken.Message = reasonUnschedulable, "the provider has taken the pod and no node for it yet: "+c.Message
+	}
+	setConditionAt(&out, taken, now)
 	return out
 }
 
@@ -207,7 +218,7 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 		gates[g.ConditionType] = true
 	}
 	for _, c := range remote {
-		if gates[c.Type] {
+		if gates[c.Type] || unscheduled(&c) {
 			continue
 		}
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {

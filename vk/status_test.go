@@ -37,6 +37,7 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 		spec   corev1.PodSpec
 		remote corev1.PodStatus
 		want   corev1.PodStatus
+		waits  string
 	}{
 		"a running pod has its addresses in home terms": {
 			remote: corev1.PodStatus{
@@ -73,6 +74,14 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 			want: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
 			}},
+		},
+		"a pod that no node of the provider takes says so": {
+			local: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}},
+			remote: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available: 3 Insufficient cpu."},
+			}},
+			want:  corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}},
+			waits: "the provider has taken the pod and no node for it yet: 0/3 nodes are available: 3 Insufficient cpu.",
 		},
 		"a pod is not ready before its readiness gates at home are": {
 			spec:   corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "lb"}}},
@@ -111,7 +120,11 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 			got := translateStatus(pod, remote, testView(), testNow)
 			if !terminal(test.local.Phase) {
 				test.want.HostIP, test.want.HostIPs = "10.1.2.3", []corev1.HostIP{{IP: "10.1.2.3"}}
-				test.want.Conditions = append(test.want.Conditions, corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted, LastTransitionTime: testNow})
+				taken := corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted, LastTransitionTime: testNow}
+				if test.waits != "" {
+					taken.Reason, taken.Message = reasonUnschedulable, test.waits
+				}
+				test.want.Conditions = append(test.want.Conditions, taken)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)

@@ -109,3 +109,46 @@ func indexed(namespace, name string, completions int32) *batchv1.Job {
 		},
 	}
 }
+
+// TestAPodThatNoNodeAbroadTakesSaysSoAtHome keeps pods off the provider's node, and wants the words of its
+// scheduler on the pod at home, until the node takes pods again.
+func TestAPodThatNoNodeAbroadTakesSaysSoAtHome(t *testing.T) {
+	ctx, w := theStage.On(t)
+	peered(ctx, t, w)
+	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	cordon := func(on bool) {
+		t.Helper()
+		var node corev1.Node
+		OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: w.Abroad.Node()}, &node))
+		before := node.DeepCopy()
+		node.Spec.Unschedulable = on
+		OK(t, w.Abroad.Client.Patch(ctx, &node, ctrlclient.MergeFrom(before)))
+	}
+	cordon(true)
+	uncordon := func() { cordon(false) }
+	t.Cleanup(func() {
+		ctx = context.WithoutCancel(ctx)
+		uncordon()
+	})
+	waits, _ := Web(shop, "waits", 1, Away)
+	OK(t, w.Home.Create(ctx, waits))
+	says := func(reason, message string) func(context.Context) (string, error) {
+		return func(ctx context.Context) (string, error) {
+			pods, err := w.Home.Pods(ctx, shop, waits.Labels)
+			if err != nil || len(pods) != 1 {
+				return fmt.Sprintf("%d pods", len(pods)), err
+			}
+			for _, c := range pods[0].Status.Conditions {
+				if c.Type == "entente.dev/Offloaded" && c.Reason == reason && strings.Contains(c.Message, message) {
+					return "", nil
+				}
+			}
+			return fmt.Sprintf("its conditions are %+v", pods[0].Status.Conditions), nil
+		}
+	}
+	OK(t, w.Until(ctx, Scheduled, "the pod to say that no node takes it", says("Unschedulable", "1 node(s) were unschedulable")))
+	uncordon()
+	_, err := w.Home.PodsReady(ctx, Scheduled, shop, waits.Labels, 1)
+	OK(t, err)
+	OK(t, w.Until(ctx, Soon, "the pod to say no more", says("Accepted", "")))
+}
