@@ -182,9 +182,27 @@ type mirrorState struct {
 	inFlight map[mirrorKey]struct{}
 	// applies and applyBytes are how much of that is to be applied.
 	applies, applyBytes int
-	// dirty has what to decide; waiting what to decide when.
+	// dirty has what to decide; waiting what to decide when. timers orders the latter, and
+	// has some that were overtaken.
 	dirty   map[mirrorKey]struct{}
 	waiting map[mirrorKey]time.Time
+	timers  *queue[mirrorTimer]
+	// line is what is sent as soon as there is room, in this order. lined says of all
+	// that is in it whether it is to be sent still.
+	line  *queue[mirrorLined]
+	lined map[mirrorLined]bool
+}
+
+// mirrorLined is a step that waits for room.
+type mirrorLined struct {
+	kind mirrorStepKind
+	ref  peering.ObjectRef
+}
+
+// mirrorTimer says when an object is to be decided.
+type mirrorTimer struct {
+	key mirrorKey
+	at  time.Time
 }
 
 func newMirrorState() *mirrorState {
@@ -194,6 +212,9 @@ func newMirrorState() *mirrorState {
 		names:   make(map[podName]map[mirrorKey]struct{}),
 		dirty:   make(map[mirrorKey]struct{}),
 		waiting: make(map[mirrorKey]time.Time),
+		timers:  newQueue(compareTimers),
+		line:    newQueue(compareSteps),
+		lined:   make(map[mirrorLined]bool),
 
 		inFlight: make(map[mirrorKey]struct{}),
 	}
@@ -257,6 +278,7 @@ func (s *mirrorState) forget(k mirrorKey) {
 	delete(s.records, k)
 	delete(s.dirty, k)
 	delete(s.waiting, k)
+	s.leaveLine(r.ref)
 	switch {
 	case r.ref.Kind == peering.KindNamespace && s.spaces[r.ref.Name] == k:
 		delete(s.spaces, r.ref.Name)
@@ -270,9 +292,43 @@ func (s *mirrorState) forget(k mirrorKey) {
 }
 
 func (s *mirrorState) touch(k mirrorKey) {
+	if r := s.records[k]; r != nil {
+		s.leaveLine(r.ref)
+	}
 	delete(s.waiting, k)
 	s.dirty[k] = struct{}{}
 }
+
+// leaveLine has no step of an object sent.
+func (s *mirrorState) leaveLine(ref peering.ObjectRef) {
+	for _, kind := range []mirrorStepKind{stepDelete, stepApply} {
+		if l := (mirrorLined{kind, ref}); s.lined[l] {
+			s.lined[l] = false
+		}
+	}
+}
+
+// joinLine has a step sent when there is room.
+func (s *mirrorState) joinLine(l mirrorLined) {
+	if _, ok := s.lined[l]; !ok {
+		s.line.push(l)
+	}
+	s.lined[l] = true
+}
+
+// wait has an object decided at a time.
+func (s *mirrorState) wait(k mirrorKey, at time.Time) {
+	s.waiting[k] = at
+	s.timers.push(mirrorTimer{k, at})
+	if s.timers.len() > 2*len(s.waiting)+1000 {
+		s.timers = newQueue(compareTimers)
+		for k, at := range s.waiting {
+			s.timers.push(mirrorTimer{k, at})
+		}
+	}
+}
+
+func compareTimers(a, b mirrorTimer) int { return a.at.Compare(b.at) }
 
 // want notes that the object should be there like this. It returns why not, if
 // it is beyond a limit.
@@ -477,100 +533,146 @@ func (s *mirrorState) namespaceOpen(r *mirrorRecord) bool {
 
 // plan returns what to do now, in the order in which to do it, and when to ask
 // again at the latest (zero: when something happens). What it returns to be
-// sent counts as sent.
+// sent counts as sent. It takes as long as what changed is much, however many objects
+// there are or wait for room.
 func (s *mirrorState) plan(now time.Time) (steps []mirrorStep, wake time.Time) {
 	if !s.synced {
 		return nil, time.Time{}
 	}
-	for k, at := range s.waiting {
-		if !now.Before(at) {
-			s.touch(k)
-		}
+	for t := s.timer(); t != nil && !now.Before(t.at); t = s.timer() {
+		s.touch(t.key)
 	}
 	for k := range s.dirty {
-		r := s.records[k]
-		if r == nil {
+		step, ok := s.decide(k, now)
+		switch {
+		case !ok:
+		case step.kind == stepDelete || step.kind == stepApply:
 			delete(s.dirty, k)
-			continue
-		}
-		switch taken := s.nameTaken(k, r); {
-		case !taken:
-			r.taken = time.Time{}
-		case r.taken.IsZero():
-			r.taken = now
-		}
-		kind, at := decide(r, s.ready, s.namespaceOpen(r), now)
-		switch kind {
-		case stepWait:
-			delete(s.dirty, k)
-			if !at.IsZero() {
-				s.waiting[k] = at
-			}
-		case stepForget:
-			s.forget(k)
+			s.joinLine(mirrorLined{step.kind, step.ref})
 		default:
-			steps = append(steps, mirrorStep{
-				kind: kind, ref: r.ref, object: r.object, grace: r.grace,
-				held: peering.Held{Ref: r.ref, Hash: r.heldHash},
-			})
+			steps = append(steps, step)
 		}
 	}
-	slices.SortFunc(steps, compareSteps)
-	steps = s.commit(steps, now)
-	for _, at := range s.waiting {
-		if wake.IsZero() || at.Before(wake) {
-			wake = at
-		}
+	slices.SortFunc(steps, func(a, b mirrorStep) int {
+		return compareSteps(mirrorLined{a.kind, a.ref}, mirrorLined{b.kind, b.ref})
+	})
+	for _, st := range steps {
+		s.commit(st, now)
+	}
+	steps = append(steps, s.send(now)...)
+	switch t := s.timer(); {
+	case len(s.dirty) > 0:
+		wake = now
+	case t != nil:
+		wake = t.at
 	}
 	return steps, wake
 }
 
-// commit notes steps as taken; what does not fit into what may be on its way
-// stays to be done.
-func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
-	taken, full := steps[:0], false
-	for _, st := range steps {
-		k := keyOf(st.ref)
-		r := s.records[k]
-		switch st.kind {
-		case stepHeld:
-			delete(s.dirty, k)
-			r.told = true
-		case stepGone:
-			// Stays dirty: an unwanted pod is forgotten in the next round.
-			r.lost = true
-		case stepAsk:
-			delete(s.dirty, k)
-			r.notBefore = now.Add(mirrorOrphanInterval)
-			s.waiting[k] = r.notBefore
-		case stepDelete, stepApply:
-			if size := len(st.object.JSON); st.kind == stepApply && s.applies > 0 {
-				// Smaller ones do not pass one that waits for room.
-				full = full || s.applies >= mirrorMaxApplies || s.applyBytes+size > mirrorMaxApplyBytes
-			}
-			if len(s.inFlight) >= mirrorMaxInFlight || st.kind == stepApply && full {
-				continue
-			}
-			delete(s.dirty, k)
-			s.inFlight[k] = struct{}{}
-			r.sentAt = now
-			s.waiting[k] = now.Add(mirrorAckTimeout)
-			r.sent = sentDelete
-			if st.kind == stepApply {
-				r.sent, r.sentHash, r.sentSize = sentApply, r.hash, len(st.object.JSON)
-				s.applies, s.applyBytes = s.applies+1, s.applyBytes+r.sentSize
-			}
-		default:
+// timer returns what of waiting is to be decided first, or nil.
+func (s *mirrorState) timer() *mirrorTimer {
+	for t := s.timers.first(); t != nil; t = s.timers.first() {
+		if at, ok := s.waiting[t.key]; ok && at.Equal(t.at) {
+			return t
+		}
+		s.timers.pop()
+	}
+	return nil
+}
+
+// decide returns what to do about an object, unless it has to wait or is forgotten.
+func (s *mirrorState) decide(k mirrorKey, now time.Time) (mirrorStep, bool) {
+	r := s.records[k]
+	if r == nil {
+		delete(s.dirty, k)
+		return mirrorStep{}, false
+	}
+	switch taken := s.nameTaken(k, r); {
+	case !taken:
+		r.taken = time.Time{}
+	case r.taken.IsZero():
+		r.taken = now
+	}
+	kind, at := decide(r, s.ready, s.namespaceOpen(r), now)
+	switch kind {
+	case stepWait:
+		delete(s.dirty, k)
+		if !at.IsZero() {
+			s.wait(k, at)
+		}
+		return mirrorStep{}, false
+	case stepForget:
+		s.forget(k)
+		return mirrorStep{}, false
+	case stepHeld, stepGone, stepAsk, stepDelete, stepApply:
+	}
+	return mirrorStep{
+		kind: kind, ref: r.ref, object: r.object, grace: r.grace,
+		held: peering.Held{Ref: r.ref, Hash: r.heldHash},
+	}, true
+}
+
+// send takes from the line what fits into what may be on its way.
+func (s *mirrorState) send(now time.Time) (taken []mirrorStep) {
+	for next := s.line.first(); next != nil && len(s.inFlight) < mirrorMaxInFlight; next = s.line.first() {
+		lined, k := *next, keyOf(next.ref)
+		if !s.lined[lined] {
+			s.line.pop()
+			delete(s.lined, lined)
 			continue
 		}
-		taken = append(taken, st)
+		// Smaller ones do not pass one that waits for room.
+		size := len(s.records[k].object.JSON)
+		if lined.kind == stepApply && s.applies > 0 && (s.applies >= mirrorMaxApplies || s.applyBytes+size > mirrorMaxApplyBytes) {
+			break
+		}
+		s.line.pop()
+		delete(s.lined, lined)
+		// Another object may have come into its way since.
+		step, ok := s.decide(k, now)
+		switch {
+		case !ok:
+		case step.kind != lined.kind:
+			s.touch(k)
+		default:
+			s.commit(step, now)
+			taken = append(taken, step)
+		}
 	}
 	return taken
 }
 
+// commit notes a step as taken.
+func (s *mirrorState) commit(st mirrorStep, now time.Time) {
+	k := keyOf(st.ref)
+	r := s.records[k]
+	switch st.kind {
+	case stepHeld:
+		delete(s.dirty, k)
+		r.told = true
+	case stepGone:
+		// Stays dirty: an unwanted pod is forgotten in the next round.
+		r.lost = true
+	case stepAsk:
+		delete(s.dirty, k)
+		r.notBefore = now.Add(mirrorOrphanInterval)
+		s.wait(k, r.notBefore)
+	case stepDelete, stepApply:
+		s.inFlight[k] = struct{}{}
+		r.sentAt = now
+		s.wait(k, now.Add(mirrorAckTimeout))
+		r.sent = sentDelete
+		if st.kind == stepApply {
+			r.sent, r.sentHash, r.sentSize = sentApply, r.hash, len(st.object.JSON)
+			s.applies, s.applyBytes = s.applies+1, s.applyBytes+r.sentSize
+		}
+	case stepWait, stepForget:
+	}
+}
+
 // compareSteps orders: reports and questions, then deletes from the pods down,
 // which makes room, then applies from the namespaces up, which a pod needs.
-func compareSteps(a, b mirrorStep) int {
+func compareSteps(a, b mirrorLined) int {
 	kinds := cmp.Compare(a.ref.Kind, b.ref.Kind)
 	if a.kind == stepDelete {
 		kinds = -kinds

@@ -609,3 +609,37 @@ func BenchmarkAnAnswer(b *testing.B) {
 		})
 	}
 }
+
+// What one answer costs does not depend on how many objects wait for room.
+func BenchmarkAnAnswerWhileOthersWait(b *testing.B) {
+	for _, pods := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint(pods), func(b *testing.B) {
+			s := newMirrorState()
+			s.setReady()
+			s.sync()
+			next := 0
+			more := func() {
+				o := peering.Object{Ref: testRef(peering.KindPod, fmt.Sprint("web-", next), fmt.Sprint("u-", next)), JSON: []byte(`{"a":1}`)}
+				next++
+				if refusal := s.want(o); refusal != nil {
+					b.Fatal(refusal)
+				}
+			}
+			for range pods {
+				more()
+			}
+			steps, _ := s.plan(t0)
+			for i := 0; b.Loop(); i++ {
+				st := steps[0]
+				steps = steps[1:]
+				if !s.ack(peering.Ack{Ref: st.ref, Hash: st.object.Hash()}, t0) {
+					b.Fatal("it was not sent")
+				}
+				s.forget(keyOf(st.ref))
+				more()
+				sent, _ := s.plan(t0)
+				steps = append(steps, sent...)
+			}
+		})
+	}
+}
