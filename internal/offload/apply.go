@@ -281,16 +281,15 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 	} else if !now.AcceptNew {
 		return nil, refuse(peering.RefusedContract, false, "contract %s is ending and takes no new pods; ask for a new one", contract)
 	}
-	counted, err := p.counted(ctx, contract)
-	if err != nil {
+	if err := p.settle(ctx, contract); err != nil {
 		return nil, err
 	}
-	for _, other := range counted {
-		if other.Spec.OriginUID == pod.Spec.OriginUID && (other.Name != pod.Name || other.Namespace != pod.Namespace) {
+	for _, other := range p.withUID(contract, pod.Spec.OriginUID) {
+		if other.Name != pod.Name || other.Namespace != pod.Namespace {
 			return nil, refuse(peering.RefusedInvalid, false, "UID %s is that of %s here; a pod is not renamed", pod.Spec.OriginUID, podRef(other))
 		}
 	}
-	used, _ := usage(counted)
+	used, _ := p.ledger.of(contract)
 	if refusal := fits(c.Resources, used, pod.Spec.Requests); refusal != nil {
 		return nil, refusal
 	}
@@ -401,12 +400,8 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 }
 
 func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
-	// Any pod that this process made is in the cache or, for a moment, in the ledger.
 	keys := make(map[types.NamespacedName]bool)
-	for _, o := range indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, ref.UID)) {
-		keys[client.ObjectKeyFromObject(o)] = true
-	}
-	if o := p.ledger.get(contract, ref.UID); o != nil {
+	for _, o := range p.withUID(contract, ref.UID) {
 		keys[client.ObjectKeyFromObject(o)] = true
 	}
 	found := false
@@ -438,6 +433,16 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 		p.hub.gone(contract, ref)
 	}
 	return nil
+}
+
+// withUID returns the OffloadedPods of a contract whose pod at home has the UID. Any pod
+// that this process made is in the cache or, for a moment, in the ledger.
+func (p *Provider) withUID(contract, uid string) []*api.OffloadedPod {
+	pods := indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, uid))
+	if o := p.ledger.get(contract, uid); o != nil {
+		pods = append(pods, o)
+	}
+	return pods
 }
 
 // endSeen has an OffloadedPod deleted that the cache shows, where there is nothing to note of

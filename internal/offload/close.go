@@ -83,10 +83,10 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	var left Left
 	var problems []error
 	// Pods that were reserved before the contract was over may still be created.
-	if _, err := p.counted(ctx, contract); err != nil {
+	if err := p.settle(ctx, contract); err != nil {
 		return Left{}, err
 	}
-	coming := p.ledger.of(contract)
+	coming := p.ledger.coming(contract)
 	err = p.eachPod(ctx, contract, func(o *api.OffloadedPod) {
 		delete(coming, o.Spec.OriginUID)
 		left.Pods++

@@ -191,6 +191,7 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 }
 
 func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
+	v.p.ledger.show(o)
 	v.p.stock.Set(podKey(o), stock.Item{
 		Peer: peering.ClusterID(o.Spec.PeerID), Contract: o.Spec.Contract, Bytes: notedBytes(o.Annotations),
 	})
@@ -202,6 +203,7 @@ func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
 }
 
 func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
+	v.p.ledger.hide(o)
 	v.p.stock.Drop(podKey(o))
 	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	v.p.hub.gone(o.Spec.Contract, podRef(o))

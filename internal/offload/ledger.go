@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -16,18 +17,120 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ledger has the OffloadedPods that were created and that the cache may not show
-// yet. With the cache it makes what a contract uses: after a restart the cache
-// alone has them all.
+// ledger counts what the OffloadedPods of each contract take of it: those that the cache
+// shows, as they come, change and go, and those that were created and that the cache may
+// not show yet. After a restart the cache alone has them all. Adding a pod takes as long
+// beside ten thousand others as beside none.
 type ledger struct {
 	mu sync.Mutex
-	// pending is by contract and UID of the pod at home.
+	// shown has what the cache shows; used sums up by contract the live ones of that.
+	shown map[types.NamespacedName]counted
+	used  map[string]sum
+	// pending is what the cache may not show yet, by contract and UID of the pod at home.
 	pending map[string]map[string]pendingPod
+}
+
+// counted is what counts of an OffloadedPod.
+type counted struct {
+	contract string
+	live     bool
+	requests corev1.ResourceList
+}
+
+// sum is what so many live pods take.
+type sum struct {
+	resources corev1.ResourceList
+	pods      int
 }
 
 type pendingPod struct {
 	pod *api.OffloadedPod
 	at  time.Time
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		shown: make(map[types.NamespacedName]counted), used: make(map[string]sum),
+		pending: make(map[string]map[string]pendingPod),
+	}
+}
+
+// show counts a pod as the cache shows it now.
+func (l *ledger) show(pod *api.OffloadedPod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := client.ObjectKeyFromObject(pod)
+	l.uncount(key)
+	e := counted{contract: pod.Spec.Contract, live: live(pod), requests: pod.Spec.Requests}
+	l.shown[key] = e
+	if e.live {
+		l.used[e.contract] = l.used[e.contract].plus(e.requests)
+	}
+	l.dropLocked(pod.Spec.Contract, pod.Spec.OriginUID)
+}
+
+// hide counts no more a pod that the cache does not show any more.
+func (l *ledger) hide(pod *api.OffloadedPod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.uncount(client.ObjectKeyFromObject(pod))
+}
+
+// uncount forgets a pod that the cache showed. The lock is held.
+func (l *ledger) uncount(key types.NamespacedName) {
+	e, ok := l.shown[key]
+	if !ok {
+		return
+	}
+	delete(l.shown, key)
+	if !e.live {
+		return
+	}
+	if rest := l.used[e.contract].minus(e.requests); rest.pods > 0 {
+		l.used[e.contract] = rest
+	} else {
+		delete(l.used, e.contract)
+	}
+}
+
+// of returns what the live pods of a contract take, and how many there are.
+func (l *ledger) of(contract string) (corev1.ResourceList, int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	total := sum{resources: l.used[contract].resources.DeepCopy(), pods: l.used[contract].pods}
+	for _, p := range l.pending[contract] {
+		total = total.plus(p.pod.Spec.Requests)
+	}
+	if total.resources == nil {
+		total.resources = corev1.ResourceList{}
+	}
+	return total.resources, total.pods
+}
+
+func (s sum) plus(requests corev1.ResourceList) sum {
+	if s.resources == nil {
+		s.resources = make(corev1.ResourceList, len(requests))
+	}
+	for name, q := range requests {
+		total := s.resources[name]
+		total.Add(q)
+		s.resources[name] = total
+	}
+	s.pods++
+	return s
+}
+
+func (s sum) minus(requests corev1.ResourceList) sum {
+	for name, q := range requests {
+		total := s.resources[name]
+		total.Sub(q)
+		s.resources[name] = total
+		if total.IsZero() {
+			delete(s.resources, name)
+		}
+	}
+	s.pods--
+	return s
 }
 
 // add has a pod count that was created, or may have been.
@@ -41,6 +144,11 @@ func (l *ledger) reserve(contract string, pod *api.OffloadedPod) {
 func (l *ledger) put(contract string, pod *api.OffloadedPod, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// The cache was faster than the answer.
+	if _, ok := l.shown[client.ObjectKeyFromObject(pod)]; ok {
+		l.dropLocked(contract, pod.Spec.OriginUID)
+		return
+	}
 	if l.pending[contract] == nil {
 		l.pending[contract] = make(map[string]pendingPod)
 	}
@@ -50,13 +158,18 @@ func (l *ledger) put(contract string, pod *api.OffloadedPod, at time.Time) {
 func (l *ledger) drop(contract, uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.dropLocked(contract, uid)
+}
+
+func (l *ledger) dropLocked(contract, uid string) {
 	delete(l.pending[contract], uid)
 	if len(l.pending[contract]) == 0 {
 		delete(l.pending, contract)
 	}
 }
 
-func (l *ledger) of(contract string) map[string]pendingPod {
+// coming returns the pods of a contract that the cache may not show yet, by UID.
+func (l *ledger) coming(contract string) map[string]pendingPod {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.pending[contract])
@@ -130,36 +243,27 @@ func (g *graves) has(peer peering.ClusterID, uid string) (ok bool) {
 	return ok
 }
 
-// counted returns the OffloadedPods that count against a contract: those that
-// the cache shows, and those that it should show soon. Whether one of the latter
-// is there after all is asked for when it takes long.
-func (p *Provider) counted(ctx context.Context, contract string) ([]*api.OffloadedPod, error) {
-	pending := p.ledger.of(contract)
-	pods := p.inv.of(contract)
-	for _, o := range pods {
-		if _, ok := pending[o.Spec.OriginUID]; ok {
-			p.ledger.drop(contract, o.Spec.OriginUID)
-			delete(pending, o.Spec.OriginUID)
+// settle asks for pods of a contract that the cache should show by now whether they are
+// there after all.
+func (p *Provider) settle(ctx context.Context, contract string) error {
+	for uid, w := range p.ledger.coming(contract) {
+		if time.Since(w.at) <= ledgerSettle {
+			continue
+		}
+		now := &api.OffloadedPod{}
+		err := p.client.Get(ctx, client.ObjectKeyFromObject(w.pod), now)
+		if apierrors.IsNotFound(err) {
+			p.stock.Drop(podKey(w.pod))
+		}
+		if apierrors.IsNotFound(err) || err == nil && now.Spec.OriginUID != uid {
+			p.ledger.drop(contract, uid)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look for offloaded pod: %w", err)
 		}
 	}
-	for uid, w := range pending {
-		if time.Since(w.at) > ledgerSettle {
-			now := &api.OffloadedPod{}
-			err := p.client.Get(ctx, client.ObjectKeyFromObject(w.pod), now)
-			if apierrors.IsNotFound(err) {
-				p.stock.Drop(podKey(w.pod))
-			}
-			if apierrors.IsNotFound(err) || err == nil && now.Spec.OriginUID != uid {
-				p.ledger.drop(contract, uid)
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("look for offloaded pod: %w", err)
-			}
-		}
-		pods = append(pods, w.pod)
-	}
-	return pods, nil
+	return nil
 }
 
 // Usage returns what the live pods of a contract take of it, and how many there
@@ -168,11 +272,10 @@ func (p *Provider) Usage(ctx context.Context, contract string) (used corev1.Reso
 	if err := p.await(ctx); err != nil {
 		return nil, 0, err
 	}
-	counted, err := p.counted(ctx, contract)
-	if err != nil {
+	if err := p.settle(ctx, contract); err != nil {
 		return nil, 0, err
 	}
-	used, pods = usage(counted)
+	used, pods = p.ledger.of(contract)
 	maps.Copy(used, volumes.Usage(typed[*corev1.PersistentVolumeClaim](p.inv.claims.List()), contract, heldKey(contract)))
 	return used, pods, nil
 }

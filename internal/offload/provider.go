@@ -124,7 +124,7 @@ func New(cfg Config) (*Provider, error) {
 	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
 	p := &Provider{
 		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: newHub(), stock: stock.New(),
-		ledger: &ledger{pending: make(map[string]map[string]pendingPod)},
+		ledger: newLedger(),
 	}
 	if cfg.REST != nil {
 		p.cfg.REST = rest.CopyConfig(cfg.REST)

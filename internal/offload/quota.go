@@ -90,23 +90,6 @@ func live(p *api.OffloadedPod) bool {
 	return !ended(p.Status.Phase)
 }
 
-// usage sums what the live pods among these take.
-func usage(pods []*api.OffloadedPod) (used corev1.ResourceList, count int) {
-	used = corev1.ResourceList{}
-	for _, p := range pods {
-		if !live(p) {
-			continue
-		}
-		count++
-		for name, q := range p.Spec.Requests {
-			sum := used[name]
-			sum.Add(q)
-			used[name] = sum
-		}
-	}
-	return used, count
-}
-
 // fits says whether need fits into what is left of limit, and if not, why. A
 // resource that the contract does not have is refused.
 func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
