@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,9 +16,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/peering"
 )
 
 // realHome is an API server with the chart in it, its owner, and the agent with the
@@ -28,6 +32,7 @@ type realHome struct {
 	remote       *provider
 	node         *Node
 	stop         func()
+	mu           sync.Mutex
 	spaces       []Namespace
 }
 
@@ -59,7 +64,7 @@ func (r *realHome) start() {
 	n, err := New(Config{
 		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
-		TranslateIP: testView().translate, Namespaces: func() ([]Namespace, error) { return r.spaces, nil },
+		TranslateIP: testView().translate, Namespaces: r.offloaded,
 		Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -76,6 +81,66 @@ func (r *realHome) start() {
 			if err := <-done; err != nil {
 				r.t.Error(err)
 			}
+		}
+	}
+}
+
+func (r *realHome) offloaded() ([]Namespace, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.spaces), nil
+}
+
+// choose has the namespace say what becomes of its pods while the provider does not answer.
+func (r *realHome) choose(loss peering.Loss) {
+	r.mu.Lock()
+	r.spaces[0].Loss = loss
+	r.mu.Unlock()
+	r.node.NamespacesChanged()
+}
+
+// tolerates says whether Kubernetes leaves a pod on a node that is lost for so long; 0 is for ever.
+func (r *realHome) tolerates(name string, seconds int64) bool {
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		i := slices.IndexFunc(r.pod(name).Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == key })
+		if i < 0 {
+			return false
+		}
+		if t := r.pod(name).Spec.Tolerations[i]; ptr.Deref(t.TolerationSeconds, 0) != seconds {
+			return false
+		}
+	}
+	return true
+}
+
+// chosen holds that pods stay on a lost node as their namespace chose, also those that run, and
+// that the agent may change nothing else of them.
+func (r *realHome) chosen(name string) {
+	r.t.Helper()
+	r.until("a pod is kept on a node that is lost", func() bool { return r.tolerates(name, 0) })
+	before := r.remote.applied()
+	r.choose(peering.Loss{Action: peering.LossEvict, After: time.Minute})
+	r.until("a pod is evicted from a node that is lost for a minute", func() bool { return r.tolerates(name, 60) })
+	r.choose(peering.Loss{Action: peering.LossKeep})
+	r.until("a pod is kept again", func() bool { return r.tolerates(name, 0) })
+	if after := r.remote.applied(); after != before {
+		r.t.Errorf("what home tolerates crossed: %d objects were applied, %d before", after, before)
+	}
+	if p := r.pod(name); p.Status.Phase != corev1.PodRunning {
+		r.t.Errorf("the pod is %s", p.Status.Phase)
+	}
+	for what, patch := range map[string]string{
+		"a label": `{"metadata":{"labels":{"a":"b"}}}`, "an annotation": `{"metadata":{"annotations":{"a":"b"}}}`,
+		"an image": `[{"op":"replace","path":"/spec/containers/0/image","value":"other"}]`, "a deadline": `{"spec":{"activeDeadlineSeconds":1}}`,
+		"a finalizer": `{"metadata":{"finalizers":["example.com/hold"]}}`,
+	} {
+		kind := types.MergePatchType
+		if patch[0] == '[' {
+			kind = types.JSONPatchType
+		}
+		_, err := r.agent.CoreV1().Pods("shop").Patch(r.t.Context(), name, kind, []byte(patch), metav1.PatchOptions{})
+		if !apierrors.IsForbidden(err) {
+			r.t.Errorf("the agent may change %s of a pod at home: %v", what, err)
 		}
 	}
 }
@@ -172,6 +237,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("it runs when there is a RoleBinding", func() bool { return r.pod("reader").Status.Phase == corev1.PodRunning })
+	r.chosen("reader")
 	r.until("there is an event of it", func() bool {
 		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reasonMissing})
 		return err == nil && len(list.Items) > 0

@@ -304,7 +304,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return n.hold(ctx, p)
 	case stepWant:
 		n.wantPod(p)
-		return n.show(ctx, p)
+		return errors.Join(n.tolerateLoss(ctx, p.pod), n.show(ctx, p))
 	case stepSettle:
 		n.settle(p)
 		return nil

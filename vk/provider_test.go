@@ -74,6 +74,12 @@ func (p *provider) attach(h Handler) func(context.Context) {
 	}
 }
 
+// applied is how often something was applied.
+func (p *provider) applied() (n int) {
+	p.look(func() { n = len(p.applies) })
+	return n
+}
+
 func (p *provider) poke() {
 	select {
 	case p.wake <- struct{}{}:

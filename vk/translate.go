@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -219,10 +220,11 @@ func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 	e.Value, e.ValueFrom = value, nil
 }
 
-// tolerationsAbroad leaves out what would let the provider lend the pod on.
+// tolerationsAbroad leaves out what would let the provider lend the pod on, and for how long it
+// stays on a virtual node that is lost.
 func tolerationsAbroad(in []corev1.Toleration) []corev1.Toleration {
 	return deleteIf(in, func(t corev1.Toleration) bool {
-		return t.Key == "" || t.Key == api.TaintVirtualNode
+		return t.Key == "" || t.Key == api.TaintVirtualNode || fencing.IsOurs(t)
 	})
 }
 

@@ -86,6 +86,8 @@ type Namespace struct {
 	Mapping string
 	// PodsStay says that its pods do not cross, only its Services do.
 	PodsStay bool
+	// Loss is what becomes of its pods while the provider does not answer.
+	Loss peering.Loss
 }
 
 // Config is what a Node needs. Fields are required unless the comment says otherwise.

@@ -67,6 +67,35 @@ type NamespaceOffloadingSpec struct {
 	// clusterSelector selects ForeignClusters by their labels. Absent selects all.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// peerLost is what becomes of pods in a foreign cluster that does not answer. It holds for
+	// pods that run there already, too, and whatever they tolerate themselves. Absent keeps them.
+	// +optional
+	PeerLost *PeerLost `json:"peerLost,omitempty"`
+}
+
+// PeerLostAction is what becomes of pods in a foreign cluster that does not answer.
+// +kubebuilder:validation:Enum=Keep;Evict
+type PeerLostAction string
+
+// What becomes of pods in a foreign cluster that does not answer.
+const (
+	// PeerLostKeep leaves them where they are: they most likely go on running.
+	PeerLostKeep PeerLostAction = "Keep"
+	// PeerLostEvict evicts them after a while. Their owners make others, which may run beside
+	// those that still run there.
+	PeerLostEvict PeerLostAction = "Evict"
+)
+
+// PeerLost is what becomes of pods in a foreign cluster that does not answer.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.after) || self.action != 'Keep'",message="pods that are kept are kept for as long as it takes: leave out after, or say another action"
+type PeerLost struct {
+	// action is what becomes of them.
+	Action PeerLostAction `json:"action"`
+	// after is how long after the loss: 5m by default.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('168h')",message="after is from 10s to 168h"
+	// +optional
+	After *metav1.Duration `json:"after,omitempty"`
 }
 
 // NamespaceOffloadingStatus is what came of it.

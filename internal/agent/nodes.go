@@ -416,9 +416,21 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 		if namespace.Labels[v1alpha1.LabelOffloading] != "enabled" {
 			continue
 		}
-		out = append(out, vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal})
+		out = append(out, vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: lossOf(o.Spec.PeerLost)})
 	}
 	return out, nil
+}
+
+// lossOf is what becomes of pods whose provider does not answer.
+func lossOf(p *v1alpha1.PeerLost) peering.Loss {
+	if p == nil {
+		return peering.Loss{Action: peering.LossKeep}
+	}
+	loss := peering.Loss{Action: peering.LossAction(p.Action)}
+	if p.After != nil {
+		loss.After = p.After.Duration
+	}
+	return loss
 }
 
 // hearing has others hear what is theirs of what a node hears. It implements vk.Handler.

@@ -93,7 +93,7 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/kubeauth", "internal/notify"}, outside: []string{
+	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify"}, outside: []string{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
@@ -118,6 +118,7 @@ var rules = []rule{
 
 	{packages: "internal/endpoints", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering"}},
+	{packages: "internal/fencing", ours: []string{"peering"}, outside: []string{"k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
 	{packages: "internal/volumes", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
