@@ -25,7 +25,7 @@ GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)
 MODULES := $(filter-out tools/proto integration/lab/kube1%,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
-GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --jsonfile-timing-events $(CURDIR)/.build/times/$@-$$$$.json
 # Of the packages on real clusters, those that count packets lost while a part dies run
 # alone: another cluster that starts would lose some, too.
 ALONE := ./faults ./twonodes
@@ -102,22 +102,30 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 
 .PHONY: test
 test: ## All tests: unit with the race detector, controllers and end to end on real clusters
+	@rm -rf .build/times
 	@$(MAKE) --jobs 2 rigs live
 	@$(MAKE) together
 	@$(MAKE) alone
 	@$(MAKE) beside
 
+.build/times:
+	@mkdir -p $@
+
+.PHONY: slowest
+slowest: $(BIN)/gotestsum ## List the tests that took longest when tests last ran
+	@cat .build/times/*.json | $(CURDIR)/$(BIN)/gotestsum tool slowest --threshold 5s
+
 .PHONY: unit
 unit: rigs beside ## Unit tests, with the race detector
 
 .PHONY: rigs
-rigs: $(BIN)/gotestsum
+rigs: $(BIN)/gotestsum | .build/times
 	@CGO_ENABLED=1 $(GOTEST) --packages '$(RIGS:%=./%)' -- -race -skip '$(LONG)' -timeout 40m
 
 # The core starts no goroutine: there is nothing to race, and all interleavings of two
 # clusters take eight times as long where it is looked for.
 .PHONY: beside
-beside: $(BIN)/helm $(BIN)/gotestsum
+beside: $(BIN)/helm $(BIN)/gotestsum | .build/times
 	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v -e '/entente/peering$$' $(RIGS:%=-e '/entente/%$$'))" -- -race -skip '$(LONG)' -timeout 40m
 	@$(GOTEST) --packages '$(LONGIN:%=./%)' -- -run '$(LONG)' -timeout 20m
 	@go test ./peering
@@ -130,18 +138,18 @@ e2e: together alone ## End to end on real clusters (Linux, root)
 # Two packages at once; control in as many pairs of clusters as -parallel says. They wait
 # for much of their time.
 .PHONY: together
-together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum
+together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum | .build/times
 	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 3 -count 1 -timeout 80m
 
 .PHONY: alone
-alone: build image lab $(BIN)/helm $(BIN)/gotestsum
+alone: build image lab $(BIN)/helm $(BIN)/gotestsum | .build/times
 	@cd integration && $(GOTEST) --packages '$(ALONE)' -- -p 1 -count 1 -timeout 80m
 
 # On an API server of their own, which the lab's cache has: the chart's rights and
 # policies, and under these virtual nodes and the provider. charttest sees to it that
 # the names of these tests end like this.
 .PHONY: live
-live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing else: the chart, virtual nodes, the provider (Linux)
+live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## What needs an API server and nothing else: the chart, virtual nodes, the provider (Linux)
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=5m ENTENTE_LIVE=must \
