@@ -271,7 +271,6 @@ func newAgentTLS(config *tls.Config, published func(context.Context) ([]byte, er
 	return &agentTLS{published: published, config: config, TransportCredentials: credentials.NewTLS(config)}
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
 func (a *agentTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	a.mu.Lock()
 	config := a.config
@@ -283,7 +282,6 @@ func (a *agentTLS) ClientHandshake(ctx context.Context, authority string, conn n
 	return secure, info, err
 }
 
-// Clone implements credentials.TransportCredentials.
 func (a *agentTLS) Clone() credentials.TransportCredentials {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -308,7 +306,6 @@ func (a *agentTLS) trust(ctx context.Context) {
 // of the API server, wherever it comes from: the file, a token file, or a plugin.
 type bearerOf struct{ config *rest.Config }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (b bearerOf) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	seen := &headerCatcher{}
 	wrapped, err := rest.HTTPWrappersForConfig(b.config, seen)
@@ -330,7 +327,6 @@ func (b bearerOf) GetRequestMetadata(ctx context.Context, _ ...string) (map[stri
 	return map[string]string{"authorization": seen.authorization}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (bearerOf) RequireTransportSecurity() bool { return true }
 
 // headerCatcher is where a request ends that is made to see what credentials are

@@ -172,7 +172,6 @@ func (c *podConn) why(doing string, err error) error {
 	return fmt.Errorf("%s pod %s: %w", doing, c.pod, err)
 }
 
-// Read implements net.Conn.
 func (c *podConn) Read(b []byte) (int, error) {
 	n, err := c.data.Read(b)
 	if err != nil {
@@ -181,7 +180,6 @@ func (c *podConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write implements net.Conn.
 func (c *podConn) Write(b []byte) (int, error) {
 	n, err := c.data.Write(b)
 	if err != nil {
@@ -190,7 +188,6 @@ func (c *podConn) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements net.Conn.
 func (c *podConn) Close() error {
 	var err error
 	c.closed.Do(func() {
@@ -200,10 +197,8 @@ func (c *podConn) Close() error {
 	return err
 }
 
-// LocalAddr implements net.Conn.
 func (c *podConn) LocalAddr() net.Addr { return podAddr("local") }
 
-// RemoteAddr implements net.Conn.
 func (c *podConn) RemoteAddr() net.Addr { return c.pod }
 
 // SetDeadline implements net.Conn; there are no deadlines.

@@ -50,7 +50,6 @@ type logReader struct {
 	err    error
 }
 
-// Read implements io.Reader.
 func (r *logReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		if r.err != nil {

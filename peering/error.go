@@ -221,7 +221,6 @@ func Errorf(r Reason, format string, args ...any) *Error {
 	return &Error{Reason: r, Message: err.Error(), Err: errors.Unwrap(err)}
 }
 
-// Error implements error.
 func (e *Error) Error() string {
 	var msg strings.Builder
 	msg.WriteString(e.Message)

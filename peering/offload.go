@@ -120,7 +120,6 @@ type Refusal struct {
 	Retryable bool
 }
 
-// Error implements error.
 func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Message }
 
 // Ack answers an object that was applied, or a delete (then Hash is zero).

@@ -29,7 +29,6 @@ type exportServer struct {
 	watches *streamCount
 }
 
-// WatchServices implements ExportService.
 func (s *exportServer) WatchServices(req *ententev1.WatchServicesRequest, stream grpc.ServerStreamingServer[ententev1.WatchServicesResponse]) error {
 	peer, err := caller(stream.Context())
 	if err != nil {

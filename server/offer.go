@@ -22,7 +22,6 @@ type Offers interface {
 	Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error)
 }
 
-// WatchOffer implements PeeringService.
 func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStreamingServer[ententev1.WatchOfferResponse]) error {
 	peer, err := caller(stream.Context())
 	if err != nil {

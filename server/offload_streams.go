@@ -227,7 +227,6 @@ func (q sizeQueue) put(s remotecommand.TerminalSize) {
 	q <- s
 }
 
-// Next implements remotecommand.TerminalSizeQueue.
 func (q sizeQueue) Next() *remotecommand.TerminalSize {
 	s, ok := <-q
 	if !ok {
@@ -243,7 +242,6 @@ type pieces struct {
 	ended bool
 }
 
-// Write implements io.Writer.
 func (w *pieces) Write(p []byte) (sent int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -76,7 +76,6 @@ func caller(ctx context.Context) (peering.ClusterID, error) {
 	return info.ID, nil
 }
 
-// RequestPeering implements PeeringService.
 func (s *peeringServer) RequestPeering(ctx context.Context, req *ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
 	peer, err := caller(ctx)
 	if err != nil {
@@ -97,7 +96,6 @@ func (s *peeringServer) RequestPeering(ctx context.Context, req *ententev1.Reque
 	return &ententev1.RequestPeeringResponse{Advertisement: wire.AdvertisementTo(ad)}, nil
 }
 
-// SignContract implements PeeringService.
 func (s *peeringServer) SignContract(ctx context.Context, req *ententev1.SignContractRequest) (*ententev1.SignContractResponse, error) {
 	peer, err := caller(ctx)
 	if err != nil {
@@ -114,7 +112,6 @@ func (s *peeringServer) SignContract(ctx context.Context, req *ententev1.SignCon
 	return &ententev1.SignContractResponse{Envelope: wire.EnvelopeTo(signed)}, nil
 }
 
-// GetContract implements PeeringService.
 func (s *peeringServer) GetContract(ctx context.Context, req *ententev1.GetContractRequest) (*ententev1.GetContractResponse, error) {
 	peer, err := caller(ctx)
 	if err != nil {
@@ -127,7 +124,6 @@ func (s *peeringServer) GetContract(ctx context.Context, req *ententev1.GetContr
 	return &ententev1.GetContractResponse{Envelope: wire.EnvelopeTo(envelope)}, nil
 }
 
-// ListStatements implements PeeringService.
 func (s *peeringServer) ListStatements(ctx context.Context, req *ententev1.ListStatementsRequest) (*ententev1.ListStatementsResponse, error) {
 	peer, err := caller(ctx)
 	if err != nil {
@@ -144,7 +140,6 @@ func (s *peeringServer) ListStatements(ctx context.Context, req *ententev1.ListS
 	return resp, nil
 }
 
-// TerminateContract implements PeeringService.
 func (s *peeringServer) TerminateContract(ctx context.Context, req *ententev1.TerminateContractRequest) (*ententev1.TerminateContractResponse, error) {
 	peer, err := caller(ctx)
 	if err != nil {
@@ -161,7 +156,6 @@ func (s *peeringServer) TerminateContract(ctx context.Context, req *ententev1.Te
 	return &ententev1.TerminateContractResponse{}, nil
 }
 
-// Session implements PeeringService.
 func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.SessionRequest, ententev1.SessionResponse]) error {
 	ctx := stream.Context()
 	peer, err := caller(ctx)

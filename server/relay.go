@@ -69,7 +69,6 @@ type relayServer struct {
 	datagrams *streamCount
 }
 
-// SendDatagrams implements the RelayService.
 func (s *relayServer) SendDatagrams(stream grpc.ClientStreamingServer[ententev1.SendDatagramsRequest, ententev1.SendDatagramsResponse]) error {
 	peer, err := caller(stream.Context())
 	if err != nil {
@@ -99,7 +98,6 @@ func (s *relayServer) SendDatagrams(stream grpc.ClientStreamingServer[ententev1.
 	}
 }
 
-// Carry implements the RelayService.
 func (s *relayServer) Carry(stream grpc.BidiStreamingServer[ententev1.CarryRequest, ententev1.CarryResponse]) error {
 	peer, err := caller(stream.Context())
 	if err != nil {

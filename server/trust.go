@@ -122,7 +122,6 @@ func identified(ctx context.Context) (identity.AuthInfo, error) {
 	return caller, nil
 }
 
-// Join implements TrustService.
 func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
 	id, info, err := s.stranger(ctx, req.GetCluster())
 	if err != nil {
@@ -139,7 +138,6 @@ func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*en
 	return &ententev1.JoinResponse{Cluster: wire.ClusterInfoTo(self)}, nil
 }
 
-// Introduce implements TrustService.
 func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceRequest) (*ententev1.IntroduceResponse, error) {
 	id, info, err := s.stranger(ctx, req.GetCluster())
 	if err != nil {
@@ -157,7 +155,6 @@ func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceReq
 	return &ententev1.IntroduceResponse{Cluster: wire.ClusterInfoTo(self), Nonce: nonce[:]}, nil
 }
 
-// Reveal implements TrustService.
 func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) (*ententev1.RevealResponse, error) {
 	caller, err := identified(ctx)
 	if err != nil {
@@ -181,7 +178,6 @@ func bound(ctx context.Context) (identity.AuthInfo, error) {
 	return caller, err
 }
 
-// Prove implements TrustService.
 func (s *trustServer) Prove(ctx context.Context, req *ententev1.ProveRequest) (*ententev1.ProveResponse, error) {
 	id, info, err := s.stranger(ctx, req.GetCluster())
 	if err != nil {
@@ -200,7 +196,6 @@ func (s *trustServer) Prove(ctx context.Context, req *ententev1.ProveRequest) (*
 	return &ententev1.ProveResponse{Cluster: wire.ClusterInfoTo(self), Share: share, Confirmation: confirmation}, nil
 }
 
-// Confirm implements TrustService.
 func (s *trustServer) Confirm(ctx context.Context, req *ententev1.ConfirmRequest) (*ententev1.ConfirmResponse, error) {
 	caller, err := bound(ctx)
 	if err != nil {
@@ -212,7 +207,6 @@ func (s *trustServer) Confirm(ctx context.Context, req *ententev1.ConfirmRequest
 	return &ententev1.ConfirmResponse{}, nil
 }
 
-// UpdateBundle implements TrustService.
 func (s *trustServer) UpdateBundle(ctx context.Context, req *ententev1.UpdateBundleRequest) (*ententev1.UpdateBundleResponse, error) {
 	caller, _ := identity.PeerFromContext(ctx)
 	info, err := wire.ClusterInfoFrom(req.GetCluster(), caller.ID)
@@ -225,7 +219,6 @@ func (s *trustServer) UpdateBundle(ctx context.Context, req *ententev1.UpdateBun
 	return &ententev1.UpdateBundleResponse{}, nil
 }
 
-// Revoke implements TrustService.
 func (s *trustServer) Revoke(ctx context.Context, req *ententev1.RevokeRequest) (*ententev1.RevokeResponse, error) {
 	caller, _ := identity.PeerFromContext(ctx)
 	if err := s.cfg.Trust.Revoked(ctx, caller.ID, peering.Text(req.GetMessage(), peering.MaxMessageLen)); err != nil {

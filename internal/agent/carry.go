@@ -159,7 +159,6 @@ func newTarget(from, to peering.ClusterID) *client.CarryTarget {
 	return &client.CarryTarget{Nonce: t.Nonce, Name: t.Name}
 }
 
-// Carry implements server.Carrier.
 func (t *thirds) Carry(ctx context.Context, from peering.ClusterID, nonce [16]byte, name [32]byte, s server.CarryStream) error {
 	if t.carrier == nil {
 		return peering.Errorf(peering.ReasonPolicyRefused, "this cluster carries no connections of others (network.relay.forPeers)")
@@ -167,7 +166,6 @@ func (t *thirds) Carry(ctx context.Context, from peering.ClusterID, nonce [16]by
 	return t.carrier.Carry(ctx, from, carry.Target{Nonce: nonce, Name: name}, s)
 }
 
-// Take implements server.Carrier.
 func (t *thirds) Take(ctx context.Context, third peering.ClusterID, s server.CarryStream) error {
 	if t.listener == nil {
 		return peering.Errorf(peering.ReasonPolicyRefused, "this cluster takes no connections that others carry (network.relay.throughPeers)")

@@ -135,7 +135,6 @@ func (a *agent) datagramsOfPeers() server.Datagrams {
 
 type received struct{ hub *datagrams.Hub }
 
-// Receive implements server.Datagrams.
 func (r received) Receive(ctx context.Context, peer peering.ClusterID, frames []byte) error {
 	err := r.hub.Receive(ctx, string(peer), frames)
 	if errors.Is(err, datagrams.ErrRefused) {

@@ -47,14 +47,12 @@ func (a *agent) registerPeerMetrics(pool []netip.Prefix) error {
 	return nil
 }
 
-// Describe implements prometheus.Collector.
 func (m *peerMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.condition, m.keyDue, m.size, m.used} {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.timeout) //nolint:forbidigo // the interface gives none
 	defer cancel()

@@ -18,7 +18,6 @@ func (a *agent) provisionVolumes() error {
 
 var _ volumes.Providers = (*nodes)(nil)
 
-// Contracts implements volumes.Providers.
 func (n *nodes) Contracts(peer peering.ClusterID) []volumes.Contract {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -32,14 +31,12 @@ func (n *nodes) Contracts(peer peering.ClusterID) []volumes.Contract {
 	return out
 }
 
-// Want implements volumes.Providers.
 func (n *nodes) Want(contract string, o peering.Object) {
 	if v := n.of(contract); v != nil {
 		v.mirror.Want(o)
 	}
 }
 
-// Unwant implements volumes.Providers.
 func (n *nodes) Unwant(contract string, ref peering.ObjectRef) {
 	if v := n.of(contract); v != nil {
 		v.mirror.Unwant(ref, nil)

@@ -23,14 +23,12 @@ func (c *Carrier) Collector() prometheus.Collector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (m *collector) Describe(out chan<- *prometheus.Desc) {
 	m.carried.Describe(out)
 	out <- m.bytes
 	out <- m.refused
 }
 
-// Collect implements prometheus.Collector.
 func (m *collector) Collect(out chan<- prometheus.Metric) {
 	m.carried.Collect(out)
 	out <- prometheus.MustNewConstMetric(m.bytes, prometheus.CounterValue, float64(m.c.bytes.Load()))

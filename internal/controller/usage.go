@@ -432,7 +432,6 @@ func (r *Contracts) fetchStatements(
 // statementError says why a statement is not taken.
 type statementError struct{ reason, message string }
 
-// Error implements error.
 func (e *statementError) Error() string { return e.message }
 
 // statementCheck is what a provider's next statement is checked against.

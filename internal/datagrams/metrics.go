@@ -24,14 +24,12 @@ type collector struct {
 	datagrams, bytes, lost *prometheus.Desc
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.datagrams, c.bytes, c.lost} {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, n uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)

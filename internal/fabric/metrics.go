@@ -150,7 +150,6 @@ func newCollector(fabric measured, keyDue func() *time.Time, log *slog.Logger) *
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.up, c.active, c.mtu, c.large, c.handshake, c.received, c.sent, c.probes, c.answered, c.trip, c.switches, c.packets, c.dropped, c.problems,
@@ -160,7 +159,6 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	status := c.fabric.Status()
 	gauge(out, c.problems, float64(len(status.Problems)))

@@ -180,7 +180,6 @@ type savedKey struct {
 // Format hides the key.
 func (savedKey) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte("[redacted]")) }
 
-// Load implements tunnel.KeyStore.
 func (s *stateFiles) Load() []byte {
 	var k savedKey
 	if !s.read(keyFile, &k) {
@@ -192,7 +191,6 @@ func (s *stateFiles) Load() []byte {
 	return k.Private
 }
 
-// Save implements tunnel.KeyStore.
 func (s *stateFiles) Save(key []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,6 @@ type TooSoonError struct {
 	Until time.Time
 }
 
-// Error implements error.
 func (e *TooSoonError) Error() string {
 	return fmt.Sprintf("the rollover before overlaps until %s: roll over again after that", e.Until.UTC().Format(time.RFC3339))
 }
@@ -85,7 +84,6 @@ type RollbackError struct {
 	Problem string
 }
 
-// Error implements error.
 func (e *RollbackError) Error() string {
 	return "the trust bundle would undo a rollover: " + e.Problem
 }

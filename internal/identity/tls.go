@@ -22,7 +22,6 @@ type PinError struct {
 	Want, Got peering.ClusterID
 }
 
-// Error implements error.
 func (e *PinError) Error() string {
 	return fmt.Sprintf("the key belongs to cluster %s, expected %s", e.Got, e.Want)
 }
@@ -32,7 +31,6 @@ type UntrustedError struct {
 	ID peering.ClusterID
 }
 
-// Error implements error.
 func (e *UntrustedError) Error() string {
 	return fmt.Sprintf("cluster %s is not trusted here: join it first", e.ID)
 }
@@ -52,7 +50,6 @@ type TimeError struct {
 // reason.
 const sameClock = 10 * time.Second
 
-// Error implements error.
 func (e *TimeError) Error() string {
 	const layout = "2006-01-02T15:04:05Z"
 	text := fmt.Sprintf("certificate of %s ended at %s", e.ID, e.NotAfter.UTC().Format(layout))

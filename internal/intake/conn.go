@@ -19,7 +19,6 @@ type meteredCreds struct {
 	meter *Meter
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (c meteredCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -28,7 +27,6 @@ func (c meteredCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	return c.meter.open(conn, auth), auth, nil
 }
 
-// Clone implements credentials.TransportCredentials.
 func (c meteredCreds) Clone() credentials.TransportCredentials {
 	return meteredCreds{c.TransportCredentials.Clone(), c.meter}
 }
@@ -94,7 +92,6 @@ func (m *Meter) open(raw net.Conn, auth credentials.AuthInfo) *conn {
 	return c
 }
 
-// RemoteAddr implements net.Conn.
 func (c *conn) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c} }
 
 // Read implements net.Conn. gRPC calls it from one goroutine.

@@ -50,7 +50,6 @@ type Reviewer struct {
 // that the API server could not be asked.
 type UnknownError string
 
-// Error implements error.
 func (e UnknownError) Error() string { return string(e) }
 
 // New returns a Reviewer.

@@ -27,7 +27,6 @@ type caller struct {
 	idle   *time.Timer // closes conn
 }
 
-// Invoke implements grpc.ClientConnInterface.
 func (c *caller) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	conn, err := c.enter()
 	if err != nil {
@@ -37,7 +36,6 @@ func (c *caller) Invoke(ctx context.Context, method string, args, reply any, opt
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface.
 func (c *caller) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	conn, err := c.enter()
 	if err != nil {

@@ -79,7 +79,6 @@ func ServerCredentials() credentials.TransportCredentials { return transportCred
 
 var errNotSecured = errors.New("session: not a connection of a session")
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (transportCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, ok := raw.(*Conn)
 	if !ok {
@@ -88,20 +87,16 @@ func (transportCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	return c, c.info, nil
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
 func (t transportCreds) ClientHandshake(_ context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return t.ServerHandshake(raw)
 }
 
-// Info implements credentials.TransportCredentials.
 func (transportCreds) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "entente"}
 }
 
-// Clone implements credentials.TransportCredentials.
 func (t transportCreds) Clone() credentials.TransportCredentials { return t }
 
-// OverrideServerName implements credentials.TransportCredentials.
 func (transportCreds) OverrideServerName(string) error { return nil }
 
 // handoff is the net.Listener from which gRPC gets its connections.
@@ -128,7 +123,6 @@ func (h *handoff) give(c net.Conn) {
 	}
 }
 
-// Accept implements net.Listener.
 func (h *handoff) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.c:
@@ -138,13 +132,11 @@ func (h *handoff) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (h *handoff) Close() error {
 	h.once.Do(func() { close(h.done) })
 	return nil
 }
 
-// Addr implements net.Listener.
 func (h *handoff) Addr() net.Addr { return h.addr }
 
 // noAddr is the address of a manager that does not listen.

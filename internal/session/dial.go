@@ -27,7 +27,6 @@ type dialError struct {
 	Tries []error
 }
 
-// Error implements error.
 func (e *dialError) Error() string {
 	parts := make([]string, len(e.Tries))
 	for i, err := range e.Tries {

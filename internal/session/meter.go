@@ -42,7 +42,6 @@ const (
 // it.
 type abuseError struct{ What string }
 
-// Error implements error.
 func (e *abuseError) Error() string { return "the peer broke the rules of the session: " + e.What }
 
 // framing keeps track of where the frames of yamux begin.

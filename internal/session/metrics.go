@@ -40,14 +40,12 @@ func (m *Manager) Collector() prometheus.Collector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.notAfter, c.sessions, c.inBand, c.carried, c.roundTrip, c.skew} {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

@@ -41,7 +41,6 @@ type RefusedError struct {
 	code       verdict
 }
 
-// Error implements error.
 func (e *RefusedError) Error() string {
 	switch e.code {
 	case refusedDuplicate:

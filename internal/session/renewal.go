@@ -20,7 +20,6 @@ type expiredError struct {
 	Refused error
 }
 
-// Error implements error.
 func (e *expiredError) Error() string {
 	text := fmt.Sprintf("the peer's certificate ended at %s", e.NotAfter.UTC().Format(time.RFC3339))
 	if e.Refused != nil {

@@ -19,7 +19,6 @@ const routeScheme = "session"
 // of its own: a new one is connected to at once, whatever became of the last.
 type routes struct{ m *Manager }
 
-// Scheme implements resolver.Builder.
 func (routes) Scheme() string { return routeScheme }
 
 // Build implements resolver.Builder. gRPC calls it when a client connection is
@@ -98,7 +97,6 @@ func (r *route) next() (number uint64, reason string, had, more bool) {
 // ResolveNow implements resolver.Resolver. Changes are passed on at once.
 func (*route) ResolveNow(resolver.ResolveNowOptions) {}
 
-// Close implements resolver.Resolver.
 func (r *route) Close() {
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()

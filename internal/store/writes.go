@@ -39,7 +39,6 @@ type LaterError struct {
 	After time.Duration
 }
 
-// Error implements error.
 func (e *LaterError) Error() string {
 	return fmt.Sprintf("over the budget of what peers may have written here; there is room in %s", e.After.Round(time.Millisecond))
 }

@@ -30,7 +30,6 @@ type service struct {
 	cfg Config
 }
 
-// GetInfo implements AdminService.
 func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*ententev1.GetInfoResponse, error) {
 	self, err := s.cfg.Self(ctx)
 	if err != nil {

@@ -47,10 +47,8 @@ func unknownCaller(format string, args ...any) error {
 // addr is the remote address of an HTTP request.
 type addr string
 
-// Network implements net.Addr.
 func (addr) Network() string { return "tcp" }
 
-// String implements net.Addr.
 func (a addr) String() string { return string(a) }
 
 // admitted authenticates requests and counts those of each address and user, before a byte

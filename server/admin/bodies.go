@@ -86,7 +86,6 @@ type messages struct {
 	n    int
 }
 
-// Read implements io.Reader.
 func (m *messages) Read(p []byte) (int, error) {
 	if m.buf.Len() == 0 {
 		var head [5]byte

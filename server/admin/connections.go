@@ -35,7 +35,6 @@ type connections struct {
 	open         map[string][]*countedConn
 }
 
-// Accept implements net.Listener.
 func (l *countedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -109,7 +108,6 @@ func (c *countedConn) forget() {
 	c.among.open[c.address] = open
 }
 
-// Close implements net.Conn.
 func (c *countedConn) Close() error {
 	c.l.mu.Lock()
 	c.forget()

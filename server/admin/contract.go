@@ -16,7 +16,6 @@ import (
 // closed says whether a contract is over.
 func closed(c *v1alpha1.Contract) bool { return c.Status.Phase == peering.PhaseClosed.String() }
 
-// ListContracts implements AdminService.
 func (s *service) ListContracts(ctx context.Context, req *ententev1.ListContractsRequest) (*ententev1.ListContractsResponse, error) {
 	var list v1alpha1.ContractList
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
@@ -36,7 +35,6 @@ func (s *service) ListContracts(ctx context.Context, req *ententev1.ListContract
 	return &ententev1.ListContractsResponse{Contracts: part, NextPageToken: next}, nil
 }
 
-// GetContract implements AdminService.
 func (s *service) GetContract(ctx context.Context, req *ententev1.AdminServiceGetContractRequest) (*ententev1.AdminServiceGetContractResponse, error) {
 	c, err := s.contract(ctx, req.GetName())
 	if err != nil {
@@ -93,7 +91,6 @@ func (s *service) terminate(ctx context.Context, c *v1alpha1.Contract, now bool)
 	return nil
 }
 
-// RolloverIdentity implements AdminService.
 func (s *service) RolloverIdentity(ctx context.Context, _ *ententev1.RolloverIdentityRequest) (*ententev1.RolloverIdentityResponse, error) {
 	root, overlap, err := s.cfg.Rollover(ctx)
 	if err != nil {

@@ -29,7 +29,6 @@ import (
 // marshaler is JSON as the proto says. A watch is a message a line.
 type marshaler struct{ *runtime.JSONPb }
 
-// StreamContentType implements runtime.StreamContentType.
 func (marshaler) StreamContentType(any) string { return streamType }
 
 // NewDecoder implements runtime.Marshaler. It reads a body that is one JSON value

@@ -9,7 +9,6 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// GetNetworkParameters implements AdminService.
 func (s *service) GetNetworkParameters(ctx context.Context, _ *ententev1.GetNetworkParametersRequest) (*ententev1.GetNetworkParametersResponse, error) {
 	own, err := s.cfg.NetworkParameters(ctx)
 	if err != nil {
@@ -25,7 +24,6 @@ func (s *service) GetNetworkParameters(ctx context.Context, _ *ententev1.GetNetw
 	return &ententev1.GetNetworkParametersResponse{Parameters: out}, nil
 }
 
-// ConnectInBand implements AdminService.
 func (s *service) ConnectInBand(ctx context.Context, req *ententev1.ConnectInBandRequest) (*ententev1.ConnectInBandResponse, error) {
 	parameters, err := parametersFrom(req.GetParameters())
 	if err != nil {

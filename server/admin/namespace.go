@@ -126,7 +126,6 @@ func (s *service) selectPeers(ctx context.Context, names []string) (*metav1.Labe
 	}}}, nil
 }
 
-// ListOffloadings implements AdminService.
 func (s *service) ListOffloadings(ctx context.Context, req *ententev1.ListOffloadingsRequest) (*ententev1.ListOffloadingsResponse, error) {
 	var list v1alpha1.NamespaceOffloadingList
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
@@ -158,7 +157,6 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	return m
 }
 
-// UnoffloadNamespace implements AdminService.
 func (s *service) UnoffloadNamespace(ctx context.Context, req *ententev1.UnoffloadNamespaceRequest) (*ententev1.UnoffloadNamespaceResponse, error) {
 	namespace := namespaceName(req.GetNamespace())
 	var o v1alpha1.NamespaceOffloading

@@ -15,7 +15,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// GetNetworkStatus implements AdminService.
 func (s *service) GetNetworkStatus(ctx context.Context, req *ententev1.GetNetworkStatusRequest) (*ententev1.GetNetworkStatusResponse, error) {
 	peers, err := s.foreignClusters(ctx)
 	if err != nil {
@@ -137,7 +136,6 @@ func pathMessage(n *v1alpha1.FabricNode, p v1alpha1.FabricPath, silent bool) *en
 	return m
 }
 
-// PlanNetwork implements AdminService.
 func (s *service) PlanNetwork(ctx context.Context, req *ententev1.PlanNetworkRequest) (*ententev1.PlanNetworkResponse, error) {
 	var prefixes []string
 	for _, text := range req.GetPrefixes() {

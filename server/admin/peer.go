@@ -18,7 +18,6 @@ import (
 // tried.
 const tokenClockSkew = 5 * time.Minute
 
-// ListPeers implements AdminService.
 func (s *service) ListPeers(ctx context.Context, req *ententev1.ListPeersRequest) (*ententev1.ListPeersResponse, error) {
 	list, err := s.foreignClusters(ctx)
 	if err != nil {
@@ -35,7 +34,6 @@ func (s *service) ListPeers(ctx context.Context, req *ententev1.ListPeersRequest
 	return &ententev1.ListPeersResponse{Peers: part, NextPageToken: next}, nil
 }
 
-// GetPeer implements AdminService.
 func (s *service) GetPeer(ctx context.Context, req *ententev1.GetPeerRequest) (*ententev1.GetPeerResponse, error) {
 	fc, err := s.foreignCluster(ctx, req.GetName())
 	if err != nil {
@@ -57,7 +55,6 @@ func (s *service) peer(ctx context.Context, fc *v1alpha1.ForeignCluster) (*enten
 	return view.peer(fc), nil
 }
 
-// JoinPeer implements AdminService.
 func (s *service) JoinPeer(ctx context.Context, req *ententev1.JoinPeerRequest) (*ententev1.JoinPeerResponse, error) {
 	token, err := peering.ParseToken(req.GetToken())
 	if err != nil {
@@ -95,7 +92,6 @@ func (s *service) peerNamed(ctx context.Context, name string) (*ententev1.Peer, 
 	return s.peer(ctx, fc)
 }
 
-// IntroducePeer implements AdminService.
 func (s *service) IntroducePeer(ctx context.Context, req *ententev1.IntroducePeerRequest) (*ententev1.IntroducePeerResponse, error) {
 	if err := peering.CheckEndpoint(req.GetEndpoint()); err != nil {
 		return nil, middleware.BadField("endpoint", "%s", peering.WithoutTokens(err.Error()))
@@ -158,7 +154,6 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	return nil
 }
 
-// DenyPeer implements AdminService.
 func (s *service) DenyPeer(ctx context.Context, req *ententev1.DenyPeerRequest) (*ententev1.DenyPeerResponse, error) {
 	peer, err := s.decide(ctx, req.GetName(), v1alpha1.DecisionDenied, nil)
 	if err != nil {

@@ -272,7 +272,6 @@ func asked(request *v1alpha1.PeeringRequest) string {
 	return "peer " + request.Spec.ForeignCluster
 }
 
-// ListPeerings implements AdminService.
 func (s *service) ListPeerings(ctx context.Context, req *ententev1.ListPeeringsRequest) (*ententev1.ListPeeringsResponse, error) {
 	var list v1alpha1.PeeringRequestList
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
@@ -285,7 +284,6 @@ func (s *service) ListPeerings(ctx context.Context, req *ententev1.ListPeeringsR
 	return &ententev1.ListPeeringsResponse{Peerings: part, NextPageToken: next}, nil
 }
 
-// GetPeering implements AdminService.
 func (s *service) GetPeering(ctx context.Context, req *ententev1.GetPeeringRequest) (*ententev1.GetPeeringResponse, error) {
 	request, err := s.request(ctx, req.GetName())
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ListPeeringRequests implements AdminService.
 func (s *service) ListPeeringRequests(ctx context.Context, req *ententev1.ListPeeringRequestsRequest) (*ententev1.ListPeeringRequestsResponse, error) {
 	peers, err := s.peersOrOne(ctx, req.GetParent())
 	if err != nil {
@@ -53,7 +52,6 @@ func (s *service) peersOrOne(ctx context.Context, resource string) ([]v1alpha1.F
 	return []v1alpha1.ForeignCluster{*fc}, nil
 }
 
-// ApprovePeeringRequest implements AdminService.
 func (s *service) ApprovePeeringRequest(ctx context.Context, req *ententev1.ApprovePeeringRequestRequest) (*ententev1.ApprovePeeringRequestResponse, error) {
 	err := s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
 		return &fc.Spec.ApprovedRequests, &fc.Spec.DeniedRequests
@@ -64,7 +62,6 @@ func (s *service) ApprovePeeringRequest(ctx context.Context, req *ententev1.Appr
 	return &ententev1.ApprovePeeringRequestResponse{}, nil
 }
 
-// DenyPeeringRequest implements AdminService.
 func (s *service) DenyPeeringRequest(ctx context.Context, req *ententev1.DenyPeeringRequestRequest) (*ententev1.DenyPeeringRequestResponse, error) {
 	err := s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
 		return &fc.Spec.DeniedRequests, &fc.Spec.ApprovedRequests
@@ -123,7 +120,6 @@ func roomFor(decided []string, inForce map[string]bool) []string {
 	return decided
 }
 
-// TestPolicy implements AdminService.
 func (s *service) TestPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) (*ententev1.TestPolicyResponse, error) {
 	request := &v1alpha1.PeeringRequest{}
 	err := askedTerms(&request.Spec, &ententev1.CreatePeeringRequest{

@@ -333,13 +333,11 @@ func (w *patientWriter) hurry() func() {
 	return func() { _ = rc.SetWriteDeadline(time.Time{}) }
 }
 
-// Write implements http.ResponseWriter.
 func (w *patientWriter) Write(b []byte) (int, error) {
 	defer w.hurry()()
 	return w.ResponseWriter.Write(b) //nolint:wrapcheck // a writer's own error
 }
 
-// Flush implements http.Flusher.
 func (w *patientWriter) Flush() { _ = w.FlushError() }
 
 // FlushError is what http.ResponseController looks for.

@@ -31,7 +31,6 @@ type TokenInfo struct {
 	RedeemedBy peering.ClusterID
 }
 
-// CreateToken implements AdminService.
 func (s *service) CreateToken(ctx context.Context, req *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
 	ttl := DefaultTokenTTL
 	if req.GetTtl() != nil {
@@ -48,7 +47,6 @@ func (s *service) CreateToken(ctx context.Context, req *ententev1.CreateTokenReq
 	return &ententev1.CreateTokenResponse{Token: text, TokenId: token.ID, ExpireTime: timestamppb.New(token.Expires)}, nil
 }
 
-// ListTokens implements AdminService.
 func (s *service) ListTokens(ctx context.Context, req *ententev1.ListTokensRequest) (*ententev1.ListTokensResponse, error) {
 	list, err := s.cfg.Tokens.List(ctx)
 	if err != nil {
@@ -65,7 +63,6 @@ func (s *service) ListTokens(ctx context.Context, req *ententev1.ListTokensReque
 	return &ententev1.ListTokensResponse{Tokens: part, NextPageToken: next}, nil
 }
 
-// RevokeToken implements AdminService.
 func (s *service) RevokeToken(ctx context.Context, req *ententev1.RevokeTokenRequest) (*ententev1.RevokeTokenResponse, error) {
 	id := named("tokens", req.GetName())
 	if err := s.cfg.Tokens.Revoke(ctx, id); err != nil {

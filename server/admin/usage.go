@@ -14,7 +14,6 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// ListUsage implements AdminService.
 func (s *service) ListUsage(ctx context.Context, req *ententev1.ListUsageRequest) (*ententev1.ListUsageResponse, error) {
 	var contracts v1alpha1.ContractList
 	if req.GetContract() == "" {

@@ -140,7 +140,6 @@ func (s *service) sendPeers(ctx context.Context, stream grpc.ServerStreamingServ
 	return nil
 }
 
-// WatchEvents implements AdminService.
 func (s *service) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc.ServerStreamingServer[ententev1.WatchEventsResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)

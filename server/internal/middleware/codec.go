@@ -33,7 +33,6 @@ func requests(log *slog.Logger) grpc.ServerOption {
 	return grpc.ForceServerCodecV2(requestCodec{encoding.GetCodecV2(grpcproto.Name), log})
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +24,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -159,68 +159,58 @@ func auditAttrs(ctx context.Context, c *Call, st *status.Status, err error, took
 // and how it was meant.
 func subjects(message any) map[string]string {
 	out := make(map[string]string)
-	text := func(key string, get func() string) {
-		if value := get(); value != "" {
-			out[key] = peering.Text(peering.WithoutTokens(value), 260)
+	m, ok := message.(proto.Message)
+	if !ok {
+		return out
+	}
+	for _, about := range []struct{ path, key string }{
+		{"peer", "peer"},
+		{"peer.name", "peer"},
+		{"peer.cluster_id", "cluster"},
+		{"name", "name"},
+		{"peering.name", "name"},
+		{"peering_request", "peering"},
+		{"namespace", "namespace"},
+		{"contract_id", "contract"},
+		{"token_id", "token"},
+		{"endpoint", "endpoint"},
+		{"cluster_id", "cluster"},
+		{"parameters.cluster_id", "cluster"},
+		{"request_id", "request"},
+		{"now", "now"},
+		{"forget", "forget"},
+		{"approve", "approve"},
+		{"validate_only", "validateOnly"},
+	} {
+		if value := fieldText(m.ProtoReflect(), about.path); value != "" {
+			out[about.key] = peering.Text(peering.WithoutTokens(value), 260)
 		}
-	}
-	flag := func(key string, get func() bool) {
-		if get() {
-			out[key] = "true"
-		}
-	}
-	if m, ok := message.(interface{ GetPeer() string }); ok {
-		text("peer", m.GetPeer)
-	}
-	if m, ok := message.(interface{ GetPeer() *ententev1.Peer }); ok {
-		text("peer", m.GetPeer().GetName)
-		text("cluster", m.GetPeer().GetClusterId)
-	}
-	if m, ok := message.(interface{ GetName() string }); ok {
-		text("name", m.GetName)
-	}
-	if m, ok := message.(interface{ GetPeering() *ententev1.Peering }); ok {
-		text("name", m.GetPeering().GetName)
-	}
-	if m, ok := message.(interface{ GetPeeringRequest() string }); ok {
-		text("peering", m.GetPeeringRequest)
-	}
-	if m, ok := message.(interface{ GetNamespace() string }); ok {
-		text("namespace", m.GetNamespace)
-	}
-	if m, ok := message.(interface{ GetContractId() string }); ok {
-		text("contract", m.GetContractId)
-	}
-	if m, ok := message.(interface{ GetTokenId() string }); ok {
-		text("token", m.GetTokenId)
-	}
-	if m, ok := message.(interface{ GetEndpoint() string }); ok {
-		text("endpoint", m.GetEndpoint)
-	}
-	if m, ok := message.(interface{ GetClusterId() string }); ok {
-		text("cluster", m.GetClusterId)
-	}
-	if m, ok := message.(interface {
-		GetParameters() *ententev1.NetworkParameters
-	}); ok {
-		text("cluster", m.GetParameters().GetClusterId)
-	}
-	if m, ok := message.(interface{ GetRequestId() string }); ok {
-		text("request", m.GetRequestId)
-	}
-	if m, ok := message.(interface{ GetNow() bool }); ok {
-		flag("now", m.GetNow)
-	}
-	if m, ok := message.(interface{ GetForget() bool }); ok {
-		flag("forget", m.GetForget)
-	}
-	if m, ok := message.(interface{ GetApprove() bool }); ok {
-		flag("approve", m.GetApprove)
-	}
-	if m, ok := message.(interface{ GetValidateOnly() bool }); ok {
-		flag("validateOnly", m.GetValidateOnly)
 	}
 	return out
+}
+
+// fieldText is the string in a field, or "true" where it is a flag that is set. It is empty
+// where a message has no such field.
+func fieldText(m protoreflect.Message, path string) string {
+	name, rest, nested := strings.Cut(path, ".")
+	field := m.Descriptor().Fields().ByName(protoreflect.Name(name))
+	if field == nil || field.Cardinality() == protoreflect.Repeated || !m.Has(field) {
+		return ""
+	}
+	value := m.Get(field).Interface()
+	switch value := value.(type) {
+	case protoreflect.Message:
+		if nested {
+			return fieldText(value, rest)
+		}
+	case string:
+		if !nested {
+			return value
+		}
+	case bool:
+		return strconv.FormatBool(value)
+	}
+	return ""
 }
 
 // CallIDHeader is the metadata that has a call's ID.

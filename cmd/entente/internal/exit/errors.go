@@ -17,7 +17,6 @@ type CallError struct {
 	Near []string
 }
 
-// Error implements error.
 func (e *CallError) Error() string {
 	reason := client.ReasonOf(e.Err)
 	msg := fmt.Sprintf("(%s) %s: %s [%s]", e.Cluster, e.Doing, printer.Clean(client.Explain(e.Err)), reason)

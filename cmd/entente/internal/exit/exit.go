@@ -54,7 +54,6 @@ type Error struct {
 	Err  error
 }
 
-// Error implements error.
 func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }

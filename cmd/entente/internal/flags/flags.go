@@ -20,7 +20,6 @@ import (
 // Duration is a flag with a duration above zero; zero is that it was not given.
 type Duration time.Duration
 
-// String implements pflag.Value.
 func (p *Duration) String() string {
 	if *p == 0 {
 		return ""
@@ -70,7 +69,6 @@ type Money struct {
 	Amount *ententev1.Money
 }
 
-// String implements pflag.Value.
 func (m *Money) String() string { return m.text }
 
 // Type implements pflag.Value.
@@ -123,10 +121,8 @@ type amount struct {
 	name string
 }
 
-// String implements pflag.Value.
 func (amount) String() string { return "" }
 
-// Type implements pflag.Value.
 func (a amount) Type() string {
 	if a.name == "" {
 		return "strings"
@@ -134,7 +130,6 @@ func (a amount) Type() string {
 	return "string"
 }
 
-// Set implements pflag.Value.
 func (a amount) Set(s string) error {
 	if a.name != "" {
 		return a.of.put(a.name, s)
@@ -179,7 +174,6 @@ type choice struct {
 	choices []string
 }
 
-// String implements pflag.Value.
 func (c choice) String() string {
 	if c.to == nil {
 		return ""
@@ -187,10 +181,8 @@ func (c choice) String() string {
 	return *c.to
 }
 
-// Type implements pflag.Value.
 func (choice) Type() string { return "string" }
 
-// Set implements pflag.Value.
 func (c choice) Set(s string) error {
 	if !slices.Contains(c.choices, s) {
 		return fmt.Errorf("want one of %s", strings.Join(c.choices, ", "))

@@ -16,13 +16,10 @@ var quotedKey = regexp.MustCompile(`\["([^"]*)"\]`)
 // path is a flag with a path that parsePath parses.
 type path string
 
-// String implements pflag.Value.
 func (p *path) String() string { return string(*p) }
 
-// Type implements pflag.Value.
 func (*path) Type() string { return "string" }
 
-// Set implements pflag.Value.
 func (p *path) Set(s string) error {
 	*p = path(s)
 	_, err := parsePath(s)
