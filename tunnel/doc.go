@@ -38,20 +38,11 @@
 // # Nodes and gateways
 //
 // Every node has one device. Some home nodes are gateways: they have tunnels to the gateways of
-// all peers. For each peer one of them is the carrier, which translates; all agree by probes
-// on which (carrier.go). The other nodes send what is for the peer to the carrier over the same
-// device, and get the answers back that way, so nothing is asked of the CNI. On the
-// carrier such packets are not tracked at all. The node of the pod is the one
-// that decides about exposure, because it sees both directions.
-//
-// # Direct paths
-//
-// Where pods on two nodes of two clusters have much traffic and the nodes reach each other, it
-// goes from the one to the other past the carriers, with addresses of its own inside of the
-// tunnel (tunnel/plan/direct.go). The translation is done on both nodes then. Each node counts
-// traffic by remote node, has tunnels to those with most (direct.go), and sends directly as long as
-// probes pass and the other says that it accepts that. A carrier is needed for nothing then, and
-// takes over within a second.
+// all peers. For each peer one of them is the carrier, which translates (docs/design/0023). The
+// other nodes send what is for the peer to the carrier over the same device, and get the answers
+// back that way, so nothing is asked of the CNI. The node of the pod is the one that decides about
+// exposure, because it sees both directions. Nodes with much traffic between them send it past
+// the carriers, and both translate then (docs/design/0025).
 //
 // # Sizes
 //

@@ -327,6 +327,23 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *plan.Desired) 
 	return addrs
 }
 
+// targets are the nodes that are probed. What agrees on a key is told only where packets are
+// filtered.
+func (f *Fabric) targets(p *pass, layout plan.Layout, standing map[netip.Addr]int, filtered bool) []probe.Target {
+	var out []probe.Target
+	for _, w := range layout.Peers {
+		t := probe.Target{
+			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
+			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay], NextKey: f.rekey.follows(w),
+		}
+		if filtered && p.accepts(w) {
+			t.Agreement = w.Agreement
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
 // apply takes the steps in an order that opens nothing before its firewall rules are there:
 // firewall, unreachable routes, then the tunnel.
 func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
@@ -370,18 +387,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 	have, err := ourRoutes()
 	p.fail(err)
-	standing := standingSizes(layout, have)
-	var targets []probe.Target
-	for _, w := range layout.Peers {
-		t := probe.Target{
-			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
-			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay], NextKey: f.rekey.follows(w),
-		}
-		if unfiltered == nil && p.accepts(w) {
-			t.Agreement = w.Agreement
-		}
-		targets = append(targets, t)
-	}
+	targets := f.targets(p, layout, standingSizes(layout, have), unfiltered == nil)
 	f.improve(ctx, p)
 	f.prober.Set(layout.Overlay, p.link, targets, f.claims(d))
 	if err == nil {
@@ -554,45 +560,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
 
 	f.trials.choose(p.now, p.layout.Peers, heldKeys(p.device), f.leads)
-	dial := map[plan.PublicKey]netip.AddrPort{}
-	self := plan.PublicKey(p.device.PublicKey)
-	answered := map[plan.PublicKey]bool{}
-	var afresh []plan.PublicKey
-	var next time.Duration
-	for _, w := range p.layout.Peers {
-		answered[w.PublicKey] = !f.prober.Look(w.Overlay).Path.LastAnswer().IsZero()
-		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
-		if !dialled && !answered[w.PublicKey] {
-			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
-				if next == 0 || left < next {
-					next = left
-				}
-				continue
-			}
-		}
-		choice := f.chooseEndpoint(ctx, p, w)
-		if choice.endpoint.IsValid() {
-			dial[w.PublicKey] = choice.endpoint
-			if choice.stale && dialled {
-				afresh = append(afresh, w.PublicKey)
-			}
-		}
-		if choice.again > 0 && (next == 0 || choice.again < next) {
-			next = choice.again
-		}
-	}
-	again, soon := f.handshakes.due(p.now, self, p.device.Peers, func(key plan.PublicKey) bool { return answered[key] })
-	if soon > 0 && (next == 0 || soon < next) {
-		next = soon
-	}
-	if next > 0 {
-		f.askAgain(next)
-	}
-	for _, key := range afresh { // WireGuard would wait up to 5 s for its next try
-		if !slices.Contains(again, key) {
-			again = append(again, key)
-		}
-	}
+	dial, again := f.dials(ctx, p)
 	changes := slices.Concat(restart(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
 	if len(changes) == 0 {
 		f.wrote = false
@@ -607,6 +575,50 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 		f.poke() // what was written is read back at once, but only once
 	}
 	f.wrote = true
+}
+
+// dials chooses the endpoints of peers, and those with which the handshake begins again. It is
+// asked again when time changes that.
+func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]netip.AddrPort, again []plan.PublicKey) {
+	dial = map[plan.PublicKey]netip.AddrPort{}
+	self := plan.PublicKey(p.device.PublicKey)
+	answered := map[plan.PublicKey]bool{}
+	var afresh []plan.PublicKey
+	var next time.Duration
+	within := func(d time.Duration) {
+		if d > 0 && (next == 0 || d < next) {
+			next = d
+		}
+	}
+	for _, w := range p.layout.Peers {
+		answered[w.PublicKey] = !f.prober.Look(w.Overlay).Path.LastAnswer().IsZero()
+		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
+		if !dialled && !answered[w.PublicKey] {
+			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
+				within(left)
+				continue
+			}
+		}
+		choice := f.chooseEndpoint(ctx, p, w)
+		if choice.endpoint.IsValid() {
+			dial[w.PublicKey] = choice.endpoint
+			if choice.stale && dialled {
+				afresh = append(afresh, w.PublicKey)
+			}
+		}
+		within(choice.again)
+	}
+	again, soon := f.handshakes.due(p.now, self, p.device.Peers, func(key plan.PublicKey) bool { return answered[key] })
+	within(soon)
+	if next > 0 {
+		f.askAgain(next)
+	}
+	for _, key := range afresh { // WireGuard would wait up to 5 s for its next try
+		if !slices.Contains(again, key) {
+			again = append(again, key)
+		}
+	}
+	return dial, again
 }
 
 // surroundings checks settings that the fabric depends on and must not change.

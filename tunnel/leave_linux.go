@@ -21,12 +21,12 @@ func (f *Fabric) Leave(ctx context.Context) {
 	carried := false
 	for f.carrying.Load() > 0 || f.looked.Load() < looked+2 {
 		carried = carried || f.carrying.Load() > 0
-		if !sleep(ctx, leaveLook) {
+		if !pause(ctx, leaveLook) {
 			return
 		}
 	}
 	if carried {
-		sleep(ctx, leaveLinger)
+		pause(ctx, leaveLinger)
 	}
 }
 

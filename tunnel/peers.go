@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -55,15 +56,7 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		}
 	}
 	for _, w := range want {
-		wanted := make(map[netip.Prefix]bool, len(w.AllowedIPs))
-		for _, a := range w.AllowedIPs {
-			wanted[a] = true
-		}
-		extra := false
-		for a := range allowed[w.PublicKey] {
-			extra = extra || !wanted[a] && !given[a]
-		}
-		if !extra {
+		if !hasMore(allowed[w.PublicKey], w.AllowedIPs, given) {
 			continue
 		}
 		c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: true, ReplaceAllowedIPs: true}
@@ -80,6 +73,17 @@ func peerChanges(want []plan.WireGuardPeer, have []wgtypes.Peer, dial map[plan.P
 		remove = append(remove, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, Remove: true})
 	}
 	return slices.Concat(changes, shrink, remove)
+}
+
+// hasMore says whether a peer has prefixes that it is not to have, and that nothing takes from
+// it by giving them to another.
+func hasMore(has map[netip.Prefix]bool, wanted []netip.Prefix, given map[netip.Prefix]bool) bool {
+	left := maps.Clone(has)
+	for _, a := range wanted {
+		delete(left, a)
+	}
+	maps.DeleteFunc(left, func(a netip.Prefix, _ bool) bool { return given[a] })
+	return len(left) > 0
 }
 
 func containsNet(nets []net.IPNet, p netip.Prefix) bool {

@@ -191,18 +191,18 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 	at := began.Add(rekeyCountdown)
 	for left := rekeyCountdown; left > rekeyLast; left = time.Until(at) {
 		f.prober.Ask(tag, left)
-		if !sleep(ctx, min(rekeyEvery, left-rekeyLast)) {
+		if !pause(ctx, min(rekeyEvery, left-rekeyLast)) {
 			break
 		}
 	}
 	if missing = f.prober.Unready(tag, began); (len(missing) > 0 && !regardless) || ctx.Err() != nil {
 		for range 3 {
 			f.prober.CallOff(tag)
-			sleep(ctx, rekeyEvery/10)
+			pause(ctx, rekeyEvery/10)
 		}
 		return missing, ctx.Err()
 	}
-	sleep(ctx, time.Until(at))
+	pause(ctx, time.Until(at))
 	if time.Since(at) > rekeyLate {
 		f.prober.CallOff(tag)
 		return nil, errors.New("this node is too busy to do it in time")
@@ -230,16 +230,4 @@ func (f *Fabric) waitsFor(missing []netip.Addr) string {
 		text += fmt.Sprintf(", and %d more", len(missing)-1)
 	}
 	return text
-}
-
-// sleep waits, and returns false if ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -93,18 +93,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(cfg.Kubernetes, nodeOptions(cfg))
-	if err != nil {
-		return fmt.Errorf("reach the API server: %w", err)
-	}
-	n := &node{cfg: cfg, fabric: fabric, relays: relays, client: mgr.GetClient(), state: state, checks: checks{observe: preflight.Observe}}
+	n := &node{cfg: cfg, fabric: fabric, relays: relays, state: state, checks: checks{observe: preflight.Observe}}
 	if n.inBand, err = newInBandRelays(cfg.Log, func() []tunnel.PeerStatus { return fabric.Status().Peers }); err != nil {
 		return err
 	}
-	if err := errors.Join(
-		mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("synced", n.ready),
-	); err != nil {
+	mgr, err := n.manager()
+	if err != nil {
 		return err
 	}
 	// The fabric outlives the manager, so that its last act can be to clean.
@@ -140,6 +134,16 @@ func Run(ctx context.Context, cfg Config) error {
 		err = errors.Join(err, tunnel.Clean(n.tunnelConfig()))
 	}
 	return err
+}
+
+// manager returns the manager that caches what the node reads, and answers probes.
+func (n *node) manager() (ctrl.Manager, error) {
+	mgr, err := ctrl.NewManager(n.cfg.Kubernetes, nodeOptions(n.cfg))
+	if err != nil {
+		return nil, fmt.Errorf("reach the API server: %w", err)
+	}
+	n.client = mgr.GetClient()
+	return mgr, errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("synced", n.ready))
 }
 
 // handOver has other gateways carry what this one does, once it is told to end.

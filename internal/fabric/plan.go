@@ -308,20 +308,24 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	slices.SortFunc(status.Paths, func(a, b v1alpha1.FabricPath) int {
 		return cmp.Or(cmp.Compare(a.PeerID, b.PeerID), cmp.Compare(a.Node, b.Node))
 	})
-	direct := 0
-	for _, p := range s.Peers { // in that order
-		if !p.Direct && !p.OnDemand {
-			continue
-		}
-		if direct++; direct <= maxDirect {
-			status.Direct = append(status.Direct, directOf(p))
-		}
-	}
-	if left := direct - maxDirect; left > 0 {
+	direct, left := directPaths(s.Peers)
+	if left > 0 {
 		problems = append(problems, fmt.Sprintf("%d direct paths are not in this status, which has %d: they work all the same", left, maxDirect))
 	}
-	status.Problems = firstProblems(problems)
+	status.Direct, status.Problems = direct, firstProblems(problems)
 	return status
+}
+
+// directPaths returns the direct paths in the order of their peers, and how many there are
+// beyond those that a status has.
+func directPaths(peers []tunnel.PeerStatus) (out []v1alpha1.FabricDirect, left int) {
+	for _, p := range peers {
+		if p.Direct || p.OnDemand {
+			out = append(out, directOf(p))
+		}
+	}
+	shown := min(len(out), maxDirect)
+	return out[:shown], len(out) - shown
 }
 
 // firstProblems returns as many problems as a status has room for, and how many more there are.

@@ -90,10 +90,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	now := r.Now()
-	var candidates []candidate
-	for _, m := range machines {
-		candidates = append(candidates, candidateOf(m.fabric, m.node, now))
-	}
+	candidates := candidatesOf(machines, now)
 	r.failing = r.failing.next(candidates, now)
 	chosen := choose(candidates, r.failing, r.Most, now)
 	// New gateways are named before the old ones are not any more: there is never none.
@@ -123,16 +120,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for i, m := range machines {
 		n, before := m.fabric, m.fabric.DeepCopy()
 		nodes = append(nodes, n)
-		n.Spec.ClusterID, n.Spec.ServiceCIDRs = string(r.Self), serviceCIDRs
-		n.Spec.Gateway, n.Spec.Endpoints, n.Spec.EndpointProblems = i < len(gateways), nil, nil
+		n.Spec = v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), ServiceCIDRs: serviceCIDRs, Gateway: i < len(gateways), Pods: pods[n.Name]}
+		var problems []string
 		if n.Spec.Gateway {
 			gateways[i].service = services[n.Name]
-			n.Spec.Endpoints, n.Spec.EndpointProblems = gateways[i].announce()
+			n.Spec.Endpoints, problems = gateways[i].announce()
 		} else if len(pods[n.Name]) > 0 {
 			n.Spec.Endpoints = nodeOf(n, m.node, r.Endpoints)
 		}
-		n.Spec.Pods = pods[n.Name]
-		problems := slices.Concat(n.Spec.EndpointProblems, untold[n.Name])
+		problems = slices.Concat(problems, untold[n.Name])
 		n.Spec.EndpointProblems = problems[:min(len(problems), maxProblems)]
 		if n.Spec.Gateway != before.Spec.Gateway {
 			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", n.Spec.Gateway)
@@ -146,6 +142,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		r.Silent()
 	}
 	return reconcile.Result{RequeueAfter: reportMaxAge / 3}, unserved
+}
+
+func candidatesOf(machines []machine, now time.Time) (out []candidate) {
+	for _, m := range machines {
+		out = append(out, candidateOf(m.fabric, m.node, now))
+	}
+	return out
 }
 
 // machines returns the nodes of the cluster that have a FabricNode, and deletes the FabricNodes
