@@ -122,6 +122,9 @@ func (a *app) table(header ...string) *printer.Table {
 	return printer.NewTable(a.out, a.colour, header...)
 }
 
+// newTable begins a list of names and values.
+func (a *app) newTable() *printer.Table { return a.table() }
+
 // noted begins a table whose last column is a text of any length.
 func (a *app) noted(header ...string) *printer.Table {
 	return printer.NewNoted(a.out, a.colour, header...)

@@ -160,10 +160,7 @@ func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
 
 // contracts returns the contracts with a peer; an empty name is all.
 func (c *cluster) contracts(ctx context.Context, peer string) ([]*ententev1.Contract, error) {
-	if peer != "" {
-		peer = peerName(peer)
-	}
-	return all(c, "list contracts", c.admin.Contracts(ctx, peer))
+	return all(c, "list contracts", c.admin.Contracts(ctx, peerName(peer)))
 }
 
 // requests returns the requests of a peer that wait for approval; - is all peers.

@@ -101,6 +101,14 @@ func (a *app) group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Comma
 	return cmd
 }
 
+// first is the first argument; empty if there is none.
+func (r *run) first() string {
+	if len(r.argv) == 0 {
+		return ""
+	}
+	return r.argv[0]
+}
+
 // done tells of a step at the cluster, and note of what is no step.
 func (r *run) done(format string, args ...any) { r.progress.Done(r.label, format, args...) }
 func (r *run) note(format string, args ...any) { r.progress.Note(r.label, format, args...) }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +45,7 @@ entente contract show 7f3c… -o dsse | entente contract verify -`),
 			return r.writeValue(v)
 		}
 		t := a.table()
-		printState(a, t, k)
+		format.PrintState(t, a.now(), k)
 		format.PrintTerms(t, a.now(), e, terms)
 		t.Flush()
 		return nil
@@ -82,16 +81,4 @@ func contractValue(k *ententev1.Contract, e peering.Envelope) (any, error) {
 	}
 	m["terms"], m["payloadHash"] = terms, e.Hash().String()
 	return m, nil
-}
-
-func printState(a *app, t *printer.Table, k *ententev1.Contract) {
-	t.Row("Phase", k.GetPhase(), format.WhyEnding(k))
-	t.Row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+format.Short(k.GetPeer()))
-	t.Row("In use", format.Amounts(k.GetUsed()), "by "+format.CountPods(int(k.GetPods())))
-	if k.GetNode() != "" {
-		t.Row("Virtual node", k.GetNode())
-	}
-	if k.GetDrainUntil() != nil {
-		t.Row("Drains", a.until(k.GetDrainUntil())+" yet")
-	}
 }

@@ -37,11 +37,9 @@ and remedy.`,
 entente doctor network -o json
 entente doctor --get findings[*].reason`),
 	}, func(ctx context.Context, r *run) error {
-		area := ""
-		if len(r.argv) == 1 {
-			if area = r.argv[0]; area != doctor.AreaNetwork && area != doctor.AreaPeers {
-				return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, doctor.AreaNetwork, doctor.AreaPeers, r.path)
-			}
+		area := r.first()
+		if !slices.Contains([]string{"", doctor.AreaNetwork, doctor.AreaPeers}, area) {
+			return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, doctor.AreaNetwork, doctor.AreaPeers, r.path)
 		}
 		is, err := a.reported(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
 		if err != nil {

@@ -9,6 +9,10 @@ func contractName(s string) string { return inCollection("contracts/", s) }
 func peeringName(s string) string  { return inCollection("peerings/", s) }
 func tokenName(s string) string    { return inCollection("tokens/", s) }
 
+// inCollection names nothing by no name.
 func inCollection(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
 	return prefix + strings.TrimPrefix(s, prefix)
 }

@@ -41,11 +41,7 @@ runs this way, or would: in-band. The JSON output has paths and nodes.`,
 entente network status office -o wide
 entente network status --get paths[*].state`),
 	}, func(ctx context.Context, r *run) error {
-		req := &ententev1.GetNetworkStatusRequest{}
-		if len(r.argv) == 1 {
-			req.Peer = peerName(r.argv[0])
-		}
-		resp, err := r.admin.GetNetworkStatus(ctx, req)
+		resp, err := r.admin.GetNetworkStatus(ctx, &ententev1.GetNetworkStatusRequest{Peer: peerName(r.first())})
 		if err != nil {
 			return r.call("read how the network is", err)
 		}
@@ -93,7 +89,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 		_, _ = fmt.Fprintln(r.out)
 		t := r.table("NODE", "GATEWAY", "BACKEND", "KEY", "DIALLED HERE", "TOLD TO PEERS")
 		for _, n := range resp.GetNodes() {
-			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), r.keyOf(n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
+			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), format.KeyAge(r.now(), n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
 		}
 		t.Flush()
 	}
@@ -101,18 +97,6 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	if resp.GetLeftOut() > 0 {
 		r.next("%d more paths and nodes are not shown.", resp.GetLeftOut())
 	}
-}
-
-// keyOf is how old the key of a node is, and whether it is being replaced.
-func (r *run) keyOf(n *ententev1.NetworkNode) string {
-	if n.GetKeyUseTime() == nil {
-		return "-"
-	}
-	age := r.since(n.GetKeyUseTime())
-	if n.GetKeyReplaced() {
-		age += ", being replaced"
-	}
-	return age
 }
 
 // printNodeTroubles prints what is wrong on nodes.
@@ -154,11 +138,8 @@ work, and says what and why.`,
 entente network plan office
 entente network plan --prefix 10.244.0.0/16`),
 	}, func(ctx context.Context, r *run) error {
-		req := &ententev1.PlanNetworkRequest{Prefixes: prefixes}
-		switch {
-		case len(r.argv) == 1:
-			req.Peer = peerName(r.argv[0])
-		case len(prefixes) == 0:
+		req := &ententev1.PlanNetworkRequest{Prefixes: prefixes, Peer: peerName(r.first())}
+		if req.GetPeer() == "" && len(prefixes) == 0 {
 			req.Peer = peerName(format.AnyPeer)
 		}
 		resp, err := r.admin.PlanNetwork(ctx, req)
@@ -186,59 +167,11 @@ func (r *run) printPlans(plans []*ententev1.NetworkPlan) error {
 			if i > 0 {
 				_, _ = fmt.Fprintln(r.out)
 			}
-			r.printPlan(p)
+			format.PrintPlan(r.newTable, p)
 		}
 	}
 	if slices.ContainsFunc(plans, func(p *ententev1.NetworkPlan) bool { return len(p.GetRefused()) > 0 }) {
 		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("it cannot work as planned")}
 	}
 	return nil
-}
-
-func (r *run) printPlan(p *ententev1.NetworkPlan) {
-	t := r.table()
-	t.Row("Peer", cmp.Or(format.Short(p.GetPeer()), "one that is not known yet"))
-	t.Row("Alias pool", strings.Join(p.GetAliasPool(), ", "))
-	if p.GetMtu() > 0 {
-		t.Row("MTU", fmt.Sprint(p.GetMtu()))
-	}
-	t.Flush()
-	aliases := func(title, called string, list []*ententev1.PlannedAlias, none string) {
-		t := r.table()
-		for _, a := range list {
-			now := "would be "
-			if a.GetStands() {
-				now = "is "
-			}
-			text := now + a.GetAlias() + " " + called
-			switch {
-			case a.GetByAddress():
-				text = fmt.Sprintf("has no alias %s; each address that is used has one, %d now", called, a.GetAddresses())
-			case a.GetAlias() == "":
-				text = none
-			}
-			t.Row("  "+a.GetPrefix(), text)
-		}
-		t.FlushUnder(title)
-	}
-	aliases("Its prefixes", "here", p.GetRemote(), "gets no alias")
-	aliases("Our prefixes", "there", p.GetLocal(), "is not named by the peer yet")
-	gateways := func(title string, list []*ententev1.PlannedGateway) {
-		t := r.table()
-		for _, g := range list {
-			t.Row("  "+g.GetName(), cmp.Or(strings.Join(g.GetEndpoints(), ", "), "cannot be dialled: it dials"))
-		}
-		t.FlushUnder(title)
-	}
-	gateways("Our gateways, as it is told", p.GetOwnGateways())
-	gateways("Its gateways", p.GetGateways())
-	lines := func(title string, list []string) {
-		t := r.table()
-		for _, text := range list {
-			t.Row("  " + text)
-		}
-		t.FlushUnder(title)
-	}
-	lines("Cannot work", p.GetRefused())
-	lines("To know", p.GetWarnings())
 }

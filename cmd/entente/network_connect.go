@@ -93,11 +93,7 @@ contract that this cluster provides to it.`,
 }
 
 func connectingTo(r *run, dryRun, force bool) *connecting {
-	peer := ""
-	if len(r.argv) == 1 {
-		peer = r.argv[0]
-	}
-	return &connecting{&peeringRun{run: r, sides: &sides{local: side{r.cluster, peer}}, flags: &peerFlags{}}, dryRun, force}
+	return &connecting{&peeringRun{run: r, sides: &sides{local: side{r.cluster, r.first()}}, flags: &peerFlags{}}, dryRun, force}
 }
 
 // tunnelAlone says whether a peering asks for nothing but a tunnel.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,11 +60,7 @@ type rotation struct {
 }
 
 func (c *rotation) rotatePreshared(ctx context.Context) error {
-	peer := format.AnyPeer
-	if len(c.argv) == 1 {
-		peer = c.argv[0]
-	}
-	resp, err := c.admin.RotatePresharedKey(ctx, &ententev1.RotatePresharedKeyRequest{Name: peerName(peer)})
+	resp, err := c.admin.RotatePresharedKey(ctx, &ententev1.RotatePresharedKeyRequest{Name: peerName(cmp.Or(c.first(), format.AnyPeer))})
 	if err != nil {
 		return c.call("replace the preshared key", err)
 	}

@@ -122,10 +122,8 @@ func (f *peerFlags) whomOf(r *run) (string, error) {
 		return "", exit.Usagef("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
 	case f.whom.given():
 		return format.AnyPeer, nil
-	case len(r.argv) == 1:
-		return r.argv[0], nil
 	}
-	return "", nil
+	return r.first(), nil
 }
 
 // peeringRun is one run of peer.

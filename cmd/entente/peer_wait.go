@@ -68,12 +68,10 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 // awaitPeering waits until an ask is as it should be.
 func (r *run) awaitPeering(ctx context.Context, c *cluster, name string, check func(*ententev1.Peering) (bool, string, error)) (*ententev1.Peering, error) {
 	var last *ententev1.Peering
-	err := r.poll(ctx, c, hintContract, func(ctx context.Context) (bool, string, error) {
-		resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
-		if err != nil {
-			return false, "", c.call("get peering "+name, err)
+	err := r.poll(ctx, c, hintContract, func(ctx context.Context) (_ bool, _ string, err error) {
+		if last, err = c.peering(ctx, name); err != nil {
+			return false, "", err
 		}
-		last = resp.GetPeering()
 		return check(last)
 	})
 	return last, err

@@ -30,10 +30,7 @@ It exits with 5 if the peer that is named would get nothing.`,
 		Example: indent(`entente policy test
 entente policy test office --resources cpu=64,memory=256Gi`),
 	}, func(ctx context.Context, r *run) error {
-		req, peer := ask.request(), format.AnyPeer
-		if len(r.argv) == 1 {
-			peer = r.argv[0]
-		}
+		req, peer := ask.request(), cmp.Or(r.first(), format.AnyPeer)
 		return r.testPolicy(ctx, &ententev1.TestPolicyRequest{
 			Peer: peerName(peer), Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(),
 			NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),

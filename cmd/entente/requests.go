@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -21,11 +22,7 @@ says AfterApproval. A request lasts as long as the peer repeats it.`,
 entente approve request office/5f1d…
 entente deny request office/5f1d…`),
 	}, func(ctx context.Context, r *run) error {
-		peer := "-"
-		if len(r.argv) == 1 {
-			peer = r.argv[0]
-		}
-		requests, err := r.requests(ctx, peer)
+		requests, err := r.requests(ctx, cmp.Or(r.first(), format.AnyPeer))
 		if err != nil {
 			return err
 		}

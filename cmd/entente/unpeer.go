@@ -94,10 +94,8 @@ func (f *unpeerFlags) check(r *run) (string, error) {
 		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
 	case f.peering != "" && (f.now || f.forget):
 		return "", exit.Usagef("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
-	case len(r.argv) == 1:
-		return r.argv[0], nil
 	}
-	return "", nil
+	return r.first(), nil
 }
 
 // unpeering is one run of unpeer.

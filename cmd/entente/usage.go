@@ -36,11 +36,7 @@ As CSV each resource has two columns, what was stated and what was counted.`,
 		Example: indent(`entente usage
 entente usage 7f3c… -o csv > usage.csv`),
 	}, func(ctx context.Context, r *run) error {
-		name := ""
-		if len(r.argv) == 1 {
-			name = contractName(r.argv[0])
-		}
-		usage, err := all(r.cluster, "list usage", r.admin.Usage(ctx, name))
+		usage, err := all(r.cluster, "list usage", r.admin.Usage(ctx, contractName(r.first())))
 		if err != nil {
 			return err
 		}

@@ -37,10 +37,7 @@ interrupted. What happens while the agent cannot be reached is not printed later
 As JSON it is a line an event, as YAML a document.`,
 		Example: indent("entente watch events\nentente watch events office --get message"),
 	}, func(ctx context.Context, r *run) error {
-		req := &ententev1.WatchEventsRequest{}
-		if len(r.argv) == 1 {
-			req.Peer = peerName(r.argv[0])
-		}
+		req := &ententev1.WatchEventsRequest{Peer: peerName(r.first())}
 		l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 12}, "TIME", "PEER", "SUBJECT", "REASON", "MESSAGE")
 		return watch(ctx, r, "watch events", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
 			return r.admin.WatchEvents(ctx, req)

@@ -57,6 +57,11 @@ func root() *cobra.Command {
 	return cmd
 }
 
+// daemon is a command that runs until its context ends.
+func daemon(use, short string, run func(ctx context.Context) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) }}
+}
+
 type logFlags struct{ level, format string }
 
 func (f *logFlags) add(flags *pflag.FlagSet) {
@@ -227,39 +232,34 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 
 func agentCommand(logs *logFlags) *cobra.Command {
 	var options agentOptions
-	cmd := &cobra.Command{
-		Use:   "agent",
-		Short: "Run the agent: peer API, admin API, contracts, virtual nodes",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			kubernetes, log, err := logs.cluster()
-			if err != nil {
-				return err
-			}
-			cfg, err := options.config(os.Getenv)
-			if err != nil {
-				return err
-			}
-			cfg.Kubernetes, cfg.Log = kubernetes, log
-			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(collectAt)
-			}
-			ctx, stop := context.WithCancel(cmd.Context())
-			tasks, ctx := errgroup.WithContext(ctx)
-			tasks.Go(func() error {
-				trim(ctx)
-				return nil
-			})
-			if options.profiles != "" {
-				tasks.Go(func() error { return serveProfiles(ctx, options.profiles) })
-			}
-			tasks.Go(func() error {
-				defer stop()
-				return agent.Run(ctx, cfg)
-			})
-			return tasks.Wait()
-		},
-	}
+	cmd := daemon("agent", "Run the agent: peer API, admin API, contracts, virtual nodes", func(ctx context.Context) error {
+		kubernetes, log, err := logs.cluster()
+		if err != nil {
+			return err
+		}
+		cfg, err := options.config(os.Getenv)
+		if err != nil {
+			return err
+		}
+		cfg.Kubernetes, cfg.Log = kubernetes, log
+		if os.Getenv("GOGC") == "" {
+			debug.SetGCPercent(collectAt)
+		}
+		ctx, stop := context.WithCancel(ctx)
+		tasks, ctx := errgroup.WithContext(ctx)
+		tasks.Go(func() error {
+			trim(ctx)
+			return nil
+		})
+		if options.profiles != "" {
+			tasks.Go(func() error { return serveProfiles(ctx, options.profiles) })
+		}
+		tasks.Go(func() error {
+			defer stop()
+			return agent.Run(ctx, cfg)
+		})
+		return tasks.Wait()
+	})
 	options.add(cmd.Flags())
 	return cmd
 }
@@ -373,41 +373,31 @@ func stateDirectory(flags *pflag.FlagSet, directory *string) {
 
 func nodeCommand(logs *logFlags) *cobra.Command {
 	var options nodeOptions
-	cmd := &cobra.Command{
-		Use:   "node",
-		Short: "Run the fabric of a node: tunnels, routes, translation, probes",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			kubernetes, log, err := logs.cluster()
-			if err != nil {
-				return err
-			}
-			cfg, err := options.config(os.Getenv)
-			if err != nil {
-				return err
-			}
-			cfg.Kubernetes, cfg.Log = kubernetes, log
-			return fabric.Run(cmd.Context(), cfg)
-		},
-	}
+	cmd := daemon("node", "Run the fabric of a node: tunnels, routes, translation, probes", func(ctx context.Context) error {
+		kubernetes, log, err := logs.cluster()
+		if err != nil {
+			return err
+		}
+		cfg, err := options.config(os.Getenv)
+		if err != nil {
+			return err
+		}
+		cfg.Kubernetes, cfg.Log = kubernetes, log
+		return fabric.Run(ctx, cfg)
+	})
 	options.add(cmd.Flags())
 	return cmd
 }
 
 func dnsCommand(logs *logFlags) *cobra.Command {
 	var cfg resolver.Config
-	cmd := &cobra.Command{
-		Use:   "dns",
-		Short: "Answer pods that run here for other clusters with the names of their homes",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
-				return err
-			}
-			return resolver.Run(cmd.Context(), cfg)
-		},
-	}
+	cmd := daemon("dns", "Answer pods that run here for other clusters with the names of their homes", func(ctx context.Context) error {
+		var err error
+		if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+			return err
+		}
+		return resolver.Run(ctx, cfg)
+	})
 	flags := cmd.Flags()
 	flags.StringVar(&cfg.Address, "address", ":1053", "where queries are answered, over UDP and TCP")
 	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services, besides cluster.local: consumers see nothing of it")
@@ -467,22 +457,17 @@ func cleanCommand(logs *logFlags) *cobra.Command {
 
 func cleanupCommand(logs *logFlags) *cobra.Command {
 	var cfg cleanup.Config
-	cmd := &cobra.Command{
-		Use:   "cleanup",
-		Short: "End all peerings and remove everything of Entente from this cluster, before it is uninstalled",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if cfg.Kubernetes, _, err = logs.cluster(); err != nil {
-				return err
-			}
-			if cfg.Namespace = os.Getenv("POD_NAMESPACE"); cfg.Namespace == "" {
-				return errors.New("POD_NAMESPACE has to be set: the chart does")
-			}
-			cfg.Out = os.Stdout
-			return cleanup.Run(cmd.Context(), cfg)
-		},
-	}
+	cmd := daemon("cleanup", "End all peerings and remove everything of Entente from this cluster, before it is uninstalled", func(ctx context.Context) error {
+		var err error
+		if cfg.Kubernetes, _, err = logs.cluster(); err != nil {
+			return err
+		}
+		if cfg.Namespace = os.Getenv("POD_NAMESPACE"); cfg.Namespace == "" {
+			return errors.New("POD_NAMESPACE has to be set: the chart does")
+		}
+		cfg.Out = os.Stdout
+		return cleanup.Run(ctx, cfg)
+	})
 	cmd.Flags().DurationVar(&cfg.Timeout, "timeout", 2*time.Minute, "how long the orderly part may take")
 	cmd.Flags().BoolVar(&cfg.KeepIdentity, "keep-identity", false, "keep the cluster's identity for a later install")
 	return cmd

@@ -5,7 +5,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -152,3 +154,16 @@ func IDs(contracts []*ententev1.Contract) string {
 
 // AnyPeer stands for whichever peer fits best.
 const AnyPeer = "-"
+
+// PrintState prints how a contract is now.
+func PrintState(t *printer.Table, now time.Time, k *ententev1.Contract) {
+	t.Row("Phase", k.GetPhase(), WhyEnding(k))
+	t.Row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+Short(k.GetPeer()))
+	t.Row("In use", Amounts(k.GetUsed()), "by "+CountPods(int(k.GetPods())))
+	if k.GetNode() != "" {
+		t.Row("Virtual node", k.GetNode())
+	}
+	if k.GetDrainUntil() != nil {
+		t.Row("Drains", Until(now, k.GetDrainUntil())+" yet")
+	}
+}

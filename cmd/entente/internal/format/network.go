@@ -1,0 +1,72 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// KeyAge is how old the key of a node is, and whether it is being replaced.
+func KeyAge(now time.Time, n *ententev1.NetworkNode) string {
+	if n.GetKeyUseTime() == nil {
+		return "-"
+	}
+	age := Since(now, n.GetKeyUseTime())
+	if n.GetKeyReplaced() {
+		age += ", being replaced"
+	}
+	return age
+}
+
+// PrintPlan prints what the network with a peer would be, in several tables.
+func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
+	t := table()
+	t.Row("Peer", cmp.Or(Short(p.GetPeer()), "one that is not known yet"))
+	t.Row("Alias pool", strings.Join(p.GetAliasPool(), ", "))
+	if p.GetMtu() > 0 {
+		t.Row("MTU", fmt.Sprint(p.GetMtu()))
+	}
+	t.Flush()
+	aliases := func(title, called string, list []*ententev1.PlannedAlias, none string) {
+		t := table()
+		for _, a := range list {
+			now := "would be "
+			if a.GetStands() {
+				now = "is "
+			}
+			text := now + a.GetAlias() + " " + called
+			switch {
+			case a.GetByAddress():
+				text = fmt.Sprintf("has no alias %s; each address that is used has one, %d now", called, a.GetAddresses())
+			case a.GetAlias() == "":
+				text = none
+			}
+			t.Row("  "+a.GetPrefix(), text)
+		}
+		t.FlushUnder(title)
+	}
+	aliases("Its prefixes", "here", p.GetRemote(), "gets no alias")
+	aliases("Our prefixes", "there", p.GetLocal(), "is not named by the peer yet")
+	gateways := func(title string, list []*ententev1.PlannedGateway) {
+		t := table()
+		for _, g := range list {
+			t.Row("  "+g.GetName(), cmp.Or(strings.Join(g.GetEndpoints(), ", "), "cannot be dialled: it dials"))
+		}
+		t.FlushUnder(title)
+	}
+	gateways("Our gateways, as it is told", p.GetOwnGateways())
+	gateways("Its gateways", p.GetGateways())
+	lines := func(title string, list []string) {
+		t := table()
+		for _, text := range list {
+			t.Row("  " + text)
+		}
+		t.FlushUnder(title)
+	}
+	lines("Cannot work", p.GetRefused())
+	lines("To know", p.GetWarnings())
+}
