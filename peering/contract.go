@@ -1,7 +1,6 @@
 package peering
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -21,19 +20,8 @@ const (
 	Closed
 )
 
-// String returns the state's name.
 func (s State) String() string {
-	switch s {
-	case Nothing:
-		return "Nothing"
-	case Active:
-		return "Active"
-	case Draining:
-		return "Draining"
-	case Closed:
-		return "Closed"
-	}
-	return fmt.Sprintf("State(%d)", uint8(s))
+	return nameOf(s, []string{Nothing: "Nothing", Active: "Active", Draining: "Draining", Closed: "Closed"})
 }
 
 // Phase is what one side says to the other of a contract's state.
@@ -87,34 +75,30 @@ const (
 	EndedByPeer
 )
 
-// String says why, for people.
-func (r EndReason) String() string {
+// words is the name of a reason in the Contract resource, and why, for people.
+func (r EndReason) words() (name, why string) {
 	switch r {
-	case NotEnded:
-		return ""
 	case EndedByExpiry:
-		return "the contract reached its end"
+		return "Expired", "the contract reached its end"
 	case EndedHere:
-		return "this cluster ended the contract"
+		return "EndedHere", "this cluster ended the contract"
 	case EndedByPeer:
-		return "the peer ended the contract"
+		return "EndedByPeer", "the peer ended the contract"
+	case NotEnded:
 	}
-	return fmt.Sprintf("EndReason(%d)", uint8(r))
+	return "", ""
+}
+
+// String says why, for people; empty for none.
+func (r EndReason) String() string {
+	_, why := r.words()
+	return why
 }
 
 // Name returns the reason's name in the Contract resource; empty for none.
 func (r EndReason) Name() string {
-	switch r {
-	case NotEnded:
-		return ""
-	case EndedByExpiry:
-		return "Expired"
-	case EndedHere:
-		return "EndedHere"
-	case EndedByPeer:
-		return "EndedByPeer"
-	}
-	return ""
+	name, _ := r.words()
+	return name
 }
 
 // ParseEndReason reads what Name wrote; anything else is NotEnded.

@@ -62,12 +62,8 @@ func checkDNSName(s string) error {
 		if label == "" || len(label) > 63 {
 			return errors.New("a label's length is not from 1 to 63")
 		}
-		for i := range len(label) {
-			c := label[i]
-			alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-			if !alnum && (c != '-' || i == 0 || i == len(label)-1) {
-				return fmt.Errorf("character %q", c)
-			}
+		if !isLabel(letters+digits, label) {
+			return errors.New("a label has other characters than letters, digits and inner hyphens")
 		}
 	}
 	return nil

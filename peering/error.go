@@ -230,7 +230,6 @@ func (e *Error) Error() string {
 	return msg.String()
 }
 
-// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // ReasonOf returns the reason of an error: that of the Error in it, or ReasonUnknown; ""

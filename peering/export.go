@@ -10,7 +10,6 @@ import (
 // ServiceName names a Service in the terms of the cluster that has it.
 type ServiceName struct{ Namespace, Name string }
 
-// String returns namespace/name.
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 
 // ExportedService is what a provider says of a Service that a consumer imports.
@@ -37,13 +36,9 @@ func (e ServiceEndpoint) Same(o ServiceEndpoint) bool {
 
 // Key tells the endpoints of one Service apart: an address may answer on two sets of ports.
 func (e ServiceEndpoint) Key() string {
-	var b strings.Builder
-	b.WriteString(e.Address)
+	key := []string{e.Address}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
-		b.WriteByte(' ')
-		b.WriteString(name)
-		b.WriteByte('=')
-		b.WriteString(strconv.Itoa(int(e.Ports[name])))
+		key = append(key, name+"="+strconv.Itoa(int(e.Ports[name])))
 	}
-	return b.String()
+	return strings.Join(key, " ")
 }

@@ -61,7 +61,6 @@ func ParseClusterID(s string) (ClusterID, error) {
 	return ClusterID(s), nil
 }
 
-// String returns the ID.
 func (id ClusterID) String() string { return string(id) }
 
 // Short returns the first 8 characters, for people. It proves nothing.

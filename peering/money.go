@@ -1,6 +1,7 @@
 package peering
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,8 +34,8 @@ func ParseDecimal(s string) (Decimal, error) {
 		return Decimal{}, fmt.Errorf("number has %d characters, want 1 to %d", len(s), maxDecimalLen)
 	}
 	whole, fraction, point := strings.Cut(s, ".")
-	digits := func(t string) bool { return t != "" && len(t) <= decimalPlaces && strings.Trim(t, "0123456789") == "" }
-	if !digits(whole) || point && !digits(fraction) {
+	number := func(t string) bool { return t != "" && len(t) <= decimalPlaces && only(digits, t) }
+	if !number(whole) || point && !number(fraction) {
 		return Decimal{}, fmt.Errorf("number %q is not up to %d digits, and up to %d after a point", s, decimalPlaces, decimalPlaces)
 	}
 	n, err := strconv.ParseInt(whole+fraction+strings.Repeat("0", decimalPlaces-len(fraction)), 10, 64)
@@ -48,7 +49,6 @@ func ParseDecimal(s string) (Decimal, error) {
 	return d, nil
 }
 
-// String returns the text form.
 func (d Decimal) String() string {
 	s := strconv.FormatInt(d.nano/nanoPerUnit, 10)
 	if rest := d.nano % nanoPerUnit; rest != 0 {
@@ -58,15 +58,7 @@ func (d Decimal) String() string {
 }
 
 // Cmp returns -1, 0 or 1 as d is less than, equal to or more than o.
-func (d Decimal) Cmp(o Decimal) int {
-	switch {
-	case d.nano < o.nano:
-		return -1
-	case d.nano > o.nano:
-		return 1
-	}
-	return 0
-}
+func (d Decimal) Cmp(o Decimal) int { return cmp.Compare(d.nano, o.nano) }
 
 // IsZero says whether the number is 0.
 func (d Decimal) IsZero() bool { return d.nano == 0 }
@@ -84,12 +76,7 @@ func (d Decimal) MarshalText() ([]byte, error) { return []byte(d.String()), nil 
 
 // UnmarshalText reads the text form.
 func (d *Decimal) UnmarshalText(b []byte) error {
-	v, err := ParseDecimal(string(b))
-	if err != nil {
-		return err
-	}
-	*d = v
-	return nil
+	return readText(d, b, ParseDecimal)
 }
 
 // Money is an amount in a currency. The zero Money is none: nothing was said.
@@ -119,7 +106,7 @@ func (m Money) Check() error {
 }
 
 func checkCurrency(s string) error {
-	if len(s) != 3 || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+	if len(s) != 3 || !only(upper, s) {
 		return fmt.Errorf("currency %.16q is not three capital letters", s)
 	}
 	return nil

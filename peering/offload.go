@@ -21,23 +21,10 @@ const (
 	KindPod
 )
 
-// String returns the kind's Kubernetes name.
 func (k Kind) String() string {
-	switch k {
-	case KindNamespace:
-		return "Namespace"
-	case KindConfigMap:
-		return "ConfigMap"
-	case KindSecret:
-		return "Secret"
-	case KindService:
-		return "Service"
-	case KindPod:
-		return "Pod"
-	case KindClaim:
-		return "PersistentVolumeClaim"
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
+	return nameOf(k, []string{
+		KindNamespace: "Namespace", KindConfigMap: "ConfigMap", KindSecret: "Secret", KindService: "Service", KindPod: "Pod", KindClaim: "PersistentVolumeClaim",
+	})
 }
 
 // ObjectRef names an object of the consumer, in the consumer's terms. Another
@@ -62,18 +49,15 @@ func (r ObjectRef) String() string {
 // whether they are in step.
 type Hash [sha256.Size]byte
 
-// String returns the hash in hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // ParseHash reads what String wrote.
 func ParseHash(s string) (Hash, error) {
-	var h Hash
 	b, err := hex.DecodeString(s)
-	if err != nil || len(b) != len(h) {
-		return Hash{}, fmt.Errorf("hash %q is not %d hexadecimal digits", s, 2*len(h))
+	if err != nil || len(b) != len(Hash{}) {
+		return Hash{}, fmt.Errorf("hash %q is not %d hexadecimal digits", s, 2*len(Hash{}))
 	}
-	copy(h[:], b)
-	return h, nil
+	return Hash(b), nil
 }
 
 // Object is an object as it crosses: JSON, already translated by the consumer

@@ -341,36 +341,6 @@ func TestRefusalsNameAmountsOnce(t *testing.T) {
 	}
 }
 
-func TestCheapest(t *testing.T) {
-	id := func(c string) peering.ClusterID { return peering.ClusterID(strings.Repeat(c, peering.ClusterIDLen)) }
-	list := []peering.Candidate{
-		{Peer: id("a"), Hourly: money(t, "USD", "0.01"), RoundTrip: time.Millisecond},
-		{Peer: id("b"), Hourly: eur(t, "0.5"), RoundTrip: 20 * time.Millisecond},
-		{Peer: id("c"), Hourly: eur(t, "0.4")},
-		{Peer: id("d"), Hourly: eur(t, "0.4"), RoundTrip: 5 * time.Millisecond},
-		{Peer: id("e"), Hourly: eur(t, "0.4"), RoundTrip: 5 * time.Millisecond},
-		{Peer: id("f"), Hourly: money(t, "CHF", "2"), RoundTrip: time.Millisecond},
-		{Peer: id("g"), RoundTrip: time.Second},
-		{Peer: id("h"), Hourly: money(t, "USD", "0"), RoundTrip: time.Minute},
-	}
-	for _, tt := range []struct{ currency, want string }{
-		{"EUR", "g h d e c b f a"},
-		{"USD", "g h a f d e c b"},
-		{"", "g h a f d e c b"},
-	} {
-		var got []string
-		for _, i := range peering.Cheapest(list, tt.currency) {
-			got = append(got, string(list[i].Peer[:1]))
-		}
-		if s := strings.Join(got, " "); s != tt.want {
-			t.Errorf("%q: %s, want %s", tt.currency, s, tt.want)
-		}
-	}
-	if len(peering.Cheapest(nil, "EUR")) != 0 {
-		t.Error("something of nothing")
-	}
-}
-
 // lender is what a provider that decides by Decide keeps of what it lent.
 type lender struct {
 	policy   [2]peering.Policy

@@ -1,6 +1,7 @@
 package peering
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -43,7 +44,7 @@ func ParseQuantity(s string) (Quantity, error) {
 	if s == "" || len(s) > MaxQuantityLen {
 		return Quantity{}, fmt.Errorf("quantity has %d characters, want 1 to %d", len(s), MaxQuantityLen)
 	}
-	end := strings.LastIndexAny(s, "0123456789.") + 1
+	end := strings.LastIndexAny(s, digits+".") + 1
 	number, suffix := s[:end], s[end:]
 	mantissa, scale, err := parseNumber(number)
 	if err != nil {
@@ -71,14 +72,14 @@ func ParseQuantity(s string) (Quantity, error) {
 // parseNumber reads digits with at most one point as mantissa / scale.
 func parseNumber(s string) (mantissa, scale *big.Int, err error) {
 	whole, fraction, _ := strings.Cut(strings.TrimPrefix(s, "+"), ".")
-	digits := whole + fraction
-	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+	number := whole + fraction
+	if number == "" || !only(digits, number) {
 		if strings.HasPrefix(s, "-") {
 			return nil, nil, errors.New("below zero")
 		}
 		return nil, nil, errors.New("not a decimal number")
 	}
-	mantissa, _ = new(big.Int).SetString(digits, 10)
+	mantissa, _ = new(big.Int).SetString(number, 10)
 	scale = new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(len(fraction))), nil)
 	return mantissa, scale, nil
 }
@@ -147,13 +148,7 @@ func (q Quantity) Units() int64 { return q.units }
 
 // Cmp returns -1, 0 or 1 as q is less than, equal to or more than o.
 func (q Quantity) Cmp(o Quantity) int {
-	switch {
-	case q.units < o.units, q.units == o.units && q.milli < o.milli:
-		return -1
-	case q.units == o.units && q.milli == o.milli:
-		return 0
-	}
-	return 1
+	return cmp.Or(cmp.Compare(q.units, o.units), cmp.Compare(q.milli, o.milli))
 }
 
 // Add returns q + o in q's notation, or ErrQuantityRange.
@@ -237,12 +232,16 @@ func (q Quantity) MarshalText() ([]byte, error) { return []byte(q.String()), nil
 
 // UnmarshalText reads a quantity.
 func (q *Quantity) UnmarshalText(b []byte) error {
-	v, err := ParseQuantity(string(b))
-	if err != nil {
-		return err
+	return readText(q, b, ParseQuantity)
+}
+
+// readText sets a value to what parse reads.
+func readText[T any](to *T, text []byte, parse func(string) (T, error)) (err error) {
+	v, err := parse(string(text))
+	if err == nil {
+		*to = v
 	}
-	*q = v
-	return nil
+	return err
 }
 
 // Pods is the name of the resource that counts pods.

@@ -87,25 +87,7 @@ func (s Statement) Marshal() ([]byte, error) {
 // ParseStatement reads what Marshal wrote, and nothing else. A statement whose
 // amount is not what its price makes of its use is refused.
 func ParseStatement(payload []byte) (Statement, error) {
-	if len(payload) > MaxStatement {
-		return Statement{}, fmt.Errorf("statement has %d bytes, more than %d", len(payload), MaxStatement)
-	}
-	var j jsonStatement
-	if err := decodeStrict(payload, &j); err != nil {
-		return Statement{}, fmt.Errorf("statement: %w", err)
-	}
-	s, err := j.statement()
-	if err != nil {
-		return Statement{}, fmt.Errorf("statement: %w", err)
-	}
-	again, err := s.Marshal()
-	if err != nil {
-		return Statement{}, err
-	}
-	if !bytes.Equal(again, payload) {
-		return Statement{}, errors.New("statement is not in canonical form: a name is repeated or missing, or the text differs from what RFC 8785 gives")
-	}
-	return s, nil
+	return parsePayload("statement", payload, MaxStatement, jsonStatement.statement)
 }
 
 func (j jsonStatement) statement() (Statement, error) {
@@ -170,15 +152,6 @@ func (s Statement) Check() error {
 		return fmt.Errorf("amount is %s, and at its own prices its own count makes %s", s.Amount, want)
 	}
 	return nil
-}
-
-// Hash is what the next statement names as its previous one.
-func (s Statement) Hash() (Hash, error) {
-	b, err := s.Marshal()
-	if err != nil {
-		return Hash{}, err
-	}
-	return PayloadHash(b), nil
 }
 
 // NewStatementEnvelope wraps a statement, with no signature yet.
@@ -264,11 +237,4 @@ func canonical(v any, limit int) ([]byte, error) {
 		return nil, fmt.Errorf("%d bytes, more than %d", len(b), limit)
 	}
 	return b, nil
-}
-
-// decodeStrict reads JSON in which no name is unknown.
-func decodeStrict(b []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	return dec.Decode(v)
 }

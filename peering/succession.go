@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // CheckSuccession checks how a cluster's key changed: identityKey is the key
@@ -126,13 +127,5 @@ func (p Party) Key() (*ecdsa.PublicKey, error) {
 
 // Equal says whether two parties are the same cluster with the same keys.
 func (p Party) Equal(o Party) bool {
-	if p.ID != o.ID || !bytes.Equal(p.PublicKey, o.PublicKey) || len(p.Succession) != len(o.Succession) {
-		return false
-	}
-	for i := range p.Succession {
-		if !bytes.Equal(p.Succession[i], o.Succession[i]) {
-			return false
-		}
-	}
-	return true
+	return p.ID == o.ID && bytes.Equal(p.PublicKey, o.PublicKey) && slices.EqualFunc(p.Succession, o.Succession, bytes.Equal)
 }

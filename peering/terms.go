@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,15 +22,17 @@ const (
 	Provider
 )
 
-// String returns Consumer or Provider.
 func (r Role) String() string {
-	switch r {
-	case Consumer:
-		return "Consumer"
-	case Provider:
-		return "Provider"
+	return nameOf(r, []string{Consumer: "Consumer", Provider: "Provider"})
+}
+
+// nameOf is what a value is called of a type that has few; one that is not among them shows
+// its number.
+func nameOf[E ~uint8](value E, names []string) string {
+	if int(value) < len(names) && names[value] != "" {
+		return names[value]
 	}
-	return fmt.Sprintf("Role(%d)", uint8(r))
+	return fmt.Sprintf("%T(%d)", value, uint8(value))
 }
 
 // Other returns the other side.
@@ -246,31 +249,38 @@ func (t Terms) Marshal() ([]byte, error) {
 	return b, nil
 }
 
-// ParseTerms reads what Marshal wrote, and nothing else: a payload that is not
-// byte for byte what Marshal would write is refused. So a name that is unknown,
-// written twice or in another case is refused too. Whoever signs must have
+// ParseTerms reads what Marshal wrote, and nothing else. Whoever signs must have
 // understood every word, and two readers must never understand two things; what a
 // later version adds comes with a payload type of its own.
 func ParseTerms(payload []byte) (Terms, error) {
-	if len(payload) > MaxPayload {
-		return Terms{}, fmt.Errorf("terms have %d bytes, more than %d", len(payload), MaxPayload)
+	return parsePayload("terms", payload, MaxPayload, jsonTerms.terms)
+}
+
+// parsePayload reads what a value's Marshal wrote, and nothing else: a payload that is not
+// byte for byte what that would write is refused. So a name that is unknown, written twice
+// or in another case is refused too.
+func parsePayload[J any, T interface{ Marshal() ([]byte, error) }](what string, payload []byte, limit int, value func(J) (T, error)) (out T, err error) {
+	if len(payload) > limit {
+		return out, fmt.Errorf("%s: %d bytes, more than %d", what, len(payload), limit)
 	}
-	var j jsonTerms
-	if err := decodeStrict(payload, &j); err != nil {
-		return Terms{}, fmt.Errorf("terms: %w", err)
+	var j J
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&j); err != nil {
+		return out, fmt.Errorf("%s: %w", what, err)
 	}
-	t, err := j.terms()
+	read, err := value(j)
 	if err != nil {
-		return Terms{}, fmt.Errorf("terms: %w", err)
+		return out, fmt.Errorf("%s: %w", what, err)
 	}
-	again, err := t.Marshal()
+	again, err := read.Marshal()
 	if err != nil {
-		return Terms{}, err
+		return out, err
 	}
 	if !bytes.Equal(again, payload) {
-		return Terms{}, errors.New("terms are not in canonical form: a name is repeated or missing, or the text differs from what RFC 8785 gives")
+		return out, fmt.Errorf("%s: not in canonical form: a name is repeated or missing, or the text differs from what RFC 8785 gives", what)
 	}
-	return t, nil
+	return read, nil
 }
 
 func (j jsonTerms) terms() (Terms, error) {
@@ -442,12 +452,8 @@ func CheckContractID(s string) error {
 	if s == "" || len(s) > MaxContractIDLen {
 		return fmt.Errorf("contract ID has %d characters, want 1 to %d", len(s), MaxContractIDLen)
 	}
-	for i := range len(s) {
-		c := s[i]
-		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		if !alnum && (c != '-' || i == 0 || i == len(s)-1) {
-			return errors.New("contract ID has other characters than a-z, 0-9 and inner hyphens")
-		}
+	if !isLabel(lower+digits, s) {
+		return errors.New("contract ID has other characters than a-z, 0-9 and inner hyphens")
 	}
 	return nil
 }
@@ -527,13 +533,4 @@ func isName(s string) bool {
 	return s != "" && onlyNameChars(s) && !strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_")
 }
 
-func onlyNameChars(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !alnum && c != '.' && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return true
-}
+func onlyNameChars(s string) bool { return only(letters+digits+".-_", s) }

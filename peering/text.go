@@ -28,3 +28,19 @@ func Text(s string, n int) string {
 	}
 	return s[:n]
 }
+
+// Characters of names.
+const (
+	digits  = "0123456789"
+	lower   = "abcdefghijklmnopqrstuvwxyz"
+	upper   = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	letters = lower + upper
+)
+
+// only says whether a text has no other characters than some.
+func only(characters, s string) bool { return strings.Trim(s, characters) == "" }
+
+// isLabel is only, and hyphens within.
+func isLabel(characters, s string) bool {
+	return only(characters+"-", s) && !strings.HasPrefix(s, "-") && !strings.HasSuffix(s, "-")
+}

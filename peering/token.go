@@ -89,10 +89,8 @@ func (t Token) check() error {
 	if t.ID == "" || len(t.ID) > MaxTokenIDLen {
 		return fmt.Errorf("token ID has %d characters, want 1 to %d", len(t.ID), MaxTokenIDLen)
 	}
-	for i := range len(t.ID) {
-		if c := t.ID[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return fmt.Errorf("token ID has %q, want a-z or 0-9", c)
-		}
+	if !only(lower+digits, t.ID) {
+		return errors.New("token ID has other characters than a-z and 0-9")
 	}
 	if _, err := ParseClusterID(string(t.Issuer)); err != nil {
 		return fmt.Errorf("issuer: %w", err)
@@ -185,7 +183,7 @@ func cutPrefix(s string) (version, rest string, err error) {
 		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
 	}
 	version, rest, ok = strings.Cut(tail, ".")
-	if !ok || version == "" || len(version) > 3 || strings.Trim(version, "0123456789") != "" {
+	if !ok || version == "" || len(version) > 3 || !only(digits, version) {
 		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
 	}
 	return version, rest, nil
@@ -259,7 +257,6 @@ func (t Token) LogValue() slog.Value {
 // Format implements fmt.Formatter: every verb prints "[redacted]".
 func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
-// String returns "[redacted]".
 func (Secret) String() string { return redacted }
 
 // MarshalText returns "[redacted]", so that JSON, YAML and logs show no secret.
@@ -284,12 +281,10 @@ func (s Secret) Matches(h Hash) bool {
 
 // ParseSecret takes the 32 bytes that came over the wire.
 func ParseSecret(b []byte) (Secret, error) {
-	var s Secret
-	if len(b) != len(s) {
-		return Secret{}, fmt.Errorf("secret has %d bytes, want %d", len(b), len(s))
+	if len(b) != len(Secret{}) {
+		return Secret{}, fmt.Errorf("secret has %d bytes, want %d", len(b), len(Secret{}))
 	}
-	copy(s[:], b)
-	return s, nil
+	return Secret(b), nil
 }
 
 // WithoutTokens takes the secret out of what may have a token in it: people paste tokens
@@ -301,14 +296,14 @@ func WithoutTokens(s string) string {
 			return s
 		}
 		from += i + len(tokenScheme)
-		digits := from + len(s[from:]) - len(strings.TrimLeft(s[from:], "0123456789"))
-		if digits == from || !strings.HasPrefix(s[digits:], ".") {
+		version := from + len(s[from:]) - len(strings.TrimLeft(s[from:], digits))
+		if version == from || !strings.HasPrefix(s[version:], ".") {
 			continue
 		}
-		body := s[digits+1:]
-		end := len(body) - len(strings.TrimLeft(body, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."))
+		body := s[version+1:]
+		end := len(body) - len(strings.TrimLeft(body, letters+digits+"-_."))
 		if end > 8 {
-			s = s[:digits+1] + "[redacted]" + body[end:]
+			s = s[:version+1] + "[redacted]" + body[end:]
 		}
 	}
 }

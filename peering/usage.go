@@ -1,6 +1,7 @@
 package peering
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,12 +36,7 @@ func unitSecondsFrom(n *big.Int) UnitSeconds {
 	}
 	var b [16]byte
 	n.FillBytes(b[:])
-	v := UnitSeconds{}
-	for i := range 8 {
-		v.hi = v.hi<<8 | uint64(b[i])
-		v.lo = v.lo<<8 | uint64(b[8+i])
-	}
-	return v
+	return UnitSeconds{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
 func (u UnitSeconds) big() *big.Int {
@@ -54,8 +50,8 @@ func ParseUnitSeconds(s string) (UnitSeconds, error) {
 		return UnitSeconds{}, fmt.Errorf("use has %d characters, want 1 to %d", len(s), MaxUnitSecondsLen)
 	}
 	whole, fraction, point := strings.Cut(s, ".")
-	digits := func(t string) bool { return t != "" && strings.Trim(t, "0123456789") == "" }
-	if !digits(whole) || point && (!digits(fraction) || len(fraction) > unitSecondPlaces) {
+	number := func(t string) bool { return t != "" && only(digits, t) }
+	if !number(whole) || point && (!number(fraction) || len(fraction) > unitSecondPlaces) {
 		return UnitSeconds{}, fmt.Errorf("use %q is not decimal with at most %d places", s, unitSecondPlaces)
 	}
 	n, _ := new(big.Int).SetString(whole+fraction+strings.Repeat("0", unitSecondPlaces-len(fraction)), 10)
@@ -103,12 +99,7 @@ func (u UnitSeconds) MarshalText() ([]byte, error) { return []byte(u.String()), 
 
 // UnmarshalText reads the text form.
 func (u *UnitSeconds) UnmarshalText(b []byte) error {
-	v, err := ParseUnitSeconds(string(b))
-	if err != nil {
-		return err
-	}
-	*u = v
-	return nil
+	return readText(u, b, ParseUnitSeconds)
 }
 
 // Usage is what was used of some resources. What was not used is not in it.

@@ -519,9 +519,11 @@ func TestStatementsSumUpToTheCost(t *testing.T) {
 				ContractID: "c", Revision: 1, Consumer: peering.ClusterID(strings.Repeat("a", 32)), Provider: peering.ClusterID(strings.Repeat("b", 32)),
 				Sequence: p.Sequence, Previous: previous, From: p.From, To: p.To, Used: p.Used, Price: price, Amount: amount,
 			}
-			if previous, err = s.Hash(); err != nil {
+			e, err := peering.NewStatementEnvelope(s)
+			if err != nil {
 				rt.Fatal(err)
 			}
+			previous = e.Hash()
 			if i > 0 && !periods[i-1].To.Equal(p.From) {
 				rt.Fatalf("a gap between %s and %s", periods[i-1].To, p.From)
 			}

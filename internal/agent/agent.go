@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/automatic"
 	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/controller"
@@ -27,6 +28,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/lending"
+	"github.com/entente-dev/entente/internal/namespaces"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/profiles"
@@ -68,7 +70,7 @@ type agent struct {
 	// announces says whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
-	hosts     *controller.ExternalHosts
+	hosts     *allow.Hosts
 	gateways  *gateways.Reconciler
 	events    events.EventRecorder
 	states    *controller.States
@@ -236,12 +238,12 @@ func (a *agent) readdressed(peer peering.ClusterID) {
 }
 
 func (a *agent) reconcileNamespaces(context.Context) error {
-	namespaces := &controller.Namespaces{
+	reconciler := &namespaces.Reconciler{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
 		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
-	return namespaces.SetupWithManager(a.mgr)
+	return reconciler.SetupWithManager(a.mgr)
 }
 
 // showProfiles shows ForeignClusters as ClusterProfiles.

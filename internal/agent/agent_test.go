@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -128,7 +128,7 @@ func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 	e := &exposure{changed: func() { changes++ }, home: home}
 	check := func(when string, from, to []string) {
 		t.Helper()
-		got := controller.Exposed{}
+		got := allow.Exposed{}
 		if all, _ := e.exposed(reachable{pods: own}); len(all) > 0 {
 			got = all[0]
 		}

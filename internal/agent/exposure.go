@@ -13,7 +13,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -39,7 +39,7 @@ type exposure struct {
 	// ready says that all that was wanted has been wanted again, known that nothing of
 	// what is exposed is missing since.
 	ready, known bool
-	services     map[peering.ObjectRef][]controller.Destination
+	services     map[peering.ObjectRef][]allow.Destination
 	// pods has this cluster's own pods alone, by UID: which pods there are, and in which
 	// namespace, is not the provider's to say.
 	pods map[string]sources
@@ -104,7 +104,7 @@ func (e *exposure) wantService(o peering.Object) {
 	open := destinationsOf(&service)
 	e.mu.Lock()
 	if e.services == nil {
-		e.services = map[peering.ObjectRef][]controller.Destination{}
+		e.services = map[peering.ObjectRef][]allow.Destination{}
 	}
 	same := slices.Equal(e.services[o.Ref], open)
 	e.services[o.Ref] = open
@@ -114,8 +114,8 @@ func (e *exposure) wantService(o peering.Object) {
 	}
 }
 
-func destinationsOf(service *peering.ServiceObject) []controller.Destination {
-	var out []controller.Destination
+func destinationsOf(service *peering.ServiceObject) []allow.Destination {
+	var out []allow.Destination
 	for _, endpoint := range service.Endpoints {
 		a, err := netip.ParseAddr(endpoint.Address)
 		if err != nil {
@@ -123,7 +123,7 @@ func destinationsOf(service *peering.ServiceObject) []controller.Destination {
 		}
 		for _, p := range service.Ports {
 			if number, ok := endpoint.Ports[p.Name]; ok && number > 0 && number <= math.MaxUint16 {
-				out = append(out, controller.Destination{
+				out = append(out, allow.Destination{
 					Addr: a, Port: v1alpha1.DestinationPort{Protocol: corev1.Protocol(p.Protocol), Port: number},
 				})
 			}
@@ -261,22 +261,22 @@ func (e *exposure) learn() {
 // reachable is what peers may reach of this cluster: its pods, and hosts that are none.
 type reachable struct {
 	pods  []netip.Prefix
-	hosts []controller.Host
+	hosts []allow.Host
 }
 
 // holds says whether a Service of a namespace may open a destination.
-func (r reachable) holds(namespace string, d controller.Destination) bool {
+func (r reachable) holds(namespace string, d allow.Destination) bool {
 	return slices.ContainsFunc(r.pods, func(p netip.Prefix) bool { return p.Contains(d.Addr) }) ||
-		slices.ContainsFunc(r.hosts, func(h controller.Host) bool { return h.Opens(namespace, d) })
+		slices.ContainsFunc(r.hosts, func(h allow.Host) bool { return h.Opens(namespace, d) })
 }
 
 // exposed returns what is exposed, by namespace, of addresses that are this
 // cluster's own, and whether that is all.
-func (e *exposure) exposed(own reachable) (out []controller.Exposed, known bool) {
+func (e *exposure) exposed(own reachable) (out []allow.Exposed, known bool) {
 	e.learn()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	from, to := map[string][]netip.Addr{}, map[string][]controller.Destination{}
+	from, to := map[string][]netip.Addr{}, map[string][]allow.Destination{}
 	for _, pod := range e.pods {
 		from[pod.namespace] = append(from[pod.namespace], e.addresses(pod)...)
 	}
@@ -289,7 +289,7 @@ func (e *exposure) exposed(own reachable) (out []controller.Exposed, known bool)
 	}
 	for namespace, open := range to {
 		if len(from[namespace]) > 0 {
-			out = append(out, controller.Exposed{Contract: e.contract, Namespace: namespace, From: from[namespace], To: open})
+			out = append(out, allow.Exposed{Contract: e.contract, Namespace: namespace, From: from[namespace], To: open})
 		}
 	}
 	return out, e.known
@@ -323,7 +323,7 @@ func (s *startup) unsure(contract string, known bool, now time.Time) bool {
 
 // exposed returns what a peer may reach: as a consumer the pods that it runs
 // here, as a provider what our pods there need.
-func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controller.Exposed, error) {
+func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error) {
 	var own reachable
 	var err error
 	if own.pods, _, err = a.states.Prefixes(ctx); err != nil {
@@ -336,9 +336,9 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 	if err != nil {
 		return nil, err
 	}
-	var out []controller.Exposed
+	var out []allow.Exposed
 	if fc := a.addresses.peer(peer); fc != nil {
-		out = controller.ExposedHosts(own.hosts, fc.Name)
+		out = allow.ExposedHosts(own.hosts, fc.Name)
 	}
 	for i := range contracts {
 		c := &contracts[i]
@@ -353,7 +353,7 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 		}
 		out = append(out, exported...)
 		if a.startup.unsure(c.Name, known, time.Now()) {
-			out = append(out, controller.Exposed{Contract: c.Name, Unknown: true})
+			out = append(out, allow.Exposed{Contract: c.Name, Unknown: true})
 		}
 	}
 	return out, nil
@@ -361,14 +361,14 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 
 // exposedBy returns what one contract exposes, as far as that is known, and whether
 // that is all.
-func (a *agent) exposedBy(c *v1alpha1.Contract, own reachable) ([]controller.Exposed, bool) {
+func (a *agent) exposedBy(c *v1alpha1.Contract, own reachable) ([]allow.Exposed, bool) {
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return a.nodes.exposed(c.Name, own)
 	}
 	pods, known := a.lent.Exposed(c.Name)
-	open := controller.Exposed{Contract: c.Name, AnySource: true}
+	open := allow.Exposed{Contract: c.Name, AnySource: true}
 	for _, addr := range pods {
-		open.To = append(open.To, controller.Destination{Addr: addr}) // they are the peer's own
+		open.To = append(open.To, allow.Destination{Addr: addr}) // they are the peer's own
 	}
-	return []controller.Exposed{open}, known
+	return []allow.Exposed{open}, known
 }

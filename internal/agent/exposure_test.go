@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
 )
@@ -58,9 +58,9 @@ func wantPods(e *exposure, namespace string, uids ...string) {
 	}
 }
 
-func exposedBy(e *exposure) []controller.Exposed {
+func exposedBy(e *exposure) []allow.Exposed {
 	out, _ := e.exposed(reachable{pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}})
-	slices.SortFunc(out, func(a, b controller.Exposed) int { return strings.Compare(a.Namespace, b.Namespace) })
+	slices.SortFunc(out, func(a, b allow.Exposed) int { return strings.Compare(a.Namespace, b.Namespace) })
 	return out
 }
 
@@ -74,11 +74,11 @@ func TestExposureKeepsPortsAndNamespacesApart(t *testing.T) {
 	wantPods(e, "bank", "b")
 	e.status(podIn(t, "shop", "a", "10.240.0.1"))
 	e.status(podIn(t, "bank", "b", "10.240.0.2"))
-	open := func(a string) []controller.Destination {
+	open := func(a string) []allow.Destination {
 		addr := netip.MustParseAddr(a)
-		return []controller.Destination{{Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
+		return []allow.Destination{{Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
 	}
-	want := []controller.Exposed{
+	want := []allow.Exposed{
 		{Contract: "c", Namespace: "bank", From: []netip.Addr{netip.MustParseAddr("10.240.0.2")}, To: open("10.200.0.2")},
 		{Contract: "c", Namespace: "shop", From: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, To: open("10.200.0.1")},
 	}
@@ -87,7 +87,7 @@ func TestExposureKeepsPortsAndNamespacesApart(t *testing.T) {
 	}
 }
 
-func addrsOf(list []controller.Destination) []netip.Addr {
+func addrsOf(list []allow.Destination) []netip.Addr {
 	var out []netip.Addr
 	for _, d := range list {
 		out = append(out, d.Addr)
@@ -312,12 +312,12 @@ func TestExportedPortsAreExposed(t *testing.T) {
 	got := exposedPorts("c", []services.Port{
 		port("bank", "10.200.0.1", 5432), port("bank", "10.200.0.2", 5432), port("bank", "10.241.0.1", 5432), port("shop", "10.200.0.3", 80),
 	}, reachable{pods: prefixesOf("10.200.0.0/16")})
-	to := func(addr string, number int32) controller.Destination {
-		return controller.Destination{Addr: netip.MustParseAddr(addr), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: number}}
+	to := func(addr string, number int32) allow.Destination {
+		return allow.Destination{Addr: netip.MustParseAddr(addr), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: number}}
 	}
-	want := []controller.Exposed{
-		{Contract: "c", Namespace: "bank", AnySource: true, To: []controller.Destination{to("10.200.0.1", 5432), to("10.200.0.2", 5432)}},
-		{Contract: "c", Namespace: "shop", AnySource: true, To: []controller.Destination{to("10.200.0.3", 80)}},
+	want := []allow.Exposed{
+		{Contract: "c", Namespace: "bank", AnySource: true, To: []allow.Destination{to("10.200.0.1", 5432), to("10.200.0.2", 5432)}},
+		{Contract: "c", Namespace: "shop", AnySource: true, To: []allow.Destination{to("10.200.0.3", 80)}},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

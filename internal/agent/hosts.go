@@ -11,7 +11,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/discovery"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/allow"
 )
 
 // hostRefusal says why an address may not be exported; empty if it may. allowed is what the
@@ -44,7 +44,7 @@ func (a *agent) reconcileHosts(_ context.Context, allowed []netip.Prefix) error 
 	own := &lastKnown[ownSpace]{now: time.Now, log: a.log, what: "which hosts may not be exported", every: hostsLook, ask: func(ctx context.Context) (ownSpace, error) {
 		return a.hostSpace(ctx)
 	}}
-	a.hosts = &controller.ExternalHosts{
+	a.hosts = &allow.Hosts{
 		Client: a.mgr.GetClient(), Changed: a.wakePeers,
 		Refusal: func(ctx context.Context, addr netip.Addr) (string, error) {
 			if len(allowed) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/allow"
 )
 
 func TestWhatMayBeExported(t *testing.T) {
@@ -66,17 +66,17 @@ func TestServicesOpenHostsOfTheirNamespace(t *testing.T) {
 		e.status(podIn(t, namespace, namespace+"-pod", "10.240.0.1"))
 	}
 	https := v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}
-	host := controller.Host{Namespace: "shop", Addrs: []netip.Addr{netip.MustParseAddr("192.168.7.9")}, Ports: []v1alpha1.DestinationPort{https, {Protocol: "TCP", Port: 22}}}
-	got, _ := e.exposed(reachable{pods: prefixesOf("10.200.0.0/16"), hosts: []controller.Host{host}})
-	want := []controller.Exposed{{
+	host := allow.Host{Namespace: "shop", Addrs: []netip.Addr{netip.MustParseAddr("192.168.7.9")}, Ports: []v1alpha1.DestinationPort{https, {Protocol: "TCP", Port: 22}}}
+	got, _ := e.exposed(reachable{pods: prefixesOf("10.200.0.0/16"), hosts: []allow.Host{host}})
+	want := []allow.Exposed{{
 		Contract: "c", Namespace: "shop", From: []netip.Addr{netip.MustParseAddr("10.240.0.1")},
-		To: []controller.Destination{{Addr: netip.MustParseAddr("192.168.7.9"), Port: https}},
+		To: []allow.Destination{{Addr: netip.MustParseAddr("192.168.7.9"), Port: https}},
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	host.Ports = nil
-	got, _ = e.exposed(reachable{hosts: []controller.Host{host}})
+	got, _ = e.exposed(reachable{hosts: []allow.Host{host}})
 	if len(got) != 1 || len(got[0].To) != 2 {
 		t.Errorf("with every port open: %+v, want both of the Service", got)
 	}

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
 )
@@ -67,7 +67,7 @@ func (a *agent) importers(ctx context.Context) ([]peering.ClusterID, error) {
 
 // exposedServices returns what a contract exposes of exported Services: their own ports, to all
 // pods of the consumer.
-func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own reachable) ([]controller.Exposed, error) {
+func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own reachable) ([]allow.Exposed, error) {
 	peer := peering.ClusterID(c.Spec.PeerID)
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return nil, nil
@@ -83,15 +83,15 @@ func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own r
 }
 
 // exposedPorts returns ports as they are exposed, by namespace.
-func exposedPorts(contract string, open []services.Port, own reachable) []controller.Exposed {
-	var out []controller.Exposed
+func exposedPorts(contract string, open []services.Port, own reachable) []allow.Exposed {
+	var out []allow.Exposed
 	for _, p := range open {
-		d := controller.Destination{Addr: p.Addr, Port: v1alpha1.DestinationPort{Protocol: p.Protocol, Port: p.Port}}
+		d := allow.Destination{Addr: p.Addr, Port: v1alpha1.DestinationPort{Protocol: p.Protocol, Port: p.Port}}
 		if !own.holds(p.Namespace, d) {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].Namespace != p.Namespace {
-			out = append(out, controller.Exposed{Contract: contract, Namespace: p.Namespace, AnySource: true})
+			out = append(out, allow.Exposed{Contract: contract, Namespace: p.Namespace, AnySource: true})
 		}
 		out[len(out)-1].To = append(out[len(out)-1].To, d)
 	}

@@ -22,10 +22,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/services"
+	"github.com/entente-dev/entente/internal/slim"
 	"github.com/entente-dev/entente/internal/store"
 )
 
@@ -97,12 +97,12 @@ func cacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		ByObject: map[ctrlclient.Object]cache.ByObject{
 			// What peers may be told of Services, where a policy says so.
-			&corev1.Service{}: {Transform: controller.SlimService(namespace)},
-			&corev1.Pod{}:     {Transform: controller.SlimPod},
+			&corev1.Service{}: {Transform: slim.Service(namespace)},
+			&corev1.Pod{}:     {Transform: slim.Pod},
 			// Those of exported Services, once somebody may import.
 			&discoveryv1.EndpointSlice{}: {Transform: services.SlimSlice},
 			// Which there are and when they change, not what they hold.
-			&corev1.Secret{}: {Namespaces: own, Transform: controller.NamesOnly},
+			&corev1.Secret{}: {Namespaces: own, Transform: slim.Names},
 			// Those by which the agent has its rights in namespaces.
 			&rbacv1.RoleBinding{}: {Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: v1alpha1.Manager})},
 		},

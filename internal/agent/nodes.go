@@ -24,6 +24,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/internal/volumes"
@@ -330,7 +331,7 @@ func (n *nodes) Status(contract string) controller.NodeStatus {
 
 // exposed returns what the provider of a contract may reach here, and whether that is
 // all.
-func (n *nodes) exposed(contract string, own reachable) ([]controller.Exposed, bool) {
+func (n *nodes) exposed(contract string, own reachable) ([]allow.Exposed, bool) {
 	v := n.of(contract)
 	if v == nil {
 		return nil, false

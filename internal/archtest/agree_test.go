@@ -40,14 +40,14 @@ func TestLimitsAgree(t *testing.T) {
 		"blocks for a peer":         "internal/aliases.maxBlocks, ForeignCluster.status.blocks, Tunnel.spec.remoteBlocks, peering.MaxBlocks, proto Network.blocks, ForeignCluster.status.network.blocks, Tunnel.spec.localBlocks",
 		"addresses of a block":      "peering.MaxBlockAddresses, ForeignCluster.status.network.blocks.addresses, Tunnel.spec.localBlocks.addresses",
 		"contracts":                 "internal/lending.MaxContractsPerPeer, peering.MaxContracts, proto PeerState.contracts, ForeignCluster.status.contracts, Tunnel.spec.ends",
-		"exposures":                 "internal/controller.maxExposures, Tunnel.spec.allow, tunnel/plan.maxClasses",
-		"sources":                   "internal/controller.maxExposed, Tunnel.spec.allow.from, tunnel/plan.maxInbound",
-		"destinations":              "internal/controller.maxExposed, Tunnel.spec.allow.to, tunnel/plan.maxInbound",
-		"addresses of destinations": "internal/controller.maxExposed, Tunnel.spec.allow.to.addresses",
-		"ports of destinations":     "internal/controller.maxPorts, Tunnel.spec.allow.to.ports",
-		"ports of hosts":            "ExternalHost.spec.ports, internal/controller.maxPorts",
-		"clusters of hosts":         "ExternalHost.spec.clusters, internal/controller.maxHostClusters, ExternalHost.status.clusters",
-		"addresses of all hosts":    "internal/controller.maxExternalHosts, peering.MaxAddresses",
+		"exposures":                 "internal/allow.MaxExposures, Tunnel.spec.allow, tunnel/plan.maxClasses",
+		"sources":                   "internal/allow.MaxExposed, Tunnel.spec.allow.from, tunnel/plan.maxInbound",
+		"destinations":              "internal/allow.MaxExposed, Tunnel.spec.allow.to, tunnel/plan.maxInbound",
+		"addresses of destinations": "internal/allow.MaxExposed, Tunnel.spec.allow.to.addresses",
+		"ports of destinations":     "internal/allow.maxPorts, Tunnel.spec.allow.to.ports",
+		"ports of hosts":            "ExternalHost.spec.ports, internal/allow.maxPorts",
+		"clusters of hosts":         "ExternalHost.spec.clusters, internal/allow.maxHostClusters, ExternalHost.status.clusters",
+		"addresses of all hosts":    "internal/allow.maxExternalHosts, peering.MaxAddresses",
 		"pods' prefixes on a node":  "tunnel/plan.MaxNodePrefixes, FabricNode.status.podCIDRs",
 		"peers of a node":           "tunnel/plan.MaxPeers, FabricNode.status.paths",
 		"tunnels on demand":         "tunnel.directMost, internal/fabric.maxDirect, FabricNode.status.direct",
@@ -188,7 +188,7 @@ func TestALimitThatIsMissingIsNoticed(t *testing.T) {
 			t.Errorf("%s is %d", name, v)
 		}
 	}
-	for name, want := range map[string]int64{"peering.MaxObservations": 64, "tunnel/plan.maxAliases": 144, "tunnel/plan.maxInbound": 65536, "internal/controller.maxExposed": 20000} {
+	for name, want := range map[string]int64{"peering.MaxObservations": 64, "tunnel/plan.maxAliases": 144, "tunnel/plan.maxInbound": 65536, "internal/allow.MaxExposed": 20000} {
 		if v, err := limitValue(root, name); v != want || err != nil {
 			t.Errorf("%s is %d, %v, want %d", name, v, err, want)
 		}

@@ -169,6 +169,30 @@ var rules = []rule{
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	{packages: "internal/aliases", ours: []string{"internal/cidr"}},
+	// What a peer may reach here.
+	{
+		packages: "internal/allow",
+		ours:     []string{"api/...", "peering", "internal/kube", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
+	},
+	// What caches keep.
+	{
+		packages: "internal/slim",
+		ours:     []string{"api/...", "peering", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/"},
+	},
+	// What is used of contracts, and whether two counts of that agree.
+	{
+		packages: "internal/usage",
+		ours:     []string{"api/...", "peering", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/"},
+	},
+	// Which namespaces are offloaded.
+	{
+		packages: "internal/namespaces",
+		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
+	},
 	// Which nodes are gateways, and where other clusters dial them.
 	{
 		packages: "internal/gateways",
@@ -178,7 +202,7 @@ var rules = []rule{
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/aliases", "internal/cidr", "internal/gateways", "internal/market", "internal/store", "internal/trust", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

@@ -47,7 +47,7 @@ func TestResourcesDoc(t *testing.T) {
 
 // conditionSources is where the conditions of custom resources are made.
 var conditionSources = []string{
-	"api/v1alpha1", "internal/store", "internal/trust", "internal/automatic", "internal/controller", "internal/agent", "vk",
+	"api/v1alpha1", "internal/store", "internal/trust", "internal/automatic", "internal/controller", "internal/allow", "internal/usage", "internal/agent", "vk",
 }
 
 const resourcesIntro = `# Custom resources
@@ -350,10 +350,10 @@ func conditionReasons(root fs.FS) (map[string]map[string]bool, error) {
 }
 
 // reasonSources is the types whose reason becomes that of a condition.
-var reasonSources = map[string]string{"Attempt": "Trusted", "statementError": "StatementsValid", "NodeStatus": "NodeReady"}
+var reasonSources = map[string]string{"Attempt": "Trusted", "StatementError": "StatementsValid", "NodeStatus": "NodeReady"}
 
 // reasonFunctions is the functions whose reasons all are of one type of condition.
-var reasonFunctions = map[string]string{"agreement": "UsageAgrees", "readiness": "NodeReady", "firstUseFull": "Automatic"}
+var reasonFunctions = map[string]string{"Agreement": "UsageAgrees", "readiness": "NodeReady", "firstUseFull": "Automatic"}
 
 // reasonFields is the fields whose reason becomes that of a condition, too.
 var reasonFields = map[string]string{"problem": "Automatic"}
@@ -568,7 +568,7 @@ func f() {
 	condition(kind, "s", camel(x), "m")
 }
 
-func agreement() (bool, string, string, bool) { return true, "H", "m", true }
+func Agreement() (bool, string, string, bool) { return true, "H", "m", true }
 
 func firstUseFull() Attempt { return Attempt{"K", "m"} }
 `)}}

@@ -46,7 +46,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/namespaces"
 )
 
 // cluster is an API server of its own with the chart in it.
@@ -1157,7 +1157,7 @@ func (c cluster) testUnoffload(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := events.NewFakeRecorder(10)
-	r := &controller.Namespaces{
+	r := &namespaces.Reconciler{
 		Client:         c.as(t, "entente-agent", nil),
 		ServiceAccount: client.ObjectKey{Namespace: namespace, Name: "entente-agent"},
 		Evict:          func(context.Context, string) (int, error) { return 0, nil },

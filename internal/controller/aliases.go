@@ -14,6 +14,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -45,7 +46,7 @@ func planFor(in aliases.Input, network *v1alpha1.PeerNetwork) aliases.Result {
 		p, _ := netip.ParsePrefix(text) // what cannot be read is refused as the zero prefix
 		in.Prefixes = append(in.Prefixes, p)
 	}
-	in.Addresses = parseAddrs(network.Addresses)
+	in.Addresses = kube.Addrs(network.Addresses)
 	return aliases.Plan(in)
 }
 
@@ -210,7 +211,7 @@ func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, networ
 	}
 	rank := map[netip.Addr]int{}
 	add := func(texts []string, order int) {
-		for _, a := range parseAddrs(texts) {
+		for _, a := range kube.Addrs(texts) {
 			before, had := rank[a]
 			if (!had || order < before) && aliases.Usable(a) && !slices.ContainsFunc(covered, func(p netip.Prefix) bool { return p.Contains(a) }) {
 				rank[a] = order

@@ -30,6 +30,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -107,7 +108,7 @@ type Contracts struct {
 	Now    func() time.Time
 	Log    *slog.Logger
 
-	meters meters
+	meters usage.Meters
 	asked  pauses
 	// written is when the status of each contract, by name, was last written only because of
 	// its peer.
@@ -153,7 +154,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 		}), builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(e event.CreateEvent) bool { return nodeOf(e.Object) != nil },
 			UpdateFunc: func(e event.UpdateEvent) bool {
-				return changesUse(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod))
+				return usage.Changes(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod))
 			},
 			DeleteFunc: func(e event.DeleteEvent) bool { return nodeOf(e.Object) != nil },
 		})).
@@ -203,7 +204,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	written, err := r.write(ctx, before, s.stored)
 	if written && measured != nil {
-		r.meters.note(s.stored, *measured)
+		r.meters.Note(s.stored, *measured)
 	}
 	switch {
 	case err != nil:
@@ -227,7 +228,7 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 	s := &contractSnapshot{stored: &v1alpha1.Contract{}, now: r.Now()}
 	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, s.stored); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.meters.of.Delete(name)
+			r.meters.Forget(name)
 			r.asked.forget(name)
 			r.written.Delete(name)
 		}
@@ -452,7 +453,7 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 			return reconcile.Result{RequeueAfter: endingInterval}, err
 		}
 	}
-	if s.terms.Price.IsFree() && owedBy(stored).IsZero() || !stored.DeletionTimestamp.IsZero() {
+	if s.terms.Price.IsFree() && usage.Owed(stored).IsZero() || !stored.DeletionTimestamp.IsZero() {
 		if err := r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}); client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, fmt.Errorf("delete contract %s: %w", stored.Name, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -168,7 +169,7 @@ func requeueAfter(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Con
 	case c.Role != peering.Consumer && reported == nil, fc == nil:
 	case reported == nil:
 		after = min(after, endingInterval) // see doubtsProvider
-	case reported.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(reported.Statement, 0)) > lastStatement(stored).sequence:
+	case reported.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(reported.Statement, 0)) > usage.Last(stored).Sequence:
 		after = min(after, fetchAgain)
 	}
 	return after
@@ -275,32 +276,12 @@ func beyondMaxClosed(contracts []v1alpha1.Contract) []*v1alpha1.Contract {
 	}
 	owed := make(map[string]peering.Decimal, len(over))
 	for _, c := range over {
-		owed[c.Name] = owedBy(c)
+		owed[c.Name] = usage.Owed(c)
 	}
 	slices.SortFunc(over, func(a, b *v1alpha1.Contract) int {
 		return cmp.Or(owed[a.Name].Cmp(owed[b.Name]), timeOf(a.Status.ClosedAt).Compare(timeOf(b.Status.ClosedAt)), cmp.Compare(a.Name, b.Name))
 	})
 	return over[:len(over)-maxClosed]
-}
-
-// owedBy sums up what the statements of a contract come to, in the contract's
-// currency.
-func owedBy(c *v1alpha1.Contract) peering.Decimal {
-	var sum peering.Decimal
-	for _, statement := range c.Status.Statements {
-		e, err := peering.ParseEnvelope([]byte(statement.Envelope))
-		if err != nil {
-			continue
-		}
-		s, err := peering.ParseStatement(e.Payload)
-		if err != nil {
-			continue
-		}
-		if total, err := sum.Add(s.Amount.Amount); err == nil {
-			sum = total
-		}
-	}
-	return sum
 }
 
 func timeOf(t *metav1.Time) time.Time {

@@ -81,11 +81,6 @@ const (
 	// how many of each peer.
 	closedKept = 30 * 24 * time.Hour
 	maxClosed  = 32
-	// maxKept is how many statements of use, and periods of this cluster's own count,
-	// a Contract keeps.
-	maxKept = 32
-	// maxKeptBytes is how much text the statements of a Contract may have.
-	maxKeptBytes = 256 << 10
 	// maxOrphans is how many contracts of one peer that this cluster does not have are resolved
 	// at a time.
 	maxOrphans = 4
@@ -95,14 +90,6 @@ const (
 
 // Limits of what a Tunnel opens; the API server limits the size of objects.
 const (
-	// maxExposures is how many exposures a Tunnel has at most, one for each offloaded
-	// namespace of a contract, as in the custom resource.
-	maxExposures = 256
-	// maxExposed is how many addresses and ports, in all, the exposures of a Tunnel
-	// list.
-	maxExposed = 20_000
-	// maxPorts is how many ports a destination has at most, as in the custom resource.
-	maxPorts = 1000
 	// tunnelPause is the least time between two writes of a Tunnel that open something.
 	tunnelPause = time.Second
 	// unsureLook is how often it is checked, after a start, whether it is known by now what
@@ -119,18 +106,4 @@ const (
 	nodeNet6     = 64
 	nodeNetMost4 = 16
 	nodeNetMost6 = 48
-)
-
-// maxOffloadingMessage is how long the message of a NamespaceOffloading is at most.
-const maxOffloadingMessage = 1024
-
-// Limits of ExternalHosts.
-const (
-	// maxExternalHosts is how many of them are accepted: each costs a peer two aliases at most.
-	maxExternalHosts = 256
-	// maxHostClusters is how many clusters the status of one tells of, as in the custom resource.
-	maxHostClusters = 256
-	// hostLook is how often it is checked whether one may still be exported: nodes and Services
-	// come and go.
-	hostLook = time.Minute
 )

@@ -18,7 +18,9 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/fabric"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -116,11 +118,11 @@ func (s *site) write(id string) {
 	if l.tunnel != nil {
 		in.standing, in.exists = l.tunnel.Spec, true
 	}
-	open := Exposed{Contract: "c", AnySource: true}
+	open := allow.Exposed{Contract: "c", AnySource: true}
 	for a := range l.open {
-		open.To = append(open.To, Destination{Addr: a})
+		open.To = append(open.To, allow.Destination{Addr: a})
 	}
-	in.exposed = []Exposed{open}
+	in.exposed = []allow.Exposed{open}
 	if spec, _ := planTunnelWrite(in); spec != nil {
 		l.tunnel = &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: id, UID: types.UID(id)}, Spec: *spec}
 	}
@@ -152,7 +154,7 @@ func (s *site) layouts(t failing) map[string]plan.Layout {
 	for _, n := range s.nodes {
 		own := []netip.Prefix{prefix(n.Status.PodCIDRs[0]), prefix(n.Status.PodCIDRs[1])}
 		d := fabric.Desired(fabric.Config{Node: n.Name, AliasPool: s.pool}, own, s.nodes, tunnels, fabric.Known{Keys: keys, Gateways: []string{"node-0"}}, now)
-		l, err := plan.Plan(*d, plan.Observed{Sources: parseAddrs(n.Status.Sources)})
+		l, err := plan.Plan(*d, plan.Observed{Sources: kube.Addrs(n.Status.Sources)})
 		if err != nil {
 			t.Fatalf("%v", err)
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/allow"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -38,7 +40,7 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 		if err != nil {
 			return peering.NetworkPlan{}, err
 		}
-		in.hosts, _ = PlanAllow(ExposedHosts(hosts, fc.Name), nil)
+		in.hosts, _ = allow.Plan(allow.ExposedHosts(hosts, fc.Name), nil)
 	}
 	r.mu.Lock()
 	in.aliases.Others, err = r.spaces(ctx, fc)
@@ -138,12 +140,12 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 
 // plannedLocal says what the peer calls this cluster's prefixes.
 func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.PlannedAlias) {
-	var allow []v1alpha1.Exposure
+	var opens []v1alpha1.Exposure
 	if in.standing != nil {
-		allow = in.standing.Allow
+		opens = in.standing.Allow
 	}
-	allow = slices.Concat(allow, in.hosts)
-	own, _ := ownAddresses(allow, in.nodes, fc.Status.Network)
+	opens = slices.Concat(opens, in.hosts)
+	own, _ := ownAddresses(opens, in.nodes, fc.Status.Network)
 	spec, _ := PlanTunnel(fc, in.local, own, in.standing)
 	for _, prefix := range in.local {
 		planned := peering.PlannedAlias{Prefix: prefix.String()}
@@ -154,10 +156,10 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 		}
 		out = append(out, planned)
 	}
-	for _, a := range hostsIn(allow, in.local) {
+	for _, a := range hostsIn(opens, in.local) {
 		planned := peering.PlannedAlias{Prefix: netip.PrefixFrom(a, a.BitLen()).String()}
 		if spec != nil {
-			if alias, ok := calledBy(spec, a); ok {
+			if alias, ok := allow.CalledBy(spec, a); ok {
 				planned.Alias, planned.Stands = netip.PrefixFrom(alias, alias.BitLen()).String(), true
 			}
 		}
@@ -171,7 +173,7 @@ func hostsIn(allow []v1alpha1.Exposure, pods []netip.Prefix) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for _, e := range allow {
 		for _, d := range e.To {
-			for _, a := range parseAddrs(d.Addresses) {
+			for _, a := range kube.Addrs(d.Addresses) {
 				if !slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) }) {
 					found[a] = true
 				}
@@ -188,7 +190,7 @@ func aliasesIn(blocks []v1alpha1.AliasBlock, prefix string) (n int) {
 		return 0
 	}
 	for _, b := range blocks {
-		for _, a := range parseAddrs(b.Addresses) {
+		for _, a := range kube.Addrs(b.Addresses) {
 			if p.Contains(a) {
 				n++
 			}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -40,7 +41,7 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	if equality.Semantic.DeepEqual(tunnel, want) {
 		return 0, nil
 	}
-	stays := meet(tunnel.Spec.Allow, spec.Allow)
+	stays := allow.Common(tunnel.Spec.Allow, spec.Allow)
 	closes := closing(&tunnel.Spec, &spec, stays)
 	var wait time.Duration
 	r.recall(fc.UID, func(m *peerMemory) { wait = m.opened.Add(tunnelPause).Sub(r.Now()) })
@@ -66,12 +67,12 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 
 // closeInstead writes, of a Tunnel that the API server refused, only what closes: an error in
 // the rest must keep nothing open. It returns the refusal, or the error of its own write.
-func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha1.Tunnel, allow []v1alpha1.Exposure) error {
-	if !apierrors.IsInvalid(refused) || equality.Semantic.DeepEqual(allow, tunnel.Spec.Allow) {
+func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha1.Tunnel, stays []v1alpha1.Exposure) error {
+	if !apierrors.IsInvalid(refused) || equality.Semantic.DeepEqual(stays, tunnel.Spec.Allow) {
 		return refused
 	}
 	less := tunnel.DeepCopy()
-	less.Spec.Allow = allow
+	less.Spec.Allow = stays
 	if err := r.storeTunnel(ctx, less); err != nil {
 		return err
 	}
@@ -98,8 +99,8 @@ func (r *Peers) closeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	if err != nil {
 		return err
 	}
-	allow := want.Spec.Allow // what is stored is read back into want
-	return r.closeInstead(ctx, r.storeTunnel(ctx, want), tunnel, allow)
+	opens := want.Spec.Allow // what is stored is read back into want
+	return r.closeInstead(ctx, r.storeTunnel(ctx, want), tunnel, opens)
 }
 
 func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
@@ -96,7 +97,7 @@ func (c *countingClient) withinBudget(t *testing.T, took time.Duration) {
 type tunnelTest struct {
 	*peersTest
 	counts  *countingClient
-	exposed []Exposed
+	exposed []allow.Exposed
 }
 
 func newTunnelTest(t *testing.T) *tunnelTest {
@@ -112,7 +113,7 @@ func newTunnelTest(t *testing.T) *tunnelTest {
 	tt.Client = tt.counts
 	tt.States.Budget = &store.WriteBudget{Now: tt.clock.Now}
 	tt.AliasPool = []netip.Prefix{prefix("10.240.0.0/15")}
-	tt.Exposed = func(context.Context, peering.ClusterID) ([]Exposed, error) { return tt.exposed, nil }
+	tt.Exposed = func(context.Context, peering.ClusterID) ([]allow.Exposed, error) { return tt.exposed, nil }
 	return tt
 }
 
@@ -126,9 +127,9 @@ func (tt *tunnelTest) allow(t *testing.T) []v1alpha1.Exposure {
 }
 
 // sourced is a namespace with a Service that is open to some addresses of the peer.
-func sourced(namespace string, from ...netip.Addr) Exposed {
-	return Exposed{Contract: "c-1", Namespace: namespace, From: from, To: []Destination{
-		{netip.MustParseAddr("10.0.0.7"), v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}},
+func sourced(namespace string, from ...netip.Addr) allow.Exposed {
+	return allow.Exposed{Contract: "c-1", Namespace: namespace, From: from, To: []allow.Destination{
+		{Addr: netip.MustParseAddr("10.0.0.7"), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}},
 	}}
 }
 
@@ -149,10 +150,10 @@ func TestATunnelIsWrittenWithinItsPeersBudget(t *testing.T) {
 	const step, took = 500 * time.Millisecond, time.Minute
 	for i := range int(took / step) {
 		last := netip.AddrFrom4([4]byte{10, 240, byte(i >> 8), byte(i)})
-		tt.exposed = []Exposed{sourced("shop", append(slices.Clone(many[i:]), last)...), sourced("bank", last)}
+		tt.exposed = []allow.Exposed{sourced("shop", append(slices.Clone(many[i:]), last)...), sourced("bank", last)}
 		tt.look(t, "milan")
-		want, _ := PlanAllow(tt.exposed, nil)
-		if got := tt.allow(t); !cmp.Equal(meet(got, want), got, cmpopts.EquateEmpty()) {
+		want, _ := allow.Plan(tt.exposed, nil)
+		if got := tt.allow(t); !cmp.Equal(allow.Common(got, want), got, cmpopts.EquateEmpty()) {
 			t.Fatalf("look %d leaves open what is to be closed", i)
 		}
 		tt.clock.Pass(step)
@@ -162,7 +163,7 @@ func TestATunnelIsWrittenWithinItsPeersBudget(t *testing.T) {
 		tt.clock.Pass(time.Second)
 		tt.look(t, "milan")
 	}
-	want, _ := PlanAllow(tt.exposed, nil)
+	want, _ := allow.Plan(tt.exposed, nil)
 	if got := tt.allow(t); !cmp.Equal(got, want) {
 		t.Errorf("in the end %d namespaces are open, not as they should be", len(got))
 	}
@@ -181,17 +182,17 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 		}
 		return result.RequeueAfter
 	}
-	is := func(when string, want ...Exposed) {
+	is := func(when string, want ...allow.Exposed) {
 		t.Helper()
-		plan, _ := PlanAllow(want, nil)
+		plan, _ := allow.Plan(want, nil)
 		if diff := cmp.Diff(plan, tt.allow(t), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s open is (-want +got):\n%s", when, diff)
 		}
 	}
-	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.1"), addr("10.240.0.2"))}
+	tt.exposed = []allow.Exposed{sourced("shop", addr("10.240.0.1"), addr("10.240.0.2"))}
 	look()
 	is("the first time", tt.exposed...)
-	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3"))}
+	tt.exposed = []allow.Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3"))}
 	if again := look(); again <= 0 || again > tunnelPause {
 		t.Errorf("what waits is looked at again after %s", again)
 	}
@@ -202,7 +203,7 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 
 	// Without budget all of a namespace of which something closes is closed.
 	tt.clock.Pass(tunnelPause)
-	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3")), sourced("bank", addressesFrom(addr("10.241.0.1"), 1000)...)}
+	tt.exposed = []allow.Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3")), sourced("bank", addressesFrom(addr("10.241.0.1"), 1000)...)}
 	look()
 	is("with another namespace", tt.exposed...)
 	peer := peering.ClusterID(peertest.PeerCalled(t, tt.Client, "milan").Spec.ClusterID)
@@ -223,7 +224,7 @@ func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 	t.Parallel()
 	tt := newTunnelTest(t)
 	addr := netip.MustParseAddr
-	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.1")), sourced("bank", addr("10.240.0.2"))}
+	tt.exposed = []allow.Exposed{sourced("shop", addr("10.240.0.1")), sourced("bank", addr("10.240.0.2"))}
 	tt.look(t, "milan")
 	busy := true
 	tt.counts.refuse = func(o client.Object) error {
@@ -236,12 +237,12 @@ func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 		return nil
 	}
 	tt.clock.Pass(time.Minute)
-	tt.exposed = []Exposed{sourced("bad", addr("10.240.0.3")), sourced("shop", addr("10.240.0.1"))}
+	tt.exposed = []allow.Exposed{sourced("bad", addr("10.240.0.3")), sourced("shop", addr("10.240.0.1"))}
 	if _, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "milan"}}); !apierrors.IsConflict(err) {
 		t.Errorf("that closing failed is not tried again: %v", err)
 	}
 	tt.look(t, "milan")
-	want, _ := PlanAllow(tt.exposed[1:], nil)
+	want, _ := allow.Plan(tt.exposed[1:], nil)
 	if diff := cmp.Diff(want, tt.allow(t)); diff != "" {
 		t.Errorf("open is (-want +got):\n%s", diff)
 	}

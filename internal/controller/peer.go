@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
@@ -84,9 +85,9 @@ type Peers struct {
 	// InBand is what tunnels to in-band peers need.
 	InBand InBand
 	// Exposed is what a peer may reach here now.
-	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
+	Exposed func(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error)
 	// Hosts returns the hosts that are no pods and may be exported. Nil: none are.
-	Hosts func(ctx context.Context) ([]Host, error)
+	Hosts func(ctx context.Context) ([]allow.Host, error)
 	// Wake has the named ForeignCluster reconciled, as does Again.
 	Wake  source.Source
 	Again func(name string)
@@ -518,7 +519,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, error) {
 	fc := s.Peer
 	if s.secondary || !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
-		return reconcile.Result{}, removeFinalizer(ctx, r.Client, fc)
+		return reconcile.Result{}, store.RemoveFinalizer(ctx, r.Client, fc)
 	}
 	for i := range s.Requests {
 		q := &s.Requests[i]
@@ -561,7 +562,7 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 	if err := add(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := removeFinalizer(ctx, r.Client, fc); err != nil {
+	if err := store.RemoveFinalizer(ctx, r.Client, fc); err != nil {
 		return reconcile.Result{}, err
 	}
 	_, err := r.setTrust(ctx)

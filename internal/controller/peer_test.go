@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
@@ -115,7 +116,7 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 		Forgotten: peertest.ForgottenAt(c, pt.clock.Now),
 		Again:     func(name string) { pt.again <- name },
 		Spoken:    func(peering.ClusterID) {}, Readdressed: func(peering.ClusterID) {},
-		Exposed: func(context.Context, peering.ClusterID) ([]Exposed, error) { return nil, nil },
+		Exposed: func(context.Context, peering.ClusterID) ([]allow.Exposed, error) { return nil, nil },
 	}
 	return pt
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -123,7 +124,7 @@ type tunnelInput struct {
 	// standing is the Tunnel as it is, exists that there is one for this peer.
 	standing v1alpha1.TunnelSpec
 	exists   bool
-	exposed  []Exposed
+	exposed  []allow.Exposed
 	// ends is when the contracts are over.
 	ends []v1alpha1.ContractEnd
 	// left is what is known to have no way through it.
@@ -140,17 +141,17 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 	if !in.exists {
 		has = v1alpha1.TunnelSpec{}
 	}
-	allow, closed := PlanAllow(in.exposed, has.Allow)
+	opens, closed := allow.Plan(in.exposed, has.Allow)
 	var own []netip.Addr
 	if in.peer.Status.Network != nil {
 		var beyond int
-		if own, beyond = ownAddresses(allow, in.nodes, in.peer.Status.Network); beyond > 0 {
+		if own, beyond = ownAddresses(opens, in.nodes, in.peer.Status.Network); beyond > 0 {
 			in.left = append(in.left, fmt.Sprintf("%d addresses of this cluster have no way to the peer, which can be told %d one by one: offload fewer namespaces or smaller Services to it, or have it widen network.aliasPool",
 				beyond, peering.MaxAddresses))
 		}
 	}
 	spec, waits := PlanTunnel(in.peer, in.local, own, &has)
-	state := tunnelState{unsure: slices.ContainsFunc(in.exposed, func(e Exposed) bool { return e.Unknown })}
+	state := tunnelState{unsure: slices.ContainsFunc(in.exposed, func(e allow.Exposed) bool { return e.Unknown })}
 	if spec == nil {
 		state.waits = joinTexts(append(in.left, waits))
 		if !in.exists {
@@ -160,7 +161,7 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 		// is this cluster's word alone, and is always as it is now.
 		spec = has.DeepCopy()
 	}
-	spec.Allow, spec.Ends = allow, in.ends
+	spec.Allow, spec.Ends = opens, in.ends
 	if state.waits == "" {
 		state.lacks = joinTexts(append(in.left, waits, closed))
 	}

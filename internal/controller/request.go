@@ -145,7 +145,7 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if !request.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &request, contracts)
 	}
-	if err := addFinalizer(ctx, r.Client, &request); err != nil {
+	if err := store.AddFinalizer(ctx, r.Client, &request); err != nil {
 		return reconcile.Result{}, fmt.Errorf("add the finalizer of peering request %s: %w", request.Name, err)
 	}
 	edit := &requestEdit{client: r.Client, written: request.DeepCopy(), PeeringRequest: &request}
@@ -436,21 +436,21 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 	}
 	_ = group.Wait() // each keeps its own error
 	var would []*v1alpha1.ForeignCluster
-	var candidates []peering.Candidate
+	var candidates []market.Candidate
 	var no []string
 	for i, fc := range peers {
 		if answers[i].no != "" {
 			no = append(no, fc.Name+": "+answers[i].no)
 			continue
 		}
-		c := peering.Candidate{Peer: peering.ClusterID(fc.Spec.ClusterID), Hourly: answers[i].hourly}
+		c := market.Candidate{Peer: peering.ClusterID(fc.Spec.ClusterID), Hourly: answers[i].hourly}
 		if s := fc.Status.Session; s != nil && s.RoundTrip != nil {
 			c.RoundTrip = s.RoundTrip.Duration
 		}
 		would, candidates = append(would, fc), append(candidates, c)
 	}
 	ordered := make([]*v1alpha1.ForeignCluster, 0, len(would))
-	for _, i := range peering.Cheapest(candidates, ask.PriceCeiling.Currency) {
+	for _, i := range market.Cheapest(candidates, ask.PriceCeiling.Currency) {
 		ordered = append(ordered, would[i])
 	}
 	return ordered, no
@@ -683,7 +683,7 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 	if remains {
 		return reconcile.Result{RequeueAfter: askSoon}, nil
 	}
-	if err := removeFinalizer(ctx, r.Client, request); err != nil {
+	if err := store.RemoveFinalizer(ctx, r.Client, request); err != nil {
 		return reconcile.Result{}, fmt.Errorf("remove the finalizer of peering request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil

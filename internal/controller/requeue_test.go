@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -128,10 +129,10 @@ func TestRequeuesCountAllUse(t *testing.T) {
 		}
 		// Of these no more are kept than a Contract keeps.
 		periods := int(b.clock.Sub(terms.NotBefore) / terms.StatementPeriod)
-		if len(got.Status.Statements) != min(periods, maxKept) {
+		if len(got.Status.Statements) != min(periods, usage.MaxKept) {
 			t.Errorf("seed %d: %d statements after %d periods", seed, len(got.Status.Statements), periods)
 		}
-		if periods <= maxKept && cpuSeconds(t, &got) != peering.Whole(want).String() {
+		if periods <= usage.MaxKept && cpuSeconds(t, &got) != peering.Whole(want).String() {
 			t.Errorf("seed %d: %s processor-seconds were counted, want %d", seed, cpuSeconds(t, &got), want)
 		}
 		if most := 2 + 2*6 + 2*int(b.clock.Sub(now)/keepEvery+1); looks > most {

@@ -2,16 +2,14 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/usage"
 )
 
 // What `kubectl get` shows in one line sums up what the status has in full. Each is
@@ -31,8 +29,8 @@ func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 			if c.Spec.Role != side || !store.InForce(c) {
 				continue
 			}
-			addTo(all, c.Spec.Resources)
-			addTo(inUse, c.Status.Used)
+			usage.AddTo(all, c.Spec.Resources)
+			usage.AddTo(inUse, c.Status.Used)
 		}
 		if len(all) > 0 {
 			amounts = append(amounts, amountsText(all))
@@ -40,14 +38,6 @@ func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 		}
 	}
 	return strings.Join(amounts, " / "), strings.Join(shares, " / ")
-}
-
-func addTo(sum, more corev1.ResourceList) {
-	for name, amount := range more {
-		total := sum[name]
-		total.Add(amount)
-		sum[name] = total
-	}
 }
 
 // amountsText is CPU and memory, and how many other resources there are besides pods,
@@ -93,35 +83,4 @@ func percentUsed(all, used corev1.ResourceList) int64 {
 func shareOf(used, total resource.Quantity) (float64, bool) {
 	whole := total.AsApproximateFloat64()
 	return used.AsApproximateFloat64() / whole, whole > 0
-}
-
-// The states that sum up where an offloaded namespace is.
-const (
-	namespaceReady      = "Ready"
-	namespacePending    = "Pending"
-	namespaceRefused    = "Refused"
-	namespaceNoProvider = "NoProvider"
-)
-
-// namespaceState sums up how a namespace is at its providers, given all ForeignClusters.
-// What runs elsewhere already may be at one that the selector selects no longer.
-func namespaceState(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
-	which := "no cluster"
-	if of != nil {
-		which = "no cluster that spec.clusterSelector selects"
-		selector, err := metav1.LabelSelectorAsSelector(of)
-		if err != nil || !slices.ContainsFunc(all, func(fc v1alpha1.ForeignCluster) bool { return selector.Matches(labels.Set(fc.Labels)) }) {
-			return namespaceNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
-		}
-	}
-	if len(clusters) == 0 {
-		return namespaceNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
-	}
-	for _, state := range []string{namespaceRefused, namespacePending} {
-		i := slices.IndexFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State == state })
-		if i >= 0 {
-			return state, strings.TrimSuffix(clusters[i].ForeignCluster+": "+clusters[i].Message, ": ")
-		}
-	}
-	return namespaceReady, ""
 }

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -59,40 +58,6 @@ func TestGrantedAndUsedSumUpContractsInForce(t *testing.T) {
 			granted, used := grantedAndUsed(tt.contracts)
 			if granted != tt.granted || used != tt.used {
 				t.Errorf("grantedAndUsed = %q, %q, want %q, %q", granted, used, tt.granted, tt.used)
-			}
-		})
-	}
-}
-
-func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
-	t.Parallel()
-	at := func(name, state, message string) v1alpha1.NamespaceInCluster {
-		return v1alpha1.NamespaceInCluster{ForeignCluster: name, State: state, Message: message}
-	}
-	all := []v1alpha1.ForeignCluster{{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"tier": "gold"}}}}
-	selecting := func(tier string) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{"tier": tier}}
-	}
-	const none = "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
-	for name, tt := range map[string]struct {
-		selector       *metav1.LabelSelector
-		clusters       []v1alpha1.NamespaceInCluster
-		state, message string
-	}{
-		"no provider":              {nil, nil, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
-		"none of those selected":   {selecting("gold"), nil, "NoProvider", "no cluster that spec.clusterSelector selects provides resources to this one: see `kubectl get peeringrequests`"},
-		"none is selected":         {selecting("lead"), nil, "NoProvider", none},
-		"none is any more":         {selecting("lead"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "NoProvider", none},
-		"a selector that is wrong": {&metav1.LabelSelector{MatchLabels: map[string]string{"-": ""}}, nil, "NoProvider", none},
-		"it is selected":           {selecting("gold"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "Ready", ""},
-		"all ready":                {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ready", "")}, "Ready", ""},
-		"one pending":              {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Pending", "")}, "Pending", "b"},
-		"refused is worst":         {nil, []v1alpha1.NamespaceInCluster{at("a", "Pending", "x"), at("b", "Refused", "names")}, "Refused", "b: names"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if state, message := namespaceState(tt.selector, tt.clusters, all); state != tt.state || message != tt.message {
-				t.Errorf("namespaceState = %q, %q, want %q, %q", state, message, tt.state, tt.message)
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -28,54 +28,12 @@ func amountsIn(texts ...string) corev1.ResourceList {
 	return out
 }
 
-func TestUseOfCountsPodsThatTheProviderTook(t *testing.T) {
-	t.Parallel()
-	pod := func(change func(*corev1.Pod)) corev1.Pod {
-		p := corev1.Pod{
-			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: amountsIn("cpu=500m", "memory=1Gi")}}}},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: podOffloaded, Status: corev1.ConditionTrue}}},
-		}
-		if change != nil {
-			change(&p)
-		}
-		return p
-	}
-	for name, tc := range map[string]struct {
-		pods []corev1.Pod
-		used corev1.ResourceList
-		left int
-	}{
-		"nothing":                                {used: corev1.ResourceList{}},
-		"two pods":                               {[]corev1.Pod{pod(nil), pod(nil)}, amountsIn("cpu=1", "memory=2Gi", "pods=2"), 2},
-		"a pod that ended uses nothing":          {[]corev1.Pod{pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, corev1.ResourceList{}, 0},
-		"a pod that is being deleted still does": {[]corev1.Pod{pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} })}, amountsIn("cpu=500m", "memory=1Gi", "pods=1"), 1},
-		"one that the provider did not take is there, and uses nothing": {
-			[]corev1.Pod{pod(func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse })}, corev1.ResourceList{}, 1,
-		},
-		"the home cluster's overhead is not the provider's": {
-			[]corev1.Pod{pod(func(p *corev1.Pod) { p.Spec.Overhead = amountsIn("cpu=1") })}, amountsIn("cpu=500m", "memory=1Gi", "pods=1"), 1,
-		},
-		"a DaemonSet's pod runs elsewhere": {[]corev1.Pod{pod(func(p *corev1.Pod) {
-			yes := true
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: &yes}}
-		})}, corev1.ResourceList{}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			used, left := UseOf(tc.pods)
-			if diff := cmp.Diff(tc.used, used); diff != "" || left != tc.left {
-				t.Errorf("%d are left, want %d; they use (-want +got):\n%s", left, tc.left, diff)
-			}
-		})
-	}
-}
-
-func TestAmountsFinerThanAMeterAreRoundedUp(t *testing.T) {
-	t.Parallel()
-	got := usingOf(corev1.ResourceList{"cpu": resource.MustParse("100n"), "memory": resource.MustParse("1e3"), "pods": resource.MustParse("2"), "x": {}, "y": resource.MustParse("-1")})
-	if diff := cmp.Diff(map[string]string{"cpu": "1", "memory": "1k", "pods": "2"}, got.Strings()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+// useFor is what it is to use r for some time.
+func useFor(r peering.Resources, d time.Duration) peering.Usage {
+	m := peering.NewMeter(time.Unix(0, 0), peering.MaxStatementPeriod)
+	m, _ = m.Observe(m.Since, r)
+	m, _ = m.Observe(m.Since.Add(d), r)
+	return m.Used
 }
 
 // cpuSeconds is how many processor-seconds all statements of a contract say, and
@@ -182,19 +140,19 @@ func TestNothingIsCountedTwice(t *testing.T) {
 			if fails {
 				return
 			}
-			last := lastStatement(stored).sequence
+			last := usage.Last(stored).Sequence
 			for _, s := range after.Status.Statements {
 				s := statementIn(t, s)
 				if s.Sequence <= last {
 					continue
 				}
-				if s.Sequence != last+1 && len(after.Status.Statements) < maxKept {
+				if s.Sequence != last+1 && len(after.Status.Statements) < usage.MaxKept {
 					rt.Fatalf("statement %d comes after %d", s.Sequence, last)
 				}
 				last, total = s.Sequence, total.Add(s.Used)
 			}
 			stored = after
-			b.meters.note(stored, *meter)
+			b.meters.Note(stored, *meter)
 		}
 		look(false)
 		began, failed := b.clock, 0
@@ -211,7 +169,7 @@ func TestNothingIsCountedTwice(t *testing.T) {
 			}
 		}
 		look(false)
-		if err := store.KeepMeter(stored, b.meters.reading("c-1").meter); err != nil {
+		if err := store.KeepMeter(stored, b.meters.Of("c-1").Meter); err != nil {
 			rt.Fatal(err)
 		}
 		current, err := peering.ParseUsage(stored.Status.Usage.UnitSeconds)
@@ -455,7 +413,7 @@ func TestAgreementComparesTheTwoCounts(t *testing.T) {
 			c.Status.Usage = &v1alpha1.Usage{Sequence: 1, Periods: []v1alpha1.UsagePeriod{{
 				Since: metav1.NewMicroTime(terms.NotBefore.Add(tc.since)), Until: metav1.NewMicroTime(terms.NotBefore.Add(terms.StatementPeriod)), UnitSeconds: use(tc.own),
 			}}}
-			agreed, reason, message, known := agreement(terms, c)
+			agreed, reason, message, known := usage.Agreement(terms, c)
 			if agreed != tc.agreed || known != tc.known {
 				t.Errorf("agreed %t, known %t: %s: %s", agreed, known, reason, message)
 			}
@@ -527,7 +485,7 @@ func TestNewestStatementsAreKept(t *testing.T) {
 	b.look(t)
 	b.clock = now.Add(2 * time.Hour)
 	got := b.look(t)
-	if n := len(got.Status.Statements); n != maxKept || got.Status.Statements[n-1].Sequence != 121 {
+	if n := len(got.Status.Statements); n != usage.MaxKept || got.Status.Statements[n-1].Sequence != 121 {
 		t.Errorf("%d are kept, the last is %d", n, got.Status.Statements[n-1].Sequence)
 	}
 	previous := peering.Hash{}

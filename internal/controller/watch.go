@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,14 +49,4 @@ func gathered(pause time.Duration, find contractsOf) handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
 	}
-}
-
-// NamesOnly is a cache's transform for objects of which only names and versions are
-// to be remembered: what somebody applied is in an annotation of it.
-func NamesOnly(object any) (any, error) {
-	if m, ok := object.(metav1.Object); ok {
-		m.SetAnnotations(nil)
-		m.SetManagedFields(nil)
-	}
-	return object, nil
 }

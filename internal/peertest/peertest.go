@@ -55,7 +55,7 @@ func (c *Clock) Pass(d time.Duration) {
 }
 
 // Client is a fake API server with the indexes of the agent's cache.
-func Client(t testing.TB, objects ...client.Object) client.Client {
+func Client(t testing.TB, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	return Indexed(fake.NewClientBuilder().WithScheme(Scheme(t)).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &v1alpha1.ExternalHost{}, &v1alpha1.ImportedService{}, &corev1.Node{}))

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -183,3 +184,17 @@ func EditSecret(ctx context.Context, c client.Client, key client.ObjectKey, edit
 // retryOnConflict repeats what was refused because somebody else wrote meanwhile. It has to
 // read again what it changes.
 func retryOnConflict(do func() error) error { return retry.RetryOnConflict(retry.DefaultRetry, do) }
+
+// AddFinalizer keeps an object until what exists because of it was removed.
+func AddFinalizer(ctx context.Context, c client.Client, o client.Object) error {
+	before := o.DeepCopyObject().(client.Object)
+	controllerutil.AddFinalizer(o, v1alpha1.Finalizer)
+	return PatchLocked(ctx, c, before, o)
+}
+
+// RemoveFinalizer ends that; one that is gone is no error.
+func RemoveFinalizer(ctx context.Context, c client.Client, o client.Object) error {
+	before := o.DeepCopyObject().(client.Object)
+	controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)
+	return client.IgnoreNotFound(PatchLocked(ctx, c, before, o))
+}

@@ -1,4 +1,4 @@
-package controller
+package allow
 
 import (
 	"cmp"
@@ -10,17 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
-// ExternalHosts says of each ExternalHost whether it may be exported, and what peers call it.
-type ExternalHosts struct {
+// Hosts says of each ExternalHost whether it may be exported, and what peers call it.
+type Hosts struct {
 	Client client.Client
 	// Refusal says why an address may not be exported; empty if it may.
 	Refusal func(context.Context, netip.Addr) (string, error)
@@ -70,7 +74,7 @@ func ExposedHosts(hosts []Host, foreignCluster string) []Exposed {
 }
 
 // SetupWithManager registers the reconciler.
-func (r *ExternalHosts) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Hosts) SetupWithManager(mgr ctrl.Manager) error {
 	// What one tunnel says may concern each, and which of them are too many depends on all.
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		var list v1alpha1.ExternalHostList
@@ -87,12 +91,12 @@ func (r *ExternalHosts) SetupWithManager(mgr ctrl.Manager) error {
 		Named("externalhosts").
 		For(&v1alpha1.ExternalHost{}).
 		Watches(&v1alpha1.Tunnel{}, all).
-		Watches(&v1alpha1.ForeignCluster{}, all, updates(func(client.Object, client.Object) bool { return false })).
+		Watches(&v1alpha1.ForeignCluster{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		Complete(r)
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (r *ExternalHosts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Hosts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var host v1alpha1.ExternalHost
 	if err := r.Client.Get(ctx, req.NamespacedName, &host); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("read external host: %w", err)
@@ -107,7 +111,7 @@ func (r *ExternalHosts) Reconcile(ctx context.Context, req reconcile.Request) (r
 	}
 	c := verdicts[req.NamespacedName]
 	if c.Type == "" {
-		return reconcile.Result{RequeueAfter: removalPoll}, nil // the list does not have it yet
+		return reconcile.Result{RequeueAfter: listLook}, nil // the list does not have it yet
 	}
 	before := host.DeepCopy()
 	c.ObservedGeneration = host.Generation
@@ -122,7 +126,7 @@ func (r *ExternalHosts) Reconcile(ctx context.Context, req reconcile.Request) (r
 }
 
 // Accepted returns the hosts that may be exported.
-func (r *ExternalHosts) Accepted(ctx context.Context) ([]Host, error) {
+func (r *Hosts) Accepted(ctx context.Context) ([]Host, error) {
 	verdicts, err := r.judge(ctx)
 	if err != nil {
 		return nil, err
@@ -135,14 +139,14 @@ func (r *ExternalHosts) Accepted(ctx context.Context) ([]Host, error) {
 	for i := range list {
 		h := &list[i]
 		if verdicts[client.ObjectKeyFromObject(h)].Status == metav1.ConditionTrue {
-			out = append(out, Host{Namespace: h.Namespace, Addrs: parseAddrs(h.Spec.Addresses), Ports: h.Spec.Ports, Clusters: h.Spec.Clusters})
+			out = append(out, Host{Namespace: h.Namespace, Addrs: kube.Addrs(h.Spec.Addresses), Ports: h.Spec.Ports, Clusters: h.Spec.Clusters})
 		}
 	}
 	return out, nil
 }
 
 // list returns all ExternalHosts, the oldest first, to be read only.
-func (r *ExternalHosts) list(ctx context.Context) ([]v1alpha1.ExternalHost, error) {
+func (r *Hosts) list(ctx context.Context) ([]v1alpha1.ExternalHost, error) {
 	var list v1alpha1.ExternalHostList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list external hosts: %w", err)
@@ -153,7 +157,7 @@ func (r *ExternalHosts) list(ctx context.Context) ([]v1alpha1.ExternalHost, erro
 }
 
 // judge says of each ExternalHost whether it may be exported: of too many the oldest are.
-func (r *ExternalHosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.Condition, error) {
+func (r *Hosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.Condition, error) {
 	list, err := r.list(ctx)
 	if err != nil {
 		return nil, err
@@ -181,7 +185,7 @@ func (r *ExternalHosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.
 }
 
 // verdict says whether a host may be exported by its addresses.
-func (r *ExternalHosts) verdict(ctx context.Context, spec *v1alpha1.ExternalHostSpec) (metav1.Condition, error) {
+func (r *Hosts) verdict(ctx context.Context, spec *v1alpha1.ExternalHostSpec) (metav1.Condition, error) {
 	for _, text := range spec.Addresses {
 		a, err := netip.ParseAddr(text)
 		why := "it is no IP address"
@@ -200,7 +204,7 @@ func (r *ExternalHosts) verdict(ctx context.Context, spec *v1alpha1.ExternalHost
 
 // clusters says what each cluster calls a host: those that the host names, and those to which
 // it is open.
-func (r *ExternalHosts) clusters(ctx context.Context, spec *v1alpha1.ExternalHostSpec, accepted bool) ([]v1alpha1.HostInCluster, error) {
+func (r *Hosts) clusters(ctx context.Context, spec *v1alpha1.ExternalHostSpec, accepted bool) ([]v1alpha1.HostInCluster, error) {
 	var tunnels v1alpha1.TunnelList
 	if err := r.Client.List(ctx, &tunnels, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list tunnels: %w", err)
@@ -233,12 +237,12 @@ func hostClusters(spec *v1alpha1.ExternalHostSpec, accepted bool, tunnels []v1al
 		t := &tunnels[i].Spec
 		open := 0
 		in := v1alpha1.HostInCluster{ForeignCluster: t.ForeignCluster}
-		for _, a := range parseAddrs(spec.Addresses) {
-			if !opensAny(t.Allow, a) {
+		for _, a := range kube.Addrs(spec.Addresses) {
+			if !OpensAny(t.Allow, a) {
 				continue
 			}
 			open++
-			if alias, ok := calledBy(t, a); ok {
+			if alias, ok := CalledBy(t, a); ok {
 				in.Addresses = append(in.Addresses, alias.String())
 			}
 		}
@@ -258,16 +262,16 @@ func hostClusters(spec *v1alpha1.ExternalHostSpec, accepted bool, tunnels []v1al
 	return out[:min(len(out), maxHostClusters)]
 }
 
-// opensAny says whether something of an address is open.
-func opensAny(allow []v1alpha1.Exposure, a netip.Addr) bool {
+// OpensAny says whether something of an address is open.
+func OpensAny(allow []v1alpha1.Exposure, a netip.Addr) bool {
 	text := a.String()
 	return slices.ContainsFunc(allow, func(e v1alpha1.Exposure) bool {
 		return slices.ContainsFunc(e.To, func(d v1alpha1.Destination) bool { return slices.Contains(d.Addresses, text) })
 	})
 }
 
-// calledBy returns what a peer calls an address that it knows by itself.
-func calledBy(t *v1alpha1.TunnelSpec, a netip.Addr) (netip.Addr, bool) {
+// CalledBy returns what a peer calls an address that it knows by itself.
+func CalledBy(t *v1alpha1.TunnelSpec, a netip.Addr) (netip.Addr, bool) {
 	text := a.String()
 	for _, b := range t.LocalBlocks {
 		p, err := netip.ParsePrefix(b.Alias)

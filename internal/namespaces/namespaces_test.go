@@ -1,4 +1,4 @@
-package controller
+package namespaces
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func placed(name string, end time.Time, edit func(*corev1.Pod)) *corev1.Pod {
 
 func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *testing.T) {
 	t.Parallel()
-	end := now.Truncate(time.Second)
+	end := peertest.Now.Truncate(time.Second)
 	for strategy, gone := range map[v1alpha1.PodStrategy][]string{
 		v1alpha1.StrategyRemote:         {"late", "waits"},
 		v1alpha1.StrategyLocalAndRemote: nil,
@@ -79,8 +79,8 @@ func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *tes
 				delete(want, name)
 			}
 			said := &peertest.Recorder{}
-			c := evicting(fakeClient(t, objects...))
-			r := &Namespaces{
+			c := evicting(peertest.Client(t, objects...))
+			r := &Reconciler{
 				Client: c, Events: said, Changed: func() {},
 				Evict: func(context.Context, string) (int, error) { return 0, nil },
 			}
@@ -113,8 +113,8 @@ func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *tes
 // A pod that the scheduler gave a node in between is not the one that was seen.
 func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	end := now.Truncate(time.Second)
-	c := evicting(fakeClient(t, placed("waits", end, nil)))
+	end := peertest.Now.Truncate(time.Second)
+	c := evicting(peertest.Client(t, placed("waits", end, nil)))
 	seen := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: "shop", Name: "waits"}
 	if err := c.Get(t.Context(), key, seen); err != nil {
@@ -125,7 +125,7 @@ func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
 	if err := c.Update(t.Context(), bound); err != nil {
 		t.Fatal(err)
 	}
-	r := &Namespaces{Client: staleList{c, corev1.PodList{Items: []corev1.Pod{*seen}}}, Events: &peertest.Recorder{}}
+	r := &Reconciler{Client: staleList{c, corev1.PodList{Items: []corev1.Pod{*seen}}}, Events: &peertest.Recorder{}}
 	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", DeletionTimestamp: &metav1.Time{Time: end}}}
 	offloading.Spec.PodStrategy = v1alpha1.StrategyRemote
 	if made, err := r.replace(t.Context(), offloading); err != nil || !made {
@@ -162,13 +162,13 @@ func TestNamespaceIsBoundOnce(t *testing.T) {
 	t.Parallel()
 	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading"}}
 	creates := 0
-	c := interceptor.NewClient(fakeClient(t, offloading, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}), interceptor.Funcs{
+	c := interceptor.NewClient(peertest.Client(t, offloading, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			creates++
 			return c.Create(ctx, o, opts...)
 		},
 	})
-	r := &Namespaces{Client: c, States: func(string) []v1alpha1.NamespaceInCluster { return nil }, Changed: func() {}}
+	r := &Reconciler{Client: c, States: func(string) []v1alpha1.NamespaceInCluster { return nil }, Changed: func() {}}
 	reconcile := func() {
 		t.Helper()
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(offloading)}); err != nil {
@@ -187,5 +187,39 @@ func TestNamespaceIsBoundOnce(t *testing.T) {
 	reconcile()
 	if creates != 2 {
 		t.Error("a role binding that went was not made again")
+	}
+}
+
+func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
+	t.Parallel()
+	at := func(name, state, message string) v1alpha1.NamespaceInCluster {
+		return v1alpha1.NamespaceInCluster{ForeignCluster: name, State: state, Message: message}
+	}
+	all := []v1alpha1.ForeignCluster{{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"tier": "gold"}}}}
+	selecting := func(tier string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"tier": tier}}
+	}
+	const none = "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
+	for name, tt := range map[string]struct {
+		selector       *metav1.LabelSelector
+		clusters       []v1alpha1.NamespaceInCluster
+		state, message string
+	}{
+		"no provider":              {nil, nil, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
+		"none of those selected":   {selecting("gold"), nil, "NoProvider", "no cluster that spec.clusterSelector selects provides resources to this one: see `kubectl get peeringrequests`"},
+		"none is selected":         {selecting("lead"), nil, "NoProvider", none},
+		"none is any more":         {selecting("lead"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "NoProvider", none},
+		"a selector that is wrong": {&metav1.LabelSelector{MatchLabels: map[string]string{"-": ""}}, nil, "NoProvider", none},
+		"it is selected":           {selecting("gold"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "Ready", ""},
+		"all ready":                {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ready", "")}, "Ready", ""},
+		"one pending":              {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Pending", "")}, "Pending", "b"},
+		"refused is worst":         {nil, []v1alpha1.NamespaceInCluster{at("a", "Pending", "x"), at("b", "Refused", "names")}, "Refused", "b: names"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if state, message := stateOf(tt.selector, tt.clusters, all); state != tt.state || message != tt.message {
+				t.Errorf("stateOf = %q, %q, want %q, %q", state, message, tt.state, tt.message)
+			}
+		})
 	}
 }

@@ -1,9 +1,11 @@
-package controller
+// Package namespaces opens namespaces for offloading and closes them again.
+package namespaces
 
 import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,14 +35,14 @@ const (
 	// placementLag is for how long after a namespace was closed placement may still send new
 	// pods to virtual nodes: API servers see the change of its label a little later.
 	placementLag = 5 * time.Second
-	// namespacePoll is how often the states of a namespace at its providers are read: they
+	// statesPoll is how often the states of a namespace at its providers are read: they
 	// change no object here.
-	namespacePoll = 5 * time.Second
+	statesPoll = 5 * time.Second
 )
 
-// Namespaces opens a namespace for offloading and closes it again: it gives the
+// Reconciler opens a namespace for offloading and closes it again: it gives the
 // agent its rights there and puts the label on which placement goes by.
-type Namespaces struct {
+type Reconciler struct {
 	Client client.Client
 	// ServiceAccount is the agent's, as namespace and name.
 	ServiceAccount client.ObjectKey
@@ -55,7 +58,7 @@ type Namespaces struct {
 }
 
 // SetupWithManager registers the reconciler.
-func (r *Namespaces) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("namespaces").
 		For(&v1alpha1.NamespaceOffloading{}).
@@ -63,7 +66,7 @@ func (r *Namespaces) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var offloading v1alpha1.NamespaceOffloading
 	if err := r.Client.Get(ctx, req.NamespacedName, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -72,7 +75,7 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !offloading.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &offloading)
 	}
-	if err := addFinalizer(ctx, r.Client, &offloading); err != nil {
+	if err := store.AddFinalizer(ctx, r.Client, &offloading); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.bind(ctx, req.Namespace); err != nil {
@@ -87,14 +90,14 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	before := offloading.DeepCopy()
 	offloading.Status.Clusters = r.States(req.Namespace)
-	offloading.Status.State, offloading.Status.Message = namespaceState(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
+	offloading.Status.State, offloading.Status.Message = stateOf(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
 	err := store.PatchStatus(ctx, r.Client, before, &offloading)
-	return reconcile.Result{RequeueAfter: namespacePoll}, client.IgnoreNotFound(err)
+	return reconcile.Result{RequeueAfter: statesPoll}, client.IgnoreNotFound(err)
 }
 
 // end closes the namespace. Placement stops first, so that evicted pods do not come back; the
 // rights are removed last.
-func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (reconcile.Result, error) {
+func (r *Reconciler) end(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(offloading, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
 	}
@@ -120,13 +123,13 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
 	}
-	return reconcile.Result{}, removeFinalizer(ctx, r.Client, offloading)
+	return reconcile.Result{}, store.RemoveFinalizer(ctx, r.Client, offloading)
 }
 
 // ending says in the status why a namespace is not closed yet, and requeues it.
-func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
+func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
-	offloading.Status.State, offloading.Status.Message = "Ending", peering.Text(why.Error(), maxOffloadingMessage)
+	offloading.Status.State, offloading.Status.Message = "Ending", peering.Text(why.Error(), maxMessage)
 	err := store.PatchStatus(ctx, r.Client, before, offloading)
 	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
@@ -137,7 +140,7 @@ func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceO
 // Nothing of them ever ran, and they are evicted only as they were seen, on no node.
 // A pod without a controller is left, with an event. It returns whether any were
 // evicted.
-func (r *Namespaces) replace(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
+func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
 	if offloading.Spec.PodStrategy != v1alpha1.StrategyRemote {
 		return false, nil
 	}
@@ -191,7 +194,7 @@ func waitsForVirtualNode(p *corev1.Pod) bool {
 	return true
 }
 
-func (r *Namespaces) label(ctx context.Context, name string, on bool) error {
+func (r *Reconciler) label(ctx context.Context, name string, on bool) error {
 	var namespace corev1.Namespace
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace); err != nil {
 		return client.IgnoreNotFound(err)
@@ -205,7 +208,7 @@ func (r *Namespaces) label(ctx context.Context, name string, on bool) error {
 	return store.Patch(ctx, r.Client, before, &namespace)
 }
 
-func (r *Namespaces) binding(namespace string) *rbacv1.RoleBinding {
+func (r *Reconciler) binding(namespace string) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: ConsumerClusterRole,
@@ -220,7 +223,7 @@ func (r *Namespaces) binding(namespace string) *rbacv1.RoleBinding {
 
 // bind gives the agent its rights in a namespace, unless it has them: that is
 // asked each few seconds, and of the cache.
-func (r *Namespaces) bind(ctx context.Context, namespace string) error {
+func (r *Reconciler) bind(ctx context.Context, namespace string) error {
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ConsumerClusterRole}, &rbacv1.RoleBinding{})
 	if err == nil {
 		return nil
@@ -233,4 +236,35 @@ func (r *Namespaces) bind(ctx context.Context, namespace string) error {
 		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
 	}
 	return nil
+}
+
+// The states that sum up where an offloaded namespace is.
+const (
+	stateReady      = "Ready"
+	statePending    = "Pending"
+	stateRefused    = "Refused"
+	stateNoProvider = "NoProvider"
+)
+
+// stateOf sums up how a namespace is at its providers, given all ForeignClusters.
+// What runs elsewhere already may be at one that the selector selects no longer.
+func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
+	which := "no cluster"
+	if of != nil {
+		which = "no cluster that spec.clusterSelector selects"
+		selector, err := metav1.LabelSelectorAsSelector(of)
+		if err != nil || !slices.ContainsFunc(all, func(fc v1alpha1.ForeignCluster) bool { return selector.Matches(labels.Set(fc.Labels)) }) {
+			return stateNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
+		}
+	}
+	if len(clusters) == 0 {
+		return stateNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
+	}
+	for _, state := range []string{stateRefused, statePending} {
+		i := slices.IndexFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State == state })
+		if i >= 0 {
+			return state, strings.TrimSuffix(clusters[i].ForeignCluster+": "+clusters[i].Message, ": ")
+		}
+	}
+	return stateReady, ""
 }

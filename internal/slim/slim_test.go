@@ -1,4 +1,4 @@
-package controller
+package slim
 
 import (
 	"fmt"
@@ -15,11 +15,13 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fixture"
 	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/usage"
 )
 
 func slimmed(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
-	o, err := SlimPod(p)
+	o, err := Pod(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,7 @@ func TestSlimPodsSayWhatPodsSay(t *testing.T) {
 			}}
 		}
 		if r.IntN(2) == 0 {
-			p.Status.Conditions = []corev1.PodCondition{{Type: podOffloaded, Status: corev1.ConditionTrue}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: "entente.dev/Offloaded", Status: corev1.ConditionTrue}}
 		}
 		if r.IntN(2) == 0 {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
@@ -65,14 +67,15 @@ func TestSlimPodsSayWhatPodsSay(t *testing.T) {
 			market.OffloadedBy(slim) != market.OffloadedBy(&p) || slim.Status.Phase != p.Status.Phase {
 			t.Errorf("seed %d: it takes %v of %s, want %v of %s", seed, market.Requests(slim), slim.Spec.NodeName, market.Requests(&p), p.Spec.NodeName)
 		}
-		if waitsForVirtualNode(&p) != waitsForVirtualNode(slim) && market.OffloadedBy(&p) == "" {
-			t.Errorf("seed %d: it waits for a virtual node: %t", seed, waitsForVirtualNode(&p))
+		// By it pods are known that wait for a virtual node.
+		if p.Spec.NodeName == "" && market.OffloadedBy(&p) == "" && !equality.Semantic.DeepEqual(slim.Spec.Affinity, p.Spec.Affinity) {
+			t.Errorf("seed %d: its affinity is %v", seed, slim.Spec.Affinity)
 		}
 		if market.OffloadedBy(&p) != "" {
 			continue // they are on no virtual node
 		}
-		used, left := UseOf([]corev1.Pod{p})
-		usedSlim, leftSlim := UseOf([]corev1.Pod{*slim})
+		used, left := usage.OfPods([]corev1.Pod{p})
+		usedSlim, leftSlim := usage.OfPods([]corev1.Pod{*slim})
 		if diff := cmp.Diff(used, usedSlim); diff != "" || left != leftSlim {
 			t.Errorf("seed %d: use (-pod +slim), %d and %d left:\n%s", seed, left, leftSlim, diff)
 		}
@@ -102,7 +105,7 @@ func TestSlimPodsOfPeersAreSmall(t *testing.T) {
 
 func TestSlimServiceKeepsWhatIsExported(t *testing.T) {
 	t.Parallel()
-	slim := SlimService("entente-system")
+	slim := Service("entente-system")
 	for name, s := range map[string]*corev1.Service{
 		"one with an address": fixture.Service("shop", "cart", fixture.Labelled("tier", "edge"), func(s *corev1.Service) { s.Spec.Ports[0].AppProtocol = new("kubernetes.io/h2c") }),
 		"a headless one":      fixture.Service("shop", "db", func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }),
@@ -110,7 +113,7 @@ func TestSlimServiceKeepsWhatIsExported(t *testing.T) {
 		"another name": fixture.Service("shop", "x", func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.org"
 		}),
-		"one that ends":         fixture.Service("shop", "x", func(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{Time: now} }),
+		"one that ends":         fixture.Service("shop", "x", func(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{Time: peertest.Now} }),
 		"one without protocols": fixture.Service("shop", "x", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = "" }),
 	} {
 		s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
@@ -138,5 +141,17 @@ func TestSlimServiceKeepsWhatIsExported(t *testing.T) {
 	}
 	if got, err := slim(&corev1.Node{}); err != nil || got == nil {
 		t.Errorf("of something else %v is kept, %v", got, err)
+	}
+}
+
+func TestNamesDropAnnotationsOfSecrets(t *testing.T) {
+	t.Parallel()
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "token", ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		Annotations: map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"stringData":{"token":"ent1.secret"}}`},
+	}}
+	got, err := Names(m)
+	if err != nil || got != any(m) || m.Name != "token" || m.ResourceVersion != "7" || m.Annotations != nil || m.ManagedFields != nil {
+		t.Errorf("remembered is %+v, %v", got, err)
 	}
 }

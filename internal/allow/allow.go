@@ -1,4 +1,6 @@
-package controller
+// Package allow decides what a peer may reach in this cluster: what a Tunnel opens, and which
+// hosts that are no pods may be among it.
+package allow
 
 import (
 	"cmp"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 )
 
 // Exposed is what one peer may reach in this cluster because of one contract, by
@@ -36,13 +39,13 @@ type Destination struct {
 	Port v1alpha1.DestinationPort
 }
 
-// PlanAllow returns what a Tunnel opens, always the same for the same set, and
+// Plan returns what a Tunnel opens, always the same for the same set, and
 // what was left closed because it is too much, if anything. standing is what it
 // opens now.
-func PlanAllow(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Exposure, string) {
+func Plan(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Exposure, string) {
 	sorted := merged(slices.Concat(exposed, kept(exposed, standing)))
 	var out []v1alpha1.Exposure
-	room, closed := maxExposed, 0
+	room, closed := MaxExposed, 0
 	for _, e := range sorted {
 		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, AnySource: e.AnySource}
 		if !e.AnySource {
@@ -56,7 +59,7 @@ func PlanAllow(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Expo
 		if len(to) == 0 || !x.AnySource && len(x.From) == 0 {
 			continue
 		}
-		if len(out) == maxExposures {
+		if len(out) == MaxExposures {
 			closed++
 			continue
 		}
@@ -78,7 +81,7 @@ func PlanAllow(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Expo
 	}
 	if closed > 0 {
 		return out, fmt.Sprintf("%d of %d namespaces have more open to the peer than a tunnel can list (%d namespaces, %d addresses and ports, %d ports of an address): the rest is closed; "+
-			"offload fewer namespaces or smaller Services to it", closed, len(sorted), maxExposures, maxExposed, maxPorts)
+			"offload fewer namespaces or smaller Services to it", closed, len(sorted), MaxExposures, MaxExposed, maxPorts)
 	}
 	return out, ""
 }
@@ -90,19 +93,9 @@ func kept(exposed []Exposed, standing []v1alpha1.Exposure) []Exposed {
 		if !slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown && e.Contract == s.Contract }) {
 			continue
 		}
-		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, AnySource: s.AnySource, From: parseAddrs(s.From)}
+		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, AnySource: s.AnySource, From: kube.Addrs(s.From)}
 		e.To = slices.Collect(maps.Keys(openOf(s.To)))
 		out = append(out, e)
-	}
-	return out
-}
-
-func parseAddrs(texts []string) []netip.Addr {
-	var out []netip.Addr
-	for _, t := range texts {
-		if a, err := netip.ParseAddr(t); err == nil {
-			out = append(out, a)
-		}
 	}
 	return out
 }
@@ -181,8 +174,8 @@ func addresses(addrs []netip.Addr) []string {
 	return out
 }
 
-// meet returns what both lists of exposures open.
-func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
+// Common returns what both lists of exposures open.
+func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 	type key struct{ contract, namespace string }
 	other := make(map[key]*v1alpha1.Exposure, len(b))
 	for i := range b {
@@ -194,30 +187,30 @@ func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
 		if y == nil {
 			continue
 		}
-		both := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, AnySource: x.AnySource && y.AnySource}
+		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, AnySource: x.AnySource && y.AnySource}
 		switch {
-		case both.AnySource:
+		case common.AnySource:
 		case x.AnySource:
-			both.From = y.From
+			common.From = y.From
 		case y.AnySource:
-			both.From = x.From
+			common.From = x.From
 		default:
-			both.From = common(x.From, y.From)
+			common.From = both(x.From, y.From)
 		}
 		if equality.Semantic.DeepEqual(x.To, y.To) {
-			both.To = x.To
+			common.To = x.To
 		} else {
-			both.To = destinations(meetOpen(openOf(x.To), openOf(y.To)))
+			common.To = destinations(meetOpen(openOf(x.To), openOf(y.To)))
 		}
-		if len(both.To) > 0 && (both.AnySource || len(both.From) > 0) {
-			out = append(out, both)
+		if len(common.To) > 0 && (common.AnySource || len(common.From) > 0) {
+			out = append(out, common)
 		}
 	}
 	return out
 }
 
-// common returns what of a list another has, too.
-func common(a, b []string) []string {
+// both returns what of a list another has, too.
+func both(a, b []string) []string {
 	has := sets.New(b...)
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !has.Has(s) })
 }
@@ -230,7 +223,7 @@ func openOf(to []v1alpha1.Destination) map[Destination]bool {
 		if d.AnyPort {
 			ports = []v1alpha1.DestinationPort{{}}
 		}
-		for _, a := range parseAddrs(d.Addresses) {
+		for _, a := range kube.Addrs(d.Addresses) {
 			for _, p := range ports {
 				out[Destination{Addr: a, Port: p}] = true
 			}

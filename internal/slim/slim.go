@@ -1,4 +1,5 @@
-package controller
+// Package slim makes caches keep of objects only what is read of them.
+package slim
 
 import (
 	"maps"
@@ -12,11 +13,11 @@ import (
 	"github.com/entente-dev/entente/internal/market"
 )
 
-// SlimPod makes a cache keep of pods only what is read of them: what they take and
+// Pod makes a cache keep of pods only what is read of them: what they take and
 // where, whether they wait for a virtual node, and who controls them. A cache holds
 // all pods of the cluster, and of those that run for a peer the peer has a say in how
 // large they are: what has a few bytes as text can take a hundred times that.
-func SlimPod(o any) (any, error) {
+func Pod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return o, nil
@@ -78,9 +79,9 @@ func slimStatuses(in []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
 	return out
 }
 
-// SlimService makes a cache keep of Services only what is told of them, but for
+// Service makes a cache keep of Services only what is told of them, but for
 // those of the agent's own namespace, which it needs as they are.
-func SlimService(own string) toolscache.TransformFunc {
+func Service(own string) toolscache.TransformFunc {
 	return func(o any) (any, error) {
 		s, ok := o.(*corev1.Service)
 		if !ok {
@@ -106,4 +107,14 @@ func SlimService(own string) toolscache.TransformFunc {
 		}
 		return slim, nil
 	}
+}
+
+// Names is a cache's transform for objects of which only names and versions are
+// to be remembered: what somebody applied is in an annotation of it.
+func Names(object any) (any, error) {
+	if m, ok := object.(metav1.Object); ok {
+		m.SetAnnotations(nil)
+		m.SetManagedFields(nil)
+	}
+	return object, nil
 }

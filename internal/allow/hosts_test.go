@@ -1,4 +1,4 @@
-package controller
+package allow
 
 import (
 	"context"
@@ -16,13 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/peertest"
 )
 
 func externalHost(namespace, name string, age time.Duration, clusters []string, addresses ...string) *v1alpha1.ExternalHost {
 	return &v1alpha1.ExternalHost{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), CreationTimestamp: metav1.NewTime(now.Add(-age)), Generation: 1},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), CreationTimestamp: metav1.NewTime(peertest.Now.Add(-age)), Generation: 1},
 		Spec: v1alpha1.ExternalHostSpec{
 			Addresses: addresses, Clusters: clusters, Ports: []v1alpha1.DestinationPort{{Protocol: "TCP", Port: 5432}},
 		},
@@ -50,7 +49,7 @@ func TestAnExternalHostSaysWhatBecameOfIt(t *testing.T) {
 		externalHost("shop", "metadata", time.Hour, []string{"milan"}, "192.168.7.10", "127.0.0.1"),
 	)
 	changed := 0
-	r := &ExternalHosts{Client: c, Refusal: notLoopback, Changed: func() { changed++ }}
+	r := &Hosts{Client: c, Refusal: notLoopback, Changed: func() { changed++ }}
 	status := func(name string) v1alpha1.ExternalHostStatus {
 		t.Helper()
 		key := client.ObjectKey{Namespace: "shop", Name: name}
@@ -104,7 +103,7 @@ func TestOfTooManyExternalHostsTheOldestStay(t *testing.T) {
 		objects = append(objects, externalHost("shop", fmt.Sprint("host-", i), time.Duration(i)*time.Minute, nil, netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}).String()))
 	}
 	objects = append(objects, externalHost("shop", "bad", 24*time.Hour, nil, "127.0.0.1")) // takes nobody's place
-	r := &ExternalHosts{Client: peertest.Client(t, objects...), Refusal: notLoopback, Changed: func() {}}
+	r := &Hosts{Client: peertest.Client(t, objects...), Refusal: notLoopback, Changed: func() {}}
 	verdicts, err := r.judge(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -116,54 +115,5 @@ func TestOfTooManyExternalHostsTheOldestStay(t *testing.T) {
 	}
 	if hosts, err := r.Accepted(t.Context()); err != nil || len(hosts) != maxExternalHosts {
 		t.Errorf("%d hosts are exported (%v), want %d", len(hosts), err, maxExternalHosts)
-	}
-}
-
-// What a cluster opens of a host gets a name by the other, and the Tunnel has the rule: told,
-// named, told back and written as agents do.
-func TestAPeerNamesAHost(t *testing.T) {
-	t.Parallel()
-	a, b := newSite(0), newSite(1)
-	a.meet(b.id)
-	b.meet(a.id)
-	host := netip.MustParseAddr("192.168.7.9")
-	h := Host{Namespace: "shop", Addrs: []netip.Addr{host}, Ports: []v1alpha1.DestinationPort{{Protocol: "TCP", Port: 5432}}, Clusters: []string{b.id}}
-	link := a.peers[b.id]
-	for range 4 { // each round tells the other what the one before brought
-		b.hear(t, a)
-		a.hear(t, b)
-		b.plan(a.id)
-		b.peers[a.id].fc.Status.Aliases, b.peers[a.id].fc.Status.Blocks = statusOf(b.peers[a.id].planned)
-		a.plan(b.id)
-		link.fc.Status.Aliases, link.fc.Status.Blocks = statusOf(link.planned)
-		in := tunnelInput{wanted: true, peer: link.fc, local: a.local, nodes: a.nodes, exposed: ExposedHosts([]Host{h}, b.id)}
-		if link.tunnel != nil {
-			in.standing, in.exists = link.tunnel.Spec, true
-		}
-		if spec, _ := planTunnelWrite(in); spec != nil {
-			link.tunnel = &v1alpha1.Tunnel{Spec: *spec}
-		}
-	}
-	if link.tunnel == nil {
-		t.Fatal("there is no Tunnel")
-	}
-	alias, ok := calledBy(&link.tunnel.Spec, host)
-	if !ok {
-		t.Fatalf("the host has no alias: %+v", link.tunnel.Spec.LocalBlocks)
-	}
-	found := false
-	for _, m := range fabric.Mappings(nil, b.peers[a.id].fc.Status.Blocks) {
-		found = found || m.Real.Addr() == host && m.Alias.Addr() == alias
-	}
-	if !found {
-		t.Errorf("%v is not what the peer calls the host", alias)
-	}
-	if allow := link.tunnel.Spec.Allow; len(allow) != 1 || !opensAny(allow, host) || !allow[0].AnySource || allow[0].To[0].AnyPort {
-		t.Errorf("the Tunnel opens %+v, want the port alone", allow)
-	}
-	planned := planNetwork(networkInput{peer: link.fc, local: a.local, nodes: a.nodes, hosts: []v1alpha1.Exposure{{AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{host.String()}}}}}})
-	last := planned.Local[len(planned.Local)-1]
-	if last.Prefix != "192.168.7.9/32" || last.Alias != alias.String()+"/32" {
-		t.Errorf("the plan of the network shows %+v, want the host as %v", last, alias)
 	}
 }

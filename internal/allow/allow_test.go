@@ -1,0 +1,193 @@
+package allow
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+func TestPlanListsAddressesByTheirPorts(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr
+	tcp := func(port int32) v1alpha1.DestinationPort {
+		return v1alpha1.DestinationPort{Protocol: "TCP", Port: port}
+	}
+	got, closed := Plan([]Exposed{{Contract: "c", Namespace: "shop", From: []netip.Addr{addr("10.240.0.2"), addr("10.240.0.1"), addr("10.240.0.2")}, To: []Destination{
+		{addr("10.200.0.9"), tcp(80)},
+		{addr("10.200.0.3"), tcp(443)},
+		{addr("10.200.0.3"), tcp(80)},
+		{addr("10.200.0.8"), tcp(80)},
+		{addr("10.200.0.9"), tcp(80)},
+		{addr("10.200.0.9"), tcp(443)},
+	}}}, nil)
+	want := []v1alpha1.Exposure{{Contract: "c", Namespace: "shop", From: []string{"10.240.0.1", "10.240.0.2"}, To: []v1alpha1.Destination{
+		{Addresses: []string{"10.200.0.3", "10.200.0.9"}, Ports: []v1alpha1.DestinationPort{tcp(80), tcp(443)}},
+		{Addresses: []string{"10.200.0.8"}, Ports: []v1alpha1.DestinationPort{tcp(80)}},
+	}}}
+	if diff := cmp.Diff(want, got); diff != "" || closed != "" {
+		t.Errorf("closed %q, allow (-want +got):\n%s", closed, diff)
+	}
+}
+
+func TestPlanKeepsWhatIsNotKnownYet(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr
+	http := v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}
+	web := func(contract, namespace, from string) v1alpha1.Exposure {
+		return v1alpha1.Exposure{Contract: contract, Namespace: namespace, From: []string{from}, To: []v1alpha1.Destination{
+			{Addresses: []string{"10.200.0.7"}, Ports: []v1alpha1.DestinationPort{http}},
+		}}
+	}
+	lent := v1alpha1.Exposure{Contract: "lent", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}}
+	standing := []v1alpha1.Exposure{web("a", "shop", "10.240.0.1"), web("b", "shop", "10.240.0.2"), web("gone", "shop", "10.240.0.3"), lent}
+	for name, tc := range map[string]struct {
+		exposed []Exposed
+		want    []v1alpha1.Exposure
+	}{
+		"nothing is known":                {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "b", Unknown: true}, {Contract: "lent", Unknown: true}}, []v1alpha1.Exposure{standing[0], standing[1], lent}},
+		"one is known":                    {[]Exposed{{Contract: "a"}, {Contract: "b", Unknown: true}}, standing[1:2]},
+		"all is known":                    {nil, nil},
+		"what is new comes beside":        {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "bank", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, []v1alpha1.Exposure{web("a", "bank", "10.240.0.1"), standing[0]}},
+		"what is known is not said twice": {[]Exposed{{Contract: "a", Unknown: true}, {Contract: "a", Namespace: "shop", From: []netip.Addr{addr("10.240.0.1")}, To: []Destination{{addr("10.200.0.7"), http}}}}, standing[:1]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, _ := Plan(tc.exposed, standing)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("allow (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanIsBounded(t *testing.T) {
+	t.Parallel()
+	many := func(n int) []Destination {
+		var out []Destination
+		a := netip.MustParseAddr("10.200.0.0")
+		for range n {
+			a = a.Next()
+			out = append(out, Destination{a, v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}})
+		}
+		return out
+	}
+	source := []netip.Addr{netip.MustParseAddr("10.240.0.1")}
+	var namespaces []Exposed
+	for i := range MaxExposures + 1 {
+		namespaces = append(namespaces, Exposed{Contract: "c", Namespace: strings.Repeat("n", i+1), From: source, To: many(1)})
+	}
+	ports := Exposed{Contract: "c", Namespace: "n", From: source}
+	for i := range int32(MaxExposed + 1) {
+		ports.To = append(ports.To, Destination{source[0], v1alpha1.DestinationPort{Protocol: "TCP", Port: i}})
+	}
+	pod := Exposed{Contract: "c", Namespace: "n", From: source, To: slices.Clone(ports.To[:maxPorts+101])}
+	for name, exposed := range map[string][]Exposed{
+		"ports of a pod": {pod},
+		"addresses":      {{Contract: "c", Namespace: "n", From: source, To: many(MaxExposed + 1)}},
+		"ports":          {ports},
+		"namespaces":     namespaces,
+		"sources":        {{Contract: "c", Namespace: "n", From: addrsOf(many(MaxExposed + 1)), To: many(1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, closed := Plan(exposed, nil)
+			size := 0
+			for _, e := range got {
+				size += len(e.From) + sizeOf(e.To)
+				for _, d := range e.To {
+					if len(d.Ports) > maxPorts {
+						t.Errorf("an address has %d ports, more than the custom resource takes", len(d.Ports))
+					}
+				}
+			}
+			if size > MaxExposed || len(got) > MaxExposures {
+				t.Errorf("%d exposures with %d addresses and ports", len(got), size)
+			}
+			if !strings.Contains(closed, "the rest is closed") {
+				t.Errorf("says %q of what is closed", closed)
+			}
+		})
+	}
+	if got, closed := Plan(namespaces[:MaxExposures], nil); len(got) != MaxExposures || closed != "" {
+		t.Errorf("%d exposures, %q, want all %d", len(got), closed, MaxExposures)
+	}
+}
+
+func addrsOf(list []Destination) []netip.Addr {
+	var out []netip.Addr
+	for _, d := range list {
+		out = append(out, d.Addr)
+	}
+	return out
+}
+
+// What a Tunnel lists at most is what the custom resource takes.
+func TestATunnelTakesAsMuchAsIsPlanned(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../charts/entente/files/crds/entente.dev_tunnels.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.Unmarshal(text, &crd); err != nil {
+		t.Fatal(err)
+	}
+	takes := func(list apiextensionsv1.JSONSchemaProps, what string, want int64) apiextensionsv1.JSONSchemaProps {
+		t.Helper()
+		field := list.Properties[what]
+		if field.MaxItems == nil || *field.MaxItems != want {
+			t.Errorf("%s has at most %v items, planned are %d", what, field.MaxItems, want)
+		}
+		if field.Items == nil {
+			t.Fatalf("%s is no list", what)
+		}
+		return *field.Items.Schema
+	}
+	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	exposure := takes(spec, "allow", MaxExposures)
+	takes(exposure, "from", MaxExposed)
+	destination := takes(exposure, "to", MaxExposed)
+	takes(destination, "addresses", MaxExposed)
+	takes(destination, "ports", maxPorts)
+}
+
+func TestExposuresMeetInWhatBothOpen(t *testing.T) {
+	t.Parallel()
+	to := func(ports ...int32) []v1alpha1.Destination {
+		d := v1alpha1.Destination{Addresses: []string{"10.0.0.7"}, AnyPort: len(ports) == 0}
+		for _, p := range ports {
+			d.Ports = append(d.Ports, v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: p})
+		}
+		return []v1alpha1.Destination{d}
+	}
+	x := func(every bool, to []v1alpha1.Destination, from ...string) []v1alpha1.Exposure {
+		return []v1alpha1.Exposure{{Contract: "c", Namespace: "n", AnySource: every, From: from, To: to}}
+	}
+	for name, tc := range map[string]struct{ a, b, want []v1alpha1.Exposure }{
+		"sources":                {x(false, to(80), "10.1.0.1", "10.1.0.2"), x(false, to(80), "10.1.0.2", "10.1.0.3"), x(false, to(80), "10.1.0.2")},
+		"no common source":       {x(false, to(80), "10.1.0.1"), x(false, to(80), "10.1.0.3"), nil},
+		"any source of one":      {x(true, to(80)), x(false, to(80), "10.1.0.3"), x(false, to(80), "10.1.0.3")},
+		"ports":                  {x(true, to(80, 443)), x(true, to(443, 8080)), x(true, to(443))},
+		"any port of one":        {x(true, to()), x(true, to(443, 8080)), x(true, to(443, 8080))},
+		"any port of the other":  {x(true, to(443)), x(true, to()), x(true, to(443))},
+		"any port of both":       {x(true, to()), x(true, to()), x(true, to())},
+		"what one does not have": {x(true, to()), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, Common(tc.a, tc.b), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,28 @@
+package allow
+
+import "time"
+
+// Limits of what a Tunnel opens.
+const (
+	// MaxExposures is how many exposures a Tunnel has at most, one for each offloaded
+	// namespace of a contract, as in the custom resource.
+	MaxExposures = 256
+	// MaxExposed is how many addresses and ports, in all, the exposures of a Tunnel
+	// list.
+	MaxExposed = 20_000
+	// maxPorts is how many ports a destination has at most, as in the custom resource.
+	maxPorts = 1000
+)
+
+// Limits of ExternalHosts.
+const (
+	// maxExternalHosts is how many of them are accepted: each costs a peer two aliases at most.
+	maxExternalHosts = 256
+	// maxHostClusters is how many clusters the status of one tells of, as in the custom resource.
+	maxHostClusters = 256
+	// hostLook is how often it is checked whether one may still be exported: nodes and Services
+	// come and go.
+	hostLook = time.Minute
+	// listLook is when a host is reconciled again that the list of all does not show yet.
+	listLook = time.Second
+)

@@ -1,0 +1,178 @@
+// Package usage counts what is used of contracts: what pods take, what a meter of that says,
+// and the statements that a provider makes of it, which its consumer checks.
+package usage
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// podOffloaded is the condition of a pod that its provider took: it is True from
+// then on.
+const podOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
+
+// OfPods returns what pods on a virtual node use, and how many did not end. A pod
+// counts from when its provider took it until it ended or is gone, with what the
+// scheduler counts for it but for the overhead, which is the provider's own. Pods
+// of DaemonSets never leave a node and do not run on this kind.
+func OfPods(pods []corev1.Pod) (used corev1.ResourceList, left int) {
+	used = corev1.ResourceList{}
+	for i := range pods {
+		p := &pods[i]
+		if owner := metav1.GetControllerOf(p); podEnded(p) || owner != nil && owner.Kind == "DaemonSet" {
+			continue
+		}
+		left++
+		if !podTaken(p) {
+			continue
+		}
+		needs := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
+		needs[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+		for name, amount := range needs {
+			if amount.IsZero() {
+				delete(needs, name)
+			}
+		}
+		AddTo(used, needs)
+	}
+	return used, left
+}
+
+func podEnded(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+func podTaken(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == podOffloaded && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Changes says whether an update of a pod may change what its node uses.
+func Changes(before, after *corev1.Pod) bool {
+	return after.Spec.NodeName != "" && (before.Spec.NodeName != after.Spec.NodeName || before.Generation != after.Generation ||
+		podEnded(before) != podEnded(after) || podTaken(before) != podTaken(after))
+}
+
+// Using returns what is in use as a meter takes it. Amounts that are finer than
+// a meter counts are rounded up.
+func Using(list corev1.ResourceList) peering.Resources {
+	out := peering.Resources{}
+	for name, amount := range list {
+		if amount.Sign() <= 0 {
+			continue
+		}
+		if q, err := peering.ParseQuantity(amount.String()); err == nil {
+			out[string(name)] = q
+			continue
+		}
+		out[string(name)] = peering.Whole(amount.Value())
+	}
+	return out
+}
+
+// Meters is the newest readings of contracts' meters. Those that are kept in the
+// contracts' status are older, so that not every look is a write.
+type Meters struct{ of sync.Map } // readings by the name of the contract
+
+// Reading is a meter, and up to when the one that is kept had counted.
+type Reading struct {
+	UID   types.UID
+	Meter peering.Meter
+	Kept  time.Time
+}
+
+// Resume returns the newest reading of a contract's meter: the one in memory if it
+// goes on from the one that is kept. Else that one, and since nobody was watching
+// meanwhile, of what it says was in use only as much as is in use now.
+func (m *Meters) Resume(stored *v1alpha1.Contract, terms peering.Terms, using peering.Resources) (peering.Meter, error) {
+	kept, err := store.Meter(stored, terms)
+	if err != nil {
+		return kept, err
+	}
+	if r := m.Of(stored.Name); r.UID == stored.UID && r.Kept.Equal(kept.Until) && r.Meter.Sequence == kept.Sequence {
+		r.Meter.Period = kept.Period
+		return r.Meter, nil
+	}
+	for name, amount := range kept.Using {
+		kept.Using[name] = amount.Min(using[name])
+	}
+	return kept, nil
+}
+
+// Note remembers a reading of a contract's meter, as it is stored now.
+func (m *Meters) Note(stored *v1alpha1.Contract, meter peering.Meter) {
+	if stored.Status.Usage != nil {
+		m.of.Store(stored.Name, Reading{UID: stored.UID, Meter: meter, Kept: stored.Status.Usage.Until.Time})
+	}
+}
+
+// Forget forgets the reading of a contract that is gone.
+func (m *Meters) Forget(contract string) { m.of.Delete(contract) }
+
+// Of returns the newest reading of a contract.
+func (m *Meters) Of(contract string) Reading {
+	r, _ := m.of.Load(contract)
+	known, _ := r.(Reading)
+	return known
+}
+
+// All returns the readings that are newer than what is kept, and say more: while
+// nothing is in use time adds nothing.
+func (m *Meters) All() map[string]Reading {
+	out := map[string]Reading{}
+	for name := range m.of.Range {
+		if r := m.Of(name.(string)); r.Meter.Until.After(r.Kept) && len(r.Meter.Using) > 0 {
+			out[name.(string)] = r
+		}
+	}
+	return out
+}
+
+// Read reads a meter: what is in use now, or that nothing is any more because the
+// contract closed. It returns the periods that ended.
+func Read(meter peering.Meter, c peering.Contract, now time.Time, using peering.Resources) (peering.Meter, []peering.Period) {
+	var all []peering.Period
+	for {
+		var ended []peering.Period
+		if c.State == peering.Closed {
+			meter, ended = meter.End(c.ClosedAt)
+		} else {
+			meter, ended = meter.Observe(now, using)
+		}
+		all = append(all, ended...)
+		if len(ended) < peering.MaxPeriods {
+			return meter, all
+		}
+	}
+}
+
+// AddPeriods adds to the consumer's own count of the newest periods.
+func AddPeriods(usage *v1alpha1.Usage, ended []peering.Period) {
+	for _, p := range ended[max(len(ended)-MaxKept, 0):] {
+		usage.Periods = append(usage.Periods, v1alpha1.UsagePeriod{
+			Since: metav1.NewMicroTime(p.From), Until: metav1.NewMicroTime(p.To), UnitSeconds: p.Used.Strings(),
+		})
+	}
+	usage.Periods = usage.Periods[max(len(usage.Periods)-MaxKept, 0):]
+}
+
+// AddTo adds more to a sum.
+func AddTo(sum, more corev1.ResourceList) {
+	for name, amount := range more {
+		total := sum[name]
+		total.Add(amount)
+		sum[name] = total
+	}
+}
