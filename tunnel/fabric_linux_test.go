@@ -339,7 +339,7 @@ func (r *rig) state(n *rigNode) string {
 	}
 	slices.Sort(blocks)
 	out, _ := r.try(n.ns, fmt.Sprintf(`ip rule | grep 14[01]; ip -6 rule | grep 14[01]
-ip route show table 14100; ip -6 route show table 14100; ip -o -6 addr show dev %[1]s scope global | cut -d' ' -f2-; ip link show %[1]s | grep -o 'mtu [0-9]*\|,UP,'; wg show %[1]s allowed-ips; wg show %[1]s private-key | sha256sum`, n.device))
+ip route show table 14100; ip -6 route show table 14100; ip -o -6 addr show dev %[1]s scope global | cut -d' ' -f2-; ip link show %[1]s | grep -o 'mtu [0-9]*\|,UP,'; wg show %[1]s allowed-ips | sort; wg show %[1]s private-key | sha256sum`, n.device))
 	return strings.Join(blocks, "\n\n") + "\n" + out
 }
 
