@@ -13,21 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
 // claimRetry is the pause before the claims of a pod are reconciled again that waits for them.
 const claimRetry = 2 * time.Second
-
-// ephemeralToClaims makes claims of ephemeral volumes: home has made one for each, and the
-// volume that it is bound to.
-func ephemeralToClaims(pod string, s *corev1.PodSpec) {
-	for i := range s.Volumes {
-		if v := &s.Volumes[i]; v.Ephemeral != nil {
-			v.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pod + "-" + v.Name}}
-		}
-	}
-}
 
 func mountsClaim(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
 
@@ -72,7 +63,7 @@ func (n *Node) lookAtClaims(ctx context.Context, uid string) error {
 		return nil
 	}
 	spec := pod.Spec.DeepCopy()
-	ephemeralToClaims(pod.Name, spec)
+	podspec.EphemeralToClaims(pod.Name, spec)
 	n.mu.Lock()
 	known := maps.Clone(n.podState(podRef(pod)).claims.volumes)
 	n.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -39,7 +40,7 @@ func TestClaimsBecomeVolumesOfTheProvider(t *testing.T) {
 		"one is elsewhere":   {claims: claims{volumes: both, refused: "at another one"}, refused: "at another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr, refusal := translatePod(pod())
+			tr, refusal := podspec.Leave(pod())
 			if refusal != nil {
 				t.Fatal(refusal)
 			}

@@ -26,6 +26,7 @@ import (
 	utilexec "k8s.io/client-go/util/exec"
 
 	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -219,7 +220,7 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func hasContainer(pod *corev1.Pod, name string) bool {
 	found := false
-	eachContainer(&pod.Spec, func(_ string, c *corev1.Container) { found = found || c.Name == name })
+	podspec.EachContainer(&pod.Spec, func(_ string, c *corev1.Container) { found = found || c.Name == name })
 	return found
 }
 

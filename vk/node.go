@@ -468,7 +468,7 @@ func ownTaints(taints []corev1.Taint, closed bool) []corev1.Taint {
 	if closed {
 		ours = append(ours, losingTaint())
 	}
-	is := deleteIf(taints, func(t corev1.Taint) bool {
+	is := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
 		return t.Key == api.TaintLosingPods || t.Key == api.TaintVirtualNode && t.Effect == corev1.TaintEffectNoSchedule
 	})
 	is = append(is, ours...)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -160,7 +161,7 @@ type podPlan struct {
 	soon    bool             // that it waits is not worth an event yet
 	notes   []string         // what was left behind
 	// references is what it refers to.
-	references []reference
+	references []podspec.Reference
 	up         bool // the provider can be reached
 }
 
@@ -204,8 +205,8 @@ func (n *Node) plan(uid string) podPlan {
 }
 
 // podObject returns a pod as it crosses, and which of its claims it waits for.
-func podObject(pod *corev1.Pod, claims claims) (t translation, o peering.Object, waits string, refusal *peering.Refusal) {
-	t, refusal = translatePod(pod)
+func podObject(pod *corev1.Pod, claims claims) (t podspec.Translation, o peering.Object, waits string, refusal *peering.Refusal) {
+	t, refusal = podspec.Leave(pod)
 	if refusal == nil {
 		refusal, waits = claims.mount(t.Pod)
 	}

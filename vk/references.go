@@ -16,6 +16,7 @@ import (
 	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -104,7 +105,7 @@ func (n *Node) watchesOf(namespace string) namespaceWatch {
 
 func (n *Node) informers(namespace string) []cache.SharedIndexInformer {
 	w := n.watchesOf(namespace)
-	return deleteIf([]cache.SharedIndexInformer{w.configMaps, w.secrets, w.services, w.slices},
+	return slices.DeleteFunc([]cache.SharedIndexInformer{w.configMaps, w.secrets, w.services, w.slices},
 		func(i cache.SharedIndexInformer) bool { return i == nil })
 }
 
@@ -179,9 +180,9 @@ func (n *Node) closeWatches(namespace string) {
 
 // noteReferences records what a pod on the node refers to.
 func (n *Node) noteReferences(p *corev1.Pod) {
-	var refs []reference
+	var refs []podspec.Reference
 	if !terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
-		if t, refusal := translatePod(p); refusal == nil {
+		if t, refusal := podspec.Leave(p); refusal == nil {
 			refs = t.References
 		}
 	}
@@ -191,7 +192,7 @@ func (n *Node) noteReferences(p *corev1.Pod) {
 	}
 	n.mu.Lock()
 	if n.refs[p.Namespace] == nil {
-		n.refs[p.Namespace] = map[string][]reference{}
+		n.refs[p.Namespace] = map[string][]podspec.Reference{}
 	}
 	n.refs[p.Namespace][string(p.UID)] = refs
 	n.mu.Unlock()
@@ -229,7 +230,7 @@ func (n *Node) wait(p podPlan) {
 		return // its claims are looked up again by themselves
 	}
 	// What it waits for may have come since it was looked up.
-	if t, refusal := translatePod(p.pod); refusal == nil {
+	if t, refusal := podspec.Leave(p.pod); refusal == nil {
 		if what, _ := n.missing(ns, t.References); what == "" {
 			n.podQueue.Add(string(p.pod.UID))
 		}
@@ -238,7 +239,7 @@ func (n *Node) wait(p podPlan) {
 
 // missing returns why a pod's references keep it from being sent; empty if they do not. soon
 // says that this is only because the caches of the namespace are not synced yet.
-func (n *Node) missing(namespace string, refs []reference) (what string, soon bool) {
+func (n *Node) missing(namespace string, refs []podspec.Reference) (what string, soon bool) {
 	if len(refs) == 0 {
 		return "", false
 	}
@@ -268,7 +269,7 @@ func (n *Node) missing(namespace string, refs []reference) (what string, soon bo
 
 // object returns what a reference refers to, as it crosses, and whether the cache
 // has it. A ServiceAccount token is an error: it does not cross.
-func (w *namespaceWatch) object(namespace string, r reference) (o peering.Object, found bool, err error) {
+func (w *namespaceWatch) object(namespace string, r podspec.Reference) (o peering.Object, found bool, err error) {
 	key := namespace + "/" + r.Name
 	switch r.Kind { //nolint:exhaustive // a pod refers to no other kinds
 	case peering.KindConfigMap:
@@ -322,10 +323,10 @@ func object(ref peering.ObjectRef, v any) (peering.Object, error) {
 }
 
 // needed returns the references of a namespace's pods that crossed or will.
-func (n *Node) needed(namespace string) map[reference]bool {
+func (n *Node) needed(namespace string) map[podspec.Reference]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := map[reference]bool{}
+	out := map[podspec.Reference]bool{}
 	for uid, refs := range n.refs[namespace] {
 		st := n.state[uid]
 		if st == nil || !st.wanted && !st.held {
@@ -334,14 +335,14 @@ func (n *Node) needed(namespace string) map[reference]bool {
 			}
 		}
 		for _, r := range refs {
-			out[reference{Kind: r.Kind, Name: r.Name}] = true
+			out[podspec.Reference{Kind: r.Kind, Name: r.Name}] = true
 		}
 	}
 	return out
 }
 
 // wantReferences wants what pods of a namespace refer to.
-func (n *Node) wantReferences(namespace string, refs []reference) {
+func (n *Node) wantReferences(namespace string, refs []podspec.Reference) {
 	if len(refs) == 0 {
 		return
 	}
@@ -377,7 +378,7 @@ func (n *Node) syncReferences(ctx context.Context, namespace string) error {
 	needed := n.needed(namespace)
 	n.wantReferences(namespace, slices.Collect(maps.Keys(needed)))
 	for _, ref := range n.wantedObjects(namespace, peering.KindConfigMap, peering.KindSecret) {
-		if needed[reference{Kind: ref.Kind, Name: ref.Name}] {
+		if needed[podspec.Reference{Kind: ref.Kind, Name: ref.Name}] {
 			is, err := n.cachedOrLive(ctx, ref)
 			if err != nil {
 				return err
@@ -447,7 +448,7 @@ func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 // orphanReference says whether a ConfigMap or Secret that the provider holds may
 // go. The pod cache is synced: that no pod needs it is evidence.
 func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool, error) {
-	if !n.needed(ref.Namespace)[reference{Kind: ref.Kind, Name: ref.Name}] {
+	if !n.needed(ref.Namespace)[podspec.Reference{Kind: ref.Kind, Name: ref.Name}] {
 		return true, nil
 	}
 	is, err := n.cachedOrLive(ctx, ref)

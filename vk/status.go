@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -164,7 +165,7 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 	staysEnded := func(c *corev1.Container, code int32) bool { return staysEnded(pod.Spec.RestartPolicy, c, code) }
 	out.InitContainerStatuses = containerStatuses(pod.Status.InitContainerStatuses, remote.InitContainerStatuses, containersOf(pod.Spec.InitContainers), staysEnded)
 	out.ContainerStatuses = containerStatuses(pod.Status.ContainerStatuses, remote.ContainerStatuses, containersOf(pod.Spec.Containers), staysEnded)
-	out.EphemeralContainerStatuses = containerStatuses(pod.Status.EphemeralContainerStatuses, remote.EphemeralContainerStatuses, ephemeralOf(&pod.Spec),
+	out.EphemeralContainerStatuses = containerStatuses(pod.Status.EphemeralContainerStatuses, remote.EphemeralContainerStatuses, podspec.Ephemeral(&pod.Spec),
 		func(*corev1.Container, int32) bool { return true })
 
 	out.PodIP, out.PodIPs = "", v.homeIPs(remote)
@@ -280,7 +281,7 @@ func showRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.
 	if terminal(s.Phase) {
 		return
 	}
-	for _, c := range ephemeralOf(spec) {
+	for _, c := range podspec.Ephemeral(spec) {
 		if slices.ContainsFunc(s.EphemeralContainerStatuses, func(have corev1.ContainerStatus) bool { return have.Name == c.Name }) {
 			continue
 		}
@@ -449,14 +450,6 @@ func containersOf(list []corev1.Container) []*corev1.Container {
 	out := make([]*corev1.Container, 0, len(list))
 	for i := range list {
 		out = append(out, &list[i])
-	}
-	return out
-}
-
-func ephemeralOf(s *corev1.PodSpec) []*corev1.Container {
-	out := make([]*corev1.Container, 0, len(s.EphemeralContainers))
-	for i := range s.EphemeralContainers {
-		out = append(out, (*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
 	}
 	return out
 }

@@ -22,6 +22,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -176,10 +177,10 @@ type Node struct {
 	state    map[string]*podState // by UID
 	objects  map[peering.ObjectRef]*objectState
 	watches  map[string]*namespaceWatch
-	refs     map[string]map[string][]reference // namespace → pod UID → references
-	waiting  map[string]map[string]bool        // namespace → UIDs of pods that wait for references
-	exported map[string]Namespace              // last known, by name
-	spaces   map[string]Namespace              // by which all was last reconciled, nil if it was not
+	refs     map[string]map[string][]podspec.Reference // namespace → pod UID → references
+	waiting  map[string]map[string]bool                // namespace → UIDs of pods that wait for references
+	exported map[string]Namespace                      // last known, by name
+	spaces   map[string]Namespace                      // by which all was last reconciled, nil if it was not
 }
 
 // New returns a Node for one contract. It does nothing before Run.
@@ -221,7 +222,7 @@ func New(cfg Config) (*Node, error) {
 		state:    map[string]*podState{},
 		objects:  map[peering.ObjectRef]*objectState{},
 		watches:  map[string]*namespaceWatch{},
-		refs:     map[string]map[string][]reference{},
+		refs:     map[string]map[string][]podspec.Reference{},
 		waiting:  map[string]map[string]bool{},
 		exported: map[string]Namespace{},
 		podQueue: newQueue(),

@@ -72,6 +72,9 @@ const (
 	// so that a selector of ForeignClusters can be one of nodes. Providers cannot set
 	// such labels.
 	PrefixPeerLabel = "peer.entente.dev/"
+	// PrefixHomeLabel begins the labels of a consumer's pod that have a domain at its home,
+	// with a _ for the slash: no controller here shall act on what a consumer calls its pods.
+	PrefixHomeLabel = "home.entente.dev/"
 	// LabelOffloading marks namespaces in which placement is decided by a
 	// NamespaceOffloading: "enabled".
 	LabelOffloading = "entente.dev/offloading"

@@ -57,7 +57,7 @@ var rules = []rule{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
-	{packages: "internal/placement", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
+	{packages: "internal/placement", ours: []string{"api/...", "peering", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
 	{packages: "internal/carry", ours: []string{"peering"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
@@ -93,7 +93,7 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify"}, outside: []string{
+	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec"}, outside: []string{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
@@ -117,6 +117,8 @@ var rules = []rule{
 	{packages: "discovery/...", ours: []string{"peering", "internal/notify"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
 	{packages: "internal/endpoints", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/"}},
+	// Both halves of a pod: what its home sends, and what a provider takes.
+	{packages: "internal/podspec", ours: []string{"api/...", "peering", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering"}},
 	{packages: "internal/fencing", ours: []string{"peering"}, outside: []string{"k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
@@ -124,7 +126,7 @@ var rules = []rule{
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering", "internal/budget", "internal/endpoints", "internal/notify", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/budget", "internal/endpoints", "internal/fencing", "internal/notify", "internal/podspec", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -213,7 +215,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering", "internal/kube", "internal/names", "internal/offload", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/fencing", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

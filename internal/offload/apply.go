@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/internal/wire"
@@ -162,13 +163,16 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 
 // judgePod reads a pod and decides whether it may run by the contract, apart
 // from what is used already.
-func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object) (t *template, need corev1.ResourceList, err error) {
+func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object) (t *podspec.Template, need corev1.ResourceList, err error) {
 	if len(o.JSON) > maxPodBytes {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
 	}
 	t, err = readPod(o.JSON)
 	if err == nil {
-		err = admitPod(t, c)
+		err = podspec.Admit(t, c.terms())
+	}
+	if err == nil {
+		err = checkMounts(&t.Spec)
 	}
 	if err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)

@@ -18,6 +18,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/budget"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -46,7 +47,7 @@ func ordinaryPod(t *testing.T, peer peering.ClusterID) (*api.OffloadedPod, *core
 		},
 		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/ready"}}}},
 	}
-	in := template{Spec: corev1.PodSpec{
+	in := podspec.Template{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{c},
 		Volumes: []corev1.Volume{
 			{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "web"}}}},

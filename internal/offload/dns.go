@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -53,7 +54,7 @@ func ClusterDomain(ns metav1.Object) string {
 
 // nameAsAtHome has a pod ask the resolver that knows the names of its home, if this
 // cluster has one.
-func (p *Provider) nameAsAtHome(t *template, ns *corev1.Namespace, ref peering.ObjectRef) error {
+func (p *Provider) nameAsAtHome(t *podspec.Template, ns *corev1.Namespace, ref peering.ObjectRef) error {
 	if p.cfg.Resolver == nil {
 		return nil
 	}

@@ -32,8 +32,6 @@ const (
 	plainServiceNote = 16 << 10
 	// maxDropped is how many endpoints that could not be translated are named.
 	maxDropped = 5
-	// maxGrace is the longest grace period of a pod here, whatever it asks for.
-	maxGrace int64 = 3600
 	// closeGrace is the longest grace period of a pod whose contract is over.
 	closeGrace int64 = 30
 	// maxClusterDomain is the longest domain of a consumer's cluster: a namespace goes
@@ -46,9 +44,6 @@ const (
 	maxSearchBytes = 2048
 	// maxDemands is how many different resources one pod may ask for.
 	maxDemands = 64
-	// maxContainers is how many containers one pod may have, init containers
-	// included.
-	maxContainers = 256
 	// grantTimeout is how long it may take until a new RoleBinding has an effect.
 	grantTimeout = 15 * time.Second
 	// grantPoll is the pause between two looks whether it has.

@@ -29,9 +29,6 @@ const (
 	noteService = "entente.dev/service"
 	// noteDropped names endpoints that could not be translated.
 	noteDropped = "entente.dev/dropped-endpoints"
-	// fieldPrefix begins the annotations that keep the value of a label or annotation
-	// that a pod reads of itself and that does not cross by its own name.
-	fieldPrefix = "field.entente.dev/"
 	// noteGrace keeps the grace period with which an OffloadedPod is deleted, in
 	// seconds.
 	noteGrace = "entente.dev/grace-seconds"

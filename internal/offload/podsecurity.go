@@ -9,6 +9,7 @@ import (
 	pspolicy "k8s.io/pod-security-admission/policy"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -48,7 +49,7 @@ func newPodSecurity() (*podSecurity, error) {
 }
 
 // check says whether a pod meets the level, and if not, what is wrong with it.
-func (p *podSecurity) check(t *template, level api.PodSecurityLevel) *peering.Refusal {
+func (p *podSecurity) check(t *podspec.Template, level api.PodSecurityLevel) *peering.Refusal {
 	result := pspolicy.AggregateCheckResults(p.evaluator.EvaluatePod(
 		psapi.LevelVersion{Level: psapi.Level(level), Version: psapi.LatestVersion()},
 		&metav1.ObjectMeta{Labels: t.Metadata.Labels, Annotations: t.Metadata.Annotations}, &t.Spec))

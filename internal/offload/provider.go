@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -41,6 +42,11 @@ type Contract struct {
 	SameNamespaces []string
 	// AcceptNew says whether new pods are taken: not while it drains, nor later.
 	AcceptNew bool
+}
+
+// terms is what of a contract decides about a single pod.
+func (c Contract) terms() podspec.Terms {
+	return podspec.Terms{Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, RuntimeClasses: c.RuntimeClasses}
 }
 
 // Config configures a Provider.

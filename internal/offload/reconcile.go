@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -117,7 +118,7 @@ func grace(o *api.OffloadedPod) *int64 {
 	if err != nil || g < 0 {
 		return nil
 	}
-	return new(min(g, maxGrace))
+	return new(min(g, podspec.MaxGrace))
 }
 
 // shorter says whether a pod that is being deleted is to end sooner than that.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -66,7 +67,7 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 		},
 	}
 	for k, v := range in.Labels {
-		if !foreignKey(k) {
+		if !podspec.ForeignKey(k) {
 			s.Labels[k] = v
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 )
 
 // Operation is one of a JSON patch (RFC 6902).
@@ -158,29 +159,9 @@ func require(has *corev1.Affinity, terms []corev1.NodeSelectorTerm) Operation {
 	return Operation{"add", "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution", selector}
 }
 
-// Crosses says whether a pod can run on a virtual node: it wants nothing of the host and no volume
-// that only its own cluster has.
+// Crosses says whether a pod can run on a virtual node: it has nothing that is refused, and no
+// claim, whose volume may be one of this cluster.
 func Crosses(spec *corev1.PodSpec) bool {
-	return !spec.HostNetwork && !spec.HostPID && !spec.HostIPC && len(spec.ResourceClaims) == 0 &&
-		(spec.Resources == nil || len(spec.Resources.Claims) == 0) &&
-		(spec.SecurityContext == nil || !hostProcess(spec.SecurityContext.WindowsOptions)) &&
-		!slices.ContainsFunc(spec.Volumes, staysHere) &&
-		!slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), wantsHost)
-}
-
-func staysHere(v corev1.Volume) bool {
-	if p := v.Projected; p != nil {
-		return slices.ContainsFunc(p.Sources, func(s corev1.VolumeProjection) bool { return s.ClusterTrustBundle != nil || s.PodCertificate != nil })
-	}
-	return v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Image == nil
-}
-
-func wantsHost(c corev1.Container) bool {
-	return len(c.VolumeDevices) > 0 || len(c.Resources.Claims) > 0 ||
-		slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || p.HostIP != "" }) ||
-		c.SecurityContext != nil && hostProcess(c.SecurityContext.WindowsOptions)
-}
-
-func hostProcess(o *corev1.WindowsSecurityContextOptions) bool {
-	return o != nil && o.HostProcess != nil && *o.HostProcess
+	return len(podspec.Problems(spec)) == 0 &&
+		!slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 }

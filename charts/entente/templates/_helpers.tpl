@@ -109,6 +109,15 @@ PodSpec) and containers (all of them).
 (has(variables.spec.securityContext) && has(variables.spec.securityContext.windowsOptions) &&
   has(variables.spec.securityContext.windowsOptions.hostProcess) && variables.spec.securityContext.windowsOptions.hostProcess
   ? ['spec.securityContext.windowsOptions.hostProcess'] : []) +
+(has(variables.spec.affinity) ? (
+  (has(variables.spec.affinity.podAffinity) && has(variables.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution)
+    ? variables.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution : []) +
+  (has(variables.spec.affinity.podAntiAffinity) && has(variables.spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution)
+    ? variables.spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution : [])
+).filter(t, t.topologyKey in ['kubernetes.io/hostname', 'topology.kubernetes.io/zone', 'topology.kubernetes.io/region'] && has(t.namespaceSelector) && (
+  (has(t.namespaceSelector.matchLabels) && t.namespaceSelector.matchLabels.exists(k, k != 'kubernetes.io/metadata.name')) ||
+  (has(t.namespaceSelector.matchExpressions) && t.namespaceSelector.matchExpressions.exists(e, e.key != 'kubernetes.io/metadata.name')))
+).map(t, 'namespaceSelector of spec.affinity') : []) +
 (has(variables.spec.volumes) ? variables.spec.volumes.filter(v,
   !(has(v.configMap) || has(v.secret) || has(v.projected) || has(v.downwardAPI) || has(v.emptyDir) || has(v.image) ||
     has(v.persistentVolumeClaim) || has(v.ephemeral)) ||

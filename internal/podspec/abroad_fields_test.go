@@ -1,4 +1,4 @@
-package offload
+package podspec
 
 import (
 	"reflect"
@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -30,10 +31,10 @@ func TestEveryFieldOfAPodSpecIsAdmittedByDecision(t *testing.T) {
 	spec := reflect.TypeFor[corev1.PodSpec]()
 	for i := range spec.NumField() {
 		name := spec.Field(i).Name
-		var pod template
-		fill(reflect.ValueOf(&pod.Spec).Elem().Field(i), 6)
+		var pod Template
+		fillTo(reflect.ValueOf(&pod.Spec).Elem().Field(i), 6)
 		before := pod.Spec.DeepCopy()
-		err := admitPod(&pod, Contract{PodSecurity: baseline})
+		err := Admit(&pod, Terms{PodSecurity: baseline})
 		was, is := reflect.ValueOf(before).Elem().Field(i), reflect.ValueOf(pod.Spec).Field(i)
 		got := rewritten
 		switch {
@@ -50,27 +51,33 @@ func TestEveryFieldOfAPodSpecIsAdmittedByDecision(t *testing.T) {
 	}
 }
 
-// fill sets a value, and what is in it down to a depth, to what is not zero.
-func fill(v reflect.Value, depth int) {
+// fillTo sets a value, and what is in it down to a depth, to what is not zero.
+func fillTo(v reflect.Value, depth int) {
 	if depth == 0 || !v.CanSet() {
 		return
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem(), depth)
+		fillTo(v.Elem(), depth)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0), depth-1)
+		fillTo(v.Index(0), depth-1)
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(key, depth-1)
-		fill(value, depth-1)
+		fillTo(key, depth-1)
+		fillTo(value, depth-1)
 		v.SetMapIndex(key, value)
 	case reflect.Struct:
-		for _, f := range v.Fields() {
-			fill(f, depth-1)
+		for field, f := range v.Fields() {
+			fillTo(f, depth-1)
+			switch field.Name { // what decides about the whole
+			case "TopologyKey":
+				f.SetString(corev1.LabelHostname)
+			case "NamespaceSelector":
+				f.Set(reflect.ValueOf(&metav1.LabelSelector{}))
+			}
 		}
 	case reflect.String:
 		v.SetString("x")
@@ -89,8 +96,8 @@ func fill(v reflect.Value, depth int) {
 func TestEveryKindOfVolumeIsAdmittedByDecision(t *testing.T) {
 	taken := map[string]bool{
 		"ConfigMap": true, "DownwardAPI": true, "EmptyDir": true, "Image": true, "Projected": true, "Secret": true,
-		// A claim is taken by the name of a volume that was lent, which "x" is not.
-		"PersistentVolumeClaim": false,
+		// Whether it is one of the consumer's is not the pod's to say.
+		"PersistentVolumeClaim": true,
 		"HostPath":              false, "AWSElasticBlockStore": false, "AzureDisk": false, "AzureFile": false, "CSI": false,
 		"CephFS": false, "Cinder": false, "Ephemeral": false, "FC": false, "FlexVolume": false, "Flocker": false,
 		"GCEPersistentDisk": false, "GitRepo": false, "Glusterfs": false, "ISCSI": false, "NFS": false,
@@ -107,20 +114,20 @@ func TestEveryKindOfVolumeIsAdmittedByDecision(t *testing.T) {
 			// Who may do everything on a node may have its files.
 			want = want || (f.Name == "HostPath" && level == privileged)
 			v := corev1.Volume{Name: "v"}
-			fill(reflect.ValueOf(&v.VolumeSource).Elem().FieldByIndex(f.Index), 4)
+			fillTo(reflect.ValueOf(&v.VolumeSource).Elem().FieldByIndex(f.Index), 4)
 			if v.Projected != nil {
 				v.Projected.Sources = nil // each has its own decision below
 			}
-			if err := admitPod(&template{Spec: corev1.PodSpec{Volumes: []corev1.Volume{v}}}, Contract{PodSecurity: level}); !decided || (err == nil) != want {
+			if err := Admit(&Template{Spec: corev1.PodSpec{Volumes: []corev1.Volume{v}}}, Terms{PodSecurity: level}); !decided || (err == nil) != want {
 				t.Errorf("%s volume at level %s: decided %t, taken %t, want %t (%v)", f.Name, level, decided, err == nil, want, err)
 			}
 		}
 		for f := range reflect.TypeFor[corev1.VolumeProjection]().Fields() {
 			want, decided := projected[f.Name]
 			var p corev1.VolumeProjection
-			fill(reflect.ValueOf(&p).Elem().FieldByIndex(f.Index), 4)
+			fillTo(reflect.ValueOf(&p).Elem().FieldByIndex(f.Index), 4)
 			v := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{p}}}}
-			if err := admitPod(&template{Spec: corev1.PodSpec{Volumes: []corev1.Volume{v}}}, Contract{PodSecurity: level}); !decided || (err == nil) != want {
+			if err := Admit(&Template{Spec: corev1.PodSpec{Volumes: []corev1.Volume{v}}}, Terms{PodSecurity: level}); !decided || (err == nil) != want {
 				t.Errorf("projected %s at level %s: decided %t, taken %t, want %t (%v)", f.Name, level, decided, err == nil, want, err)
 			}
 		}

@@ -1,4 +1,4 @@
-package vk
+package podspec
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ const (
 	rootCAConfigMap = "kube-root-ca.crt"
 )
 
-// reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
-type reference struct {
+// Reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
+type Reference struct {
 	// Kind is KindConfigMap or KindSecret.
 	Kind peering.Kind
 	Name string
@@ -35,27 +35,27 @@ type reference struct {
 	Optional bool
 }
 
-// translation is a pod as it crosses.
-type translation struct {
+// Translation is a pod as it crosses.
+type Translation struct {
 	// Pod has name, namespace, labels, annotations and spec.
 	Pod *corev1.Pod
 	// References is what has to cross with it, sorted.
-	References []reference
+	References []Reference
 	// Notes tells the user what was left behind that the pod may miss.
 	Notes []string
 }
 
-// translatePod returns a pod as it crosses: all of it, but for the fields in the
+// Leave returns a pod as it crosses: all of it, but for the fields in the
 // table of docs/offloading.md. A pod that cannot run elsewhere is refused, with
 // every reason at once. It does not change pod.
-func translatePod(pod *corev1.Pod) (translation, *peering.Refusal) {
-	if problems := offloadProblems(&pod.Spec); len(problems) > 0 {
-		return translation{}, &peering.Refusal{
+func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
+	if problems := Problems(&pod.Spec); len(problems) > 0 {
+		return Translation{}, &peering.Refusal{
 			Reason:  peering.RefusedInvalid,
 			Message: "this pod cannot run in another cluster: " + strings.Join(problems, "; "),
 		}
 	}
-	t := translation{Pod: &corev1.Pod{
+	t := Translation{Pod: &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        pod.Name,
@@ -68,19 +68,20 @@ func translatePod(pod *corev1.Pod) (translation, *peering.Refusal) {
 	// The provider takes no such annotation, which repeats the whole object.
 	delete(t.Pod.Annotations, corev1.LastAppliedConfigAnnotation)
 	s := &t.Pod.Spec
-	s.NodeName, s.NodeSelector, s.Affinity, s.SchedulerName = "", nil, nil, ""
+	s.NodeName, s.NodeSelector, s.SchedulerName = "", nil, ""
 	s.SchedulingGates, s.SchedulingGroup, s.EvictionResponders = nil, nil, nil
 	s.ServiceAccountName, s.DeprecatedServiceAccount, s.AutomountServiceAccountToken = "", "", new(false)
 	s.Priority, s.PriorityClassName, s.PreemptionPolicy, s.Overhead = nil, "", nil, nil
 	s.ReadinessGates = nil
 	s.Tolerations = tolerationsAbroad(s.Tolerations)
 	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints, pod.Labels)
+	s.Affinity, t.Notes = affinityAbroad(s.Affinity, pod.Labels)
 
-	ephemeralToClaims(pod.Name, s)
+	EphemeralToClaims(pod.Name, s)
 	gone, notes := dropTokens(s)
-	t.Notes = notes
-	eachContainer(s, func(_ string, c *corev1.Container) {
-		c.VolumeMounts = deleteIf(c.VolumeMounts, func(m corev1.VolumeMount) bool { return gone[m.Name] })
+	t.Notes = append(t.Notes, notes...)
+	EachContainer(s, func(_ string, c *corev1.Container) {
+		c.VolumeMounts = deleteIf(c.VolumeMounts, func(m *corev1.VolumeMount) bool { return gone[m.Name] })
 		for i := range c.Env {
 			resolveAtHome(&c.Env[i], pod)
 		}
@@ -89,8 +90,8 @@ func translatePod(pod *corev1.Pod) (translation, *peering.Refusal) {
 	return t, nil
 }
 
-// offloadProblems returns why a pod cannot run in another cluster.
-func offloadProblems(s *corev1.PodSpec) []string {
+// Problems returns why a pod cannot run in another cluster.
+func Problems(s *corev1.PodSpec) []string {
 	var out []string
 	no := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, host := range []struct {
@@ -117,7 +118,8 @@ func offloadProblems(s *corev1.PodSpec) []string {
 			}
 		}
 	}
-	eachContainer(s, func(where string, c *corev1.Container) {
+	out = append(out, affinityProblems(s.Affinity)...)
+	EachContainer(s, func(where string, c *corev1.Container) {
 		for _, p := range c.Ports {
 			if p.HostPort != 0 || p.HostIP != "" {
 				no("%s %q wants port %d of the provider's node; use a Service", where, c.Name, p.HostPort)
@@ -163,12 +165,12 @@ func foreignVolume(src corev1.VolumeSource) []string {
 // the volumes that went as a whole.
 func dropTokens(s *corev1.PodSpec) (gone map[string]bool, notes []string) {
 	gone = map[string]bool{}
-	isToken := func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }
-	s.Volumes = deleteIf(s.Volumes, func(v corev1.Volume) bool {
+	isToken := func(p *corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }
+	s.Volumes = deleteIf(s.Volumes, func(v *corev1.Volume) bool {
 		if v.Projected == nil || !strings.HasPrefix(v.Name, tokenVolumePrefix) {
 			return false
 		}
-		gone[v.Name] = slices.ContainsFunc(v.Projected.Sources, isToken)
+		gone[v.Name] = slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return isToken(&p) })
 		return gone[v.Name]
 	})
 	for i := range s.Volumes {
@@ -185,7 +187,7 @@ func dropTokens(s *corev1.PodSpec) (gone map[string]bool, notes []string) {
 	return gone, notes
 }
 
-// resolveAtHome replaces a reference to a field that has another value in the
+// resolveAtHome replaces a Reference to a field that has another value in the
 // provider by the value at home, where it never changes.
 func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 	if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
@@ -223,15 +225,13 @@ func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 // tolerationsAbroad leaves out what would let the provider lend the pod on, and for how long it
 // stays on a virtual node that is lost.
 func tolerationsAbroad(in []corev1.Toleration) []corev1.Toleration {
-	return deleteIf(in, func(t corev1.Toleration) bool {
-		return t.Key == "" || t.Key == api.TaintVirtualNode || fencing.IsOurs(t)
+	return deleteIf(in, func(t *corev1.Toleration) bool {
+		return t.Key == "" || t.Key == api.TaintVirtualNode || fencing.IsOurs(*t)
 	})
 }
 
-// spreadAbroad makes wishes of demands. Two constraints on one topology must not
-// become the same. The API server at home merged matchLabelKeys into the selector, and
-// another API server refuses both together; one that did not merge them has it done
-// here.
+// spreadAbroad makes wishes of demands. Two constraints on one topology must not become the
+// same. Over topologies that only home has there is nothing to spread at the provider.
 func spreadAbroad(in []corev1.TopologySpreadConstraint, labels map[string]string) []corev1.TopologySpreadConstraint {
 	var out []corev1.TopologySpreadConstraint
 	seen := map[string]bool{}
@@ -241,6 +241,9 @@ func spreadAbroad(in []corev1.TopologySpreadConstraint, labels map[string]string
 		}
 	}
 	for _, c := range in {
+		if !topology(c.TopologyKey) {
+			continue
+		}
 		if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
 			if seen[c.TopologyKey] {
 				continue
@@ -248,47 +251,29 @@ func spreadAbroad(in []corev1.TopologySpreadConstraint, labels map[string]string
 			seen[c.TopologyKey] = true
 			c.WhenUnsatisfiable, c.MinDomains = corev1.ScheduleAnyway, nil
 		}
-		c.LabelSelector, c.MatchLabelKeys = withLabelKeys(c.LabelSelector, c.MatchLabelKeys, labels), nil
+		c.LabelSelector, c.MatchLabelKeys = withLabelKeys(c.LabelSelector, c.MatchLabelKeys, metav1.LabelSelectorOpIn, labels), nil
 		out = append(out, c)
 	}
 	return out
 }
 
-// withLabelKeys returns a selector that also asks for the pod's own values of keys.
-func withLabelKeys(s *metav1.LabelSelector, keys []string, labels map[string]string) *metav1.LabelSelector {
-	if len(keys) == 0 || s == nil {
-		return s
-	}
-	s = s.DeepCopy()
-	for _, k := range keys {
-		value, has := labels[k]
-		merged := slices.ContainsFunc(s.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
-			return r.Key == k && r.Operator == metav1.LabelSelectorOpIn && slices.Equal(r.Values, []string{value})
-		})
-		if has && !merged {
-			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: k, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
-		}
-	}
-	return s
-}
-
 // references returns the ConfigMaps and Secrets that a translated pod needs.
-func references(s *corev1.PodSpec) []reference {
-	optional := map[reference]bool{}
+func references(s *corev1.PodSpec) []Reference {
+	optional := map[Reference]bool{}
 	eachReference(s, func(kind peering.Kind, name string, opt *bool) {
 		if name == "" || (kind == peering.KindConfigMap && name == rootCAConfigMap) {
 			return
 		}
-		k := reference{Kind: kind, Name: name}
+		k := Reference{Kind: kind, Name: name}
 		was, seen := optional[k]
 		optional[k] = ptr.Deref(opt, false) && (was || !seen)
 	})
-	out := make([]reference, 0, len(optional))
+	out := make([]Reference, 0, len(optional))
 	for k, opt := range optional {
 		k.Optional = opt
 		out = append(out, k)
 	}
-	slices.SortFunc(out, func(a, b reference) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(out, func(a, b Reference) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return out
 }
 
@@ -314,7 +299,7 @@ func eachReference(s *corev1.PodSpec, f func(kind peering.Kind, name string, opt
 			}
 		}
 	}
-	eachContainer(s, func(_ string, c *corev1.Container) {
+	EachContainer(s, func(_ string, c *corev1.Container) {
 		for _, e := range c.EnvFrom {
 			if e.ConfigMapRef != nil {
 				f(peering.KindConfigMap, e.ConfigMapRef.Name, e.ConfigMapRef.Optional)
@@ -335,26 +320,45 @@ func eachReference(s *corev1.PodSpec, f func(kind peering.Kind, name string, opt
 	})
 }
 
-// eachContainer calls f for each container of any sort, with what it is.
-func eachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container)) {
+// EachContainer calls f for each container of any sort, with what it is.
+func EachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container)) {
 	for i := range s.InitContainers {
 		f("init container", &s.InitContainers[i])
 	}
 	for i := range s.Containers {
 		f("container", &s.Containers[i])
 	}
-	for _, c := range ephemeralOf(s) {
+	for _, c := range Ephemeral(s) {
 		f("ephemeral container", c)
 	}
 }
 
-// deleteIf returns the elements for which drop is false, nil if there are none.
-func deleteIf[T any](in []T, drop func(T) bool) []T {
+// deleteIf returns the elements for which drop is false, as drop leaves them, nil if there are none.
+func deleteIf[T any](in []T, drop func(*T) bool) []T {
 	var out []T
 	for _, e := range in {
-		if !drop(e) {
+		if !drop(&e) {
 			out = append(out, e)
 		}
+	}
+	return out
+}
+
+// EphemeralToClaims makes claims of ephemeral volumes: home has made one for each, and the
+// volume that it is bound to.
+func EphemeralToClaims(pod string, s *corev1.PodSpec) {
+	for i := range s.Volumes {
+		if v := &s.Volumes[i]; v.Ephemeral != nil {
+			v.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pod + "-" + v.Name}}
+		}
+	}
+}
+
+// Ephemeral returns the ephemeral containers of a pod as containers.
+func Ephemeral(s *corev1.PodSpec) []*corev1.Container {
+	out := make([]*corev1.Container, 0, len(s.EphemeralContainers))
+	for i := range s.EphemeralContainers {
+		out = append(out, (*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
 	}
 	return out
 }

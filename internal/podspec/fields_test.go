@@ -1,4 +1,4 @@
-package vk
+package podspec
 
 // fate is what happens to a field of a PodSpec that crosses.
 type fate string
@@ -23,7 +23,10 @@ type fieldDecision struct {
 func fieldDecisions() []fieldDecision {
 	return []fieldDecision{
 		{"spec.activeDeadlineSeconds", kept, "the provider's kubelet enforces it"},
-		{"spec.affinity", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
+		{"spec.affinity", rewritten, "which pods it seeks and shuns by kubernetes.io/hostname, topology.kubernetes.io/zone and topology.kubernetes.io/region holds among the consumer's pods at the provider, too; matchLabelKeys and mismatchLabelKeys become a part of the labelSelector; terms of other topologies go: the home scheduler has satisfied them with the virtual node"},
+		{"spec.affinity.nodeAffinity", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
+		{"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector", refused, "if it selects by another label than kubernetes.io/metadata.name: labels of namespaces do not cross; a preferred term goes, with a note"},
+		{"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector", refused, "if it selects by another label than kubernetes.io/metadata.name: labels of namespaces do not cross; a preferred term goes, with a note"},
 		{"spec.automountServiceAccountToken", rewritten, "always false: the provider mounts no token of its own either"},
 		{"spec.containers", kept, ""},
 		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, metadata.labels['…'], metadata.annotations['…'], spec.nodeName and spec.serviceAccountName become their values at home; other fields resolve in the provider, so status.podIP and status.hostIP are in the provider's terms"},
@@ -72,7 +75,7 @@ func fieldDecisions() []fieldDecision {
 		{"spec.subdomain", kept, ""},
 		{"spec.terminationGracePeriodSeconds", kept, ""},
 		{"spec.tolerations", rewritten, "those for virtual nodes, and one that tolerates everything, go, so that a pod is not lent on"},
-		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains, and matchLabelKeys becomes a part of the labelSelector: replicas still spread over the provider's nodes, and none waits for a topology that only home has"},
+		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains, and matchLabelKeys becomes a part of the labelSelector: replicas still spread over the provider's hosts, zones and regions; constraints of other topologies go, since only home has those"},
 		{"spec.volumes", rewritten, "the ServiceAccount token volume goes"},
 		{"spec.volumes[].name", kept, ""},
 		{"spec.volumes[].configMap", kept, "the ConfigMap crosses with the pod"},

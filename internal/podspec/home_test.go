@@ -1,4 +1,4 @@
-package vk
+package podspec
 
 import (
 	"encoding/json"
@@ -111,7 +111,7 @@ func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 }
 
 func TestTheGuideHasEveryPodField(t *testing.T) {
-	guide, err := os.ReadFile("../docs/offloading.md")
+	guide, err := os.ReadFile("../../docs/offloading.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +174,9 @@ func fill(v reflect.Value, path string, depth map[reflect.Type]int) {
 		depth[v.Type()]--
 	case reflect.String:
 		v.SetString("x")
+		if strings.HasSuffix(path, ".TopologyKey") {
+			v.SetString(corev1.LabelHostname)
+		}
 	case reflect.Bool:
 		v.SetBool(true)
 	case reflect.Int32, reflect.Int64, reflect.Int:
@@ -219,7 +222,9 @@ func portable(pod *corev1.Pod) {
 	s := &pod.Spec
 	s.HostNetwork, s.HostPID, s.HostIPC, s.ResourceClaims, s.Resources.Claims = false, false, false, nil, nil
 	s.SecurityContext.WindowsOptions.HostProcess = nil
-	eachContainer(s, func(_ string, c *corev1.Container) {
+	s.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].NamespaceSelector = nil
+	s.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].NamespaceSelector = nil
+	EachContainer(s, func(_ string, c *corev1.Container) {
 		c.Ports[0].HostPort, c.Ports[0].HostIP, c.VolumeDevices, c.Resources.Claims = 0, "", nil, nil
 		c.SecurityContext.WindowsOptions.HostProcess = nil
 	})
@@ -237,12 +242,12 @@ func TestAFullPodIsTranslatedAsTheTableSays(t *testing.T) {
 	pod := filled(t)
 	portable(pod)
 	before := pod.DeepCopy()
-	got, refusal := translatePod(pod)
+	got, refusal := Leave(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
 	if diff := cmp.Diff(before, pod); diff != "" {
-		t.Errorf("translatePod changed its argument (-want +got):\n%s", diff)
+		t.Errorf("Leave changed its argument (-want +got):\n%s", diff)
 	}
 	in, out := leaves(t, &pod.Spec), leaves(t, &got.Pod.Spec)
 	for path, was := range in {
@@ -281,7 +286,7 @@ func TestRefusedFieldsAreRefused(t *testing.T) {
 			if !graft(reflect.ValueOf(&pod.Spec).Elem(), reflect.ValueOf(&full.Spec).Elem(), strings.Split(strings.TrimPrefix(d.path, "spec."), ".")) {
 				t.Fatalf("there is no field %s", d.path)
 			}
-			if _, refusal := translatePod(pod); refusal == nil || refusal.Reason != peering.RefusedInvalid || refusal.Retryable {
+			if _, refusal := Leave(pod); refusal == nil || refusal.Reason != peering.RefusedInvalid || refusal.Retryable {
 				t.Errorf("a pod with %s gave %v, want a final refusal", d.path, refusal)
 			}
 		})
@@ -357,9 +362,10 @@ func TestTranslateFollowsTheTable(t *testing.T) {
 				{Operator: corev1.TolerationOpExists}, {Key: "entente.dev/virtual-node", Operator: corev1.TolerationOpExists}, {Key: "gpu", Operator: corev1.TolerationOpExists},
 			},
 			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
-				{TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, MaxSkew: 1},
-				{TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 2},
-				{TopologyKey: "host", WhenUnsatisfiable: corev1.DoNotSchedule, MaxSkew: 1, MinDomains: new(int32)},
+				{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, MaxSkew: 1},
+				{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 2},
+				{TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, MaxSkew: 1, MinDomains: new(int32)},
+				{TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule, MaxSkew: 1},
 			},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
@@ -386,18 +392,18 @@ func TestTranslateFollowsTheTable(t *testing.T) {
 			ImagePullSecrets: pod.Spec.ImagePullSecrets,
 			Tolerations:      []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
 			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
-				{TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 2}, {TopologyKey: "host", WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 1},
+				{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 2}, {TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 1},
 			},
 		},
 	}
-	got, refusal := translatePod(pod)
+	got, refusal := Leave(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
 	if diff := cmp.Diff(want, got.Pod); diff != "" {
 		t.Errorf("pod as it crosses (-want +got):\n%s", diff)
 	}
-	refs := []reference{
+	refs := []Reference{
 		{Kind: peering.KindConfigMap, Name: "cm", Optional: true},
 		{Kind: peering.KindSecret, Name: "pull", Optional: true},
 		{Kind: peering.KindSecret, Name: "s"}, // needed by one, so needed
@@ -420,7 +426,7 @@ func TestLabelsAndAnnotationsInTheEnvironmentAreResolvedAtHome(t *testing.T) {
 			fieldEnv("PLAIN", "metadata.annotations['plain']"), fieldEnv("NONE", "metadata.labels['example.com/none']"),
 		}}}},
 	}
-	got, refusal := translatePod(pod)
+	got, refusal := Leave(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -441,16 +447,16 @@ func TestMatchLabelKeysBecomePartOfTheSelector(t *testing.T) {
 			pod := &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", key: "x1"}},
 				Spec: corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-					TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway, MatchLabelKeys: []string{key, "absent"},
+					TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MatchLabelKeys: []string{key, "absent"},
 					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: expressions},
 				}}},
 			}
-			got, refusal := translatePod(pod)
+			got, refusal := Leave(pod)
 			if refusal != nil {
 				t.Fatal(refusal)
 			}
 			want := []corev1.TopologySpreadConstraint{{
-				TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway,
+				TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway,
 				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: []metav1.LabelSelectorRequirement{merged}},
 			}}
 			if diff := cmp.Diff(want, got.Pod.Spec.TopologySpreadConstraints); diff != "" {
@@ -467,7 +473,7 @@ func TestATokenInAnOrdinaryVolumeIsDroppedWithANote(t *testing.T) {
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
 		},
 	}}}}}}
-	got, refusal := translatePod(pod)
+	got, refusal := Leave(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -490,7 +496,7 @@ func FuzzTranslate(f *testing.F) {
 		if json.Unmarshal(data, &pod) != nil {
 			return
 		}
-		got, refusal := translatePod(&pod)
+		got, refusal := Leave(&pod)
 		if refusal != nil {
 			return
 		}
@@ -511,7 +517,7 @@ func FuzzTranslate(f *testing.F) {
 				}
 			}
 		}
-		again, _ := translatePod(&pod)
+		again, _ := Leave(&pod)
 		if diff := cmp.Diff(got, again); diff != "" {
 			t.Errorf("two translations differ (-first +second):\n%s", diff)
 		}

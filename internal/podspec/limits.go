@@ -1,0 +1,17 @@
+package podspec
+
+// Limits of what a consumer can ask of this cluster.
+const (
+	// MaxGrace is the longest grace period of a pod here, whatever it asks for.
+	MaxGrace int64 = 3600
+	// MaxContainers is how many containers one pod may have, init containers
+	// included.
+	MaxContainers = 256
+	// maxPodTerms is how many terms a pod may have by which it seeks and shuns others, and
+	// how many by which it spreads: the scheduler compares each with every pod.
+	maxPodTerms = 32
+	// maxLabelName is how long a label's key may be without its prefix.
+	maxLabelName = 63
+	// maxKeyBytes is how much of a label's key is told: it may have 253 before the slash.
+	maxKeyBytes = 317
+)
