@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -190,7 +191,7 @@ func (n *Node) plan(uid string) podPlan {
 		f.marked = offloadedBefore(p.pod)
 		f.tolerates = tolerates(p.pod)
 		f.offloading = n.offloadsPods(p.pod.Namespace)
-		t, object, waits, refusal := podObject(p.pod, p.st.claims)
+		t, object, waits, refusal := podObject(p.pod, p.st.claims, n.cfg.Address)
 		p.object, p.refusal, p.notes, p.references, p.waits = object, refusal, t.Notes, t.References, waits
 		f.portable = refusal == nil
 		if f.portable {
@@ -205,7 +206,7 @@ func (n *Node) plan(uid string) podPlan {
 }
 
 // podObject returns a pod as it crosses, and which of its claims it waits for.
-func podObject(pod *corev1.Pod, claims claims) (t podspec.Translation, o peering.Object, waits string, refusal *peering.Refusal) {
+func podObject(pod *corev1.Pod, claims claims, host netip.Addr) (t podspec.Translation, o peering.Object, waits string, refusal *peering.Refusal) {
 	t, refusal = podspec.Leave(pod)
 	if refusal == nil {
 		refusal, waits = claims.mount(t.Pod)
@@ -213,6 +214,7 @@ func podObject(pod *corev1.Pod, claims claims) (t podspec.Translation, o peering
 	if refusal != nil {
 		return t, peering.Object{}, "", refusal
 	}
+	podspec.HostAtHome(&t.Pod.Spec, host)
 	o, err := object(podRef(pod), t.Pod)
 	if err != nil {
 		refusal = &peering.Refusal{Reason: peering.RefusedInvalid, Message: err.Error()}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -220,6 +221,22 @@ func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 		}
 	}
 	e.Value, e.ValueFrom = value, nil
+}
+
+// HostAtHome replaces what a translated pod reads of its host's addresses by the one that its
+// host has at home: the provider's nodes have addresses that mean nothing there.
+func HostAtHome(s *corev1.PodSpec, host netip.Addr) {
+	EachContainer(s, func(_ string, c *corev1.Container) {
+		for i := range c.Env {
+			e := &c.Env[i]
+			if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil || !host.IsValid() {
+				continue
+			}
+			if p := e.ValueFrom.FieldRef.FieldPath; p == "status.hostIP" || p == "status.hostIPs" {
+				e.Value, e.ValueFrom = host.String(), nil
+			}
+		}
+	})
 }
 
 // tolerationsAbroad leaves out what would let the provider lend the pod on, and for how long it

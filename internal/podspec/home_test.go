@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -83,17 +85,19 @@ func fateOf(path string) (fieldDecision, bool) {
 	return best, found
 }
 
-// The golden file is every field that was there when the table was decided. A
+// The golden file is every field that there was when the table was decided: what home does
+// with it, and what has become of it at the provider when both halves have had it. A
 // Kubernetes that adds one fails here: decide, add a row, then run with -update.
 func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 	const golden = "testdata/podspec-fields.txt"
+	seen := throughBothHalves(t)
 	var lines []string
 	for _, p := range podSpecFields() {
 		d, ok := fateOf(p)
 		if !ok {
 			t.Errorf("nobody decided on %s: add a row to fieldDecisions", p)
 		}
-		lines = append(lines, p+" "+string(d.fate))
+		lines = append(lines, strings.Join([]string{p, string(d.fate), seen(p, d.fate)}, " "))
 	}
 	got := strings.Join(lines, "\n") + "\n"
 	if *update {
@@ -107,6 +111,66 @@ func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("the fields of a PodSpec changed: decide on each in fieldDecisions (-want +got):\n%s", diff)
+	}
+}
+
+// throughBothHalves sends a pod of which every field is set that may cross, and returns what
+// is seen of a field at the provider.
+func throughBothHalves(t *testing.T) func(path string, decided fate) string {
+	t.Helper()
+	pod := filled(t)
+	portable(pod)
+	in := leaves(t, &pod.Spec)
+	tpl, err := abroad(t, pod, Terms{PodSecurity: privileged, RuntimeClasses: []string{*pod.Spec.RuntimeClassName}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := leaves(t, &tpl.Spec)
+	below := func(m map[string]string, path string) (value string, found bool) {
+		for _, p := range slices.Sorted(maps.Keys(m)) {
+			if rest, ok := strings.CutPrefix(p, path); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+				value, found = value+rest+m[p], true
+			}
+		}
+		return value, found
+	}
+	return func(path string, decided fate) string {
+		was, sent := below(in, path)
+		is, there := below(out, path)
+		switch {
+		case decided == refused:
+			return string(refused)
+		case sent && !there:
+			return string(dropped)
+		case !sent && there:
+			return "added"
+		case !sent: // one of several alternatives, of which the pod has others
+			return "-"
+		case was != is:
+			return string(rewritten)
+		}
+		return string(kept)
+	}
+}
+
+// What home decides and what arrives may differ only where the provider decides for itself.
+func TestTheHalvesDisagreeOnlyWhereTheProviderDecides(t *testing.T) {
+	seen := throughBothHalves(t)
+	provider := []string{
+		"spec.affinity.nodeAffinity", // the contract's nodes
+		"spec.serviceAccountName",    // default
+		"spec.tolerations[]",         // of nodes that are away, no others
+	}
+	for _, p := range podSpecFields() {
+		d, _ := fateOf(p)
+		if slices.ContainsFunc(provider, func(own string) bool { return strings.HasPrefix(p, own) }) {
+			continue
+		}
+		switch got := seen(p, d.fate); {
+		case d.fate == kept && got != string(kept) && got != "-",
+			d.fate == dropped && got != string(dropped) && got != "-":
+			t.Errorf("%s is %s by the table, and %s at the provider", p, d.fate, got)
+		}
 	}
 }
 
@@ -432,6 +496,18 @@ func TestLabelsAndAnnotationsInTheEnvironmentAreResolvedAtHome(t *testing.T) {
 	}
 	want := []corev1.EnvVar{{Name: "JOB_COMPLETION_INDEX", Value: "7"}, {Name: "SITE", Value: "north"}, {Name: "PLAIN", Value: "p"}, {Name: "NONE"}}
 	if diff := cmp.Diff(want, got.Pod.Spec.Containers[0].Env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheHostOfAPodIsTheVirtualNode(t *testing.T) {
+	spec := &corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: "i", Env: []corev1.EnvVar{fieldEnv("HOST", "status.hostIP")}}},
+		Containers:     []corev1.Container{{Name: "c", Env: []corev1.EnvVar{fieldEnv("HOSTS", "status.hostIPs"), fieldEnv("POD", "status.podIP"), {Name: "PLAIN", Value: "x"}}}},
+	}
+	HostAtHome(spec, netip.MustParseAddr("10.1.2.3"))
+	want := [][]corev1.EnvVar{{{Name: "HOST", Value: "10.1.2.3"}}, {{Name: "HOSTS", Value: "10.1.2.3"}, fieldEnv("POD", "status.podIP"), {Name: "PLAIN", Value: "x"}}}
+	if diff := cmp.Diff(want, [][]corev1.EnvVar{spec.InitContainers[0].Env, spec.Containers[0].Env}); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 }

@@ -1,0 +1,79 @@
+package vk
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// refusalShown is how soon a pod that cannot run elsewhere has to say so.
+const refusalShown = 5 * time.Second
+
+// TestRefusalsOnARealAPIServer binds pods with fields that are refused, and wants of each the
+// condition and the event that name the field.
+func TestRefusalsOnARealAPIServer(t *testing.T) {
+	r := newReal(t)
+	r.start()
+	defer func() { r.stop() }()
+	r.remote.connect(true)
+	r.until("the node is ready", func() bool { n := r.office(); return n != nil && readyOf(n).Status == corev1.ConditionTrue })
+	shuns := func(s *metav1.LabelSelector) *corev1.Affinity {
+		return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, NamespaceSelector: s,
+		}}}}
+	}
+	for name, tc := range map[string]struct {
+		change func(*corev1.PodSpec)
+		names  string
+	}{
+		"host-network": {func(s *corev1.PodSpec) { s.HostNetwork = true }, "spec.hostNetwork"},
+		"host-pid":     {func(s *corev1.PodSpec) { s.HostPID = true }, "spec.hostPID"},
+		"host-ipc":     {func(s *corev1.PodSpec) { s.HostIPC = true }, "spec.hostIPC"},
+		"host-port": {func(s *corev1.PodSpec) {
+			s.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
+		}, "port 8080"},
+		"host-path": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}}}
+		}, "hostPath"},
+		"nfs": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/x"}}}}
+		}, "nfs"},
+		"csi": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}}}
+		}, "csi"},
+		"namespaces-by-label": {func(s *corev1.PodSpec) {
+			s.Affinity = shuns(&metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}})
+		}, `"tier"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			r.bind(name, func(p *corev1.Pod) { tc.change(&p.Spec) })
+			r.until("pod "+name+" says that it is refused", func() bool {
+				p := r.pod(name)
+				c := findCondition(p.Status.Conditions, conditionOffloaded)
+				return p.Status.Reason == reasonNotOffloaded && c != nil && c.Status == corev1.ConditionFalse && c.Reason == reasonNotOffloaded && strings.Contains(c.Message, tc.names)
+			})
+			r.until("there is an event of it", func() bool {
+				list, err := r.owner.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reasonNotOffloaded + ",involvedObject.name=" + name})
+				return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Message, tc.names)
+			})
+			if took := time.Since(begin); took > refusalShown {
+				t.Errorf("it took %s, the limit is %s", took, refusalShown)
+			}
+		})
+	}
+	t.Run("a preference stays behind with a note", func(t *testing.T) {
+		r.bind("prefers", func(p *corev1.Pod) {
+			terms := shuns(&metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}).PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: terms[0]}}}}
+		})
+		r.until("it runs", func() bool { return r.pod("prefers").Status.Phase == corev1.PodRunning })
+		r.until("an event says what stays behind", func() bool {
+			list, err := r.owner.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NotCarried,involvedObject.name=prefers"})
+			return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Message, `"tier"`)
+		})
+	})
+}
