@@ -34,6 +34,9 @@ const (
 	offerRate = 2
 	// offerBurst is how many of them are read at once.
 	offerBurst = 4
+	// podMetricsTimeout is how long a provider may take to say what pods use: who asks a
+	// kubelet waits no longer.
+	podMetricsTimeout = 8 * time.Second
 )
 
 // Limits of connections that third peers carry.

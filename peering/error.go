@@ -109,6 +109,10 @@ const (
 	// ReasonPodUnknown is NOT_FOUND.
 	ReasonPodUnknown Reason = "POD_UNKNOWN"
 
+	// ReasonMetricsUnavailable is FAILED_PRECONDITION: nothing in the provider's cluster
+	// measures pods, or not for its agent.
+	ReasonMetricsUnavailable Reason = "METRICS_UNAVAILABLE"
+
 	// ReasonReaderTooSlow is RESOURCE_EXHAUSTED: a watch whose reader does not keep
 	// up; watch again.
 	ReasonReaderTooSlow Reason = "READER_TOO_SLOW"

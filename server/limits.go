@@ -101,6 +101,8 @@ const (
 	// offloadMaxStreams is how many logs, execs and port-forwards one peer may
 	// have open at once, over all its contracts.
 	offloadMaxStreams = 128
+	// offloadMetricsTimeout is how long an answer about the metrics of pods may take.
+	offloadMetricsTimeout = 15 * time.Second
 	// offloadChunk is the most bytes of a log, a process or a connection in one message.
 	offloadChunk = 32 << 10
 	// offloadStdinChunk is the largest piece of input taken, as in the proto.

@@ -53,6 +53,13 @@ type OffloadStreams interface {
 	PortForward(ctx context.Context, contract string, pod peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error
 }
 
+// OffloadMetrics measures the pods of contracts.
+type OffloadMetrics interface {
+	// PodMetrics returns what the contract's pods use. An error that is no *peering.Error
+	// is not shown to the peer.
+	PodMetrics(ctx context.Context, contract string) (peering.ContractMetrics, error)
+}
+
 // OffloadContract is what an OffloadService needs to know of a contract.
 type OffloadContract struct {
 	// Consumer is the cluster that may use it.
@@ -66,6 +73,8 @@ type OffloadConfig struct {
 	// Objects and Streams do the work. Required.
 	Objects OffloadObjects
 	Streams OffloadStreams
+	// Metrics measures pods. Nil measures none.
+	Metrics OffloadMetrics
 	// Contracts returns a contract in which this cluster is the provider.
 	// Required. It must not block.
 	Contracts func(id string) (OffloadContract, bool)

@@ -37,7 +37,7 @@ func Code(r peering.Reason) codes.Code {
 	case peering.ReasonPeerIsSelf, peering.ReasonIntroductionUnknown, peering.ReasonProofUnknown, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling,
 		peering.ReasonAdvertisementExpired, peering.ReasonRevisionStale, peering.ReasonContractClosed, peering.ReasonNoEndpoint, peering.ReasonTokenExpired,
 		peering.ReasonCodeMismatch, peering.ReasonRolloverTooSoon, peering.ReasonPeerIdentity, peering.ReasonPodsRunning, peering.ReasonMappingFixed,
-		peering.ReasonProtocolUnsupported, peering.ReasonKubernetesRefused:
+		peering.ReasonProtocolUnsupported, peering.ReasonKubernetesRefused, peering.ReasonMetricsUnavailable:
 		return codes.FailedPrecondition
 	case peering.ReasonContractUnknown, peering.ReasonPodUnknown, peering.ReasonPeerUnknown, peering.ReasonNamespaceUnknown,
 		peering.ReasonNamespaceNotOffloaded, peering.ReasonTokenUnknown, peering.ReasonPeeringUnknown, peering.ReasonRequestUnknown, peering.ReasonGroupUnknown:

@@ -1,5 +1,7 @@
 package wire
 
+import "time"
+
 // Limits of messages, besides those of package peering.
 const (
 	// MaxBundleLen is the longest trust bundle, DER.
@@ -58,4 +60,26 @@ const (
 	maxJSONElements = 16384
 	// maxJSONDepth is how deep the JSON of an object may nest.
 	maxJSONDepth = 1000
+)
+
+// Limits of the metrics of pods.
+const (
+	// MaxMetricsPods is of how many pods one answer tells.
+	MaxMetricsPods = 10_000
+	// MaxMetricsContainers is how many containers of a pod are told of.
+	MaxMetricsContainers = 64
+	// MaxMetricsMessages is how many messages one answer has.
+	MaxMetricsMessages = 64
+	// metricsParts is how many fields they may have in one message, of MaxParts. A pod has
+	// partsOfMetrics, and partsOfContainer for each container.
+	metricsParts     = MaxParts / 2
+	partsOfMetrics   = 8
+	partsOfContainer = 4
+	// MinMetricsWindow and MaxMetricsWindow bound the time of which CPU is the average.
+	MinMetricsWindow = time.Second
+	MaxMetricsWindow = 10 * time.Minute
+	// MaxNanocores is the most CPU of a container, 4096 cores, and MaxMetricsBytes the most
+	// memory, 64 TiB.
+	MaxNanocores    = 4096 * 1_000_000_000
+	MaxMetricsBytes = 64 << 40
 )

@@ -89,13 +89,18 @@ func CheckObjectRef(r peering.ObjectRef) error {
 			return err
 		}
 	}
-	if r.UID == "" || len(r.UID) > min(MaxUIDLen, 63) {
-		return invalid("ref.uid", "want 1 to 63 characters")
+	return checkUID("ref.uid", r.UID)
+}
+
+// checkUID accepts a UID that can be a label's value.
+func checkUID(field, uid string) error {
+	if uid == "" || len(uid) > min(MaxUIDLen, 63) {
+		return invalid(field, "want 1 to 63 characters")
 	}
-	for i, c := range []byte(r.UID) {
+	for i, c := range []byte(uid) {
 		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !alnum && (c != '-' || i == 0 || i == len(r.UID)-1) {
-			return invalid("ref.uid", "want letters, digits and dashes only")
+		if !alnum && (c != '-' || i == 0 || i == len(uid)-1) {
+			return invalid(field, "want letters, digits and dashes only")
 		}
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -930,6 +932,108 @@ func (x *PortForwardResponse) GetData() []byte {
 	return nil
 }
 
+// PodMetricsRequest names the contract.
+type PodMetricsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contract.
+	ContractId    string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodMetricsRequest) Reset() {
+	*x = PodMetricsRequest{}
+	mi := &file_entente_v1_offload_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodMetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodMetricsRequest) ProtoMessage() {}
+
+func (x *PodMetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodMetricsRequest.ProtoReflect.Descriptor instead.
+func (*PodMetricsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PodMetricsRequest) GetContractId() string {
+	if x != nil {
+		return x.ContractId
+	}
+	return ""
+}
+
+// PodMetricsResponse has some of the pods.
+type PodMetricsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the provider answered, by its clock: how old a measurement is follows from it
+	// without an agreement of clocks. It is in the first message.
+	AnswerTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
+	// Pods, each in one message only.
+	Pods          []*PodMetricsResponse_Pod `protobuf:"bytes,2,rep,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodMetricsResponse) Reset() {
+	*x = PodMetricsResponse{}
+	mi := &file_entente_v1_offload_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodMetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodMetricsResponse) ProtoMessage() {}
+
+func (x *PodMetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodMetricsResponse.ProtoReflect.Descriptor instead.
+func (*PodMetricsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PodMetricsResponse) GetAnswerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AnswerTime
+	}
+	return nil
+}
+
+func (x *PodMetricsResponse) GetPods() []*PodMetricsResponse_Pod {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
 // Open names the contract.
 type SyncRequest_Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -941,7 +1045,7 @@ type SyncRequest_Open struct {
 
 func (x *SyncRequest_Open) Reset() {
 	*x = SyncRequest_Open{}
-	mi := &file_entente_v1_offload_proto_msgTypes[9]
+	mi := &file_entente_v1_offload_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1057,7 @@ func (x *SyncRequest_Open) String() string {
 func (*SyncRequest_Open) ProtoMessage() {}
 
 func (x *SyncRequest_Open) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[9]
+	mi := &file_entente_v1_offload_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1096,7 @@ type SyncRequest_Apply struct {
 
 func (x *SyncRequest_Apply) Reset() {
 	*x = SyncRequest_Apply{}
-	mi := &file_entente_v1_offload_proto_msgTypes[10]
+	mi := &file_entente_v1_offload_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1108,7 @@ func (x *SyncRequest_Apply) String() string {
 func (*SyncRequest_Apply) ProtoMessage() {}
 
 func (x *SyncRequest_Apply) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[10]
+	mi := &file_entente_v1_offload_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1158,7 @@ type SyncRequest_Delete struct {
 
 func (x *SyncRequest_Delete) Reset() {
 	*x = SyncRequest_Delete{}
-	mi := &file_entente_v1_offload_proto_msgTypes[11]
+	mi := &file_entente_v1_offload_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1170,7 @@ func (x *SyncRequest_Delete) String() string {
 func (*SyncRequest_Delete) ProtoMessage() {}
 
 func (x *SyncRequest_Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[11]
+	mi := &file_entente_v1_offload_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1213,7 @@ type SyncResponse_Held struct {
 
 func (x *SyncResponse_Held) Reset() {
 	*x = SyncResponse_Held{}
-	mi := &file_entente_v1_offload_proto_msgTypes[12]
+	mi := &file_entente_v1_offload_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1225,7 @@ func (x *SyncResponse_Held) String() string {
 func (*SyncResponse_Held) ProtoMessage() {}
 
 func (x *SyncResponse_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[12]
+	mi := &file_entente_v1_offload_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1264,7 @@ type SyncResponse_Synced struct {
 
 func (x *SyncResponse_Synced) Reset() {
 	*x = SyncResponse_Synced{}
-	mi := &file_entente_v1_offload_proto_msgTypes[13]
+	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1276,7 @@ func (x *SyncResponse_Synced) String() string {
 func (*SyncResponse_Synced) ProtoMessage() {}
 
 func (x *SyncResponse_Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[13]
+	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1313,7 @@ type SyncResponse_Ack struct {
 
 func (x *SyncResponse_Ack) Reset() {
 	*x = SyncResponse_Ack{}
-	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	mi := &file_entente_v1_offload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1325,7 @@ func (x *SyncResponse_Ack) String() string {
 func (*SyncResponse_Ack) ProtoMessage() {}
 
 func (x *SyncResponse_Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	mi := &file_entente_v1_offload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1398,7 @@ type SyncResponse_Status struct {
 
 func (x *SyncResponse_Status) Reset() {
 	*x = SyncResponse_Status{}
-	mi := &file_entente_v1_offload_proto_msgTypes[15]
+	mi := &file_entente_v1_offload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1410,7 @@ func (x *SyncResponse_Status) String() string {
 func (*SyncResponse_Status) ProtoMessage() {}
 
 func (x *SyncResponse_Status) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[15]
+	mi := &file_entente_v1_offload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1487,7 @@ type SyncResponse_Event struct {
 
 func (x *SyncResponse_Event) Reset() {
 	*x = SyncResponse_Event{}
-	mi := &file_entente_v1_offload_proto_msgTypes[16]
+	mi := &file_entente_v1_offload_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1499,7 @@ func (x *SyncResponse_Event) String() string {
 func (*SyncResponse_Event) ProtoMessage() {}
 
 func (x *SyncResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[16]
+	mi := &file_entente_v1_offload_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1575,7 @@ type ExecRequest_Start struct {
 
 func (x *ExecRequest_Start) Reset() {
 	*x = ExecRequest_Start{}
-	mi := &file_entente_v1_offload_proto_msgTypes[17]
+	mi := &file_entente_v1_offload_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1587,7 @@ func (x *ExecRequest_Start) String() string {
 func (*ExecRequest_Start) ProtoMessage() {}
 
 func (x *ExecRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[17]
+	mi := &file_entente_v1_offload_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1668,7 @@ type ExecRequest_StdinEnd struct {
 
 func (x *ExecRequest_StdinEnd) Reset() {
 	*x = ExecRequest_StdinEnd{}
-	mi := &file_entente_v1_offload_proto_msgTypes[18]
+	mi := &file_entente_v1_offload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1680,7 @@ func (x *ExecRequest_StdinEnd) String() string {
 func (*ExecRequest_StdinEnd) ProtoMessage() {}
 
 func (x *ExecRequest_StdinEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[18]
+	mi := &file_entente_v1_offload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1709,7 @@ type ExecRequest_Resize struct {
 
 func (x *ExecRequest_Resize) Reset() {
 	*x = ExecRequest_Resize{}
-	mi := &file_entente_v1_offload_proto_msgTypes[19]
+	mi := &file_entente_v1_offload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1721,7 @@ func (x *ExecRequest_Resize) String() string {
 func (*ExecRequest_Resize) ProtoMessage() {}
 
 func (x *ExecRequest_Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[19]
+	mi := &file_entente_v1_offload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1764,7 @@ type ExecResponse_Exit struct {
 
 func (x *ExecResponse_Exit) Reset() {
 	*x = ExecResponse_Exit{}
-	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	mi := &file_entente_v1_offload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1776,7 @@ func (x *ExecResponse_Exit) String() string {
 func (*ExecResponse_Exit) ProtoMessage() {}
 
 func (x *ExecResponse_Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	mi := &file_entente_v1_offload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1821,7 @@ type PortForwardRequest_Start struct {
 
 func (x *PortForwardRequest_Start) Reset() {
 	*x = PortForwardRequest_Start{}
-	mi := &file_entente_v1_offload_proto_msgTypes[21]
+	mi := &file_entente_v1_offload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1833,7 @@ func (x *PortForwardRequest_Start) String() string {
 func (*PortForwardRequest_Start) ProtoMessage() {}
 
 func (x *PortForwardRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[21]
+	mi := &file_entente_v1_offload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,12 +1870,149 @@ func (x *PortForwardRequest_Start) GetPort() uint32 {
 	return 0
 }
 
+// Pod is what a pod used.
+type PodMetricsResponse_Pod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its UID in the consumer.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// When it was measured, by the provider's clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// CPU is the average of this long before.
+	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	// Its containers.
+	Containers    []*PodMetricsResponse_Container `protobuf:"bytes,4,rep,name=containers,proto3" json:"containers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodMetricsResponse_Pod) Reset() {
+	*x = PodMetricsResponse_Pod{}
+	mi := &file_entente_v1_offload_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodMetricsResponse_Pod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodMetricsResponse_Pod) ProtoMessage() {}
+
+func (x *PodMetricsResponse_Pod) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodMetricsResponse_Pod.ProtoReflect.Descriptor instead.
+func (*PodMetricsResponse_Pod) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{10, 0}
+}
+
+func (x *PodMetricsResponse_Pod) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *PodMetricsResponse_Pod) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *PodMetricsResponse_Pod) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *PodMetricsResponse_Pod) GetContainers() []*PodMetricsResponse_Container {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+// Container is what a container used.
+type PodMetricsResponse_Container struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// CPU in billionths of a core.
+	CpuNanocores uint64 `protobuf:"varint,2,opt,name=cpu_nanocores,json=cpuNanocores,proto3" json:"cpu_nanocores,omitempty"`
+	// The working set in bytes.
+	MemoryBytes   uint64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodMetricsResponse_Container) Reset() {
+	*x = PodMetricsResponse_Container{}
+	mi := &file_entente_v1_offload_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodMetricsResponse_Container) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodMetricsResponse_Container) ProtoMessage() {}
+
+func (x *PodMetricsResponse_Container) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodMetricsResponse_Container.ProtoReflect.Descriptor instead.
+func (*PodMetricsResponse_Container) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{10, 1}
+}
+
+func (x *PodMetricsResponse_Container) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodMetricsResponse_Container) GetCpuNanocores() uint64 {
+	if x != nil {
+		return x.CpuNanocores
+	}
+	return 0
+}
+
+func (x *PodMetricsResponse_Container) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
 var File_entente_v1_offload_proto protoreflect.FileDescriptor
 
 const file_entente_v1_offload_proto_rawDesc = "" +
 	"\n" +
 	"\x18entente/v1/offload.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\"\xa1\x01\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x01\n" +
 	"\tObjectRef\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x10.entente.v1.KindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12%\n" +
@@ -1886,7 +2127,25 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x04port\x18\x03 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04portB\x10\n" +
 	"\amessage\x12\x05\xbaH\x02\b\x01\")\n" +
 	"\x13PortForwardResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data*\x98\x01\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"?\n" +
+	"\x11PodMetricsRequest\x12*\n" +
+	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
+	"contractId\"\xb9\x03\n" +
+	"\x12PodMetricsResponse\x12;\n" +
+	"\vanswer_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"answerTime\x126\n" +
+	"\x04pods\x18\x02 \x03(\v2\".entente.v1.PodMetricsResponse.PodR\x04pods\x1a\xc4\x01\n" +
+	"\x03Pod\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x121\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12H\n" +
+	"\n" +
+	"containers\x18\x04 \x03(\v2(.entente.v1.PodMetricsResponse.ContainerR\n" +
+	"containers\x1ag\n" +
+	"\tContainer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rcpu_nanocores\x18\x02 \x01(\x04R\fcpuNanocores\x12!\n" +
+	"\fmemory_bytes\x18\x03 \x01(\x04R\vmemoryBytes*\x98\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_NAMESPACE\x10\x01\x12\x13\n" +
@@ -1894,12 +2153,14 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\vKIND_SECRET\x10\x03\x12\x10\n" +
 	"\fKIND_SERVICE\x10\x04\x12\f\n" +
 	"\bKIND_POD\x10\x05\x12 \n" +
-	"\x1cKIND_PERSISTENT_VOLUME_CLAIM\x10\x062\x9f\x02\n" +
+	"\x1cKIND_PERSISTENT_VOLUME_CLAIM\x10\x062\xee\x02\n" +
 	"\x0eOffloadService\x12=\n" +
 	"\x04Sync\x12\x17.entente.v1.SyncRequest\x1a\x18.entente.v1.SyncResponse(\x010\x01\x12;\n" +
 	"\x04Logs\x12\x17.entente.v1.LogsRequest\x1a\x18.entente.v1.LogsResponse0\x01\x12=\n" +
 	"\x04Exec\x12\x17.entente.v1.ExecRequest\x1a\x18.entente.v1.ExecResponse(\x010\x01\x12R\n" +
-	"\vPortForward\x12\x1e.entente.v1.PortForwardRequest\x1a\x1f.entente.v1.PortForwardResponse(\x010\x01B\xa0\x01\n" +
+	"\vPortForward\x12\x1e.entente.v1.PortForwardRequest\x1a\x1f.entente.v1.PortForwardResponse(\x010\x01\x12M\n" +
+	"\n" +
+	"PodMetrics\x12\x1d.entente.v1.PodMetricsRequest\x1a\x1e.entente.v1.PodMetricsResponse0\x01B\xa0\x01\n" +
 	"\x0ecom.entente.v1B\fOffloadProtoP\x01Z7github.com/entente-dev/entente/gen/entente/v1;ententev1\xa2\x02\x03EXX\xaa\x02\n" +
 	"Entente.V1\xca\x02\n" +
 	"Entente\\V1\xe2\x02\x16Entente\\V1\\GPBMetadata\xea\x02\vEntente::V1b\x06proto3"
@@ -1917,69 +2178,82 @@ func file_entente_v1_offload_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_offload_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_entente_v1_offload_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_entente_v1_offload_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_entente_v1_offload_proto_goTypes = []any{
-	(Kind)(0),                        // 0: entente.v1.Kind
-	(*ObjectRef)(nil),                // 1: entente.v1.ObjectRef
-	(*SyncRequest)(nil),              // 2: entente.v1.SyncRequest
-	(*SyncResponse)(nil),             // 3: entente.v1.SyncResponse
-	(*LogsRequest)(nil),              // 4: entente.v1.LogsRequest
-	(*LogsResponse)(nil),             // 5: entente.v1.LogsResponse
-	(*ExecRequest)(nil),              // 6: entente.v1.ExecRequest
-	(*ExecResponse)(nil),             // 7: entente.v1.ExecResponse
-	(*PortForwardRequest)(nil),       // 8: entente.v1.PortForwardRequest
-	(*PortForwardResponse)(nil),      // 9: entente.v1.PortForwardResponse
-	(*SyncRequest_Open)(nil),         // 10: entente.v1.SyncRequest.Open
-	(*SyncRequest_Apply)(nil),        // 11: entente.v1.SyncRequest.Apply
-	(*SyncRequest_Delete)(nil),       // 12: entente.v1.SyncRequest.Delete
-	(*SyncResponse_Held)(nil),        // 13: entente.v1.SyncResponse.Held
-	(*SyncResponse_Synced)(nil),      // 14: entente.v1.SyncResponse.Synced
-	(*SyncResponse_Ack)(nil),         // 15: entente.v1.SyncResponse.Ack
-	(*SyncResponse_Status)(nil),      // 16: entente.v1.SyncResponse.Status
-	(*SyncResponse_Event)(nil),       // 17: entente.v1.SyncResponse.Event
-	(*ExecRequest_Start)(nil),        // 18: entente.v1.ExecRequest.Start
-	(*ExecRequest_StdinEnd)(nil),     // 19: entente.v1.ExecRequest.StdinEnd
-	(*ExecRequest_Resize)(nil),       // 20: entente.v1.ExecRequest.Resize
-	(*ExecResponse_Exit)(nil),        // 21: entente.v1.ExecResponse.Exit
-	(*PortForwardRequest_Start)(nil), // 22: entente.v1.PortForwardRequest.Start
+	(Kind)(0),                            // 0: entente.v1.Kind
+	(*ObjectRef)(nil),                    // 1: entente.v1.ObjectRef
+	(*SyncRequest)(nil),                  // 2: entente.v1.SyncRequest
+	(*SyncResponse)(nil),                 // 3: entente.v1.SyncResponse
+	(*LogsRequest)(nil),                  // 4: entente.v1.LogsRequest
+	(*LogsResponse)(nil),                 // 5: entente.v1.LogsResponse
+	(*ExecRequest)(nil),                  // 6: entente.v1.ExecRequest
+	(*ExecResponse)(nil),                 // 7: entente.v1.ExecResponse
+	(*PortForwardRequest)(nil),           // 8: entente.v1.PortForwardRequest
+	(*PortForwardResponse)(nil),          // 9: entente.v1.PortForwardResponse
+	(*PodMetricsRequest)(nil),            // 10: entente.v1.PodMetricsRequest
+	(*PodMetricsResponse)(nil),           // 11: entente.v1.PodMetricsResponse
+	(*SyncRequest_Open)(nil),             // 12: entente.v1.SyncRequest.Open
+	(*SyncRequest_Apply)(nil),            // 13: entente.v1.SyncRequest.Apply
+	(*SyncRequest_Delete)(nil),           // 14: entente.v1.SyncRequest.Delete
+	(*SyncResponse_Held)(nil),            // 15: entente.v1.SyncResponse.Held
+	(*SyncResponse_Synced)(nil),          // 16: entente.v1.SyncResponse.Synced
+	(*SyncResponse_Ack)(nil),             // 17: entente.v1.SyncResponse.Ack
+	(*SyncResponse_Status)(nil),          // 18: entente.v1.SyncResponse.Status
+	(*SyncResponse_Event)(nil),           // 19: entente.v1.SyncResponse.Event
+	(*ExecRequest_Start)(nil),            // 20: entente.v1.ExecRequest.Start
+	(*ExecRequest_StdinEnd)(nil),         // 21: entente.v1.ExecRequest.StdinEnd
+	(*ExecRequest_Resize)(nil),           // 22: entente.v1.ExecRequest.Resize
+	(*ExecResponse_Exit)(nil),            // 23: entente.v1.ExecResponse.Exit
+	(*PortForwardRequest_Start)(nil),     // 24: entente.v1.PortForwardRequest.Start
+	(*PodMetricsResponse_Pod)(nil),       // 25: entente.v1.PodMetricsResponse.Pod
+	(*PodMetricsResponse_Container)(nil), // 26: entente.v1.PodMetricsResponse.Container
+	(*timestamppb.Timestamp)(nil),        // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),          // 28: google.protobuf.Duration
 }
 var file_entente_v1_offload_proto_depIdxs = []int32{
 	0,  // 0: entente.v1.ObjectRef.kind:type_name -> entente.v1.Kind
-	10, // 1: entente.v1.SyncRequest.open:type_name -> entente.v1.SyncRequest.Open
-	11, // 2: entente.v1.SyncRequest.apply:type_name -> entente.v1.SyncRequest.Apply
-	12, // 3: entente.v1.SyncRequest.delete:type_name -> entente.v1.SyncRequest.Delete
-	13, // 4: entente.v1.SyncResponse.held:type_name -> entente.v1.SyncResponse.Held
-	14, // 5: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
-	15, // 6: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
-	16, // 7: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
-	17, // 8: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
+	12, // 1: entente.v1.SyncRequest.open:type_name -> entente.v1.SyncRequest.Open
+	13, // 2: entente.v1.SyncRequest.apply:type_name -> entente.v1.SyncRequest.Apply
+	14, // 3: entente.v1.SyncRequest.delete:type_name -> entente.v1.SyncRequest.Delete
+	15, // 4: entente.v1.SyncResponse.held:type_name -> entente.v1.SyncResponse.Held
+	16, // 5: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
+	17, // 6: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
+	18, // 7: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
+	19, // 8: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
 	1,  // 9: entente.v1.LogsRequest.pod:type_name -> entente.v1.ObjectRef
-	18, // 10: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
-	19, // 11: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
-	20, // 12: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
-	21, // 13: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
-	22, // 14: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
-	1,  // 15: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
-	1,  // 16: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
-	1,  // 17: entente.v1.SyncResponse.Held.ref:type_name -> entente.v1.ObjectRef
-	1,  // 18: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
-	1,  // 19: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
-	1,  // 20: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
-	1,  // 21: entente.v1.ExecRequest.Start.pod:type_name -> entente.v1.ObjectRef
-	1,  // 22: entente.v1.PortForwardRequest.Start.pod:type_name -> entente.v1.ObjectRef
-	2,  // 23: entente.v1.OffloadService.Sync:input_type -> entente.v1.SyncRequest
-	4,  // 24: entente.v1.OffloadService.Logs:input_type -> entente.v1.LogsRequest
-	6,  // 25: entente.v1.OffloadService.Exec:input_type -> entente.v1.ExecRequest
-	8,  // 26: entente.v1.OffloadService.PortForward:input_type -> entente.v1.PortForwardRequest
-	3,  // 27: entente.v1.OffloadService.Sync:output_type -> entente.v1.SyncResponse
-	5,  // 28: entente.v1.OffloadService.Logs:output_type -> entente.v1.LogsResponse
-	7,  // 29: entente.v1.OffloadService.Exec:output_type -> entente.v1.ExecResponse
-	9,  // 30: entente.v1.OffloadService.PortForward:output_type -> entente.v1.PortForwardResponse
-	27, // [27:31] is the sub-list for method output_type
-	23, // [23:27] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	20, // 10: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
+	21, // 11: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
+	22, // 12: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
+	23, // 13: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
+	24, // 14: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
+	27, // 15: entente.v1.PodMetricsResponse.answer_time:type_name -> google.protobuf.Timestamp
+	25, // 16: entente.v1.PodMetricsResponse.pods:type_name -> entente.v1.PodMetricsResponse.Pod
+	1,  // 17: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
+	1,  // 18: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
+	1,  // 19: entente.v1.SyncResponse.Held.ref:type_name -> entente.v1.ObjectRef
+	1,  // 20: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
+	1,  // 21: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
+	1,  // 22: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
+	1,  // 23: entente.v1.ExecRequest.Start.pod:type_name -> entente.v1.ObjectRef
+	1,  // 24: entente.v1.PortForwardRequest.Start.pod:type_name -> entente.v1.ObjectRef
+	27, // 25: entente.v1.PodMetricsResponse.Pod.time:type_name -> google.protobuf.Timestamp
+	28, // 26: entente.v1.PodMetricsResponse.Pod.window:type_name -> google.protobuf.Duration
+	26, // 27: entente.v1.PodMetricsResponse.Pod.containers:type_name -> entente.v1.PodMetricsResponse.Container
+	2,  // 28: entente.v1.OffloadService.Sync:input_type -> entente.v1.SyncRequest
+	4,  // 29: entente.v1.OffloadService.Logs:input_type -> entente.v1.LogsRequest
+	6,  // 30: entente.v1.OffloadService.Exec:input_type -> entente.v1.ExecRequest
+	8,  // 31: entente.v1.OffloadService.PortForward:input_type -> entente.v1.PortForwardRequest
+	10, // 32: entente.v1.OffloadService.PodMetrics:input_type -> entente.v1.PodMetricsRequest
+	3,  // 33: entente.v1.OffloadService.Sync:output_type -> entente.v1.SyncResponse
+	5,  // 34: entente.v1.OffloadService.Logs:output_type -> entente.v1.LogsResponse
+	7,  // 35: entente.v1.OffloadService.Exec:output_type -> entente.v1.ExecResponse
+	9,  // 36: entente.v1.OffloadService.PortForward:output_type -> entente.v1.PortForwardResponse
+	11, // 37: entente.v1.OffloadService.PodMetrics:output_type -> entente.v1.PodMetricsResponse
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_offload_proto_init() }
@@ -2015,14 +2289,14 @@ func file_entente_v1_offload_proto_init() {
 		(*PortForwardRequest_Start_)(nil),
 		(*PortForwardRequest_Data)(nil),
 	}
-	file_entente_v1_offload_proto_msgTypes[11].OneofWrappers = []any{}
+	file_entente_v1_offload_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_offload_proto_rawDesc), len(file_entente_v1_offload_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

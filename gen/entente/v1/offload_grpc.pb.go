@@ -23,6 +23,7 @@ const (
 	OffloadService_Logs_FullMethodName        = "/entente.v1.OffloadService/Logs"
 	OffloadService_Exec_FullMethodName        = "/entente.v1.OffloadService/Exec"
 	OffloadService_PortForward_FullMethodName = "/entente.v1.OffloadService/PortForward"
+	OffloadService_PodMetrics_FullMethodName  = "/entente.v1.OffloadService/PodMetrics"
 )
 
 // OffloadServiceClient is the client API for OffloadService service.
@@ -53,6 +54,13 @@ type OffloadServiceClient interface {
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	PortForward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PortForwardRequest, PortForwardResponse], error)
+	// PodMetrics returns what the pods of a contract use, in as many messages as it takes.
+	// Pods that were not measured yet are missing. The provider measures no more often for
+	// being asked more often.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
+	// FAILED_PRECONDITION METRICS_UNAVAILABLE (nothing in the provider measures pods).
+	PodMetrics(ctx context.Context, in *PodMetricsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PodMetricsResponse], error)
 }
 
 type offloadServiceClient struct {
@@ -121,6 +129,25 @@ func (c *offloadServiceClient) PortForward(ctx context.Context, opts ...grpc.Cal
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OffloadService_PortForwardClient = grpc.BidiStreamingClient[PortForwardRequest, PortForwardResponse]
 
+func (c *offloadServiceClient) PodMetrics(ctx context.Context, in *PodMetricsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PodMetricsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OffloadService_ServiceDesc.Streams[4], OffloadService_PodMetrics_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PodMetricsRequest, PodMetricsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OffloadService_PodMetricsClient = grpc.ServerStreamingClient[PodMetricsResponse]
+
 // OffloadServiceServer is the server API for OffloadService service.
 // All implementations must embed UnimplementedOffloadServiceServer
 // for forward compatibility.
@@ -149,6 +176,13 @@ type OffloadServiceServer interface {
 	//
 	// Errors: NOT_FOUND POD_UNKNOWN.
 	PortForward(grpc.BidiStreamingServer[PortForwardRequest, PortForwardResponse]) error
+	// PodMetrics returns what the pods of a contract use, in as many messages as it takes.
+	// Pods that were not measured yet are missing. The provider measures no more often for
+	// being asked more often.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED,
+	// FAILED_PRECONDITION METRICS_UNAVAILABLE (nothing in the provider measures pods).
+	PodMetrics(*PodMetricsRequest, grpc.ServerStreamingServer[PodMetricsResponse]) error
 	mustEmbedUnimplementedOffloadServiceServer()
 }
 
@@ -170,6 +204,9 @@ func (UnimplementedOffloadServiceServer) Exec(grpc.BidiStreamingServer[ExecReque
 }
 func (UnimplementedOffloadServiceServer) PortForward(grpc.BidiStreamingServer[PortForwardRequest, PortForwardResponse]) error {
 	return status.Error(codes.Unimplemented, "method PortForward not implemented")
+}
+func (UnimplementedOffloadServiceServer) PodMetrics(*PodMetricsRequest, grpc.ServerStreamingServer[PodMetricsResponse]) error {
+	return status.Error(codes.Unimplemented, "method PodMetrics not implemented")
 }
 func (UnimplementedOffloadServiceServer) mustEmbedUnimplementedOffloadServiceServer() {}
 func (UnimplementedOffloadServiceServer) testEmbeddedByValue()                        {}
@@ -224,6 +261,17 @@ func _OffloadService_PortForward_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OffloadService_PortForwardServer = grpc.BidiStreamingServer[PortForwardRequest, PortForwardResponse]
 
+func _OffloadService_PodMetrics_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(PodMetricsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OffloadServiceServer).PodMetrics(m, &grpc.GenericServerStream[PodMetricsRequest, PodMetricsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OffloadService_PodMetricsServer = grpc.ServerStreamingServer[PodMetricsResponse]
+
 // OffloadService_ServiceDesc is the grpc.ServiceDesc for OffloadService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -254,6 +302,11 @@ var OffloadService_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _OffloadService_PortForward_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "PodMetrics",
+			Handler:       _OffloadService_PodMetrics_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "entente/v1/offload.proto",

@@ -1,0 +1,31 @@
+package peering
+
+import "time"
+
+// ContractMetrics is what the pods of a contract use, as their provider measured it.
+type ContractMetrics struct {
+	// Time is when the provider answered, by its clock.
+	Time time.Time
+	// Pods are those that were measured.
+	Pods []PodMetrics
+}
+
+// PodMetrics is what one pod used.
+type PodMetrics struct {
+	// UID is the pod's in the consumer.
+	UID string
+	// Time is when it was measured, by the provider's clock.
+	Time time.Time
+	// Window is how long before Time CPU is the average of.
+	Window     time.Duration
+	Containers []ContainerMetrics
+}
+
+// ContainerMetrics is what one container used.
+type ContainerMetrics struct {
+	Name string
+	// Nanocores is CPU in billionths of a core.
+	Nanocores uint64
+	// Memory is the working set in bytes.
+	Memory uint64
+}
