@@ -10,8 +10,8 @@ import (
 
 // accesses returns the permissions for a request, of which the caller needs one. They are
 // those of a kubelet, except that exec, attach and port-forward always need create: over a
-// WebSocket they are a GET, and callers that may only read must not run commands. Without a
-// pod there is no node to name, so the caller needs the permission for every node.
+// WebSocket they are a GET, and callers that may only read must not run commands. Where
+// neither pod nor path names a node, the caller needs the permission for every node.
 func accesses(method string, t target, node string) []authorizationv1.ResourceAttributes {
 	verb := map[string]string{
 		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update",
@@ -25,12 +25,13 @@ func accesses(method string, t target, node string) []authorizationv1.ResourceAt
 		return nil
 	}
 	proxy := authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: "proxy", Name: node}
-	if t.verb != "pods" {
-		return []authorizationv1.ResourceAttributes{proxy}
+	switch t.verb {
+	case "pods", "metrics", "stats":
+		own := proxy
+		own.Subresource = t.verb
+		return []authorizationv1.ResourceAttributes{own, proxy}
 	}
-	pods := proxy
-	pods.Subresource = "pods"
-	return []authorizationv1.ResourceAttributes{pods, proxy}
+	return []authorizationv1.ResourceAttributes{proxy}
 }
 
 // authorise says whether a caller has one of some permissions.

@@ -19,11 +19,13 @@ import (
 	"sync"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	utilexec "k8s.io/client-go/util/exec"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/podspec"
@@ -49,12 +51,23 @@ type KubeletConfig struct {
 	Address string
 	// GetCertificate returns the serving certificate, as in tls.Config.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Metrics says what pods use. Nil serves no metrics.
+	Metrics Metrics
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
+// Metrics says what the pods on virtual nodes use. Only measured ones are in its answers.
+type Metrics interface {
+	// Resource returns what a kubelet has at /metrics/resource, of the pods on some nodes.
+	Resource(ctx context.Context, nodes map[string][]*corev1.Pod) ([]*dto.MetricFamily, error)
+	// Summary returns what it has at /stats/summary, of those on one node.
+	Summary(ctx context.Context, node string, pods []*corev1.Pod) (*stats.Summary, error)
+}
+
 // Kubelet is the one HTTPS endpoint of all virtual nodes: logs, exec, attach,
-// port-forward and the list of pods, as the API server asks a kubelet for them.
+// port-forward, the list of pods and their metrics, as the API server and metrics-server
+// ask a kubelet for them.
 // A caller has to have a client certificate of the cluster's client CA or a
 // bearer token that a TokenReview accepts, and a SubjectAccessReview has to allow
 // what it does on the pod's node.
@@ -159,10 +172,18 @@ func (k *Kubelet) find(namespace, name string) (*Node, *corev1.Pod) {
 	return nil, nil
 }
 
+// The paths of metrics. All nodes have one address, so the name of one of them may follow.
+const (
+	resourcePath = "/metrics/resource"
+	summaryPath  = "/stats/summary"
+)
+
 // target is what a path asks for.
 type target struct {
-	verb                      string // containerLogs, exec, attach, portForward or pods
+	verb                      string // containerLogs, exec, attach, portForward, pods, metrics or stats
 	namespace, pod, container string
+	// node is the one whose metrics are wanted; empty is all.
+	node string
 }
 
 // parseTarget reads a path; false for one that is not served.
@@ -174,6 +195,8 @@ func parseTarget(path string) (target, bool) {
 	switch {
 	case len(parts) == 1 && parts[0] == "pods":
 		return target{verb: "pods"}, true
+	case (len(parts) == 2 || len(parts) == 3) && (parts[0] == "metrics" && parts[1] == "resource" || parts[0] == "stats" && parts[1] == "summary"):
+		return target{verb: parts[0], node: strings.Join(parts[2:], "")}, true
 	case len(parts) == 4 && (parts[0] == "containerLogs" || parts[0] == "exec" || parts[0] == "attach"):
 		return target{verb: parts[0], namespace: parts[1], pod: parts[2], container: parts[3]}, true
 	case len(parts) == 3 && parts[0] == "portForward":
@@ -193,6 +216,9 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, served := parseTarget(r.URL.Path)
 	node, pod := (*Node)(nil), (*corev1.Pod)(nil)
 	name := ""
+	if len(k.podsOf(t.node)) == 1 {
+		name = t.node
+	}
 	if t.pod != "" {
 		if node, pod = k.find(t.namespace, t.pod); node != nil {
 			name = node.cfg.Name
@@ -213,9 +239,54 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("pod %s/%s is not on a virtual node of this agent", t.namespace, t.pod), http.StatusNotFound)
 	case t.container != "" && !hasContainer(pod, t.container):
 		http.Error(w, fmt.Sprintf("container %s not found in pod %s/%s", t.container, t.namespace, t.pod), http.StatusNotFound)
+	case t.verb == "metrics" || t.verb == "stats":
+		k.measure(w, r, t)
 	default:
 		k.handle(w, r, t, node, pod)
 	}
+}
+
+// measure answers with the metrics of one node, or of all.
+func (k *Kubelet) measure(w http.ResponseWriter, r *http.Request, t target) {
+	nodes := k.podsOf(t.node)
+	switch {
+	case k.cfg.Metrics == nil:
+		http.Error(w, "this agent serves no metrics of pods", http.StatusNotImplemented)
+		return
+	case t.node != "" && len(nodes) == 0:
+		http.Error(w, "no virtual node of this agent is called "+t.node, http.StatusNotFound)
+		return
+	case t.verb == "stats" && len(nodes) != 1:
+		http.Error(w, fmt.Sprintf("this agent has %d virtual nodes: ask for %s/NODE", len(nodes), summaryPath), http.StatusNotFound)
+		return
+	}
+	h := vkapi.PodHandlerConfig{GetMetricsResource: func(ctx context.Context) ([]*dto.MetricFamily, error) {
+		return k.cfg.Metrics.Resource(ctx, nodes)
+	}, GetStatsSummary: func(ctx context.Context) (*stats.Summary, error) {
+		for name, pods := range nodes {
+			return k.cfg.Metrics.Summary(ctx, name, pods)
+		}
+		return nil, nil
+	}}
+	r = r.Clone(r.Context())
+	if r.URL.Path = resourcePath; t.verb == "stats" {
+		r.URL.Path = summaryPath
+		w.Header().Set("Content-Type", "application/json")
+	}
+	vkapi.PodHandler(h, false).ServeHTTP(w, r)
+}
+
+// podsOf returns the pods of a node, or of all nodes, by node.
+func (k *Kubelet) podsOf(name string) map[string][]*corev1.Pod {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := make(map[string][]*corev1.Pod)
+	for n := range k.nodes {
+		if name == "" || n.cfg.Name == name {
+			out[n.cfg.Name] = n.localPods()
+		}
+	}
+	return out
 }
 
 func hasContainer(pod *corev1.Pod, name string) bool {

@@ -14,22 +14,27 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
@@ -37,6 +42,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/peering"
@@ -95,11 +101,13 @@ func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage, end
 
 // testEndpoint is a kubelet endpoint on loopback, with pod shop/web on node office.
 type testEndpoint struct {
-	url    string
-	ca     *authority
-	remote *provider
-	mu     sync.Mutex
-	asked  []authorizationv1.ResourceAttributes
+	url     string
+	ca      *authority
+	remote  *provider
+	client  kubernetes.Interface
+	kubelet *Kubelet
+	mu      sync.Mutex
+	asked   []authorizationv1.ResourceAttributes
 }
 
 func newEndpoint(t *testing.T) *testEndpoint {
@@ -124,20 +132,8 @@ func newEndpoint(t *testing.T) *testEndpoint {
 		r.Status.Allowed = r.Spec.User == "admin" || r.Spec.User == "apiserver" || r.Spec.User == "reader" && x.Verb == "get"
 		return true, r, nil
 	})
-	n, err := New(Config{
-		Name: "office", Contract: "c", Peer: "p", Client: client, Remote: e.remote, Namespaces: func() ([]Namespace, error) { return nil, nil },
-		Address: netip.MustParseAddr("127.0.0.1"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // its end frees the node
-		over, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-		cancel()
-		if err := n.Run(over); err != nil {
-			t.Error(err)
-		}
-	})
+	e.client = client
+	n := e.another(t, "office")
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"},
 		Spec:       corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c"}}},
@@ -150,11 +146,12 @@ func newEndpoint(t *testing.T) *testEndpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := NewKubelet(KubeletConfig{Client: client, GetCertificate: serving.GetCertificate, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	k, err := NewKubelet(KubeletConfig{Client: client, GetCertificate: serving.GetCertificate, Metrics: countedPods{}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	k.Add(n)
+	e.kubelet = k
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +170,26 @@ func newEndpoint(t *testing.T) *testEndpoint {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// another makes a node.
+func (e *testEndpoint) another(t *testing.T, name string) *Node {
+	t.Helper()
+	n, err := New(Config{
+		Name: name, Contract: "c", Peer: "p", Client: e.client, Remote: e.remote, Namespaces: func() ([]Namespace, error) { return nil, nil },
+		Address: netip.MustParseAddr("127.0.0.1"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // its end frees the node
+		over, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		cancel()
+		if err := n.Run(over); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
 }
 
 // as is how somebody with a client certificate calls.
@@ -232,6 +249,14 @@ func TestKubeletCallersNeedPermission(t *testing.T) {
 		"a container that is not there":           {e.as(t, "apiserver"), "/containerLogs/shop/web/other", 404},
 		"a path that is not served":               {e.as(t, "apiserver"), "/run/shop/web/c", 404},
 		"pods":                                    {e.as(t, "apiserver"), "/pods", 200},
+		"metrics for somebody without rights":     {with(nil, nil, "token-of-nobody"), "/metrics/resource/office", 403},
+		"metrics for anonymous":                   {with(nil, nil, ""), "/metrics/resource", 401},
+		"metrics for a reader":                    {with(nil, nil, "token-of-reader"), "/metrics/resource", 200},
+		"metrics of a node":                       {with(nil, nil, "token-of-reader"), "/metrics/resource/office", 200},
+		"metrics of a node that is not here":      {with(nil, nil, "token-of-reader"), "/metrics/resource/other", 404},
+		"metrics that it does not have":           {with(nil, nil, "token-of-reader"), "/metrics/cadvisor", 404},
+		"a summary for somebody without rights":   {with(nil, nil, "token-of-nobody"), "/stats/summary", 403},
+		"a summary":                               {with(nil, nil, "token-of-reader"), "/stats/summary", 200},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -246,6 +271,51 @@ func TestKubeletCallersNeedPermission(t *testing.T) {
 		if x.Resource != "nodes" || x.Name != "office" && x.Name != "" {
 			t.Errorf("asked about %+v", x)
 		}
+	}
+}
+
+// countedPods says of each node how many pods it has.
+type countedPods struct{}
+
+func (countedPods) Resource(_ context.Context, nodes map[string][]*corev1.Pod) ([]*dto.MetricFamily, error) {
+	f := &dto.MetricFamily{Name: new("pods"), Type: dto.MetricType_GAUGE.Enum()}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		f.Metric = append(f.Metric, &dto.Metric{Label: []*dto.LabelPair{{Name: new("node"), Value: &name}}, Gauge: &dto.Gauge{Value: new(float64(len(nodes[name])))}})
+	}
+	return []*dto.MetricFamily{f}, nil
+}
+
+func (countedPods) Summary(_ context.Context, node string, pods []*corev1.Pod) (*stats.Summary, error) {
+	return &stats.Summary{Node: stats.NodeStats{NodeName: node}, Pods: make([]stats.PodStats, len(pods))}, nil
+}
+
+// All virtual nodes have one address: the path says of which the metrics are.
+func TestMetricsAreThoseOfTheNodeThatIsNamed(t *testing.T) {
+	e := newEndpoint(t)
+	e.kubelet.Add(e.another(t, "depot"))
+	reader := &rest.Config{Host: e.url, BearerToken: "token-of-reader", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	for path, want := range map[string]string{
+		"/metrics/resource":        "# TYPE pods gauge\npods{node=\"depot\"} 0\npods{node=\"office\"} 1\n",
+		"/metrics/resource/office": "# TYPE pods gauge\npods{node=\"office\"} 1\n",
+		"/metrics/resource/depot/": "# TYPE pods gauge\npods{node=\"depot\"} 0\n",
+		"/stats/summary":           "this agent has 2 virtual nodes: ask for /stats/summary/NODE\n",
+	} {
+		if _, got := e.get(t, reader, path); got != want {
+			t.Errorf("%s is\n%swant\n%s", path, got, want)
+		}
+	}
+	if _, got := e.get(t, reader, "/stats/summary/office"); !strings.Contains(got, `"nodeName":"office"`) || strings.Count(got, "podRef") != 1 {
+		t.Errorf("the summary is %s", got)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	asked := map[string]bool{}
+	for _, x := range e.asked {
+		asked[x.Verb+" "+x.Subresource+" "+x.Name] = true
+	}
+	want := map[string]bool{"get metrics ": true, "get metrics office": true, "get metrics depot": true, "get stats ": true, "get stats office": true}
+	if d := cmp.Diff(want, asked); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -113,7 +113,7 @@ func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, no
 	}
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: cfg.Name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: cfg.Name, Labels: labels, Annotations: map[string]string{annotationMetrics: resourcePath + "/" + cfg.Name}},
 		Spec: corev1.NodeSpec{
 			ProviderID:    "entente://" + cfg.Peer + "/" + cfg.Contract,
 			Unschedulable: draining,
@@ -151,6 +151,9 @@ func nodeCapacity(cfg Config) corev1.ResourceList {
 	}
 	return capacity
 }
+
+// annotationMetrics tells metrics-server where a node's metrics are.
+const annotationMetrics = "metrics.k8s.io/resource-metrics-path"
 
 func virtualNodeTaint() corev1.Taint {
 	return corev1.Taint{Key: api.TaintVirtualNode, Value: "true", Effect: corev1.TaintEffectNoSchedule}

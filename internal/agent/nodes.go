@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/podmetrics"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
@@ -50,6 +51,7 @@ type nodes struct {
 	kubelet    *vk.Kubelet
 	budget     *vk.Budget
 	volumes    *volumes.Home
+	metrics    *podmetrics.Home
 	podIP      netip.Addr
 	// clusterDomain is this cluster's.
 	clusterDomain string
@@ -188,6 +190,9 @@ func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virt
 	hears.Node = v.node
 	var ctx context.Context
 	ctx, v.cancel = context.WithCancel(n.ctx)
+	n.metrics.Add(spec.Name, func(ctx context.Context) (peering.ContractMetrics, error) {
+		return client.PodMetrics(ctx, conn, spec.Contract)
+	})
 	n.kubelet.Add(v.node)
 	n.sessions.Attend(spec.Peer, true)
 	n.tasks.Go(func() {
@@ -299,6 +304,7 @@ func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, err
 		return false, err
 	}
 	n.kubelet.Remove(v.node)
+	n.metrics.Remove(spec.Name)
 	n.mu.Lock()
 	delete(n.running, spec.Contract)
 	others := false
@@ -504,14 +510,15 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 	if err != nil {
 		return err
 	}
+	measured := podmetrics.NewHome(podmetrics.HomeConfig{Log: a.log})
 	kubelet, err := vk.NewKubelet(vk.KubeletConfig{
-		Client: a.kubernetes, Address: cfg.Address, GetCertificate: certificate, Logger: a.log,
+		Client: a.kubernetes, Address: cfg.Address, GetCertificate: certificate, Metrics: measured, Logger: a.log,
 	})
 	if err != nil {
 		return err
 	}
 	a.nodes = &nodes{
-		budget:     vk.NewBudget(),
+		budget: vk.NewBudget(), metrics: measured,
 		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
 		kubelet: kubelet, podIP: a.cfg.PodIP, clusterDomain: a.cfg.ClusterDomain, log: a.log,
 		contractChanged: a.contractsWake.wake,

@@ -45,8 +45,12 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 
 // peerAPI builds what other clusters call, and the sessions that carry it.
 func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
+	measured, err := a.podMetrics()
+	if err != nil {
+		return err
+	}
 	offloadService, err := server.NewOffload(server.OffloadConfig{
-		Objects: a.lent, Streams: a.lent, Contracts: a.contracts.offered,
+		Objects: a.lent, Streams: a.lent, Metrics: measured, Contracts: a.contracts.offered,
 		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
 			info, ok := identity.PeerFromContext(ctx)
 			return info.ID, ok && info.Trusted

@@ -94,7 +94,10 @@ var rules = []rule{
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
 	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec"}, outside: []string{
-		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
+		"github.com/prometheus/client_model/go", "github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
+	}},
+	{packages: "internal/podmetrics", ours: []string{"peering"}, outside: []string{
+		"github.com/prometheus/client_model/go", "golang.org/x/time/rate", "k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
 	{packages: "internal/cidr"},
