@@ -22,7 +22,7 @@ quiet = 2>&1 | { grep -v '^go: downloading ' || true; } >&2
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not: nothing is
 # built of it; nor are older versions of Kubernetes, which only make matrix builds.
-MODULES := $(filter-out tools/proto integration/lab/kube1%,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
+MODULES := $(filter-out tools/proto integration/lab/kube1% integration/lab/metricsserver,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --jsonfile-timing-events $(CURDIR)/.build/times/$@-$$$$.json

@@ -146,6 +146,12 @@ func kwokComponent() component {
 	}
 }
 
+func metricsServerComponent() component {
+	return component{name: "metricsserver", module: "metricsserver", builds: []build{
+		{packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, tags: staticTags, ldflags: smallLink},
+	}}
+}
+
 func imageComponent() component {
 	return component{name: "image", module: ".", sources: []string{"image/pause", "image/tool"}, builds: []build{
 		{packages: []string{"./image/pause", "./image/tool"}, tags: staticTags, ldflags: smallLink},

@@ -3,6 +3,7 @@ package lab
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -21,6 +22,25 @@ const (
 	// DNS and HTTP client, an echo server and a sleeper as subcommands.
 	ToolImage = "lab.entente.dev/tool:v1"
 )
+
+// MetricsServerImage has metrics-server. No node has it by itself.
+const MetricsServerImage = "lab.entente.dev/metrics-server:v0.9.0"
+
+// MetricsServer makes MetricsServerImage in dir, for Load, and returns the path of the
+// archive. metrics-server is built the first time, which takes minutes.
+func MetricsServer(ctx context.Context, dir string, progress func(string)) (string, error) {
+	bins, err := buildComponents(ctx, []component{metricsServerComponent()}, progress)
+	if err != nil {
+		return "", err
+	}
+	files, err := writeImages(dir, []image{{
+		name: MetricsServerImage, binary: bins.Path("metricsserver", "metrics-server"), path: "metrics-server", user: "65532:65532", ports: []string{"10250/tcp"},
+	}})
+	if err != nil {
+		return "", err
+	}
+	return files[0], nil
+}
 
 // image is one image made of a single static binary.
 type image struct {

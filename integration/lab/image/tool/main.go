@@ -27,6 +27,7 @@ const usage = `usage: tool [COMMAND]
   dig NAME                   addresses of NAME
   echo tcp|udp HOST:PORT TXT send TXT and print what comes back
   sleep [SECONDS]            wait; for ever without SECONDS
+  spin CORES                 use so much CPU, such as 0.1, for ever
   env                        print the environment
   cat FILE...                print files
   write FILE TXT             write TXT to FILE
@@ -58,6 +59,8 @@ func run(ctx context.Context, command string, args []string) error {
 		return echo(ctx, args)
 	case "sleep":
 		return sleep(ctx, args)
+	case "spin":
+		return spin(ctx, args)
 	case "env":
 		env := os.Environ()
 		sort.Strings(env)
@@ -332,6 +335,35 @@ func sleep(ctx context.Context, args []string) error {
 	case <-time.After(time.Duration(s * float64(time.Second))):
 	}
 	return nil
+}
+
+// spin uses CPU: what the kernel counts, since a busy machine gives less than asked for.
+func spin(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New(usage)
+	}
+	cores, err := strconv.ParseFloat(args[0], 64)
+	if err != nil {
+		return err
+	}
+	for tick := time.NewTicker(50 * time.Millisecond); ; {
+		for begin, used := time.Now(), cpuTime(); cpuTime()-used < time.Duration(cores*float64(50*time.Millisecond)) && time.Since(begin) < time.Second; {
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// cpuTime is the CPU time of this process.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func cat(files []string) error {
