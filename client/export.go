@@ -42,11 +42,51 @@ func (p Peering) WatchServices(ctx context.Context, contract string, names []pee
 			changed(service)
 		}
 	}
+	return ended(ctx, "watch services", err)
+}
+
+// WatchClusterSet is WatchServices of those that the peer exports to a cluster set. synced is
+// called once all were handed over, with their names.
+func (p Peering) WatchClusterSet(ctx context.Context, contract string, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+	streamCtx, cancel := context.WithCancel(ctx)
+	defer cancel() // the stream ends with this function
+	stream, err := ententev1.NewExportServiceClient(p.Conn).WatchClusterSet(streamCtx, &ententev1.WatchClusterSetRequest{
+		ContractId: contract,
+	}, grpc.WaitForReady(true))
+	limit := rate.NewLimiter(exportRate, exportBurst)
+	exports := wire.NewClusterSet()
+	for err == nil {
+		if limit.Wait(ctx) != nil {
+			return nil // only ctx ends it
+		}
+		var m *ententev1.WatchClusterSetResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		if m.GetChange() != nil {
+			service, whole, wrong := exports.Read(m.GetChange())
+			if wrong != nil {
+				err = wire.Response(wrong)
+				break
+			}
+			if whole {
+				changed(service)
+			}
+		}
+		if m.GetSynced() {
+			synced(exports.Names())
+		}
+	}
+	return ended(ctx, "watch cluster set", err)
+}
+
+// ended returns why a stream did; nil where ctx did.
+func ended(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the caller ended it
 	}
 	if errors.Is(err, io.EOF) {
-		return errors.New("watch services: the peer ended it")
+		return fmt.Errorf("%s: the peer ended it", what)
 	}
-	return fmt.Errorf("watch services: %w", wire.FromStatus(err))
+	return fmt.Errorf("%s: %w", what, wire.FromStatus(err))
 }

@@ -135,6 +135,10 @@ const (
 	// how many of all that one peer imports.
 	MaxServiceEndpoints  = 5000
 	MaxExportedEndpoints = 20_000
+	// MaxExportPairs is how many labels, and how many annotations, a Service has that is
+	// exported to a cluster set, and MaxExportPairsSize how many bytes of each.
+	MaxExportPairs     = 32
+	MaxExportPairsSize = 4096
 	// MaxAppProtocolLen is the longest name of an application's protocol: a DNS name,
 	// a slash and a label.
 	MaxAppProtocolLen = 253 + 1 + 63

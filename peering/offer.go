@@ -46,6 +46,9 @@ type OfferedService struct {
 	Type string
 	// Ports is what it listens on, in its own order.
 	Ports []ServicePort
+	// InSet is that it is exported to a cluster set that the peer is in. It does not cross
+	// with an offer.
+	InSet bool
 }
 
 // Key names it: namespace/name.
@@ -62,7 +65,7 @@ func (s OfferedService) Size() int {
 
 // Equal says whether two are the same in everything.
 func (s OfferedService) Equal(o OfferedService) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && slices.Equal(s.Ports, o.Ports)
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.InSet == o.InSet && slices.Equal(s.Ports, o.Ports)
 }
 
 // CompareServices orders services by namespace and name.

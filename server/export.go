@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,13 +21,16 @@ type Exports interface {
 	// them, in the order of their names, and a channel that is closed when that may
 	// have changed. An error is the contract's.
 	Exported(ctx context.Context, peer peering.ClusterID, contract string, names []peering.ServiceName) ([]peering.ExportedService, <-chan struct{}, error)
+	// InSet returns those that are exported to a cluster set that the consumer is in, each
+	// with its export. An error is the contract's.
+	InSet(ctx context.Context, peer peering.ClusterID, contract string) ([]peering.ExportedService, <-chan struct{}, error)
 }
 
-// exportServer is the ExportService.
+// exportServer is the ExportService. A peer has one stream of each kind.
 type exportServer struct {
 	ententev1.UnimplementedExportServiceServer
-	exports Exports
-	watches *streamCount
+	exports       Exports
+	watches, sets *streamCount
 }
 
 func (s *exportServer) WatchServices(req *ententev1.WatchServicesRequest, stream grpc.ServerStreamingServer[ententev1.WatchServicesResponse]) error {
@@ -46,7 +50,7 @@ func (s *exportServer) WatchServices(req *ententev1.WatchServicesRequest, stream
 	defer leave()
 	err = sendExports(ctx, func(ctx context.Context) ([]peering.ExportedService, <-chan struct{}, error) {
 		return s.exports.Exported(ctx, peer, contract, names)
-	}, stream.Send)
+	}, stream.Send, func() error { return nil })
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
 		return errSuperseded
 	}
@@ -56,11 +60,45 @@ func (s *exportServer) WatchServices(req *ententev1.WatchServicesRequest, stream
 	return nil
 }
 
+// WatchClusterSet implements ExportService.
+func (s *exportServer) WatchClusterSet(req *ententev1.WatchClusterSetRequest, stream grpc.ServerStreamingServer[ententev1.WatchClusterSetResponse]) error {
+	peer, err := caller(stream.Context())
+	if err != nil {
+		return err
+	}
+	contract, err := wire.ContractIDFrom(req.GetContractId())
+	if err != nil {
+		return err
+	}
+	ctx, leave := s.sets.enter(stream.Context(), peer)
+	defer leave()
+	synced := false
+	err = sendExports(ctx, func(ctx context.Context) ([]peering.ExportedService, <-chan struct{}, error) {
+		return s.exports.InSet(ctx, peer, contract)
+	}, func(m *ententev1.WatchServicesResponse) error {
+		return stream.Send(&ententev1.WatchClusterSetResponse{Change: m})
+	}, func() error {
+		if synced {
+			return nil
+		}
+		synced = true
+		return stream.Send(&ententev1.WatchClusterSetResponse{Synced: true})
+	})
+	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
+		return errSuperseded
+	}
+	if err != nil {
+		return fmt.Errorf("cluster set of %s: %w", peer, err)
+	}
+	return nil
+}
+
 // sendExports sends what changed of Services, until ctx ends or the contract does: that and
-// the policy are looked at each ExportCheck, too.
+// the policy are looked at each ExportCheck, too. What is not among the current ones any more
+// is refused. round is called after each time that all were sent.
 func sendExports(
 	ctx context.Context, current func(context.Context) ([]peering.ExportedService, <-chan struct{}, error),
-	send func(*ententev1.WatchServicesResponse) error,
+	send func(*ententev1.WatchServicesResponse) error, round func() error,
 ) error {
 	told := map[peering.ServiceName]*peering.ExportedService{}
 	for {
@@ -70,15 +108,10 @@ func sendExports(
 			if now, changed, err = current(ctx); err != nil {
 				return err
 			}
-			for i := range now {
-				for _, m := range wire.ExportTo(now[i], told[now[i].ServiceName]) {
-					if err := send(m); err != nil {
-						return err
-					}
-				}
-				told[now[i].ServiceName] = &now[i]
+			if err := sendChanged(now, told, send); err != nil {
+				return err
 			}
-			return nil
+			return round()
 		}); err != nil {
 			return err
 		}
@@ -95,4 +128,29 @@ func sendExports(
 		case <-pause:
 		}
 	}
+}
+
+// sendChanged sends what changed of Services since it was told, and keeps what it told.
+func sendChanged(now []peering.ExportedService, told map[peering.ServiceName]*peering.ExportedService, send func(*ententev1.WatchServicesResponse) error) error {
+	gone := maps.Clone(told)
+	for i := range now {
+		name := now[i].ServiceName
+		for _, m := range wire.ExportTo(now[i], told[name]) {
+			if err := send(m); err != nil {
+				return err
+			}
+		}
+		told[name] = &now[i]
+		delete(gone, name)
+	}
+	for name := range gone {
+		refused := peering.ExportedService{ServiceName: name, Refusal: "it is exported no longer"}
+		for _, m := range wire.ExportTo(refused, gone[name]) {
+			if err := send(m); err != nil {
+				return err
+			}
+		}
+		delete(told, name)
+	}
+	return nil
 }

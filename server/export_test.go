@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,7 +55,7 @@ func TestExportsAreToldAtAPaceAndEndWithTheContract(t *testing.T) {
 				s, _, err := reader.Read(m)
 				heard = s
 				return err
-			})
+			}, func() error { return nil })
 		}()
 		synctest.Wait()
 		for i := range 10 {
@@ -102,6 +103,66 @@ func (e exportsBy) Exported(_ context.Context, peer peering.ClusterID, contract 
 	return out, nil, nil
 }
 
+func (e exportsBy) InSet(_ context.Context, peer peering.ClusterID, contract string) ([]peering.ExportedService, <-chan struct{}, error) {
+	if peer != e.peer || contract != e.contract {
+		return nil, nil, peering.Errorf(peering.ReasonContractUnknown, "there is no such contract")
+	}
+	out := exportedDB("10.1.0.1")
+	out.Export = &peering.ServiceExport{Created: time.Unix(1, 0).UTC()}
+	return []peering.ExportedService{out}, nil, nil
+}
+
+// What is exported to a cluster set is told once, then that this was all; what leaves it is refused.
+func TestAClusterSetIsToldWholeAndThenAsItChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		now, changed := []peering.ExportedService{exportedDB("10.1.0.1"), exportedDB("10.1.0.2")}, make(chan struct{})
+		now[1].Name = "web"
+		for i := range now {
+			now[i].Export = &peering.ServiceExport{Created: time.Unix(1, 0).UTC()}
+		}
+		reader, rounds := wire.NewClusterSet(), 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- sendExports(ctx, func(context.Context) ([]peering.ExportedService, <-chan struct{}, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return now, changed, nil
+			}, func(m *ententev1.WatchServicesResponse) error {
+				mu.Lock()
+				defer mu.Unlock()
+				_, _, err := reader.Read(m)
+				return err
+			}, func() error { rounds++; return nil })
+		}()
+		for _, want := range []int{2, 1, 0, 2} {
+			mu.Lock()
+			all := []peering.ExportedService{exportedDB("10.1.0.1"), exportedDB("10.1.0.2")}
+			all[1].Name = "web"
+			for i := range all {
+				all[i].Export = &peering.ServiceExport{Created: time.Unix(1, 0).UTC()}
+			}
+			now = all[:want]
+			close(changed)
+			changed = make(chan struct{})
+			mu.Unlock()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			mu.Lock()
+			if names := reader.Names(); len(names) != want || rounds == 0 {
+				t.Errorf("%d exported are told as %v, after %d rounds", want, names, rounds)
+			}
+			mu.Unlock()
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestWhoIsToldOfExportedServices(t *testing.T) {
 	exports := &exportsBy{contract: "c-1"}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Exports = exports })
@@ -126,6 +187,27 @@ func TestWhoIsToldOfExportedServices(t *testing.T) {
 	}
 	if m, err = stream.Recv(); err != nil || m.GetRefusal() != "no" || m.GetState() != nil || len(m.GetSet()) > 0 {
 		t.Errorf("of what is not exported it is told %v, %v", m, err)
+	}
+	for what, test := range map[string]struct {
+		as   *identity.Source
+		want peering.Reason
+	}{"a stranger": {stranger, peering.ReasonPeerNotTrusted}, "another's contract": {other, peering.ReasonContractUnknown}} {
+		stream, err := ententev1.NewExportServiceClient(p.dial(t, test.as)).WatchClusterSet(t.Context(), &ententev1.WatchClusterSetRequest{ContractId: "c-1"})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if wire.ReasonOf(err) != test.want {
+			t.Errorf("of the cluster set %s: %v, want %s", what, err, test.want)
+		}
+	}
+	set, err := ententev1.NewExportServiceClient(p.dial(t, p.caller)).WatchClusterSet(t.Context(), &ententev1.WatchClusterSetRequest{ContractId: "c-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := set.Recv()
+	second, errs := set.Recv()
+	if err != nil || errs != nil || first.GetChange().GetState().GetExport() == nil || !second.GetSynced() {
+		t.Errorf("of the cluster set it is told %v and %v, %v", first, second, errors.Join(err, errs))
 	}
 	for what, test := range map[string]struct {
 		as       *identity.Source

@@ -149,7 +149,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		ententev1.RegisterOffloadServiceServer(p.grpc, cfg.Offload)
 	}
 	if cfg.Exports != nil {
-		ententev1.RegisterExportServiceServer(p.grpc, &exportServer{exports: cfg.Exports, watches: newStreamCount()})
+		ententev1.RegisterExportServiceServer(p.grpc, &exportServer{exports: cfg.Exports, watches: newStreamCount(), sets: newStreamCount()})
 	}
 	healthpb.RegisterHealthServer(p.grpc, p.health)
 	reflection.Register(p.grpc)

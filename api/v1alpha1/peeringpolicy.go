@@ -153,6 +153,11 @@ type PeeringPolicySpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Services []ServiceExports `json:"services,omitempty"`
+	// clusterSet has the selected clusters share namespaces with this one, in the sense of
+	// the Multi-Cluster Services API: they may import what a ServiceExport exports there,
+	// and what they export there is imported here. None by default. Contracts count it as they count services.
+	// +optional
+	ClusterSet *ClusterSet `json:"clusterSet,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional
@@ -310,6 +315,17 @@ type ServiceExports struct {
 	// about those.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+}
+
+// ClusterSet is the namespaces that clusters share. A namespace is the same in all of them: a
+// Service of one name there is one Service, whose endpoints are those of all that export it.
+// Namespaces that are Kubernetes' own (kube-*), the agent's, or made for a consumer are never
+// shared.
+type ClusterSet struct {
+	// namespaceSelector selects namespaces of this cluster by their labels. Absent selects
+	// all. Whoever may label a namespace decides about it.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 }
 
 // PolicyLimits is the most that is lent. Of amounts and percentage the smaller

@@ -282,6 +282,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&cfg.FabricService), "fabric-service", "", "LoadBalancer or NodePort: make each gateway a Service, over which other clusters can dial it (default: none)")
 	flags.StringVar(&cfg.FabricServiceClass, "fabric-service-class", "", "the loadBalancerClass of these Services (default: the cluster's)")
 	flags.StringArrayVar(&o.annotations, "fabric-service-annotation", nil, "an annotation of these Services, as KEY=VALUE; repeat for several")
+	flags.BoolVar(&cfg.MultiClusterServices, "multicluster-services", false, "share namespaces with peers as the clusterSet of PeeringPolicies says, by ServiceExports and ServiceImports")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
 	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
 	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")

@@ -23,6 +23,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/automatic"
 	"github.com/entente-dev/entente/internal/browse"
+	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/identity"
@@ -88,6 +89,7 @@ type agent struct {
 	nodes     *nodes
 	lent      *offload.Provider
 	exports   *services.Exports
+	set       *clusterset.Reconciler // nil: no namespaces are shared
 	startup   startup
 	// published is where this cluster is in DNS; nil is nowhere.
 	published atomic.Pointer[[]admin.DNSPublication]
@@ -176,6 +178,13 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	a.lender = &lending.Lender{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.exchange.changed,
 		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
+	}
+	if a.cfg.MultiClusterServices {
+		a.set = &clusterset.Reconciler{
+			Client: a.mgr.GetClient(), Direct: a.direct, Cache: a.mgr.GetCache(), Self: a.source.ID(),
+			ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
+		}
+		a.lender.ServiceExports = a.set.Exported
 	}
 	return nil
 }

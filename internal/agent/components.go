@@ -61,6 +61,7 @@ func components(cfg *Config) []component {
 		part("Contracts", (*agent).reconcileContracts),
 		part("NamespaceOffloadings", (*agent).reconcileNamespaces),
 		part("ImportedServices", (*agent).importServices),
+		configured("ServiceImports", cfg.MultiClusterServices, (*agent).shareNamespaces),
 		part("ClusterProfiles", (*agent).showProfiles),
 	}
 	if len(cfg.DiscoveryDomains)+len(cfg.DiscoveryResolvers) > 0 {

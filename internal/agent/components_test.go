@@ -49,6 +49,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "Contracts"},
 		{Name: "NamespaceOffloadings"},
 		{Name: "ImportedServices"},
+		{Name: "ServiceImports", Config: false},
 		{Name: "ClusterProfiles"},
 		{Name: "NodeDiscoveries", Config: []string(nil)},
 		{Name: "sightings"},

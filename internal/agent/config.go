@@ -38,6 +38,9 @@ type Config struct {
 	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is prefixes of Services beside
 	// those that the API server has, AliasPool where aliases come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// MultiClusterServices has namespaces shared with peers as their policies say, where the
+	// API server has the kinds ServiceExport and ServiceImport.
+	MultiClusterServices bool
 	// ExternalHosts is the prefixes in which hosts that are no pods may be exported.
 	ExternalHosts []netip.Prefix
 	// Gateways is how many nodes are gateways where none is labelled as one.

@@ -30,8 +30,33 @@ func (a *agent) exportedServices() *services.Exports {
 				return slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(addr) })
 			}, err
 		},
-		Peers: a.importers, Open: a.wakePeer,
+		Peers: a.importers, Open: a.wakePeer, Export: a.exportOf(),
 	}
+}
+
+// exportOf returns what says how Services are exported to cluster sets; nil where none are.
+func (a *agent) exportOf() func(context.Context, peering.ServiceName) (*peering.ServiceExport, error) {
+	if a.set == nil {
+		return nil
+	}
+	return a.set.Export
+}
+
+// shareNamespaces is the Multi-Cluster Services API. What it is made of is there before peers
+// can ask for it; it runs with the rest.
+func (a *agent) shareNamespaces(_ context.Context, on bool) error {
+	if !on {
+		return nil
+	}
+	a.set.Own, a.set.Home, a.set.Budget, a.set.Events = a.exports.Shared, a.addresses.home, a.states.Budget, a.events
+	a.set.Watch = func(ctx context.Context, peer peering.ClusterID, contract string, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+		return a.peeringClient(peer).WatchClusterSet(ctx, contract, changed, synced)
+	}
+	a.set.Changed = func() {
+		a.lender.ExportsChanged()
+		a.exports.Changed()
+	}
+	return a.set.SetupWithManager(a.mgr)
 }
 
 // mayImport returns an error unless a peer may import by a contract, by what both signed.

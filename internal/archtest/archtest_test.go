@@ -143,7 +143,7 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
 	},
-	{packages: "internal/kube", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"}},
+	{packages: "internal/kube", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/", "sigs.k8s.io/mcs-api/pkg/apis"}},
 	{
 		packages: "internal/lending",
 		ours:     []string{"api/...", "peering", "internal/kube", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
@@ -172,6 +172,15 @@ var rules = []rule{
 		packages: "internal/services",
 		ours:     []string{"api/...", "peering", "internal/endpoints", "internal/kube", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
+	},
+	// Services that are one in several clusters.
+	{
+		packages: "internal/clusterset",
+		ours: []string{
+			"api/...", "peering", "internal/endpoints", "internal/kube", "internal/market", "internal/notify", "internal/services", "internal/store", "internal/budget", "internal/wire", "gen/...",
+			"internal/identity",
+		},
+		outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime", "sigs.k8s.io/mcs-api/pkg/apis"},
 	},
 	{packages: "internal/aliases", ours: []string{"internal/cidr"}},
 	// What a peer may reach here.
@@ -245,7 +254,7 @@ var rules = []rule{
 		},
 		outside: []string{"github.com/miekg/dns", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
 	},
-	{packages: "internal/cleanup", ours: []string{everything}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"}},
+	{packages: "internal/cleanup", ours: []string{everything}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client", "sigs.k8s.io/mcs-api/pkg/apis"}},
 
 	// Where all meet.
 	{packages: "internal/agent", ours: []string{everything}, outside: []string{everything}},

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/dnsupdate"
@@ -250,6 +251,7 @@ func (w *cleanup) force(ctx context.Context) error {
 		errs = append(errs, w.release(ctx, list))
 	}
 	errs = append(errs,
+		w.removeAll(ctx, &mcs.ServiceImportList{}, managed),
 		w.removeAll(ctx, &rbacv1.RoleBindingList{}, managed),
 		w.each(ctx, &corev1.NamespaceList{}, func(o client.Object) error { return w.namespace(ctx, o) }, managed),
 		w.each(ctx, &corev1.NamespaceList{}, w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelOffloading+`":null}}}`), client.HasLabels{v1alpha1.LabelOffloading}),

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
@@ -62,6 +63,8 @@ func TestForceRemovesWhatIsMarked(t *testing.T) {
 			pod("here", "real"), pod("abroad", "virtual"), lease("real"), lease("virtual"),
 			&v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "fc", Finalizers: []string{"entente.dev/x"}}},
 			&v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "contract", Finalizers: []string{"entente.dev/x"}}},
+			&mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "imported", Labels: managed}},
+			&mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "another's"}},
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: managed}},
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.LabelOffloading: "enabled", "team": "a"}}},
 			secret(namespace, store.IdentitySecret, managed), secret(namespace, "token", managed), secret(namespace, "other", nil), secret("shop", "elsewhere", managed),
@@ -72,7 +75,7 @@ func TestForceRemovesWhatIsMarked(t *testing.T) {
 		if left, err := w.left(t.Context()); err != nil || len(left) > 0 {
 			t.Errorf("left are %q, %v", left, err)
 		}
-		if got := w.has(t, &corev1.NodeList{}, &corev1.PodList{}, &coordinationv1.LeaseList{}, &v1alpha1.ForeignClusterList{}, &v1alpha1.ContractList{}); !slices.Equal(got, []string{"here", "real", "real"}) {
+		if got := w.has(t, &corev1.NodeList{}, &corev1.PodList{}, &coordinationv1.LeaseList{}, &v1alpha1.ForeignClusterList{}, &v1alpha1.ContractList{}, &mcs.ServiceImportList{}); !slices.Equal(got, []string{"another's", "here", "real", "real"}) {
 			t.Errorf("there are %q", got)
 		}
 		if got := w.has(t, &corev1.SecretList{}); !slices.Equal(got, secrets) {

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -235,6 +236,12 @@ func newSlice(svc *corev1.Service, in peering.ServiceObject, g *group, key strin
 		s.Ports = append(s.Ports, port)
 	}
 	return s
+}
+
+// SameSlice says whether an EndpointSlice says what it is to say.
+func SameSlice(have, want *discoveryv1.EndpointSlice) bool {
+	return equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) &&
+		equality.Semantic.DeepEqual(have.Labels, want.Labels) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences)
 }
 
 // Short returns eight characters that stand for a hash in a name.

@@ -8,15 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Scheme returns a scheme with Kubernetes' kinds and ours.
+// Scheme returns a scheme with Kubernetes' kinds, ours, and those of the Multi-Cluster Services
+// API.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(v1alpha1.AddToScheme(s))
+	utilruntime.Must(mcs.AddToScheme(s))
 	return s
 }
 

@@ -1,6 +1,7 @@
 package lending
 
 import (
+	"context"
 	"reflect"
 	"strings"
 	"testing"
@@ -81,6 +82,38 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 	// The provider's own people are told too.
 	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("", "cpu=1")); err != nil || !strings.Contains(got.Message, "services: 2 told") {
 		t.Errorf("trying the policy out says %q, %v", got.Message, err)
+	}
+}
+
+// What a ServiceExport exports is told to the peers of a policy that shares its namespace.
+func TestOfferHasWhatIsExportedToTheClusterSet(t *testing.T) {
+	t.Parallel()
+	namespace := func(name, shared string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"shared": shared}}}
+	}
+	sharing := func(peer string, set *v1alpha1.ClusterSet) func(*v1alpha1.PeeringPolicySpec) {
+		return func(s *v1alpha1.PeeringPolicySpec) { s.Names, s.ClusterSet = []string{peer}, set }
+	}
+	l := newLent(t, 3, append(nodes(1), namespace("shop", "yes"), namespace("lab", "no"), namespace("kube-system", "yes"),
+		fixture.Service("shop", "cart"), fixture.Service("shop", "db"), fixture.Service("lab", "jobs"), fixture.Service("kube-system", "dns"),
+		policyNamed("0", sharing("peer-0", &v1alpha1.ClusterSet{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"shared": "yes"}}})),
+		policyNamed("1", sharing("peer-1", &v1alpha1.ClusterSet{})),
+		policyNamed("2", sharing("peer-2", nil)),
+	)...)
+	l.Namespace = "entente-system"
+	l.ServiceExports = func(context.Context) ([]peering.ServiceName, error) {
+		return []peering.ServiceName{{Namespace: "kube-system", Name: "dns"}, {Namespace: "lab", Name: "jobs"}, {Namespace: "shop", Name: "cart"}, {Namespace: "shop", Name: "gone"}}, nil
+	}
+	for peer, want := range []string{"shop/cart", "lab/jobs shop/cart", ""} {
+		offer, _ := l.offered(peer)
+		if got := keys(offer.Services); got != want {
+			t.Errorf("peer %d is told of %q, want %q", peer, got, want)
+		}
+		for _, s := range offer.Services {
+			if !s.InSet {
+				t.Errorf("%s is not known to be shared", s.Key())
+			}
+		}
 	}
 }
 

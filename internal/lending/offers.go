@@ -245,7 +245,20 @@ func serviceDiffers(before, after any) bool {
 	})
 }
 
-// namespaceDiffers says whether a namespace was closed or opened.
+// namespaceDiffers says whether a namespace was closed or opened, or may be shared otherwise.
 func namespaceDiffers(before, after any) bool {
-	return differing(before, after, func(a, b *corev1.Namespace) bool { return market.Closed(a, "") != market.Closed(b, "") })
+	return differing(before, after, func(a, b *corev1.Namespace) bool {
+		return market.Closed(a, "") != market.Closed(b, "") || !maps.Equal(a.Labels, b.Labels)
+	})
+}
+
+// ExportsChanged has what peers are told of Services found out again: a ServiceExport came
+// or went.
+func (l *Lender) ExportsChanged() {
+	if l.exporting.Load() {
+		l.stale.Store(true)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.wake.Notify()
+	}
 }

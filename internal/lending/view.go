@@ -254,37 +254,61 @@ func names[T any](classes []T, name func(T) string) []string {
 // exports returns what the peers of each policy are told, by the policy's name. The
 // lock is held.
 func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[string]market.Exported, error) {
-	named := map[string]bool{}
+	named, sets := map[string]bool{}, false
 	for i := range policies {
 		for _, e := range policies[i].Exports {
 			named[e.Namespace] = true
 		}
+		sets = sets || policies[i].HasSet()
+	}
+	inSet := map[peering.ServiceName]bool{}
+	if sets && l.ServiceExports != nil {
+		exported, err := l.ServiceExports(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range exported {
+			named[name.Namespace], inSet[name] = true, true
+		}
 	}
 	// Before looking: a change that comes meanwhile has it done again.
-	l.exporting.Store(len(named) > 0)
+	l.exporting.Store(sets || len(named) > 0)
+	namespaces, services, err := l.open(ctx, slices.Sorted(maps.Keys(named)))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]market.Exported{}
+	for i := range policies {
+		if p := &policies[i]; p.HasSet() || len(p.Exports) > 0 {
+			out[p.Value.Name] = market.Exports(p.Exports, services, func(s *corev1.Service) bool {
+				return inSet[peering.ServiceName{Namespace: s.Namespace, Name: s.Name}] && p.Shares(namespaces[s.Namespace], l.Namespace)
+			})
+		}
+	}
+	return out, nil
+}
+
+// open returns those of the named namespaces whose Services may be told of, and the Services.
+func (l *Lender) open(ctx context.Context, names []string) (map[string]*corev1.Namespace, []corev1.Service, error) {
+	namespaces := map[string]*corev1.Namespace{}
 	var services []corev1.Service
-	for _, name := range slices.Sorted(maps.Keys(named)) {
+	for _, name := range names {
 		var namespace corev1.Namespace
 		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("read namespace %s: %w", name, err)
+			return nil, nil, fmt.Errorf("read namespace %s: %w", name, err)
 		}
 		if err != nil || market.Closed(&namespace, l.Namespace) {
 			continue
 		}
 		var list corev1.ServiceList
 		if err := l.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list services of namespace %s: %w", name, err)
+			return nil, nil, fmt.Errorf("list services of namespace %s: %w", name, err)
 		}
+		namespaces[name] = &namespace
 		services = append(services, list.Items...)
 	}
-	out := map[string]market.Exported{}
-	for i := range policies {
-		if p := &policies[i]; len(p.Exports) > 0 {
-			out[p.Value.Name] = market.Exports(p.Exports, services)
-		}
-	}
-	return out, nil
+	return namespaces, services, nil
 }
 
 // policies returns the policies in the order in which they are asked.

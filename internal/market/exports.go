@@ -57,16 +57,18 @@ func readExports(entries []v1alpha1.ServiceExports) ([]export, error) {
 
 // Exports returns the services that a policy lets its peers import, sorted, as
 // many as an offer may have. services is those of the namespaces that may be told
-// of.
-func Exports(of []export, services []corev1.Service) Exported {
+// of, and inSet says which of them are exported to the cluster set of the policy.
+func Exports(of []export, services []corev1.Service, inSet func(*corev1.Service) bool) Exported {
 	told := map[string]peering.OfferedService{}
 	var out Exported
 	for i := range services {
 		s := &services[i]
-		if Withheld(s) || !slices.ContainsFunc(of, func(e export) bool { return e.Namespace == s.Namespace && e.selects(s) }) {
+		shared := inSet(s)
+		if Withheld(s) || !shared && !slices.ContainsFunc(of, func(e export) bool { return e.Namespace == s.Namespace && e.selects(s) }) {
 			continue
 		}
 		offered := OfferedService(s)
+		offered.InSet = shared
 		if wire.CheckService("", offered) != nil {
 			out.left++ // more ports than can be told
 			continue

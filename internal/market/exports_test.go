@@ -70,7 +70,7 @@ func TestExportsSelectServicesByPolicy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := Exports(of, all); keys(got.services) != tc.want || got.left != tc.left {
+			if got := Exports(of, all, none); keys(got.services) != tc.want || got.left != tc.left {
 				t.Errorf("told of %q and %d left, want %q and %d", keys(got.services), got.left, tc.want, tc.left)
 			}
 		})
@@ -108,7 +108,7 @@ func TestExportsAreBounded(t *testing.T) {
 				}
 			}))
 		}
-		got := Exports(of, all)
+		got := Exports(of, all, none)
 		if tc.want == 0 { // as many as fit
 			tc.want = len(got.services)
 		}
@@ -135,5 +135,32 @@ func TestExportedServiceSaysItsPorts(t *testing.T) {
 	}}
 	if !got.Equal(want) {
 		t.Errorf("told %+v, want %+v", got, want)
+	}
+}
+
+func none(*corev1.Service) bool { return false }
+
+// What is exported to a cluster set is told whether the policy lists it or not, and never what is withheld.
+func TestAClusterSetAddsToWhatIsListed(t *testing.T) {
+	t.Parallel()
+	all := []corev1.Service{
+		*fixture.Service("shop", "cart"), *fixture.Service("shop", "db"), *fixture.Service("shop", "kept-back", fixture.Labelled(v1alpha1.LabelExport, "false")),
+		*fixture.Service("shop", "from-abroad", fixture.Labelled(v1alpha1.LabelManaged, v1alpha1.Manager)), *fixture.Service("shop-2", "cart"), *fixture.Service("shop-2", "web"),
+	}
+	set := func(s *corev1.Service) bool {
+		return s.Name == "cart" || s.Name == "kept-back" || s.Name == "from-abroad"
+	}
+	of, err := readExports([]v1alpha1.ServiceExports{{Namespace: "shop", Names: []string{"db"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Exports(of, all, set)
+	if keys(got.services) != "shop-2/cart shop/cart shop/db" && keys(got.services) != "shop/cart shop/db shop-2/cart" {
+		t.Errorf("told of %s", keys(got.services))
+	}
+	for _, s := range got.services {
+		if s.InSet != (s.Name == "cart") {
+			t.Errorf("%s is in the set: %t", s.Key(), s.InSet)
+		}
 	}
 }

@@ -22,6 +22,8 @@ type Policy struct {
 	Value    peering.Policy
 	// Exports is the Services that its peers are told of.
 	Exports []export
+	// set selects the namespaces that its peers share; nil is none.
+	set labels.Selector
 	// err says why it makes no sense. It then selects whom it selects, and lends
 	// nothing.
 	err error
@@ -89,7 +91,11 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
 	out.Exports, err = readExports(p.Spec.Services)
 	fail("services", err)
-	policy.Exports = len(out.Exports) > 0
+	if set := p.Spec.ClusterSet; set != nil {
+		out.set, err = readClusterSet(set)
+		fail("clusterSet.namespaceSelector", err)
+	}
+	policy.Exports = len(out.Exports) > 0 || out.set != nil
 	if p.Spec.ClusterSelector != nil {
 		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
 			out.selector = labels.Nothing()
@@ -179,4 +185,20 @@ func (l *Policy) Checked() (peering.Policy, error) {
 		}
 	}
 	return l.Value, nil
+}
+
+// readClusterSet returns what selects the namespaces of a cluster set.
+func readClusterSet(set *v1alpha1.ClusterSet) (labels.Selector, error) {
+	if set.NamespaceSelector == nil {
+		return labels.Everything(), nil
+	}
+	return metav1.LabelSelectorAsSelector(set.NamespaceSelector)
+}
+
+// HasSet says whether peers of this policy share any namespace.
+func (l *Policy) HasSet() bool { return l.set != nil && l.err == nil }
+
+// Shares says whether peers of this policy share a namespace. own is the agent's.
+func (l *Policy) Shares(n *corev1.Namespace, own string) bool {
+	return l.HasSet() && !Closed(n, own) && l.set.Matches(labels.Set(n.Labels))
 }

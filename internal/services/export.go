@@ -38,6 +38,9 @@ type Exports struct {
 	Own func(ctx context.Context) (func(netip.Addr) bool, error)
 	// Peers returns those that have a contract by which they may import.
 	Peers func(ctx context.Context) ([]peering.ClusterID, error)
+	// Export returns how a Service is exported to cluster sets; nil is that it is not, or
+	// not validly. An error says that this is not known yet.
+	Export func(ctx context.Context, name peering.ServiceName) (*peering.ServiceExport, error)
 	// Open is called with a peer for which other ports are to be open.
 	Open func(peer peering.ClusterID)
 
@@ -85,6 +88,55 @@ func (e *Exports) Exported(ctx context.Context, peer peering.ClusterID, contract
 		out = append(out, s)
 	}
 	return out, changed, nil
+}
+
+// InSet implements server.Exports.
+func (e *Exports) InSet(ctx context.Context, peer peering.ClusterID, contract string) ([]peering.ExportedService, <-chan struct{}, error) {
+	if e.Export == nil {
+		return nil, nil, peering.Errorf(peering.ReasonPolicyRefused, "this cluster shares no namespaces: its agent has the Multi-Cluster Services API turned off")
+	}
+	if err := e.May(peer, contract); err != nil {
+		return nil, nil, err
+	}
+	changed := e.wait() // before looking: a change that comes meanwhile has it done again
+	told, _, err := e.Told(ctx, peer)
+	if err != nil {
+		return nil, nil, err
+	}
+	var out []peering.ExportedService
+	room := peering.MaxExportedEndpoints
+	for _, t := range told {
+		if !t.InSet {
+			continue
+		}
+		s, err := e.Shared(ctx, peering.ServiceName{Namespace: t.Namespace, Name: t.Name})
+		if err != nil {
+			return nil, nil, err
+		}
+		if s.Export == nil || s.Refusal != "" {
+			continue
+		}
+		if room -= len(s.Service.Endpoints); room < 0 {
+			s = peering.ExportedService{ServiceName: s.ServiceName, Refusal: fmt.Sprintf("the Services of the cluster set have more than %d endpoints: export fewer", peering.MaxExportedEndpoints)}
+		}
+		out = append(out, s)
+	}
+	return out, changed, nil
+}
+
+// Shared returns a Service of this cluster as it is exported to cluster sets.
+func (e *Exports) Shared(ctx context.Context, name peering.ServiceName) (peering.ExportedService, error) {
+	export, err := e.Export(ctx, name)
+	if err != nil || export == nil {
+		return peering.ExportedService{ServiceName: name}, err
+	}
+	own, err := e.Own(ctx)
+	if err != nil {
+		return peering.ExportedService{}, err
+	}
+	s, err := e.service(ctx, name, own)
+	s.Export = export
+	return s, err
 }
 
 // service returns a Service as it crosses, with the endpoints that are pods of this cluster.
@@ -177,6 +229,9 @@ func (e *Exports) wait() <-chan struct{} {
 	}
 	return e.changed
 }
+
+// Changed has what is told read again: a ServiceExport changed.
+func (e *Exports) Changed() { e.change() }
 
 // change closes the channel, once for all that changes within a moment.
 func (e *Exports) change() {

@@ -24,14 +24,10 @@ type wanted struct {
 
 // add adds a name, if it is not there, as long as there is room for more.
 func (w *wanted) add(n peering.ServiceName) {
-	i, found := slices.BinarySearchFunc(w.names, n, compareNames)
+	i, found := slices.BinarySearchFunc(w.names, n, peering.CompareServiceNames)
 	if !found && len(w.names) < peering.MaxServices {
 		w.names = slices.Insert(w.names, i, n)
 	}
-}
-
-func compareNames(a, b peering.ServiceName) int {
-	return peering.CompareServices(peering.OfferedService{Namespace: a.Namespace, Name: a.Name}, peering.OfferedService{Namespace: b.Namespace, Name: b.Name})
 }
 
 func (w wanted) equal(o wanted) bool {
@@ -118,25 +114,25 @@ func (f *followers) run(ctx context.Context, peer peering.ClusterID, p *follower
 // stop ends all.
 func (f *followers) stop() { f.set(nil) }
 
-// queue has the reconciler look at objects again. It implements source.Source.
-type queue struct {
+// Queue has a reconciler look at objects again. It implements source.Source.
+type Queue struct {
 	mu sync.Mutex
 	to workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 // Start implements source.Source.
-func (q *queue) Start(_ context.Context, to workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+func (q *Queue) Start(_ context.Context, to workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.to = to
 	return nil
 }
 
-// later has an object looked at after a pause, once for all that is said meanwhile.
-func (q *queue) later(r reconcile.Request) {
+// Later has an object looked at after a pause, once for all that is said meanwhile.
+func (q *Queue) Later(r reconcile.Request, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.to != nil {
-		q.to.AddAfter(r, importPause)
+		q.to.AddAfter(r, pause)
 	}
 }

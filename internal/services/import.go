@@ -47,7 +47,7 @@ type Imports struct {
 	Budget *store.WriteBudget
 
 	followers followers
-	queue     queue
+	queue     Queue
 }
 
 // SetupWithManager registers the reconciler.
@@ -59,7 +59,7 @@ func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&api.ForeignCluster{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.of(ctx, o.GetName())
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return matters(e.ObjectOld.(*api.ForeignCluster), e.ObjectNew.(*api.ForeignCluster))
+			return Matters(e.ObjectOld.(*api.ForeignCluster), e.ObjectNew.(*api.ForeignCluster))
 		}})).
 		Watches(&api.Contract{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			fc, err := store.Peek(ctx, r.Client, peering.ClusterID(o.(*api.Contract).Spec.PeerID))
@@ -68,7 +68,7 @@ func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
 			}
 			return r.of(ctx, fc.Name)
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return imports(e.ObjectOld.(*api.Contract)) != imports(e.ObjectNew.(*api.Contract))
+			return ImportsBy(e.ObjectOld.(*api.Contract)) != ImportsBy(e.ObjectNew.(*api.Contract))
 		}})).
 		WatchesRawSource(&r.queue).
 		Complete(r)
@@ -81,19 +81,19 @@ func (r *Imports) Run(ctx context.Context) error {
 	return nil
 }
 
-// matters says whether a change of a ForeignCluster is one of how its pods are reached.
-func matters(was, is *api.ForeignCluster) bool {
-	return passes(was) != passes(is) || was.Spec.ClusterID != is.Spec.ClusterID || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
+// Matters says whether a change of a ForeignCluster is one of how its pods are reached.
+func Matters(was, is *api.ForeignCluster) bool {
+	return Passes(was) != Passes(is) || was.Spec.ClusterID != is.Spec.ClusterID || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
 		!equality.Semantic.DeepEqual(was.Status.Aliases, is.Status.Aliases) || !equality.Semantic.DeepEqual(was.Status.Blocks, is.Status.Blocks)
 }
 
-// passes says whether the tunnel to a cluster is not known to pass nothing.
-func passes(fc *api.ForeignCluster) bool {
+// Passes says whether the tunnel to a cluster is not known to pass nothing.
+func Passes(fc *api.ForeignCluster) bool {
 	return !meta.IsStatusConditionFalse(fc.Status.Conditions, api.ConditionNetwork)
 }
 
-// imports says whether this cluster may import by a contract.
-func imports(c *api.Contract) bool {
+// ImportsBy says whether this cluster may import by a contract.
+func ImportsBy(c *api.Contract) bool {
 	return c.Spec.Role == api.ContractConsumer && c.Spec.Exposure == peering.ExposureExported && store.Unverified(c).Wants().Tunnel
 }
 
@@ -124,7 +124,7 @@ func (r *Imports) said(peer peering.ClusterID, name peering.ServiceName) {
 	}
 	for i := range list.Items {
 		if s := &list.Items[i]; s.Spec.ForeignCluster == fc.Name && nameOf(s) == name {
-			r.queue.later(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)})
+			r.queue.Later(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)}, importPause)
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (r *Imports) load(ctx context.Context, imported *api.ImportedService) (impo
 	if err != nil {
 		return s, err
 	}
-	s.contract = importContract(contracts)
+	s.contract = ImportContract(contracts)
 	if err := r.follow(ctx); err != nil {
 		return s, err
 	}
@@ -227,7 +227,7 @@ func (r *Imports) follow(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if contract := importContract(contracts); contract != "" {
+			if contract := ImportContract(contracts); contract != "" {
 				want[peer] = wanted{contract: contract}
 			}
 		}
@@ -240,11 +240,11 @@ func (r *Imports) follow(ctx context.Context) error {
 	return nil
 }
 
-// importContract returns the contract by which Services are imported: of several always the
+// ImportContract returns the contract by which Services are imported: of several always the
 // same one.
-func importContract(contracts []api.Contract) (name string) {
+func ImportContract(contracts []api.Contract) (name string) {
 	for i := range contracts {
-		if c := &contracts[i]; imports(c) && (name == "" || c.Name < name) {
+		if c := &contracts[i]; ImportsBy(c) && (name == "" || c.Name < name) {
 			name = c.Name
 		}
 	}
@@ -362,8 +362,7 @@ func (r *Imports) applySlices(ctx context.Context, s importSnapshot, svc *corev1
 }
 
 func (r *Imports) applySlice(ctx context.Context, s importSnapshot, old, want *discoveryv1.EndpointSlice) error {
-	if old != nil && equality.Semantic.DeepEqual(old.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(old.Ports, want.Ports) &&
-		equality.Semantic.DeepEqual(old.Labels, want.Labels) && equality.Semantic.DeepEqual(old.OwnerReferences, want.OwnerReferences) {
+	if old != nil && endpoints.SameSlice(old, want) {
 		return nil
 	}
 	if s.peer != nil {

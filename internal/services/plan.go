@@ -60,7 +60,7 @@ func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 		return no(true, "NotExported", peering.Text(s.said.Refusal, peering.MaxMessageLen))
 	}
 	p := importPlan{change: true, service: importedService(s), object: s.said.Service, resolve: resolve}
-	if !passes(s.peer) {
+	if !Passes(s.peer) {
 		p.condition = condition(metav1.ConditionFalse, "NetworkDown", fmt.Sprintf("the tunnel to %s passes no traffic; no endpoint is used until it does", name))
 		p.object.Endpoints = nil
 		return p

@@ -133,7 +133,7 @@ func TestByWhichContractServicesAreImported(t *testing.T) {
 		"what we lend": {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Role = api.ContractProvider })}, ""},
 		"no tunnel":    {[]api.Contract{*contract(func(c *api.Contract) { c.Spec.Network = api.NetworkNone })}, ""},
 	} {
-		if got := importContract(test.contracts); got != test.want {
+		if got := ImportContract(test.contracts); got != test.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -308,7 +308,7 @@ func TestWhatAPeerSaidOutlivesItsStreamAndOtherImports(t *testing.T) {
 		if f.said(peerID, db) != nil {
 			t.Error("it outlives the last import")
 		}
-		if len(asked) != 4 || len(asked[3]) != 3 || !slices.IsSortedFunc(asked[3], compareNames) {
+		if len(asked) != 4 || len(asked[3]) != 3 || !slices.IsSortedFunc(asked[3], peering.CompareServiceNames) {
 			t.Errorf("asked %v", asked)
 		}
 	})

@@ -97,7 +97,10 @@ func Service(own string) toolscache.TransformFunc {
 				Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
 				Labels: s.Labels, DeletionTimestamp: s.DeletionTimestamp,
 			},
-			Spec: corev1.ServiceSpec{Type: s.Spec.Type, SessionAffinity: s.Spec.SessionAffinity, SessionAffinityConfig: s.Spec.SessionAffinityConfig},
+			Spec: corev1.ServiceSpec{
+				Type: s.Spec.Type, SessionAffinity: s.Spec.SessionAffinity, SessionAffinityConfig: s.Spec.SessionAffinityConfig,
+				InternalTrafficPolicy: s.Spec.InternalTrafficPolicy, TrafficDistribution: s.Spec.TrafficDistribution,
+			},
 		}
 		if s.Spec.ClusterIP == corev1.ClusterIPNone {
 			slim.Spec.ClusterIP = corev1.ClusterIPNone

@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -100,6 +103,12 @@ func exportedTo(e peering.ExportedService) *ententev1.ExportedService {
 	if e.Service.SessionAffinity == affinityClientIP {
 		m.SessionAffinity, m.SessionAffinitySeconds = affinityClientIP, uint32(max(e.Service.SessionAffinitySeconds, 0))
 	}
+	if x := e.Export; x != nil {
+		m.Export = &ententev1.ServiceExport{
+			Created: timestamppb.New(x.Created), Labels: x.Labels, Annotations: x.Annotations,
+			InternalTrafficPolicy: x.InternalTrafficPolicy, TrafficDistribution: x.TrafficDistribution,
+		}
+	}
 	return m
 }
 
@@ -164,9 +173,11 @@ func serviceNameFrom(field string, m *ententev1.ServiceName) (peering.ServiceNam
 	return n, checkLabel(field+".name", n.Name)
 }
 
-// Exports reads the messages of one stream of WatchServices.
+// Exports reads the messages of one stream of WatchServices, or of WatchClusterSet.
 type Exports struct {
 	services map[peering.ServiceName]*exported
+	// set says that it is the latter: the sender says which Services there are.
+	set bool
 	// endpoints is how many there are of all Services.
 	endpoints int
 }
@@ -189,6 +200,16 @@ func NewExports(names []peering.ServiceName) *Exports {
 	return x
 }
 
+// NewClusterSet returns what reads a stream of WatchClusterSet.
+func NewClusterSet() *Exports {
+	return &Exports{services: map[peering.ServiceName]*exported{}, set: true}
+}
+
+// Names returns the Services that were said and are not refused, sorted.
+func (x *Exports) Names() []peering.ServiceName {
+	return slices.SortedFunc(maps.Keys(x.services), peering.CompareServiceNames)
+}
+
 // Read reads the next message. It returns the Service once it is whole.
 func (x *Exports) Read(m *ententev1.WatchServicesResponse) (out peering.ExportedService, whole bool, err error) {
 	name, err := serviceNameFrom("service", m.GetService())
@@ -196,12 +217,22 @@ func (x *Exports) Read(m *ententev1.WatchServicesResponse) (out peering.Exported
 		return out, false, err
 	}
 	s := x.services[name]
+	if s == nil && x.set {
+		if len(x.services) == peering.MaxServices {
+			return out, false, invalid("service", "want at most %d", peering.MaxServices)
+		}
+		s = &exported{}
+		x.services[name] = s
+	}
 	if s == nil {
 		return out, false, invalid("service", "was not asked for")
 	}
 	if m.GetRefusal() != "" {
 		x.endpoints -= len(s.endpoints)
 		*s = exported{}
+		if x.set {
+			delete(x.services, name)
+		}
 		return peering.ExportedService{ServiceName: name, Refusal: peering.Text(m.GetRefusal(), peering.MaxMessageLen)}, true, nil
 	}
 	if m.GetState() != nil {
@@ -286,6 +317,23 @@ func exportedFrom(field string, name peering.ServiceName, m *ententev1.ExportedS
 	}
 	out.ServiceName, out.Service.SessionAffinitySeconds = name, int32(m.GetSessionAffinitySeconds())
 	out.Service.Headless, out.Service.Ports, out.Service.SessionAffinity = s.Type == peering.ServiceHeadless, s.Ports, m.GetSessionAffinity()
+	if m.GetExport() != nil {
+		out.Export, err = exportFrom(field+".export", m.GetExport())
+	}
+	return out, err
+}
+
+func exportFrom(field string, m *ententev1.ServiceExport) (*peering.ServiceExport, error) {
+	if m.GetCreated() == nil || !m.GetCreated().IsValid() {
+		return nil, invalid(field+".created", "want a time")
+	}
+	out := &peering.ServiceExport{
+		Created: m.GetCreated().AsTime().Truncate(time.Second), Labels: maps.Clone(m.GetLabels()), Annotations: maps.Clone(m.GetAnnotations()),
+		InternalTrafficPolicy: m.GetInternalTrafficPolicy(), TrafficDistribution: m.GetTrafficDistribution(),
+	}
+	if err := peering.CheckExport(out); err != nil {
+		return nil, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
+	}
 	return out, nil
 }
 

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -31,6 +33,15 @@ func drawExported(t *rapid.T) peering.ExportedService {
 	}
 	if out.Service.SessionAffinity == "ClientIP" {
 		out.Service.SessionAffinitySeconds = rapid.Int32Range(0, 86400).Draw(t, "seconds")
+	}
+	if rapid.Bool().Draw(t, "exported") {
+		out.Export = &peering.ServiceExport{
+			Created: time.Unix(rapid.Int64Range(1, 3).Draw(t, "created"), 0).UTC(), InternalTrafficPolicy: rapid.SampledFrom([]string{"", "Local"}).Draw(t, "policy"),
+			TrafficDistribution: rapid.SampledFrom([]string{"", "PreferClose"}).Draw(t, "distribution"),
+		}
+		if rapid.Bool().Draw(t, "labelled") {
+			out.Export.Labels, out.Export.Annotations = map[string]string{"a": "b"}, map[string]string{"example.com/c": "d e"}
+		}
 	}
 	found := map[string]peering.ServiceEndpoint{}
 	for range rapid.SampledFrom([]int{0, 1, 5, 1400}).Draw(t, "endpoints") {
@@ -136,6 +147,11 @@ func TestHostileExportsAreRefused(t *testing.T) {
 	with := func(ends ...*ententev1.ServiceEndpoint) *ententev1.WatchServicesResponse {
 		return &ententev1.WatchServicesResponse{Service: name, State: state(), Set: ends, Complete: true}
 	}
+	exports := func(change func(*ententev1.ServiceExport)) *ententev1.WatchServicesResponse {
+		x := &ententev1.ServiceExport{Created: timestamppb.New(time.Unix(1, 0))}
+		change(x)
+		return &ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Export = x })}
+	}
 	many := make([]*ententev1.ServiceEndpoint, 501)
 	for i := range many {
 		many[i] = &ententev1.ServiceEndpoint{Address: []byte{10, 0, byte(i >> 8), byte(i)}}
@@ -160,10 +176,35 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		"an endpoint's port's name":    {with(&ententev1.ServiceEndpoint{Address: []byte{10, 0, 0, 1}, Ports: map[string]uint32{"HTTP\n": 80}}), "DNS label"},
 		"an endpoint's name":           {with(&ententev1.ServiceEndpoint{Address: []byte{10, 0, 0, 1}, Hostname: "web.evil"}), "hostname"},
 		"more than a message may have": {with(many...), "at most 500"},
+		"an export without a time":     {exports(func(x *ententev1.ServiceExport) { x.Created = nil }), "created"},
+		"a label that is none":         {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a b": "c"} }), "label"},
+		"a label's value that is none": {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a": "b\n"} }), "label"},
+		"annotations without end":      {exports(func(x *ententev1.ServiceExport) { x.Annotations = map[string]string{"a": strings.Repeat("x", 5000)} }), "4096 bytes"},
+		"a traffic policy of nobody's": {exports(func(x *ententev1.ServiceExport) { x.InternalTrafficPolicy = "Mine" }), "traffic policy"},
+		"a distribution of nobody's":   {exports(func(x *ententev1.ServiceExport) { x.TrafficDistribution = "a\nb" }), "distribution"},
 	} {
 		_, _, err := NewExports([]peering.ServiceName{web}).Read(test.m)
 		if err == nil || !strings.Contains(violations(err), test.want) {
 			t.Errorf("%s: %v %s", what, err, violations(err))
+		}
+	}
+	// A cluster set is bounded, too, and what is refused makes room.
+	set := NewClusterSet()
+	for i := range peering.MaxServices + 1 {
+		n := &ententev1.ServiceName{Namespace: "shop", Name: fmt.Sprintf("s-%d", i)}
+		m := &ententev1.WatchServicesResponse{Service: n, State: state(func(s *ententev1.ExportedService) { s.Service.Name = n.GetName() }), Complete: true}
+		_, _, err := set.Read(m)
+		if (err != nil) != (i == peering.MaxServices) {
+			t.Errorf("of %d Services: %v", i+1, err)
+		}
+		if err == nil {
+			continue
+		}
+		if _, _, err := set.Read(&ententev1.WatchServicesResponse{Service: &ententev1.ServiceName{Namespace: "shop", Name: "s-0"}, Refusal: "gone"}); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := set.Read(m); err != nil {
+			t.Errorf("after one is gone: %v", err)
 		}
 	}
 	// Many messages add up.

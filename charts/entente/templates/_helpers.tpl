@@ -187,6 +187,10 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   {{- with .services }}
   services: {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- /* Empty is all namespaces, absent none. */}}
+  {{- if kindIs "map" .clusterSet }}
+  clusterSet: {{- toYaml .clusterSet | nindent 4 }}
+  {{- end }}
   {{- with .sameNamespaces }}
   sameNamespaces: {{- toYaml . | nindent 4 }}
   {{- end }}

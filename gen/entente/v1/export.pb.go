@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -21,6 +22,108 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// WatchClusterSetRequest asks for what is exported to a cluster set.
+type WatchClusterSetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contract by which they are imported; its exposure is OffloadedAndExported.
+	ContractId    string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchClusterSetRequest) Reset() {
+	*x = WatchClusterSetRequest{}
+	mi := &file_entente_v1_export_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchClusterSetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchClusterSetRequest) ProtoMessage() {}
+
+func (x *WatchClusterSetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_export_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchClusterSetRequest.ProtoReflect.Descriptor instead.
+func (*WatchClusterSetRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WatchClusterSetRequest) GetContractId() string {
+	if x != nil {
+		return x.ContractId
+	}
+	return ""
+}
+
+// WatchClusterSetResponse is a change of one Service, or says that all were said.
+type WatchClusterSetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The change; unset where the message says nothing but synced.
+	Change *WatchServicesResponse `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	// Whether all that are exported now were said on this stream: what was not is exported no
+	// longer.
+	Synced        bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchClusterSetResponse) Reset() {
+	*x = WatchClusterSetResponse{}
+	mi := &file_entente_v1_export_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchClusterSetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchClusterSetResponse) ProtoMessage() {}
+
+func (x *WatchClusterSetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_export_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchClusterSetResponse.ProtoReflect.Descriptor instead.
+func (*WatchClusterSetResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WatchClusterSetResponse) GetChange() *WatchServicesResponse {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *WatchClusterSetResponse) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
 
 // WatchServicesRequest names Services.
 type WatchServicesRequest struct {
@@ -35,7 +138,7 @@ type WatchServicesRequest struct {
 
 func (x *WatchServicesRequest) Reset() {
 	*x = WatchServicesRequest{}
-	mi := &file_entente_v1_export_proto_msgTypes[0]
+	mi := &file_entente_v1_export_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -47,7 +150,7 @@ func (x *WatchServicesRequest) String() string {
 func (*WatchServicesRequest) ProtoMessage() {}
 
 func (x *WatchServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_export_proto_msgTypes[0]
+	mi := &file_entente_v1_export_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -60,7 +163,7 @@ func (x *WatchServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchServicesRequest.ProtoReflect.Descriptor instead.
 func (*WatchServicesRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_export_proto_rawDescGZIP(), []int{0}
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WatchServicesRequest) GetContractId() string {
@@ -90,7 +193,7 @@ type ServiceName struct {
 
 func (x *ServiceName) Reset() {
 	*x = ServiceName{}
-	mi := &file_entente_v1_export_proto_msgTypes[1]
+	mi := &file_entente_v1_export_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -102,7 +205,7 @@ func (x *ServiceName) String() string {
 func (*ServiceName) ProtoMessage() {}
 
 func (x *ServiceName) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_export_proto_msgTypes[1]
+	mi := &file_entente_v1_export_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -115,7 +218,7 @@ func (x *ServiceName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceName.ProtoReflect.Descriptor instead.
 func (*ServiceName) Descriptor() ([]byte, []int) {
-	return file_entente_v1_export_proto_rawDescGZIP(), []int{1}
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServiceName) GetNamespace() string {
@@ -156,7 +259,7 @@ type WatchServicesResponse struct {
 
 func (x *WatchServicesResponse) Reset() {
 	*x = WatchServicesResponse{}
-	mi := &file_entente_v1_export_proto_msgTypes[2]
+	mi := &file_entente_v1_export_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -168,7 +271,7 @@ func (x *WatchServicesResponse) String() string {
 func (*WatchServicesResponse) ProtoMessage() {}
 
 func (x *WatchServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_export_proto_msgTypes[2]
+	mi := &file_entente_v1_export_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -181,7 +284,7 @@ func (x *WatchServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchServicesResponse.ProtoReflect.Descriptor instead.
 func (*WatchServicesResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_export_proto_rawDescGZIP(), []int{2}
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WatchServicesResponse) GetService() *ServiceName {
@@ -235,13 +338,15 @@ type ExportedService struct {
 	SessionAffinity string `protobuf:"bytes,2,opt,name=session_affinity,json=sessionAffinity,proto3" json:"session_affinity,omitempty"`
 	// For how long ClientIP holds, in seconds, a day at most; 0 leaves it to Kubernetes.
 	SessionAffinitySeconds uint32 `protobuf:"varint,3,opt,name=session_affinity_seconds,json=sessionAffinitySeconds,proto3" json:"session_affinity_seconds,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// How it is exported to a cluster set; unset where it was asked for by name.
+	Export        *ServiceExport `protobuf:"bytes,4,opt,name=export,proto3" json:"export,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExportedService) Reset() {
 	*x = ExportedService{}
-	mi := &file_entente_v1_export_proto_msgTypes[3]
+	mi := &file_entente_v1_export_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +358,7 @@ func (x *ExportedService) String() string {
 func (*ExportedService) ProtoMessage() {}
 
 func (x *ExportedService) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_export_proto_msgTypes[3]
+	mi := &file_entente_v1_export_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +371,7 @@ func (x *ExportedService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportedService.ProtoReflect.Descriptor instead.
 func (*ExportedService) Descriptor() ([]byte, []int) {
-	return file_entente_v1_export_proto_rawDescGZIP(), []int{3}
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExportedService) GetService() *OfferedService {
@@ -288,6 +393,96 @@ func (x *ExportedService) GetSessionAffinitySeconds() uint32 {
 		return x.SessionAffinitySeconds
 	}
 	return 0
+}
+
+func (x *ExportedService) GetExport() *ServiceExport {
+	if x != nil {
+		return x.Export
+	}
+	return nil
+}
+
+// ServiceExport is what a cluster says of a Service besides, in order that all clusters that
+// export one of the name make the same of it.
+type ServiceExport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since when it is exported: where clusters differ the oldest decides.
+	Created *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=created,proto3" json:"created,omitempty"`
+	// Labels of the imported Service, 4096 bytes of them at most.
+	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Annotations of the imported Service, 4096 bytes of them at most.
+	Annotations map[string]string `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Cluster, Local, or empty where the Service says neither.
+	InternalTrafficPolicy string `protobuf:"bytes,4,opt,name=internal_traffic_policy,json=internalTrafficPolicy,proto3" json:"internal_traffic_policy,omitempty"`
+	// As the Service says it: PreferClose, for example; empty where it says nothing.
+	TrafficDistribution string `protobuf:"bytes,5,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *ServiceExport) Reset() {
+	*x = ServiceExport{}
+	mi := &file_entente_v1_export_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceExport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceExport) ProtoMessage() {}
+
+func (x *ServiceExport) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_export_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceExport.ProtoReflect.Descriptor instead.
+func (*ServiceExport) Descriptor() ([]byte, []int) {
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ServiceExport) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *ServiceExport) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *ServiceExport) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *ServiceExport) GetInternalTrafficPolicy() string {
+	if x != nil {
+		return x.InternalTrafficPolicy
+	}
+	return ""
+}
+
+func (x *ServiceExport) GetTrafficDistribution() string {
+	if x != nil {
+		return x.TrafficDistribution
+	}
+	return ""
 }
 
 // ServiceEndpoint is an address that answers for a Service.
@@ -312,7 +507,7 @@ type ServiceEndpoint struct {
 
 func (x *ServiceEndpoint) Reset() {
 	*x = ServiceEndpoint{}
-	mi := &file_entente_v1_export_proto_msgTypes[4]
+	mi := &file_entente_v1_export_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +519,7 @@ func (x *ServiceEndpoint) String() string {
 func (*ServiceEndpoint) ProtoMessage() {}
 
 func (x *ServiceEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_export_proto_msgTypes[4]
+	mi := &file_entente_v1_export_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +532,7 @@ func (x *ServiceEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceEndpoint.ProtoReflect.Descriptor instead.
 func (*ServiceEndpoint) Descriptor() ([]byte, []int) {
-	return file_entente_v1_export_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_export_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ServiceEndpoint) GetAddress() []byte {
@@ -387,7 +582,13 @@ var File_entente_v1_export_proto protoreflect.FileDescriptor
 const file_entente_v1_export_proto_rawDesc = "" +
 	"\n" +
 	"\x17entente/v1/export.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\"\x84\x01\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"D\n" +
+	"\x16WatchClusterSetRequest\x12*\n" +
+	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
+	"contractId\"l\n" +
+	"\x17WatchClusterSetResponse\x129\n" +
+	"\x06change\x18\x01 \x01(\v2!.entente.v1.WatchServicesResponseR\x06change\x12\x16\n" +
+	"\x06synced\x18\x02 \x01(\bR\x06synced\"\x84\x01\n" +
 	"\x14WatchServicesRequest\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12@\n" +
@@ -401,11 +602,24 @@ const file_entente_v1_export_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\v2\x1b.entente.v1.ExportedServiceR\x05state\x128\n" +
 	"\x03set\x18\x04 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\x03set\x12@\n" +
 	"\aremoved\x18\x05 \x03(\v2\x1b.entente.v1.ServiceEndpointB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\aremoved\x12\x1a\n" +
-	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\xd6\x01\n" +
+	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\x89\x02\n" +
 	"\x0fExportedService\x12<\n" +
 	"\aservice\x18\x01 \x01(\v2\x1a.entente.v1.OfferedServiceB\x06\xbaH\x03\xc8\x01\x01R\aservice\x12@\n" +
 	"\x10session_affinity\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\x04NoneR\bClientIPR\x0fsessionAffinity\x12C\n" +
-	"\x18session_affinity_seconds\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\x80\xa3\x05R\x16sessionAffinitySeconds\"\xaf\x02\n" +
+	"\x18session_affinity_seconds\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\x80\xa3\x05R\x16sessionAffinitySeconds\x121\n" +
+	"\x06export\x18\x04 \x01(\v2\x19.entente.v1.ServiceExportR\x06export\"\xa6\x04\n" +
+	"\rServiceExport\x12<\n" +
+	"\acreated\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\acreated\x12G\n" +
+	"\x06labels\x18\x02 \x03(\v2%.entente.v1.ServiceExport.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\x06labels\x12V\n" +
+	"\vannotations\x18\x03 \x03(\v2*.entente.v1.ServiceExport.AnnotationsEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\vannotations\x12O\n" +
+	"\x17internal_traffic_policy\x18\x04 \x01(\tB\x17\xbaH\x14r\x12R\x00R\aClusterR\x05LocalR\x15internalTrafficPolicy\x12j\n" +
+	"\x14traffic_distribution\x18\x05 \x01(\tB7\xbaH4r2\x18?2.^([A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?)?$R\x13trafficDistribution\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x02\n" +
 	"\x0fServiceEndpoint\x12#\n" +
 	"\aaddress\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x10\x04\x18\x10R\aaddress\x12F\n" +
 	"\x05ports\x18\x02 \x03(\v2&.entente.v1.ServiceEndpoint.PortsEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\x05ports\x12#\n" +
@@ -416,9 +630,10 @@ const file_entente_v1_export_proto_rawDesc = "" +
 	"\n" +
 	"PortsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x012g\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x012\xc5\x01\n" +
 	"\rExportService\x12V\n" +
-	"\rWatchServices\x12 .entente.v1.WatchServicesRequest\x1a!.entente.v1.WatchServicesResponse0\x01B\x9f\x01\n" +
+	"\rWatchServices\x12 .entente.v1.WatchServicesRequest\x1a!.entente.v1.WatchServicesResponse0\x01\x12\\\n" +
+	"\x0fWatchClusterSet\x12\".entente.v1.WatchClusterSetRequest\x1a#.entente.v1.WatchClusterSetResponse0\x01B\x9f\x01\n" +
 	"\x0ecom.entente.v1B\vExportProtoP\x01Z7github.com/entente-dev/entente/gen/entente/v1;ententev1\xa2\x02\x03EXX\xaa\x02\n" +
 	"Entente.V1\xca\x02\n" +
 	"Entente\\V1\xe2\x02\x16Entente\\V1\\GPBMetadata\xea\x02\vEntente::V1b\x06proto3"
@@ -435,31 +650,44 @@ func file_entente_v1_export_proto_rawDescGZIP() []byte {
 	return file_entente_v1_export_proto_rawDescData
 }
 
-var file_entente_v1_export_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_entente_v1_export_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_entente_v1_export_proto_goTypes = []any{
-	(*WatchServicesRequest)(nil),  // 0: entente.v1.WatchServicesRequest
-	(*ServiceName)(nil),           // 1: entente.v1.ServiceName
-	(*WatchServicesResponse)(nil), // 2: entente.v1.WatchServicesResponse
-	(*ExportedService)(nil),       // 3: entente.v1.ExportedService
-	(*ServiceEndpoint)(nil),       // 4: entente.v1.ServiceEndpoint
-	nil,                           // 5: entente.v1.ServiceEndpoint.PortsEntry
-	(*OfferedService)(nil),        // 6: entente.v1.OfferedService
+	(*WatchClusterSetRequest)(nil),  // 0: entente.v1.WatchClusterSetRequest
+	(*WatchClusterSetResponse)(nil), // 1: entente.v1.WatchClusterSetResponse
+	(*WatchServicesRequest)(nil),    // 2: entente.v1.WatchServicesRequest
+	(*ServiceName)(nil),             // 3: entente.v1.ServiceName
+	(*WatchServicesResponse)(nil),   // 4: entente.v1.WatchServicesResponse
+	(*ExportedService)(nil),         // 5: entente.v1.ExportedService
+	(*ServiceExport)(nil),           // 6: entente.v1.ServiceExport
+	(*ServiceEndpoint)(nil),         // 7: entente.v1.ServiceEndpoint
+	nil,                             // 8: entente.v1.ServiceExport.LabelsEntry
+	nil,                             // 9: entente.v1.ServiceExport.AnnotationsEntry
+	nil,                             // 10: entente.v1.ServiceEndpoint.PortsEntry
+	(*OfferedService)(nil),          // 11: entente.v1.OfferedService
+	(*timestamppb.Timestamp)(nil),   // 12: google.protobuf.Timestamp
 }
 var file_entente_v1_export_proto_depIdxs = []int32{
-	1, // 0: entente.v1.WatchServicesRequest.services:type_name -> entente.v1.ServiceName
-	1, // 1: entente.v1.WatchServicesResponse.service:type_name -> entente.v1.ServiceName
-	3, // 2: entente.v1.WatchServicesResponse.state:type_name -> entente.v1.ExportedService
-	4, // 3: entente.v1.WatchServicesResponse.set:type_name -> entente.v1.ServiceEndpoint
-	4, // 4: entente.v1.WatchServicesResponse.removed:type_name -> entente.v1.ServiceEndpoint
-	6, // 5: entente.v1.ExportedService.service:type_name -> entente.v1.OfferedService
-	5, // 6: entente.v1.ServiceEndpoint.ports:type_name -> entente.v1.ServiceEndpoint.PortsEntry
-	0, // 7: entente.v1.ExportService.WatchServices:input_type -> entente.v1.WatchServicesRequest
-	2, // 8: entente.v1.ExportService.WatchServices:output_type -> entente.v1.WatchServicesResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4,  // 0: entente.v1.WatchClusterSetResponse.change:type_name -> entente.v1.WatchServicesResponse
+	3,  // 1: entente.v1.WatchServicesRequest.services:type_name -> entente.v1.ServiceName
+	3,  // 2: entente.v1.WatchServicesResponse.service:type_name -> entente.v1.ServiceName
+	5,  // 3: entente.v1.WatchServicesResponse.state:type_name -> entente.v1.ExportedService
+	7,  // 4: entente.v1.WatchServicesResponse.set:type_name -> entente.v1.ServiceEndpoint
+	7,  // 5: entente.v1.WatchServicesResponse.removed:type_name -> entente.v1.ServiceEndpoint
+	11, // 6: entente.v1.ExportedService.service:type_name -> entente.v1.OfferedService
+	6,  // 7: entente.v1.ExportedService.export:type_name -> entente.v1.ServiceExport
+	12, // 8: entente.v1.ServiceExport.created:type_name -> google.protobuf.Timestamp
+	8,  // 9: entente.v1.ServiceExport.labels:type_name -> entente.v1.ServiceExport.LabelsEntry
+	9,  // 10: entente.v1.ServiceExport.annotations:type_name -> entente.v1.ServiceExport.AnnotationsEntry
+	10, // 11: entente.v1.ServiceEndpoint.ports:type_name -> entente.v1.ServiceEndpoint.PortsEntry
+	2,  // 12: entente.v1.ExportService.WatchServices:input_type -> entente.v1.WatchServicesRequest
+	0,  // 13: entente.v1.ExportService.WatchClusterSet:input_type -> entente.v1.WatchClusterSetRequest
+	4,  // 14: entente.v1.ExportService.WatchServices:output_type -> entente.v1.WatchServicesResponse
+	1,  // 15: entente.v1.ExportService.WatchClusterSet:output_type -> entente.v1.WatchClusterSetResponse
+	14, // [14:16] is the sub-list for method output_type
+	12, // [12:14] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_export_proto_init() }
@@ -474,7 +702,7 @@ func file_entente_v1_export_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_export_proto_rawDesc), len(file_entente_v1_export_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,7 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ExportService_WatchServices_FullMethodName = "/entente.v1.ExportService/WatchServices"
+	ExportService_WatchServices_FullMethodName   = "/entente.v1.ExportService/WatchServices"
+	ExportService_WatchClusterSet_FullMethodName = "/entente.v1.ExportService/WatchClusterSet"
 )
 
 // ExportServiceClient is the client API for ExportService service.
@@ -36,6 +37,13 @@ type ExportServiceClient interface {
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED or
 	// POLICY_REFUSED (the contract's exposure has no exported Services).
 	WatchServices(ctx context.Context, in *WatchServicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServicesResponse], error)
+	// WatchClusterSet is WatchServices of those that are exported under their own names, by a
+	// ServiceExport of the Multi-Cluster Services API, in namespaces that the provider's policy
+	// shares with the caller. Which those are it says itself: each has an export, and one that is
+	// exported no longer is refused. At most 256 are said.
+	//
+	// Errors: those of WatchServices; POLICY_REFUSED also where the provider shares no namespaces.
+	WatchClusterSet(ctx context.Context, in *WatchClusterSetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterSetResponse], error)
 }
 
 type exportServiceClient struct {
@@ -65,6 +73,25 @@ func (c *exportServiceClient) WatchServices(ctx context.Context, in *WatchServic
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ExportService_WatchServicesClient = grpc.ServerStreamingClient[WatchServicesResponse]
 
+func (c *exportServiceClient) WatchClusterSet(ctx context.Context, in *WatchClusterSetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterSetResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ExportService_ServiceDesc.Streams[1], ExportService_WatchClusterSet_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchClusterSetRequest, WatchClusterSetResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExportService_WatchClusterSetClient = grpc.ServerStreamingClient[WatchClusterSetResponse]
+
 // ExportServiceServer is the server API for ExportService service.
 // All implementations must embed UnimplementedExportServiceServer
 // for forward compatibility.
@@ -79,6 +106,13 @@ type ExportServiceServer interface {
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN, FAILED_PRECONDITION CONTRACT_CLOSED or
 	// POLICY_REFUSED (the contract's exposure has no exported Services).
 	WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[WatchServicesResponse]) error
+	// WatchClusterSet is WatchServices of those that are exported under their own names, by a
+	// ServiceExport of the Multi-Cluster Services API, in namespaces that the provider's policy
+	// shares with the caller. Which those are it says itself: each has an export, and one that is
+	// exported no longer is refused. At most 256 are said.
+	//
+	// Errors: those of WatchServices; POLICY_REFUSED also where the provider shares no namespaces.
+	WatchClusterSet(*WatchClusterSetRequest, grpc.ServerStreamingServer[WatchClusterSetResponse]) error
 	mustEmbedUnimplementedExportServiceServer()
 }
 
@@ -91,6 +125,9 @@ type UnimplementedExportServiceServer struct{}
 
 func (UnimplementedExportServiceServer) WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[WatchServicesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchServices not implemented")
+}
+func (UnimplementedExportServiceServer) WatchClusterSet(*WatchClusterSetRequest, grpc.ServerStreamingServer[WatchClusterSetResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchClusterSet not implemented")
 }
 func (UnimplementedExportServiceServer) mustEmbedUnimplementedExportServiceServer() {}
 func (UnimplementedExportServiceServer) testEmbeddedByValue()                       {}
@@ -124,6 +161,17 @@ func _ExportService_WatchServices_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ExportService_WatchServicesServer = grpc.ServerStreamingServer[WatchServicesResponse]
 
+func _ExportService_WatchClusterSet_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchClusterSetRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ExportServiceServer).WatchClusterSet(m, &grpc.GenericServerStream[WatchClusterSetRequest, WatchClusterSetResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExportService_WatchClusterSetServer = grpc.ServerStreamingServer[WatchClusterSetResponse]
+
 // ExportService_ServiceDesc is the grpc.ServiceDesc for ExportService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -135,6 +183,11 @@ var ExportService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchServices",
 			Handler:       _ExportService_WatchServices_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchClusterSet",
+			Handler:       _ExportService_WatchClusterSet_Handler,
 			ServerStreams: true,
 		},
 	},

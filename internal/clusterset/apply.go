@@ -1,0 +1,290 @@
+package clusterset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// apply makes a ServiceImport, the Service that has its address, and its EndpointSlices what a
+// plan says.
+func (r *Reconciler) apply(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport, p plan) error {
+	if err := r.bind(ctx, name.Namespace); err != nil {
+		return err
+	}
+	before := have.DeepCopy()
+	now, err := r.applyImport(ctx, name, have, p)
+	if err != nil {
+		return err
+	}
+	ready := store.Condition(string(mcs.ServiceImportConditionReady), metav1.ConditionTrue, string(mcs.ServiceImportReasonReady), "")
+	if p.headless {
+		err = r.dropDerived(ctx, now)
+	} else {
+		var taken bool
+		if taken, err = r.applyDerived(ctx, now, p); taken {
+			ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
+			ready.Message = fmt.Sprintf("the namespace has a Service %s that is not Entente's: delete it", derivedName(name.Name))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.applySlices(ctx, now, p); err != nil {
+		return err
+	}
+	if err := r.writeAddresses(ctx, before, now); err != nil {
+		return err
+	}
+	after := now.DeepCopy()
+	after.Status.Clusters = p.clusters()
+	ready.ObservedGeneration = after.Generation
+	meta.SetStatusCondition(&after.Status.Conditions, ready)
+	return client.IgnoreNotFound(store.PatchStatus(ctx, r.Direct, now, after))
+}
+
+// payer is the peer on whose budget a Service is; none is this cluster itself.
+func (p plan) payer() peering.ClusterID {
+	if len(p.sides) == 0 || slices.ContainsFunc(p.sides, func(s side) bool { return s.own }) {
+		return ""
+	}
+	return p.sides[0].cluster
+}
+
+// take takes a write off a peer's budget.
+func (r *Reconciler) take(payer peering.ClusterID, o client.Object) error {
+	if payer == "" {
+		return nil
+	}
+	return r.Budget.Take(payer, o)
+}
+
+// applyImport makes the ServiceImport, or has it say what a plan does. Addresses stay as they
+// are.
+func (r *Reconciler) applyImport(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport, p plan) (*mcs.ServiceImport, error) {
+	if p.frozen {
+		return have, nil
+	}
+	want := p.serviceImport(name)
+	if have == nil {
+		if err := r.take(p.payer(), want); err != nil {
+			return nil, err
+		}
+		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
+			return nil, fmt.Errorf("create service import %s: %w", name, err)
+		}
+		return want, nil
+	}
+	want.Spec.IPs, want.Spec.IPFamilies = have.Spec.IPs, have.Spec.IPFamilies
+	if equality.Semantic.DeepEqual(want.Spec, have.Spec) && equality.Semantic.DeepEqual(want.Labels, have.Labels) &&
+		equality.Semantic.DeepEqual(want.Annotations, have.Annotations) {
+		return have, nil
+	}
+	if err := r.take(p.payer(), want); err != nil {
+		return nil, err
+	}
+	now := have.DeepCopy()
+	now.Spec, now.Labels, now.Annotations = want.Spec, want.Labels, want.Annotations
+	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
+		return nil, fmt.Errorf("update service import %s: %w", name, err)
+	}
+	return now, nil
+}
+
+// applyDerived makes the Service that has the address, and has the import say that. taken says
+// that the name is another Service's.
+func (r *Reconciler) applyDerived(ctx context.Context, i *mcs.ServiceImport, p plan) (taken bool, err error) {
+	want, have := derived(i), &corev1.Service{}
+	err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return false, fmt.Errorf("read service %s: %w", want.Name, err)
+	case err != nil:
+		if err := r.take(p.payer(), want); err != nil {
+			return false, err
+		}
+		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
+			return false, fmt.Errorf("create service %s: %w", want.Name, err)
+		}
+		have = want
+	case !metav1.IsControlledBy(have, i):
+		return have.Labels[api.LabelManaged] != api.Manager, nil
+	default:
+		if have, err = r.updateDerived(ctx, have, want, p); err != nil {
+			return false, err
+		}
+	}
+	i.Spec.IPs, i.Spec.IPFamilies = have.Spec.ClusterIPs, have.Spec.IPFamilies
+	return false, nil
+}
+
+func (r *Reconciler) updateDerived(ctx context.Context, have, want *corev1.Service, p plan) (*corev1.Service, error) {
+	now := have.DeepCopy()
+	now.Labels, now.Spec.Ports = want.Labels, want.Spec.Ports
+	now.Spec.SessionAffinity, now.Spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig
+	now.Spec.TrafficDistribution = want.Spec.TrafficDistribution
+	was := have.DeepCopy()
+	for i := range was.Spec.Ports {
+		q := was.Spec.Ports[i]
+		was.Spec.Ports[i] = corev1.ServicePort{Name: q.Name, Protocol: q.Protocol, AppProtocol: q.AppProtocol, Port: q.Port} // without what the API server fills in
+	}
+	if equality.Semantic.DeepEqual(was.Labels, now.Labels) && equality.Semantic.DeepEqual(was.Spec, now.Spec) {
+		return have, nil
+	}
+	if err := r.take(p.payer(), now); err != nil {
+		return nil, err
+	}
+	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
+		return nil, fmt.Errorf("update service %s: %w", now.Name, err)
+	}
+	return now, nil
+}
+
+// dropDerived deletes the Service that had the address of what has none any more.
+func (r *Reconciler) dropDerived(ctx context.Context, i *mcs.ServiceImport) error {
+	i.Spec.IPs = nil
+	have := &corev1.Service{}
+	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: derivedName(i.Name)}, have)
+	if err != nil || !metav1.IsControlledBy(have, i) {
+		return client.IgnoreNotFound(err)
+	}
+	return client.IgnoreNotFound(r.Direct.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
+}
+
+// writeAddresses has the ServiceImport say which addresses it has.
+func (r *Reconciler) writeAddresses(ctx context.Context, before, now *mcs.ServiceImport) error {
+	var was mcs.ServiceImport
+	if before != nil {
+		was = *before
+	}
+	if slices.Equal(was.Spec.IPs, now.Spec.IPs) && slices.Equal(was.Spec.IPFamilies, now.Spec.IPFamilies) {
+		return nil
+	}
+	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
+		return fmt.Errorf("update service import %s: %w", now.Name, err)
+	}
+	return nil
+}
+
+// applySlices makes the EndpointSlices what a plan says. A headless import has the IP families
+// of its endpoints.
+func (r *Reconciler) applySlices(ctx context.Context, i *mcs.ServiceImport, p plan) error {
+	var list discoveryv1.EndpointSliceList
+	if err := r.Direct.List(ctx, &list, client.InNamespace(i.Namespace), client.MatchingLabels{
+		discoveryv1.LabelManagedBy: api.Manager, mcs.LabelServiceName: i.Name,
+	}); err != nil {
+		return fmt.Errorf("list endpoint slices: %w", err)
+	}
+	have := map[string]*discoveryv1.EndpointSlice{}
+	var there []*discoveryv1.EndpointSlice
+	for n := range list.Items {
+		if s := &list.Items[n]; p.kept[s.Labels[mcs.LabelSourceCluster]] {
+			there = append(there, s)
+		} else {
+			have[s.Name] = s
+		}
+	}
+	for _, s := range p.sides {
+		payer := s.cluster
+		if s.own {
+			payer = ""
+		}
+		for _, want := range p.slicesOf(s, i) {
+			if err := r.applySlice(ctx, payer, have[want.Name], want); err != nil {
+				return err
+			}
+			delete(have, want.Name)
+			there = append(there, want)
+		}
+	}
+	for _, old := range have {
+		if err := r.Direct.Delete(ctx, old, client.Preconditions{UID: &old.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete endpoint slice %s: %w", old.Name, err)
+		}
+	}
+	if p.headless {
+		i.Spec.IPFamilies = families(there)
+	}
+	return nil
+}
+
+func (r *Reconciler) applySlice(ctx context.Context, payer peering.ClusterID, old, want *discoveryv1.EndpointSlice) error {
+	if old != nil && endpoints.SameSlice(old, want) {
+		return nil
+	}
+	if err := r.take(payer, want); err != nil {
+		return err
+	}
+	if old == nil {
+		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
+			return fmt.Errorf("create endpoint slice %s: %w", want.Name, err)
+		}
+		return nil
+	}
+	now := old.DeepCopy()
+	now.Endpoints, now.Ports, now.Labels, now.OwnerReferences = want.Endpoints, want.Ports, want.Labels, want.OwnerReferences
+	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
+		return fmt.Errorf("update endpoint slice %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+// drop deletes a ServiceImport that nobody exports to. What was made for it goes with it, as
+// its owner's; the agent's rights in the namespace go with the last one.
+func (r *Reconciler) drop(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport) error {
+	if have != nil {
+		if err := r.Direct.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete service import %s: %w", name, err)
+		}
+	}
+	var left mcs.ServiceImportList
+	if err := r.Client.List(ctx, &left, client.InNamespace(name.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list service imports: %w", err)
+	}
+	if slices.ContainsFunc(left.Items, func(i mcs.ServiceImport) bool {
+		return i.Labels[api.LabelManaged] == api.Manager && i.DeletionTimestamp.IsZero()
+	}) {
+		return nil
+	}
+	binding := &rbacv1.RoleBinding{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: ClusterRole}, binding)
+	if err == nil {
+		err = r.Client.Delete(ctx, binding)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("drop the agent's rights in namespace %s: %w", name.Namespace, err)
+	}
+	return nil
+}
+
+// bind gives the agent its rights in a namespace, unless it has them.
+func (r *Reconciler) bind(ctx context.Context, namespace string) error {
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClusterRole}, &rbacv1.RoleBinding{})
+	if !apierrors.IsNotFound(err) {
+		return client.IgnoreNotFound(err)
+	}
+	err = r.Client.Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ClusterRole, Labels: map[string]string{api.LabelManaged: api.Manager}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ClusterRole},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.ServiceAccount.Namespace, Name: r.ServiceAccount.Name}},
+	}, client.FieldOwner(api.Manager))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
+	}
+	return nil
+}

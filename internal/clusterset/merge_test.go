@@ -1,0 +1,278 @@
+package clusterset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	here  = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+	there = peering.ClusterID("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")
+	third = peering.ClusterID("cccccccccccccccccccccccccccccccc")
+)
+
+var hello = peering.ServiceName{Namespace: "shop", Name: "hello"}
+
+// exported is a side that exports since a second, with ports as "name:protocol/port".
+func exported(cluster peering.ClusterID, since int64, ports string, edit ...func(*peering.ExportedService)) side {
+	s := side{cluster: cluster, own: cluster == here, resolve: asIs, service: peering.ExportedService{
+		ServiceName: hello, Export: &peering.ServiceExport{Created: time.Unix(since, 0)},
+		Service: peering.ServiceObject{SessionAffinity: "None"},
+	}}
+	end := peering.ServiceEndpoint{Address: "10.0.0." + map[peering.ClusterID]string{here: "1", there: "2", third: "3"}[cluster], Ready: true, Serving: true, Ports: map[string]int32{}}
+	for port := range strings.FieldsSeq(ports) {
+		var p peering.ServicePort
+		name, rest, _ := strings.Cut(port, ":")
+		protocol, number, _ := strings.Cut(rest, "/")
+		p.Name, p.Protocol = name, protocol
+		fmt.Sscan(number, &p.Port)
+		s.service.Service.Ports = append(s.service.Service.Ports, p)
+		end.Ports[name] = 8000 + p.Port
+	}
+	s.service.Service.Endpoints = []peering.ServiceEndpoint{end}
+	for _, e := range edit {
+		e(&s.service)
+	}
+	return s
+}
+
+func text(ports []peering.ServicePort) string {
+	var out []string
+	for _, p := range ports {
+		out = append(out, fmt.Sprintf("%s:%s/%d", p.Name, p.Protocol, p.Port))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestClustersThatDifferAreMergedByTheOldest(t *testing.T) {
+	t.Parallel()
+	headless := func(s *peering.ExportedService) { s.Service.Headless = true }
+	sticky := func(seconds int32) func(*peering.ExportedService) {
+		return func(s *peering.ExportedService) {
+			s.Service.SessionAffinity, s.Service.SessionAffinitySeconds = "ClientIP", seconds
+		}
+	}
+	with := func(edit func(*peering.ServiceExport)) func(*peering.ExportedService) {
+		return func(s *peering.ExportedService) { edit(s.Export) }
+	}
+	for name, test := range map[string]struct {
+		sides     []side
+		ports     string
+		headless  bool
+		affinity  string
+		conflicts string
+	}{
+		"one": {[]side{exported(here, 1, "web:TCP/80")}, "web:TCP/80", false, "None", ""},
+		"two that say the same": {
+			[]side{exported(here, 1, "web:TCP/80 dns:UDP/53"), exported(there, 2, "dns:UDP/53 web:TCP/80")}, "web:TCP/80 dns:UDP/53", false, "None", "",
+		},
+		"ports are united": {
+			[]side{exported(here, 1, "tcp:TCP/42 udp:UDP/42"), exported(there, 2, "tcp:TCP/42 stcp:SCTP/142")},
+			"tcp:TCP/42 udp:UDP/42 stcp:SCTP/142", false, "None", "PortConflict",
+		},
+		"a name for another port is the oldest's": {
+			[]side{exported(here, 2, "tcp:TCP/42"), exported(there, 1, "tcp:TCP/43")}, "tcp:TCP/43", false, "None", "PortConflict",
+		},
+		"a number of another name is the oldest's": {
+			[]side{exported(here, 1, "tcp:TCP/42"), exported(there, 2, "web:TCP/42 more:TCP/44")}, "tcp:TCP/42 more:TCP/44", false, "None", "PortConflict",
+		},
+		"a port without a name stays alone": {
+			[]side{exported(here, 1, ":TCP/42"), exported(there, 2, "web:TCP/44")}, ":TCP/42", false, "None", "PortConflict",
+		},
+		"and comes beside no other": {
+			[]side{exported(here, 1, "web:TCP/44"), exported(there, 2, ":TCP/42")}, "web:TCP/44", false, "None", "PortConflict",
+		},
+		"of the same second the smaller ID is the oldest": {
+			[]side{exported(there, 1, "web:TCP/80", headless), exported(here, 1, "web:TCP/80")}, "web:TCP/80", false, "None", "TypeConflict",
+		},
+		"headless": {[]side{exported(there, 1, "web:TCP/80", headless), exported(here, 3, "web:TCP/80")}, "web:TCP/80", true, "None", "TypeConflict"},
+		"sessions": {[]side{exported(there, 1, "web:TCP/80", sticky(10)), exported(here, 3, "web:TCP/80")}, "web:TCP/80", false, "ClientIP", "SessionAffinityConflict"},
+		"how long sessions last": {
+			[]side{exported(there, 1, "web:TCP/80", sticky(10)), exported(here, 3, "web:TCP/80", sticky(20))}, "web:TCP/80", false, "ClientIP", "SessionAffinityConfigConflict",
+		},
+		"all else": {
+			[]side{exported(here, 1, "web:TCP/80"), exported(there, 2, "web:TCP/80"), exported(third, 3, "web:TCP/80", with(func(x *peering.ServiceExport) {
+				x.Labels, x.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
+				x.InternalTrafficPolicy, x.TrafficDistribution = "Local", "PreferClose"
+			}))},
+			"web:TCP/80", false, "None", "LabelsConflict,AnnotationsConflict,InternalTrafficPolicyConflict,TrafficDistributionConflict",
+		},
+	} {
+		// What is made of it does not depend on who is heard of first: all clusters make the same of it.
+		for _, sides := range [][]side{test.sides, reversed(test.sides)} {
+			sides = slices.Clone(sides)
+			order(sides)
+			m := merge(sides)
+			if text(m.ports) != test.ports || m.headless != test.headless || m.affinity.SessionAffinity != test.affinity || m.reason() != test.conflicts {
+				t.Errorf("%s: ports %q headless %t affinity %s conflicts %q", name, text(m.ports), m.headless, m.affinity.SessionAffinity, m.reason())
+			}
+		}
+	}
+}
+
+func reversed(sides []side) []side {
+	out := slices.Clone(sides)
+	slices.Reverse(out)
+	return out
+}
+
+// What a cluster means by a port that another decided about is not reached, and no cluster's
+// endpoints are taken for another's.
+func TestPortsAreReachedOnlyWhereTheyAreMeant(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ mine, theirs, want string }{
+		"the same":              {"tcp:TCP/42", "tcp:TCP/42", "here tcp=8042; there tcp=8042"},
+		"another number":        {"tcp:TCP/42", "tcp:TCP/4242", "here tcp=8042"},
+		"another name":          {"tcp:TCP/42", "tcp2:TCP/4242", "here tcp=8042; there tcp2=12242"},
+		"one that both have":    {"tcp:TCP/42 udp:UDP/42", "tcp:TCP/42 web:TCP/80", "here tcp=8042 udp=8042; there tcp=8042 web=8080"},
+		"without a name beside": {":TCP/42", "web:TCP/80", "here =8042"},
+	} {
+		p := decide(snapshot{name: hello, shared: true, sides: []side{exported(there, 2, test.theirs), exported(here, 1, test.mine)}})
+		var out []string
+		for _, s := range p.sides {
+			for _, slice := range p.slicesOf(s, p.serviceImport(hello)) {
+				words := []string{map[bool]string{true: "here", false: "there"}[s.own]}
+				for _, port := range slice.Ports {
+					words = append(words, fmt.Sprintf("%s=%d", *port.Name, *port.Port))
+				}
+				out = append(out, strings.Join(words, " "))
+				if slice.Labels[mcs.LabelServiceName] != "hello" || slice.Labels[mcs.LabelSourceCluster] != string(s.cluster) ||
+					slice.Labels["kubernetes.io/service-name"] != derivedName("hello") || slice.Labels["endpointslice.kubernetes.io/managed-by"] != "entente" {
+					t.Errorf("%s: labels %v", name, slice.Labels)
+				}
+			}
+		}
+		if got := strings.Join(out, "; "); got != test.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func have(clusters ...peering.ClusterID) *mcs.ServiceImport {
+	out := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "hello", Labels: map[string]string{api.LabelManaged: api.Manager}}}
+	out.Spec = mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: []string{"10.96.0.9"}, Ports: []mcs.ServicePort{{Name: "web", Protocol: "TCP", Port: 80}}}
+	for _, c := range clusters {
+		out.Status.Clusters = append(out.Status.Clusters, mcs.ClusterStatus{Cluster: string(c)})
+	}
+	return out
+}
+
+// An agent that starts knows nothing of its peers for a while. What they exported stays, with
+// its address, until they say otherwise or nobody may import from them.
+func TestWhatAPeerExportedStaysUntilItIsHeardOf(t *testing.T) {
+	t.Parallel()
+	waiting := map[peering.ClusterID]bool{there: true}
+	for name, test := range map[string]struct {
+		s        snapshot
+		clusters string
+		frozen   bool
+		ports    string
+	}{
+		"not heard of yet":                 {snapshot{have: have(there), waiting: waiting}, "b", true, "web:TCP/80"},
+		"heard of, and exports it no more": {snapshot{have: have(there)}, "", false, ""},
+		"another is heard of first": {
+			snapshot{have: have(here, there), waiting: waiting, sides: []side{exported(here, 1, "web:TCP/80 more:TCP/81")}}, "a b", true, "web:TCP/80",
+		},
+		"it never exported this": {snapshot{have: have(here), waiting: waiting, sides: []side{exported(here, 1, "web:TCP/80 more:TCP/81")}}, "a", false, "web:TCP/80 more:TCP/81"},
+		"heard of again":         {snapshot{have: have(here, there), sides: []side{exported(there, 1, "web:TCP/80")}}, "b", false, "web:TCP/80"},
+	} {
+		test.s.name = hello
+		p := decide(test.s)
+		var clusters []string
+		for _, c := range p.clusters() {
+			clusters = append(clusters, c.Cluster[:1])
+		}
+		if got := strings.Join(clusters, " "); got != test.clusters || p.frozen != test.frozen || text(p.ports) != test.ports {
+			t.Errorf("%s: clusters %q frozen %t ports %q", name, got, p.frozen, text(p.ports))
+		}
+	}
+}
+
+func TestWhatIsSaidOfAnExport(t *testing.T) {
+	t.Parallel()
+	export := &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
+	service := func(kind corev1.ServiceType) *corev1.Service {
+		return &corev1.Service{Spec: corev1.ServiceSpec{Type: kind}}
+	}
+	mine, theirs := exported(here, 1, "web:TCP/80"), exported(there, 2, "web:TCP/81")
+	foreign := have()
+	foreign.Labels = nil
+	for name, test := range map[string]struct {
+		s    snapshot
+		want string
+	}{
+		"all is well":          {snapshot{service: service(""), shared: true, sides: []side{mine}}, "Valid=True/Valid Ready=True/Ready Conflict=False/NoConflicts"},
+		"no Service":           {snapshot{shared: true}, "Valid=False/NoService Ready=False/Failed Conflict=False/NoConflicts"},
+		"an external name":     {snapshot{service: service(corev1.ServiceTypeExternalName), shared: true}, "Valid=False/InvalidServiceType Ready=False/Failed Conflict=False/NoConflicts"},
+		"withheld":             {snapshot{service: service(""), shared: true, invalid: "its owner keeps it back"}, "Valid=False/NotExported Ready=False/Failed Conflict=False/NoConflicts"},
+		"shared by none":       {snapshot{service: service("")}, "Valid=True/Valid Ready=False/Pending Conflict=False/NoConflicts"},
+		"a name that is taken": {snapshot{service: service(""), shared: true, sides: []side{mine}, have: foreign}, "Valid=True/Valid Ready=False/Failed Conflict=False/NoConflicts"},
+		"another differs":      {snapshot{service: service(""), shared: true, sides: []side{theirs, mine}}, "Valid=True/Valid Ready=True/Ready Conflict=True/PortConflict"},
+	} {
+		test.s.name, test.s.export = hello, export
+		var out []string
+		for _, c := range decide(test.s).conditions {
+			out = append(out, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
+			if c.ObservedGeneration != 3 {
+				t.Errorf("%s: %s is of generation %d", name, c.Type, c.ObservedGeneration)
+			}
+		}
+		if got := strings.Join(out, " "); got != test.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	if p := decide(snapshot{name: hello, sides: []side{mine}, have: foreign}); !p.taken {
+		t.Error("somebody else's ServiceImport would be written")
+	}
+}
+
+// A cluster's own endpoints are preferred as long as one is ready, and all of the others stay
+// there to fail over to.
+func TestOwnEndpointsComeFirstWhereTheExportSaysSo(t *testing.T) {
+	t.Parallel()
+	first := func(s *peering.ExportedService) {
+		s.Export.Annotations = map[string]string{AnnotationEndpoints: OwnFirst}
+	}
+	unready := func(s *peering.ExportedService) { s.Service.Endpoints[0].Ready = false }
+	none := func(s *peering.ExportedService) { s.Service.Endpoints = nil }
+	headless := func(s *peering.ExportedService) { s.Service.Headless = true }
+	for name, test := range map[string]struct {
+		sides []side
+		want  string
+	}{
+		"all by default":           {[]side{exported(here, 1, "web:TCP/80"), exported(there, 2, "web:TCP/80")}, "a b"},
+		"its own":                  {[]side{exported(here, 1, "web:TCP/80", first), exported(there, 2, "web:TCP/80")}, "a (b)"},
+		"of all others none":       {[]side{exported(here, 1, "web:TCP/80", first), exported(there, 2, "web:TCP/80"), exported(third, 3, "web:TCP/80")}, "a (b) (c)"},
+		"its own are not ready":    {[]side{exported(here, 1, "web:TCP/80", first, unready), exported(there, 2, "web:TCP/80")}, "a b"},
+		"it has none":              {[]side{exported(here, 1, "web:TCP/80", first, none), exported(there, 2, "web:TCP/80")}, "b"},
+		"it does not export it":    {[]side{exported(there, 2, "web:TCP/80", first), exported(third, 3, "web:TCP/80")}, "b c"},
+		"the oldest says not":      {[]side{exported(there, 1, "web:TCP/80"), exported(here, 2, "web:TCP/80", first)}, "b a"},
+		"the oldest says so":       {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/80")}, "(b) a"},
+		"a headless one has names": {[]side{exported(here, 1, "web:TCP/80", first, headless), exported(there, 2, "web:TCP/80", headless)}, "(a) (b)"},
+	} {
+		p := decide(snapshot{name: hello, shared: true, sides: test.sides})
+		var out []string
+		for _, s := range p.sides {
+			for _, slice := range p.slicesOf(s, p.serviceImport(hello)) {
+				cluster := string(s.cluster[:1])
+				if slice.Labels["kubernetes.io/service-name"] == "" {
+					cluster = "(" + cluster + ")"
+				}
+				out = append(out, cluster)
+			}
+		}
+		if got := strings.Join(out, " "); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package clusterset
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// AnnotationDerived says of a ServiceImport which Service has its address here.
+	AnnotationDerived = "multicluster.kubernetes.io/derived-service"
+	// AnnotationEndpoints is the annotation, among the exportedAnnotations of a ServiceExport, that
+	// says which endpoints the address of a Service leads to. By default it is all.
+	AnnotationEndpoints = "entente.dev/endpoints"
+	// OwnFirst is those of the cluster that it is used in, as long as one of them is ready.
+	OwnFirst = "OwnFirst"
+	// derivedPrefix is how the names of such Services begin.
+	derivedPrefix = "clusterset-"
+)
+
+// snapshot is what decides about a Service of a name.
+type snapshot struct {
+	name peering.ServiceName
+	// export and service are this cluster's own; nil is none.
+	export  *mcs.ServiceExport
+	service *corev1.Service
+	// shared says that some policy shares the namespace.
+	shared bool
+	// invalid is why the export cannot cross, for people; empty if it can.
+	invalid string
+	// sides is the clusters that export it.
+	sides []side
+	// waiting is the peers that have not said yet what they export.
+	waiting map[peering.ClusterID]bool
+	// have is the ServiceImport; nil is none.
+	have *mcs.ServiceImport
+}
+
+// plan is what becomes of it.
+type plan struct {
+	// conditions are those of the export, if there is one.
+	conditions []metav1.Condition
+	// taken says that somebody else's ServiceImport has the name.
+	taken bool
+	// sides are those that count, in order; none is no ServiceImport.
+	sides []side
+	merged
+	// frozen says that the ServiceImport stays as it is but for endpoints, and kept whose
+	// endpoints stay, too: a peer that exported has not said yet whether it still does.
+	frozen bool
+	kept   map[string]bool
+}
+
+// decide decides about a Service of a name.
+func decide(s snapshot) plan {
+	p := plan{sides: slices.Clone(s.sides), kept: map[string]bool{}, taken: s.have != nil && s.have.Labels[api.LabelManaged] != api.Manager}
+	order(p.sides)
+	if len(p.sides) > 0 {
+		p.merged = merge(p.sides)
+	}
+	if s.have != nil && !p.taken {
+		for _, c := range s.have.Status.Clusters {
+			if s.waiting[peering.ClusterID(c.Cluster)] {
+				p.frozen, p.kept[c.Cluster] = true, true
+			}
+		}
+	}
+	if p.frozen {
+		conflicts := p.conflicts
+		p.merged = mergedOf(s.have)
+		p.conflicts = conflicts
+	}
+	if s.export != nil {
+		p.conditions = conditions(s, p)
+	}
+	return p
+}
+
+// mergedOf reads back what was made of exports.
+func mergedOf(i *mcs.ServiceImport) merged {
+	out := merged{headless: i.Spec.Type == mcs.Headless}
+	for _, port := range i.Spec.Ports {
+		out.ports = append(out.ports, endpoints.ReadPorts([]corev1.ServicePort{{Name: port.Name, Protocol: port.Protocol, AppProtocol: port.AppProtocol, Port: port.Port}})...)
+	}
+	return out
+}
+
+// conditions returns what is said of an export.
+func conditions(s snapshot, p plan) []metav1.Condition {
+	yes, no := metav1.ConditionTrue, metav1.ConditionFalse
+	say := func(kind mcs.ServiceExportConditionType, status metav1.ConditionStatus, reason mcs.ServiceExportConditionReason, message string) metav1.Condition {
+		c := store.Condition(string(kind), status, string(reason), message)
+		c.ObservedGeneration = s.export.Generation
+		return c
+	}
+	ready := say(mcs.ServiceExportConditionReady, yes, mcs.ServiceExportReasonReady, "peers that share the namespace may import it")
+	valid := say(mcs.ServiceExportConditionValid, yes, mcs.ServiceExportReasonValid, "")
+	wrong := func(reason mcs.ServiceExportConditionReason, message string) {
+		valid = say(mcs.ServiceExportConditionValid, no, reason, message)
+		ready = say(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonFailed, message)
+	}
+	switch {
+	case s.service == nil:
+		wrong(mcs.ServiceExportReasonNoService, fmt.Sprintf("namespace %s has no Service %s", s.name.Namespace, s.name.Name))
+	case s.service.Spec.Type == corev1.ServiceTypeExternalName:
+		wrong(mcs.ServiceExportReasonInvalidServiceType, "a Service of type ExternalName has no endpoints that another cluster could reach")
+	case s.invalid != "":
+		wrong("NotExported", s.invalid)
+	case !s.shared:
+		ready = say(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonPending, "no PeeringPolicy shares the namespace: the clusterSet of one has to select it")
+	case p.taken:
+		ready = say(mcs.ServiceExportConditionReady, no, mcs.ServiceExportReasonFailed, "the namespace has a ServiceImport of that name that is not Entente's: delete it")
+	}
+	conflict := say(mcs.ServiceExportConditionConflict, no, mcs.ServiceExportReasonNoConflicts, "")
+	if len(p.conflicts) > 0 {
+		conflict = say(mcs.ServiceExportConditionConflict, yes, mcs.ServiceExportConditionReason(p.reason()),
+			fmt.Sprintf("of %d clusters that export it %s does so for longest: ports are united, in all else its word counts", len(p.sides), p.sides[0].cluster))
+	}
+	return []metav1.Condition{valid, ready, conflict}
+}
+
+// derivedName returns the name of the Service that has a ServiceImport's address. It is no
+// name of a Service that anybody would export.
+func derivedName(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return derivedPrefix + endpoints.Short(sum[:])
+}
+
+// serviceImport returns what a ServiceImport is to be: its labels, annotations and spec but for
+// addresses.
+func (p plan) serviceImport(name peering.ServiceName) *mcs.ServiceImport {
+	out := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{
+		Namespace: name.Namespace, Name: name.Name, Labels: maps.Clone(p.export.Labels), Annotations: maps.Clone(p.export.Annotations),
+	}}
+	metav1.SetMetaDataLabel(&out.ObjectMeta, api.LabelManaged, api.Manager)
+	out.Spec.Type = mcs.ClusterSetIP
+	if p.headless {
+		out.Spec.Type = mcs.Headless
+	} else {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationDerived, derivedName(name.Name))
+	}
+	out.Spec.Ports = []mcs.ServicePort{}
+	for _, port := range endpoints.Ports(p.ports) {
+		out.Spec.Ports = append(out.Spec.Ports, mcs.ServicePort{Name: port.Name, Protocol: port.Protocol, AppProtocol: port.AppProtocol, Port: port.Port})
+	}
+	var spec corev1.ServiceSpec
+	endpoints.Affinity(&spec, p.affinity)
+	out.Spec.SessionAffinity, out.Spec.SessionAffinityConfig = spec.SessionAffinity, spec.SessionAffinityConfig
+	if v := p.export.InternalTrafficPolicy; v != "" {
+		out.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicy(v))
+	}
+	if v := p.export.TrafficDistribution; v != "" {
+		out.Spec.TrafficDistribution = new(v)
+	}
+	return out
+}
+
+// clusters returns which clusters a ServiceImport is of, those that are kept among them.
+func (p plan) clusters() []mcs.ClusterStatus {
+	names := slices.Collect(maps.Keys(p.kept))
+	for _, s := range p.sides {
+		if !p.kept[string(s.cluster)] {
+			names = append(names, string(s.cluster))
+		}
+	}
+	slices.Sort(names)
+	var out []mcs.ClusterStatus
+	for _, n := range names {
+		out = append(out, mcs.ClusterStatus{Cluster: n})
+	}
+	return out
+}
+
+// derived returns the Service that has the address of a ServiceImport. Its owner's rules for
+// traffic hold but for Local: endpoints of other clusters are on no node of this one.
+func derived(i *mcs.ServiceImport) *corev1.Service {
+	out := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: i.Namespace, Name: derivedName(i.Name), OwnerReferences: []metav1.OwnerReference{owner(i)},
+			Labels: map[string]string{api.LabelManaged: api.Manager, mcs.LabelServiceName: i.Name},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+			SessionAffinity: i.Spec.SessionAffinity, SessionAffinityConfig: i.Spec.SessionAffinityConfig,
+			TrafficDistribution: i.Spec.TrafficDistribution,
+		},
+	}
+	for _, p := range i.Spec.Ports {
+		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
+	}
+	return out
+}
+
+func owner(i *mcs.ServiceImport) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: mcs.GroupVersion.String(), Kind: "ServiceImport", Name: i.Name, UID: i.UID, Controller: new(true)}
+}
+
+// balancedTo says whether the address of a Service leads to the endpoints of a cluster: this
+// one's, or another's. Those that it does not lead to keep their EndpointSlices, which are no Service's
+// then, so that any kube-proxy obeys.
+func balancedTo(prefer string, sides []side, own bool) bool {
+	if own || prefer != OwnFirst {
+		return true
+	}
+	return !slices.ContainsFunc(sides, func(s side) bool {
+		return s.own && slices.ContainsFunc(s.service.Service.Endpoints, func(e peering.ServiceEndpoint) bool { return e.Ready })
+	})
+}
+
+// slicesOf returns the EndpointSlices of a cluster. Those of a headless Service are of no
+// Service of this cluster: DNS alone reads them.
+func (p plan) slicesOf(s side, i *mcs.ServiceImport) []*discoveryv1.EndpointSlice {
+	object := s.service.Service
+	object.Headless, object.Ports = p.headless, p.shared(object.Ports)
+	if s.down || len(object.Ports) == 0 && len(s.service.Service.Ports) > 0 {
+		return nil
+	}
+	of := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: derivedName(i.Name)}}
+	list, _ := endpoints.Slices(of, object, s.resolve)
+	sum := sha256.Sum256([]byte(s.cluster))
+	for _, slice := range list {
+		slice.Name += "-" + endpoints.Short(sum[:])
+		slice.OwnerReferences = []metav1.OwnerReference{owner(i)}
+		slice.Labels[mcs.LabelServiceName], slice.Labels[mcs.LabelSourceCluster] = i.Name, string(s.cluster)
+		if slice.Labels[api.LabelPeer] = string(s.cluster); s.own {
+			delete(slice.Labels, api.LabelPeer)
+		}
+		if p.headless || !balancedTo(p.export.Annotations[AnnotationEndpoints], p.sides, s.own) {
+			delete(slice.Labels, discoveryv1.LabelServiceName)
+		}
+	}
+	return list
+}
+
+// families returns the IP families of EndpointSlices, IPv4 first.
+func families(list []*discoveryv1.EndpointSlice) (out []corev1.IPFamily) {
+	for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
+		if slices.ContainsFunc(list, func(s *discoveryv1.EndpointSlice) bool { return string(s.AddressType) == string(f) }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// asIs resolves the endpoints of this cluster.
+func asIs(e peering.ServiceEndpoint) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(e.Address)
+	return a.Unmap(), err == nil
+}

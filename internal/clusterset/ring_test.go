@@ -1,0 +1,208 @@
+package clusterset
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/services"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// member is a cluster that shares its namespaces with all others, without a network in between.
+type member struct {
+	id      peering.ClusterID
+	c       client.Client
+	r       *Reconciler
+	exports *services.Exports
+}
+
+// newMember returns a cluster whose pods are in 10.n.0.0/16, with names exported in namespace shop.
+func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.ClusterID, names ...string) *member {
+	t.Helper()
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+		&api.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "set"}, Spec: api.PeeringPolicySpec{ClusterSet: &api.ClusterSet{}}},
+	}
+	for _, peer := range peers {
+		objects = append(objects, &api.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: string(peer[:1])}, Spec: api.ForeignClusterSpec{ClusterID: string(peer)}})
+	}
+	for i, name := range names {
+		objects = append(objects,
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80, Protocol: "TCP"}}}},
+			&mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(int64(n), 0))}},
+			&discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+				AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080))}},
+				Endpoints: []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("10.%d.0.%d", n, i+1)}}},
+			})
+	}
+	c := peertest.Indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).WithStatusSubresource(&mcs.ServiceExport{}, &mcs.ServiceImport{}))
+	m := &member{id: id, c: c}
+	m.r = &Reconciler{
+		Client: c, Direct: c, Self: id, Changed: func() {}, ServiceAccount: client.ObjectKey{Namespace: "entente-system", Name: "entente-agent"},
+		Home:   func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) { return a, true },
+		Budget: &store.WriteBudget{Now: time.Now}, Events: &peertest.Recorder{},
+	}
+	m.r.served.Store(true)
+	m.exports = &services.Exports{
+		Reader: c, Export: m.r.Export, May: func(peering.ClusterID, string) error { return nil },
+		Own: func(context.Context) (func(netip.Addr) bool, error) {
+			return netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", n)).Contains, nil
+		},
+		// All Services that there are, as if each were exported: what is not is not told.
+		Told: func(ctx context.Context, _ peering.ClusterID) (out []peering.OfferedService, changed <-chan struct{}, err error) {
+			var list corev1.ServiceList
+			err = c.List(ctx, &list)
+			for i := range list.Items {
+				out = append(out, peering.OfferedService{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name, InSet: true})
+			}
+			return out, nil, err
+		},
+	}
+	m.r.Own = m.exports.Shared
+	m.r.followers.changed = func(peering.ServiceName) {}
+	return m
+}
+
+// hear has a member hear all that another exports.
+func (m *member) hear(t *testing.T, from *member) {
+	t.Helper()
+	list, _, err := from.exports.InSet(t.Context(), m.id, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &m.r.followers
+	f.mu.Lock()
+	if f.peers == nil {
+		f.peers = map[peering.ClusterID]*follower{}
+	}
+	p := f.peers[from.id]
+	if p == nil {
+		p = &follower{stop: func() {}, states: map[peering.ServiceName]peering.ExportedService{}}
+		f.peers[from.id] = p
+	}
+	f.mu.Unlock()
+	var names []peering.ServiceName
+	for _, s := range list {
+		f.said(p, s)
+		names = append(names, s.ServiceName)
+	}
+	slices.SortFunc(names, peering.CompareServiceNames)
+	f.synced(p, names)
+}
+
+// settle reconciles all that is known.
+func (m *member) settle(t *testing.T) {
+	t.Helper()
+	names, err := m.r.names(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if _, err := m.r.Reconcile(t.Context(), key(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// objects says which there are of the kinds that are made, with their versions.
+func (m *member) objects(t *testing.T) []string {
+	t.Helper()
+	var imports mcs.ServiceImportList
+	var services corev1.ServiceList
+	var list discoveryv1.EndpointSliceList
+	for _, l := range []client.ObjectList{&imports, &services, &list} {
+		if err := m.c.List(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out []string
+	for _, i := range imports.Items {
+		out = append(out, "import "+i.Name+" "+i.ResourceVersion)
+	}
+	for _, s := range services.Items {
+		out = append(out, "service "+s.Name+" "+s.ResourceVersion)
+	}
+	for _, s := range list.Items {
+		out = append(out, "slice "+s.Name+" "+s.ResourceVersion)
+	}
+	return out
+}
+
+// Three clusters that export the same names to each other have one ServiceImport for each name, with
+// one Service and the endpoints of three, and after that nothing is written any more, however often each hears
+// of the others. When one stops, its endpoints go everywhere, and come from nobody else.
+func TestThreeClustersThatExportTheSameNamesComeToRest(t *testing.T) {
+	t.Parallel()
+	ids := []peering.ClusterID{here, there, third}
+	var ring []*member
+	for n, id := range ids {
+		peers := slices.DeleteFunc(slices.Clone(ids), func(o peering.ClusterID) bool { return o == id })
+		ring = append(ring, newMember(t, id, n+1, peers, "hello", "world"))
+	}
+	round := func() {
+		for _, m := range ring {
+			for _, from := range ring {
+				if from != m {
+					m.hear(t, from)
+				}
+			}
+			m.settle(t)
+		}
+	}
+	round()
+	round()
+	var before [][]string
+	for _, m := range ring {
+		now := m.objects(t)
+		// Of each name: an import, its own Service and the derived one, its own slice and three.
+		if len(now) != 2*(1+2+4) {
+			t.Errorf("%s has %d objects: %v", m.id[:1], len(now), now)
+		}
+		before = append(before, now)
+	}
+	for range 20 {
+		round()
+	}
+	for i, m := range ring {
+		if now := m.objects(t); !slices.Equal(now, before[i]) {
+			t.Errorf("%s has %v, after %v", m.id[:1], now, before[i])
+		}
+	}
+	export := &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "hello"}}
+	if err := ring[0].c.Delete(t.Context(), export); err != nil {
+		t.Fatal(err)
+	}
+	round()
+	round()
+	for _, m := range ring {
+		var list discoveryv1.EndpointSliceList
+		if err := m.c.List(t.Context(), &list, client.MatchingLabels{mcs.LabelServiceName: "hello"}); err != nil {
+			t.Fatal(err)
+		}
+		var from []string
+		for _, s := range list.Items {
+			from = append(from, s.Labels[mcs.LabelSourceCluster][:1]+" "+s.Endpoints[0].Addresses[0])
+		}
+		slices.Sort(from)
+		if got := strings.Join(from, ", "); got != "b 10.2.0.1, c 10.3.0.1" {
+			t.Errorf("when the first exports it no longer %s has %s", m.id[:1], got)
+		}
+	}
+}
