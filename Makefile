@@ -153,7 +153,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## What needs an API serve
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=5m ENTENTE_LIVE=must \
-		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./internal/profiles ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
+		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/clusterset ./internal/offload ./internal/profiles ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
 
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
@@ -181,6 +181,10 @@ bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, tunnels beside 
 	@cd integration && go run -buildvcs=false ./bench
 	@cd integration && go run -buildvcs=false ./bench -limits 100
 	@cd integration && go test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./lan
+
+.PHONY: conformance
+conformance: build image lab $(BIN)/helm $(BIN)/grpcurl ## The conformance suite of the Multi-Cluster Services API against two clusters (Linux, root, 20 minutes)
+	@cd integration && ENTENTE_CONFORMANCE=1 go test -count 1 -timeout 45m -v ./conformance
 
 ##@ Check
 
