@@ -10,13 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
 // conditionOffloaded says whether the provider took a pod. Once True it stays so: after a
 // restart it shows that the pod crossed.
-const conditionOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
+const conditionOffloaded corev1.PodConditionType = api.PodOffloaded
 
 // The reasons that a local pod shows besides those of the provider. A pod's
 // reason is what kubectl prints as its status.

@@ -80,6 +80,9 @@ const (
 	LabelOffloading = "entente.dev/offloading"
 	// LabelExport withholds a Service from peers, whatever policies say: "false".
 	LabelExport = "entente.dev/export"
+	// PodOffloaded is the condition of a pod on a virtual node that says whether the provider
+	// took it. Its reason is Unschedulable while no node there takes it.
+	PodOffloaded = "entente.dev/Offloaded"
 	// TaintVirtualNode keeps pods off virtual nodes unless they opted in.
 	TaintVirtualNode = "entente.dev/virtual-node"
 	// TaintLosingPods keeps new pods off a virtual node whose provider loses those

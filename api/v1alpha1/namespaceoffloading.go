@@ -71,6 +71,9 @@ type NamespaceOffloadingSpec struct {
 	// pods that run there already, too, and whatever they tolerate themselves. Absent keeps them.
 	// +optional
 	PeerLost *PeerLost `json:"peerLost,omitempty"`
+	// unschedulable is what becomes of a pod that a provider took and has no node for.
+	// +optional
+	Unschedulable *Unschedulable `json:"unschedulable,omitempty"`
 }
 
 // PeerLostAction is what becomes of pods in a foreign cluster that does not answer.
@@ -98,6 +101,32 @@ type PeerLost struct {
 	After *metav1.Duration `json:"after,omitempty"`
 }
 
+// UnschedulableAction is what becomes of a pod that a provider has no node for.
+// +kubebuilder:validation:Enum=HandBack;Wait
+type UnschedulableAction string
+
+// What becomes of a pod that a provider has no node for.
+const (
+	// UnschedulableHandBack evicts it, if its controller makes another, which is
+	// kept away from that provider for a while.
+	UnschedulableHandBack UnschedulableAction = "HandBack"
+	// UnschedulableWait leaves it there until the provider has a node.
+	UnschedulableWait UnschedulableAction = "Wait"
+)
+
+// Unschedulable is what becomes of a pod that a provider took and has no node for.
+type Unschedulable struct {
+	// after is for how long it waits there, counted from when the provider took it.
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="from 10s to 24h"
+	// +optional
+	After *metav1.Duration `json:"after,omitempty"`
+	// then is what becomes of it.
+	// +kubebuilder:default=HandBack
+	// +optional
+	Then UnschedulableAction `json:"then,omitempty"`
+}
+
 // NamespaceOffloadingStatus is what came of it.
 type NamespaceOffloadingStatus struct {
 	// state sums up clusters: Refused if one provider refuses the namespace, Pending
@@ -116,6 +145,37 @@ type NamespaceOffloadingStatus struct {
 	// +listMapKey=foreignCluster
 	// +kubebuilder:validation:MaxItems=256
 	Clusters []NamespaceInCluster `json:"clusters,omitempty"`
+	// keptAway is controllers some of whose pods were handed back, since a provider had no
+	// node for them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	KeptAway []KeptAway `json:"keptAway,omitempty"`
+}
+
+// KeptAway is a controller whose new pods are kept away from a provider for a while.
+type KeptAway struct {
+	// owner is the controller's UID: that of a ReplicaSet changes with the template.
+	// +kubebuilder:validation:MaxLength=64
+	Owner string `json:"owner"`
+	// kind is the controller's kind.
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind"`
+	// name is the controller's name.
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// peer is the provider's cluster ID.
+	// +kubebuilder:validation:MaxLength=63
+	Peer string `json:"peer"`
+	// times is how often that happened, one time after the other.
+	Times int32 `json:"times"`
+	// since is when it happened last.
+	Since metav1.Time `json:"since"`
+	// until is until when new pods are kept away. The next time takes twice as long.
+	Until metav1.Time `json:"until"`
+	// over says that they are not any more: the time is remembered for the next.
+	// +optional
+	Over bool `json:"over,omitempty"`
 }
 
 // NamespaceInCluster is a namespace in one provider.

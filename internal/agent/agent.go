@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/gateways"
+	"github.com/entente-dev/entente/internal/handback"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/lending"
@@ -252,7 +253,8 @@ func (a *agent) reconcileNamespaces(context.Context) error {
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
 		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
-	return reconciler.SetupWithManager(a.mgr)
+	back := &handback.Reconciler{Client: a.mgr.GetClient(), Events: a.events, Now: time.Now}
+	return errors.Join(reconciler.SetupWithManager(a.mgr), back.SetupWithManager(a.mgr))
 }
 
 // showProfiles shows ForeignClusters as ClusterProfiles.

@@ -57,6 +57,7 @@ var rules = []rule{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
+	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/store", "peering"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/placement", ours: []string{"api/...", "peering", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
@@ -216,7 +217,7 @@ var rules = []rule{
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/placement"
@@ -27,9 +31,14 @@ func (c cluster) testWebhook(t *testing.T) {
 		for i, selector := range selectors {
 			t.Run(fmt.Sprintf("%s, selector %d", strategy, i), func(t *testing.T) {
 				ns := c.offloaded(t, strategy, selector)
+				offloading := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector}}
+				if i%2 == 1 {
+					offloading.Status.KeptAway = kept()
+					c.keepAway(t, ns, kept())
+				}
 				for name, pod := range placed(t, ns) {
 					asked := pod.DeepCopy()
-					want := decided(t, pod, &v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector})
+					want := decided(t, pod, offloading)
 					got := c.admit(t, asked)
 					if by, policy := sorted(want.Spec.Affinity), sorted(got.Spec.Affinity); !equality.Semantic.DeepEqual(by, policy) {
 						t.Errorf("%s: the webhook makes the affinity %s, the policy %s", name, text(by), text(policy))
@@ -72,9 +81,9 @@ func text(v any) string {
 }
 
 // decided is what the webhook makes of a pod.
-func decided(t *testing.T, pod *corev1.Pod, spec *v1alpha1.NamespaceOffloadingSpec) *corev1.Pod {
+func decided(t *testing.T, pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) *corev1.Pod {
 	t.Helper()
-	operations := placement.Decide(pod, spec)
+	operations := placement.Decide(pod, offloading)
 	if len(operations) == 0 {
 		return pod
 	}
@@ -90,7 +99,7 @@ func decided(t *testing.T, pod *corev1.Pod, spec *v1alpha1.NamespaceOffloadingSp
 	if err := json.Unmarshal(patched, &out); err != nil {
 		t.Fatal(err)
 	}
-	if again := placement.Decide(&out, spec); len(again) > 0 {
+	if again := placement.Decide(&out, offloading); len(again) > 0 {
 		t.Errorf("a pod that was placed is changed once more: %s", text(again))
 	}
 	return &out
@@ -117,6 +126,10 @@ func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 	add("of a DaemonSet", func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "u"}}
 	})
+	for name, owners := range owned() {
+		add(name, func(p *corev1.Pod) { p.OwnerReferences = owners })
+		add(name+", elsewhere already", func(p *corev1.Pod) { p.OwnerReferences, p.Spec.Affinity = owners, affinities()["alternatives"] })
+	}
 	for i, tolerations := range [][]corev1.Toleration{
 		nil,
 		{{Key: "x", Operator: "Exists"}},
@@ -130,6 +143,53 @@ func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 		}
 	}
 	return out
+}
+
+// kept is controllers whose pods were handed back.
+func kept() []v1alpha1.KeptAway {
+	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	entry := func(owner, peer string, over bool) v1alpha1.KeptAway {
+		return v1alpha1.KeptAway{Owner: owner, Kind: "ReplicaSet", Name: owner, Peer: peer, Times: 1, Since: at, Until: at, Over: over}
+	}
+	return []v1alpha1.KeptAway{entry("kept", "abc", false), entry("kept", "def", false), entry("kept", "ghi", true), entry("back", "abc", true)}
+}
+
+// keepAway has the status of a namespace's offloading say so, and waits for placement to know it.
+func (c cluster) keepAway(t *testing.T, ns string, kept []v1alpha1.KeptAway) {
+	t.Helper()
+	var offloading v1alpha1.NamespaceOffloading
+	if err := c.owner.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName}, &offloading); err != nil {
+		t.Fatal(err)
+	}
+	before := offloading.DeepCopy()
+	offloading.Status.KeptAway = kept
+	if err := c.owner.Status().Patch(t.Context(), &offloading, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	if offloading.Spec.PodStrategy == v1alpha1.StrategyLocal {
+		return
+	}
+	waitFor(t, "placement to keep pods away", func() error {
+		pod := newPod(ns, corev1.PodSpec{})
+		pod.OwnerReferences = owned()["of one that is kept away"]
+		if got := text(c.admit(t, pod).Spec.Affinity); !strings.Contains(got, "NotIn") {
+			return fmt.Errorf("the affinity is %s", got)
+		}
+		return nil
+	})
+}
+
+func owned() map[string][]metav1.OwnerReference {
+	of := func(uid types.UID, controller *bool) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: uid, Controller: controller}
+	}
+	return map[string][]metav1.OwnerReference{
+		"of one that is kept away":   {of("other", nil), of("kept", new(true))},
+		"of one that may come back":  {of("back", new(true))},
+		"of one that is not known":   {of("new", new(true))},
+		"not controlled by that one": {of("kept", nil), of("other", new(true))},
+		"not controlled at all":      {of("kept", new(false))},
+	}
 }
 
 func affinities() map[string]*corev1.Affinity {

@@ -278,7 +278,7 @@ func onNodeOf(request string, names ...string) []client.Object {
 	for _, name := range names {
 		out = append(out, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: request},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: "entente.dev/Offloaded", Status: corev1.ConditionTrue}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: v1alpha1.PodOffloaded, Status: corev1.ConditionTrue}}},
 		})
 	}
 	return out

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -176,22 +177,8 @@ func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.Namespace
 // waitsForVirtualNode says whether a pod waits for a node and may run on virtual
 // ones only, as placement writes it.
 func waitsForVirtualNode(p *corev1.Pod) bool {
-	if p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending && p.Status.Phase != "" || !p.DeletionTimestamp.IsZero() ||
-		p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
-		return false
-	}
-	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	if required == nil || len(required.NodeSelectorTerms) == 0 {
-		return false
-	}
-	for _, term := range required.NodeSelectorTerms {
-		if !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
-			return e.Key == v1alpha1.LabelVirtualNode && e.Operator == corev1.NodeSelectorOpIn && slices.Equal(e.Values, []string{"true"})
-		}) {
-			return false
-		}
-	}
-	return true
+	return p.Spec.NodeName == "" && (p.Status.Phase == corev1.PodPending || p.Status.Phase == "") && p.DeletionTimestamp.IsZero() &&
+		placement.AbroadOnly(&p.Spec)
 }
 
 func (r *Reconciler) label(ctx context.Context, name string, on bool) error {

@@ -23,9 +23,9 @@ type Operation struct {
 // Decide returns what has to change in a pod that is created in a namespace with this
 // NamespaceOffloading: a toleration of virtual nodes, if it can run on one, and a node affinity to those
 // where it may. It changes nothing in a pod that has both already.
-func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloadingSpec) []Operation {
-	remote := offloading.PodStrategy == v1alpha1.StrategyRemote
-	if !remote && offloading.PodStrategy != v1alpha1.StrategyLocalAndRemote || pod.Spec.NodeName != "" || ofDaemonSet(pod) {
+func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operation {
+	remote := offloading.Spec.PodStrategy == v1alpha1.StrategyRemote
+	if !remote && offloading.Spec.PodStrategy != v1alpha1.StrategyLocalAndRemote || pod.Spec.NodeName != "" || ofDaemonSet(pod) {
 		return nil
 	}
 	var patch []Operation
@@ -35,7 +35,7 @@ func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloadingSpec) []Ope
 	if crosses {
 		patch = append(patch, tolerate(pod.Spec.Tolerations)...)
 	}
-	selected := selectorOf(offloading.ClusterSelector)
+	selected := append(Selector(offloading.Spec.ClusterSelector), keptAway(pod, offloading.Status.KeptAway)...)
 	if !remote && (len(selected) == 0 || !crosses) {
 		return patch
 	}
@@ -68,9 +68,30 @@ func tolerate(has []corev1.Toleration) []Operation {
 	return []Operation{{"add", "/spec/tolerations/-", toleration}}
 }
 
-// selectorOf returns a selector of ForeignClusters as requirements of virtual nodes, which have
+// keptAway returns the requirements of virtual nodes that keep a pod away from providers
+// which had no node for others of its controller.
+func keptAway(pod *corev1.Pod, all []v1alpha1.KeptAway) []corev1.NodeSelectorRequirement {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return nil
+	}
+	var out []corev1.NodeSelectorRequirement
+	for i := range all {
+		if !all[i].Over && all[i].Owner == string(owner.UID) {
+			out = append(out, NotAt(all[i].Peer))
+		}
+	}
+	return out
+}
+
+// NotAt is the requirement of a node that it is not a provider's.
+func NotAt(peer string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: v1alpha1.LabelPeer, Operator: corev1.NodeSelectorOpNotIn, Values: []string{peer}}
+}
+
+// Selector returns a selector of ForeignClusters as requirements of virtual nodes, which have
 // their ForeignCluster's labels with a prefix.
-func selectorOf(s *metav1.LabelSelector) []corev1.NodeSelectorRequirement {
+func Selector(s *metav1.LabelSelector) []corev1.NodeSelectorRequirement {
 	if s == nil {
 		return nil
 	}
@@ -131,6 +152,16 @@ func atHome(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 		}
 	}
 	return out
+}
+
+// AbroadOnly says whether all alternatives of a pod's node affinity are on virtual nodes, as
+// Decide writes that.
+func AbroadOnly(spec *corev1.PodSpec) bool {
+	if a := spec.Affinity; a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return !requires(t, virtualNode()) })
 }
 
 func requires(t corev1.NodeSelectorTerm, r corev1.NodeSelectorRequirement) bool {

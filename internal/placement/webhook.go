@@ -76,5 +76,5 @@ func (w *Webhook) decide(ctx context.Context, r *admissionv1.AdmissionRequest) (
 	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {
 		return nil, fmt.Errorf("read the pod: %w", err)
 	}
-	return Decide(&pod, &offloading.Spec), nil
+	return Decide(&pod, offloading), nil
 }

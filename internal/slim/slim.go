@@ -3,6 +3,7 @@ package slim
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +15,7 @@ import (
 )
 
 // Pod makes a cache keep of pods only what is read of them: what they take and
-// where, whether they wait for a virtual node, and who controls them. A cache holds
+// where, whether they wait for a virtual node or for a node behind it, and who controls them. A cache holds
 // all pods of the cluster, and of those that run for a peer the peer has a say in how
 // large they are: what has a few bytes as text can take a hundred times that.
 func Pod(o any) (any, error) {
@@ -42,15 +43,40 @@ func Pod(o any) (any, error) {
 	}
 	slim.Spec.Overhead, slim.Spec.Resources = p.Spec.Overhead, p.Spec.Resources
 	slim.Spec.Containers, slim.Spec.InitContainers = slimContainers(p.Spec.Containers), slimContainers(p.Spec.InitContainers)
-	if slim.Spec.NodeName == "" {
-		slim.Spec.Affinity = p.Spec.Affinity
+	waits := unscheduledAbroad(p)
+	if slim.Spec.NodeName == "" || waits {
+		slim.Spec.Affinity, slim.Spec.NodeSelector = p.Spec.Affinity, p.Spec.NodeSelector
+	}
+	if waits {
+		slim.Spec.Volumes = slimVolumes(p.Spec.Volumes)
 	}
 	slim.Status.Resources, slim.Status.AllocatedResources = p.Status.Resources, p.Status.AllocatedResources
 	slim.Status.ContainerStatuses, slim.Status.InitContainerStatuses = slimStatuses(p.Status.ContainerStatuses), slimStatuses(p.Status.InitContainerStatuses)
 	for _, c := range p.Status.Conditions {
-		slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		own := corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason}
+		if waits && c.Type == v1alpha1.PodOffloaded {
+			own.LastTransitionTime = c.LastTransitionTime
+		}
+		slim.Status.Conditions = append(slim.Status.Conditions, own)
 	}
 	return slim, nil
+}
+
+// unscheduledAbroad says whether a pod waits for a node of a provider's.
+func unscheduledAbroad(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == v1alpha1.PodOffloaded && c.Reason == corev1.PodReasonUnschedulable
+	})
+}
+
+// slimVolumes keeps which claims a pod mounts.
+func slimVolumes(in []corev1.Volume) (out []corev1.Volume) {
+	for i := range in {
+		if in[i].PersistentVolumeClaim != nil {
+			out = append(out, corev1.Volume{Name: in[i].Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: in[i].PersistentVolumeClaim}})
+		}
+	}
+	return out
 }
 
 // ownKeys returns the labels that this project gives.

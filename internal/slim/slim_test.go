@@ -52,7 +52,7 @@ func TestSlimPodsSayWhatPodsSay(t *testing.T) {
 			}}
 		}
 		if r.IntN(2) == 0 {
-			p.Status.Conditions = []corev1.PodCondition{{Type: "entente.dev/Offloaded", Status: corev1.ConditionTrue}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.PodOffloaded, Status: corev1.ConditionTrue}}
 		}
 		if r.IntN(2) == 0 {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}

@@ -18,10 +18,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// podOffloaded is the condition of a pod that its provider took: it is True from
-// then on.
-const podOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
-
 // OfPods returns what pods on a virtual node use, and how many did not end. A pod
 // counts from when its provider took it until it ended or is gone, with what the
 // scheduler counts for it but for the overhead, which is the provider's own. Pods
@@ -55,7 +51,7 @@ func podEnded(p *corev1.Pod) bool {
 
 func podTaken(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == podOffloaded && c.Status == corev1.ConditionTrue
+		return c.Type == v1alpha1.PodOffloaded && c.Status == corev1.ConditionTrue
 	})
 }
 

@@ -25,7 +25,7 @@ func TestPodsCountOnceTheProviderTookThem(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) corev1.Pod {
 		p := corev1.Pod{
 			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: amountsIn("cpu=500m", "memory=1Gi")}}}},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: podOffloaded, Status: corev1.ConditionTrue}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: v1alpha1.PodOffloaded, Status: corev1.ConditionTrue}}},
 		}
 		if change != nil {
 			change(&p)

@@ -1,0 +1,209 @@
+package handback
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/placement"
+)
+
+// facts is all that the decision on a namespace depends on.
+type facts struct {
+	now        time.Time
+	offloading *v1alpha1.NamespaceOffloading
+	pods       []corev1.Pod
+	nodes      []corev1.Node // the virtual ones
+}
+
+// decision is what is to be done about the pods of a namespace.
+type decision struct {
+	kept  []v1alpha1.KeptAway
+	evict []verdict
+	stay  []verdict
+}
+
+// verdict is what becomes of a pod, and why.
+type verdict struct {
+	pod *corev1.Pod
+	why string
+}
+
+// decide says which pods go back, and from where their controllers' next ones are kept away. It
+// evicts none before placement knows that: the next would go where this one came from.
+func decide(f *facts) decision {
+	d := decision{kept: aged(f.offloading.Status.KeptAway, f.now)}
+	after, then := policyOf(f.offloading.Spec.Unschedulable)
+	for i := range f.pods {
+		p := &f.pods[i]
+		if d.comesBack(f, p) {
+			d.evict = append(d.evict, verdict{p, "it may run anywhere again: the time for which it was kept away from a provider is over"})
+			continue
+		}
+		node := f.node(p.Spec.NodeName)
+		waits := unscheduled(p)
+		if then == v1alpha1.UnschedulableWait || node == nil || waits == nil || f.now.Sub(waits.LastTransitionTime.Time) < after {
+			continue
+		}
+		if why := d.mustStay(f, p, node); why != "" {
+			d.stay = append(d.stay, verdict{p, why})
+			continue
+		}
+		d.handBack(f.now, p, node)
+	}
+	if len(d.evict) > maxEvictions {
+		d.evict = d.evict[:maxEvictions]
+	}
+	return d
+}
+
+// handBack evicts a pod if its controller's next one is kept away from its provider already,
+// and has it kept away if not.
+func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
+	owner, peer := metav1.GetControllerOfNoCopy(p), node.Labels[v1alpha1.LabelPeer]
+	i := slices.IndexFunc(d.kept, func(k v1alpha1.KeptAway) bool { return k.Owner == string(owner.UID) && k.Peer == peer })
+	switch {
+	case i >= 0 && !d.kept[i].Over:
+		if now.Sub(d.kept[i].Since.Time) >= placementLag {
+			d.evict = append(d.evict, verdict{p, fmt.Sprintf("the provider behind %s has no node for it; the next one is kept away from there until %s",
+				node.Name, d.kept[i].Until.UTC().Format(time.RFC3339))})
+		}
+		return
+	case i < 0 && len(d.kept) >= maxKept:
+		d.stay = append(d.stay, verdict{p, fmt.Sprintf("pods of %d controllers of this namespace are kept away from providers already", maxKept)})
+		return
+	case i < 0:
+		d.kept = append(d.kept, v1alpha1.KeptAway{Owner: string(owner.UID), Kind: owner.Kind, Name: owner.Name, Peer: peer})
+		i = len(d.kept) - 1
+	}
+	k := &d.kept[i]
+	k.Times++
+	k.Since, k.Until, k.Over = metav1.NewTime(now), metav1.NewTime(now.Add(pause(k.Times))), false
+}
+
+// comesBack says whether a pod waits for a node that was kept away from a provider until a time
+// that is over: its affinity cannot be changed, so another takes its place. Its controller's
+// new pods are not kept away any more, so that happens once.
+func (d *decision) comesBack(f *facts, p *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(p)
+	if owner == nil || p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
+		return false
+	}
+	return slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool {
+		known := k.Until.Add(2 * placementLag) // by placement
+		return k.Over && k.Owner == string(owner.UID) && !f.now.Before(known) && p.CreationTimestamp.Time.Before(known) && keptFrom(p, k.Peer)
+	})
+}
+
+// keptFrom says whether a pod's node affinity keeps it away from a provider.
+func keptFrom(p *corev1.Pod, peer string) bool {
+	a := p.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	return slices.ContainsFunc(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+		return slices.ContainsFunc(t.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+			return equality.Semantic.DeepEqual(e, placement.NotAt(peer))
+		})
+	})
+}
+
+// aged returns those that are still to be remembered, in the form that they have now.
+func aged(all []v1alpha1.KeptAway, now time.Time) []v1alpha1.KeptAway {
+	var out []v1alpha1.KeptAway
+	for _, k := range all {
+		if now.Before(k.Until.Add(max(k.Until.Sub(k.Since.Time), 3*placementLag))) {
+			k.Over = !now.Before(k.Until.Time)
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+func pause(times int32) time.Duration {
+	p := firstPause
+	for ; times > 1 && p < maxPause; times-- {
+		p *= 2
+	}
+	return min(p, maxPause)
+}
+
+func policyOf(u *v1alpha1.Unschedulable) (time.Duration, v1alpha1.UnschedulableAction) {
+	after, then := defaultAfter, v1alpha1.UnschedulableHandBack
+	if u != nil && u.After != nil {
+		after = u.After.Duration
+	}
+	if u != nil && u.Then != "" {
+		then = u.Then
+	}
+	return after, then
+}
+
+// unscheduled returns the condition of a pod that says that its provider took it and has no node
+// for it, nil if that is not so. Its time is when the provider took it.
+func unscheduled(p *corev1.Pod) *corev1.PodCondition {
+	if p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
+		return nil
+	}
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodOffloaded })
+	if i < 0 || p.Status.Conditions[i].Status != corev1.ConditionTrue || p.Status.Conditions[i].Reason != corev1.PodReasonUnschedulable {
+		return nil
+	}
+	return &p.Status.Conditions[i]
+}
+
+// node returns a virtual node whose provider answers. Of one that does not, nobody knows what
+// became of a pod meanwhile.
+func (f *facts) node(name string) *corev1.Node {
+	i := slices.IndexFunc(f.nodes, func(n corev1.Node) bool { return n.Name == name && ready(&n) })
+	if i < 0 {
+		return nil
+	}
+	return &f.nodes[i]
+}
+
+func ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// mustStay returns why a pod is not handed back, if it is not: nobody would make another, it would
+// cost its owner something, or the other could run nowhere.
+func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
+	owner := metav1.GetControllerOfNoCopy(p)
+	switch {
+	case owner == nil:
+		return "it has no controller that would make another: delete it and create it again to have it run elsewhere"
+	case owner.Kind == "Job":
+		return "its Job would count it as failed: delete it to have it run elsewhere"
+	case owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
+		return fmt.Sprintf("whether its %s would make another is not known: delete it to have it run elsewhere", owner.Kind)
+	case slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }):
+		return "it has a volume, which stays where it is"
+	case placement.AbroadOnly(&p.Spec) && !d.otherProvider(f, p, at):
+		return "it may run abroad only, and no other provider takes it"
+	}
+	return ""
+}
+
+// otherProvider says whether a virtual node of another provider would take the next pod, as far
+// as its labels say.
+func (d *decision) otherProvider(f *facts, p *corev1.Pod, at *corev1.Node) bool {
+	owner, wants := metav1.GetControllerOfNoCopy(p), nodeaffinity.GetRequiredNodeAffinity(p)
+	return slices.ContainsFunc(f.nodes, func(n corev1.Node) bool {
+		peer := n.Labels[v1alpha1.LabelPeer]
+		if peer == at.Labels[v1alpha1.LabelPeer] || n.Spec.Unschedulable || !ready(&n) ||
+			slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool { return !k.Over && k.Owner == string(owner.UID) && k.Peer == peer }) {
+			return false
+		}
+		matches, err := wants.Match(&n)
+		return err == nil && matches
+	})
+}
