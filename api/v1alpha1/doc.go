@@ -78,6 +78,10 @@ const (
 	// LabelOffloading marks namespaces in which placement is decided by a
 	// NamespaceOffloading: "enabled".
 	LabelOffloading = "entente.dev/offloading"
+	// AnnotationPodStrategy says of a pod of such a namespace where it may run, instead of
+	// the namespace's podStrategy: Local, Remote or LocalAndRemote. With a namespace's Local
+	// no pod leaves.
+	AnnotationPodStrategy = "entente.dev/pod-strategy"
 	// LabelExport withholds a Service from peers, whatever policies say: "false".
 	LabelExport = "entente.dev/export"
 	// PodOffloaded is the condition of a pod on a virtual node that says whether the provider

@@ -126,6 +126,16 @@ func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 	add("of a DaemonSet", func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "u"}}
 	})
+	for _, own := range []string{"Local", "Remote", "LocalAndRemote", "remote", ""} {
+		for name, affinity := range affinities() {
+			add(fmt.Sprintf("with %q itself, %s", own, name), func(p *corev1.Pod) {
+				p.Annotations, p.Spec.Affinity = labels(v1alpha1.AnnotationPodStrategy, own), affinity.DeepCopy()
+			})
+		}
+		add(fmt.Sprintf("with %q itself, that cannot cross", own), func(p *corev1.Pod) {
+			p.Annotations, p.Spec.HostNetwork = labels(v1alpha1.AnnotationPodStrategy, own), true
+		})
+	}
 	for name, owners := range owned() {
 		add(name, func(p *corev1.Pod) { p.OwnerReferences = owners })
 		add(name+", elsewhere already", func(p *corev1.Pod) { p.OwnerReferences, p.Spec.Affinity = owners, affinities()["alternatives"] })

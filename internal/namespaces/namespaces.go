@@ -142,9 +142,6 @@ func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceO
 // A pod without a controller is left, with an event. It returns whether any were
 // evicted.
 func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
-	if offloading.Spec.PodStrategy != v1alpha1.StrategyRemote {
-		return false, nil
-	}
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.InNamespace(offloading.Namespace)); err != nil {
 		return false, fmt.Errorf("list pods: %w", err)
@@ -152,7 +149,7 @@ func (r *Reconciler) replace(ctx context.Context, offloading *v1alpha1.Namespace
 	evicted := false
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if !waitsForVirtualNode(p) || p.CreationTimestamp.After(offloading.DeletionTimestamp.Add(placementLag)) {
+		if placement.StrategyOf(p, &offloading.Spec) != v1alpha1.StrategyRemote || !waitsForVirtualNode(p) || p.CreationTimestamp.After(offloading.DeletionTimestamp.Add(placementLag)) {
 			continue
 		}
 		if metav1.GetControllerOf(p) == nil {

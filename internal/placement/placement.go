@@ -24,30 +24,46 @@ type Operation struct {
 // NamespaceOffloading: a toleration of virtual nodes, if it can run on one, and a node affinity to those
 // where it may. It changes nothing in a pod that has both already.
 func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operation {
-	remote := offloading.Spec.PodStrategy == v1alpha1.StrategyRemote
-	if !remote && offloading.Spec.PodStrategy != v1alpha1.StrategyLocalAndRemote || pod.Spec.NodeName != "" || ofDaemonSet(pod) {
+	if pod.Spec.NodeName != "" || ofDaemonSet(pod) {
 		return nil
 	}
-	var patch []Operation
-	// With Remote such a pod goes to a virtual node still, where its status says what is wrong;
-	// with LocalAndRemote it runs here.
-	crosses := remote || Crosses(&pod.Spec)
-	if crosses {
-		patch = append(patch, tolerate(pod.Spec.Tolerations)...)
-	}
-	selected := append(Selector(offloading.Spec.ClusterSelector), keptAway(pod, offloading.Status.KeptAway)...)
-	if !remote && (len(selected) == 0 || !crosses) {
-		return patch
-	}
 	terms := termsOf(&pod.Spec)
-	wanted := abroad(terms, selected, remote)
-	if !remote {
-		wanted = append(wanted, atHome(terms)...)
+	switch StrategyOf(pod, &offloading.Spec) {
+	case v1alpha1.StrategyLocal:
+		if offloading.Spec.PodStrategy == v1alpha1.StrategyLocal {
+			return nil
+		}
+		return required(nil, pod, atHome(terms, true))
+	case v1alpha1.StrategyRemote:
+		// One that cannot cross goes to a virtual node still, where its status says what is wrong.
+		return required(tolerate(pod.Spec.Tolerations), pod, abroad(terms, selectedFor(pod, offloading), true))
+	case v1alpha1.StrategyLocalAndRemote:
+		if !Crosses(&pod.Spec) {
+			return nil
+		}
+		selected, patch := selectedFor(pod, offloading), tolerate(pod.Spec.Tolerations)
+		if len(selected) == 0 {
+			return patch
+		}
+		return required(patch, pod, append(abroad(terms, selected, false), atHome(terms, false)...))
 	}
-	if len(wanted) == 0 || equality.Semantic.DeepEqual(wanted, terms) {
-		return patch
+	return nil
+}
+
+// StrategyOf returns where a pod may run: what it says itself, if its namespace lets pods run
+// abroad at all.
+func StrategyOf(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloadingSpec) v1alpha1.PodStrategy {
+	if offloading.PodStrategy == v1alpha1.StrategyRemote || offloading.PodStrategy == v1alpha1.StrategyLocalAndRemote {
+		switch own := v1alpha1.PodStrategy(pod.Annotations[v1alpha1.AnnotationPodStrategy]); own {
+		case v1alpha1.StrategyLocal, v1alpha1.StrategyRemote, v1alpha1.StrategyLocalAndRemote:
+			return own
+		}
 	}
-	return append(patch, require(pod.Spec.Affinity, wanted))
+	return offloading.PodStrategy
+}
+
+func selectedFor(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []corev1.NodeSelectorRequirement {
+	return append(Selector(offloading.Spec.ClusterSelector), keptAway(pod, offloading.Status.KeptAway)...)
 }
 
 func ofDaemonSet(pod *corev1.Pod) bool {
@@ -133,7 +149,7 @@ func realNode() corev1.NodeSelectorRequirement {
 }
 
 // abroad returns what the alternatives become on selected virtual nodes, and atHome on other
-// nodes. One that rules these out is left out, unless a pod has to run abroad: then nothing matches.
+// nodes. One that rules these out is left out, unless a pod has to run there: then nothing matches.
 func abroad(terms []corev1.NodeSelectorTerm, selected []corev1.NodeSelectorRequirement, remote bool) []corev1.NodeSelectorTerm {
 	var out []corev1.NodeSelectorTerm
 	for _, t := range terms {
@@ -144,10 +160,10 @@ func abroad(terms []corev1.NodeSelectorTerm, selected []corev1.NodeSelectorRequi
 	return out
 }
 
-func atHome(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+func atHome(terms []corev1.NodeSelectorTerm, local bool) []corev1.NodeSelectorTerm {
 	var out []corev1.NodeSelectorTerm
 	for _, t := range terms {
-		if !requires(t, virtualNode()) {
+		if local || !requires(t, virtualNode()) {
 			out = append(out, with(t, realNode()))
 		}
 	}
@@ -176,6 +192,14 @@ func with(t corev1.NodeSelectorTerm, requirements ...corev1.NodeSelectorRequirem
 		}
 	}
 	return out
+}
+
+// required has a pod's node affinity have these terms, besides the rest of a patch.
+func required(patch []Operation, pod *corev1.Pod, terms []corev1.NodeSelectorTerm) []Operation {
+	if len(terms) == 0 || equality.Semantic.DeepEqual(terms, termsOf(&pod.Spec)) {
+		return patch
+	}
+	return append(patch, require(pod.Spec.Affinity, terms))
 }
 
 // require makes the terms those of a pod's node affinity.

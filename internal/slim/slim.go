@@ -41,6 +41,9 @@ func Pod(o any) (any, error) {
 		slim.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: takes}}}
 		return slim, nil
 	}
+	if own, ok := p.Annotations[v1alpha1.AnnotationPodStrategy]; ok {
+		slim.Annotations = map[string]string{v1alpha1.AnnotationPodStrategy: own}
+	}
 	slim.Spec.Overhead, slim.Spec.Resources = p.Spec.Overhead, p.Spec.Resources
 	slim.Spec.Containers, slim.Spec.InitContainers = slimContainers(p.Spec.Containers), slimContainers(p.Spec.InitContainers)
 	waits := unscheduledAbroad(p)
