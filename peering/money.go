@@ -63,6 +63,12 @@ func (d Decimal) Cmp(o Decimal) int { return cmp.Compare(d.nano, o.nano) }
 // IsZero says whether the number is 0.
 func (d Decimal) IsZero() bool { return d.nano == 0 }
 
+// CeilMilli returns how many thousandths it is, the next higher whole number.
+func (d Decimal) CeilMilli() int64 {
+	const nanoPerMilli = nanoPerUnit / 1000
+	return (d.nano + nanoPerMilli - 1) / nanoPerMilli
+}
+
 // Add returns d + o, or ErrDecimalRange.
 func (d Decimal) Add(o Decimal) (Decimal, error) {
 	if d.nano > maxDecimal-o.nano {

@@ -182,13 +182,7 @@ func nodeLabels(cfg Config) map[string]string {
 	for _, k := range names[:min(len(names), maxNodeLabels)] {
 		out[k] = cfg.Labels[k]
 	}
-	for k, v := range cfg.PeerLabels {
-		// A key has one slash at most. What is too long with the prefix is left out, and
-		// then selects no node.
-		if k = api.PrefixPeerLabel + strings.ReplaceAll(k, "/", "_"); len(validation.IsQualifiedName(k)) == 0 {
-			out[k] = v
-		}
-	}
+	maps.Copy(out, cfg.PeerLabels)
 	out[corev1.LabelHostname] = cfg.Name
 	if len(cfg.Name) > validation.LabelValueMaxLength {
 		out[corev1.LabelHostname] = strings.TrimSuffix(cfg.Name, api.VirtualNodeSuffix)
@@ -201,6 +195,12 @@ func nodeLabels(cfg Config) map[string]string {
 	out[api.LabelContract] = cfg.Contract
 	out[api.LabelManaged] = api.Manager
 	return out
+}
+
+// homeLabel says whether a label of a virtual node is one of those that home gives it by what it
+// knows of the peer.
+func homeLabel(k string) bool {
+	return strings.HasPrefix(k, api.PrefixPeerLabel) || k == api.LabelLatency || k == api.LabelPrice || k == api.LabelCurrency
 }
 
 // errForeignNode is a node of that name which is not ours.
@@ -265,6 +265,12 @@ func (n *Node) adopt(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.node = node
+	wanted := nodeLabels(n.cfg)
+	for k := range node.Labels {
+		if _, ok := wanted[k]; !ok && homeLabel(k) {
+			n.dropped = append(n.dropped, k) // it changed meanwhile
+		}
+	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown {
 			n.ready = c

@@ -107,8 +107,8 @@ type Config struct {
 	// Labels are the contract's node labels. They come from the provider, and only harmless
 	// ones are used. Optional.
 	Labels map[string]string
-	// PeerLabels are the labels that the peer's ForeignCluster has at home. The node
-	// has them with the prefix peer.entente.dev/. Optional.
+	// PeerLabels are labels that home gives the node: those of the peer's
+	// ForeignCluster with the prefix peer.entente.dev/, and entente.dev/latency-ms and the like. Optional.
 	PeerLabels map[string]string
 	// Version is shown as the node's kubelet version.
 	Version string

@@ -75,6 +75,13 @@ const (
 	// PrefixHomeLabel begins the labels of a consumer's pod that have a domain at its home,
 	// with a _ for the slash: no controller here shall act on what a consumer calls its pods.
 	PrefixHomeLabel = "home.entente.dev/"
+	// LabelLatency says of a virtual node how long a message to its provider takes and back: at
+	// most so many milliseconds, in classes.
+	LabelLatency = "entente.dev/latency-ms"
+	// LabelPrice and LabelCurrency say of a virtual node what a pod of one core and 4 GiB costs an
+	// hour by its contract, in thousandths of the currency.
+	LabelPrice    = "entente.dev/price-milli"
+	LabelCurrency = "entente.dev/currency"
 	// LabelOffloading marks namespaces in which placement is decided by a
 	// NamespaceOffloading: "enabled".
 	LabelOffloading = "entente.dev/offloading"

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,6 +27,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/podmetrics"
+	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
@@ -67,16 +68,19 @@ type nodes struct {
 }
 
 // attendance is what nodes ask of sessions: to ask a peer more often whether it is
-// there, and since when it has owed an answer.
+// there, since when it has owed an answer, and how long one takes.
 type attendance interface {
 	Attend(peer peering.ClusterID, on bool)
 	Silence(peer peering.ClusterID) (since time.Time, connected bool)
+	RoundTrip(peer peering.ClusterID) time.Duration
 }
 
 // virtual is one contract's node.
 type virtual struct {
-	spec     controller.NodeSpec
-	labels   map[string]string // of the peer's ForeignCluster
+	spec    controller.NodeSpec
+	latency latency
+	// labels is what home gives the node by what it knows of the peer.
+	labels   atomic.Pointer[map[string]string]
 	node     *vk.Node
 	exposure *exposure
 	mirror   *client.Mirror
@@ -109,39 +113,32 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 	if n.ctx == nil {
 		return errNotRunning
 	}
-	labels := n.peerLabels(spec.Peer)
 	if v, ok := n.running[spec.Contract]; ok {
 		select {
 		case <-v.done: // it failed; make another
 			n.kubelet.Remove(v.node)
 		default:
-			return v.follow(ctx, spec, labels)
+			return n.follow(ctx, v, spec)
 		}
 	}
-	v, err := n.start(spec, labels)
+	v, err := n.start(ctx, spec)
 	if err != nil {
 		return err
 	}
 	n.running[spec.Contract] = v
-	return v.follow(ctx, spec, labels)
-}
-
-// peerLabels returns the labels that a peer has here, nil if it is not known.
-func (n *nodes) peerLabels(peer peering.ClusterID) map[string]string {
-	if fc := n.addresses.peer(peer); fc != nil {
-		return fc.Labels
-	}
-	return nil
+	return n.follow(ctx, v, spec)
 }
 
 // follow makes a node that runs as its contract says now: a later revision may
 // lend something else. n.mu is held.
-func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec, labels map[string]string) error {
-	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) || !maps.Equal(v.labels, labels) {
+func (n *nodes) follow(ctx context.Context, v *virtual, spec controller.NodeSpec) error {
+	labels, _ := n.labelsOf(spec, v.latency.get())
+	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) || !maps.Equal(*v.labels.Load(), labels) {
 		if err := v.node.SetShare(ctx, spec.Capacity, spec.Labels, labels); err != nil {
 			return err
 		}
-		v.spec.Capacity, v.spec.Labels, v.labels = spec.Capacity, spec.Labels, maps.Clone(labels)
+		v.spec.Capacity, v.spec.Labels = spec.Capacity, spec.Labels
+		v.labels.Store(&labels)
 	}
 	if !spec.AcceptNew && !v.cordoned {
 		if err := v.node.Cordon(ctx); err != nil {
@@ -152,13 +149,19 @@ func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec, labels m
 	return nil
 }
 
-func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virtual, error) {
+func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, error) {
 	log := n.log.With("peer", spec.Peer) // the parts add node and contract
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
-		spec: spec, labels: maps.Clone(labels), done: make(chan struct{}),
+		spec: spec, done: make(chan struct{}),
 		exposure: &exposure{contract: spec.Contract, changed: func() { n.exposureChanged(spec.Peer) }, home: home},
 	}
+	if class := n.lastLatency(ctx, spec.Name); class != "" {
+		v.latency.class.Store(&class)
+	}
+	v.latency.look(n.sessions.RoundTrip(spec.Peer), time.Now())
+	labels, _ := n.labelsOf(spec, v.latency.get())
+	v.labels.Store(&labels)
 	v.exposure.local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
@@ -175,11 +178,11 @@ func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virt
 		Remote:        &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure},
 		Resources:     spec.Capacity,
 		Labels:        maps.Clone(spec.Labels),
-		PeerLabels:    maps.Clone(labels),
+		PeerLabels:    labels,
 		Version:       version.Version,
 		Address:       n.podIP,
 		TranslateIP:   home,
-		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec.Peer) },
+		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec.Peer, *v.labels.Load()) },
 		ClusterDomain: n.clusterDomain,
 		Budget:        n.budget,
 		Logger:        log,
@@ -188,7 +191,6 @@ func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virt
 		return nil, err
 	}
 	hears.Node = v.node
-	var ctx context.Context
 	ctx, v.cancel = context.WithCancel(n.ctx)
 	n.metrics.Add(spec.Name, func(ctx context.Context) (peering.ContractMetrics, error) {
 		return client.PodMetrics(ctx, conn, spec.Contract)
@@ -235,7 +237,8 @@ func (n *nodes) watch(ctx context.Context, v *virtual) {
 		if fc := n.addresses.peer(v.spec.Peer); fc != nil {
 			v.node.SetNetwork(networkOf(fc))
 		}
-		if now := v.node.Status(); now != last {
+		moved := v.latency.look(n.sessions.RoundTrip(v.spec.Peer), time.Now())
+		if now := v.node.Status(); now != last || moved {
 			last = now
 			n.contractChanged(v.spec.Contract)
 		}
@@ -394,10 +397,10 @@ func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
 	return out
 }
 
-func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
+// namespaces returns the namespaces that are offloaded to a virtual node with these labels.
+func (n *nodes) namespaces(peer peering.ClusterID, labels map[string]string) ([]vk.Namespace, error) {
 	ctx := context.Background() //nolint:forbidigo // a cache answers at once
-	fc := n.addresses.peer(peer)
-	if fc == nil {
+	if n.addresses.peer(peer) == nil {
 		return nil, fmt.Errorf("cluster %s is not known", peer)
 	}
 	var list v1alpha1.NamespaceOffloadingList
@@ -407,11 +410,8 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 	var out []vk.Namespace
 	for i := range list.Items {
 		o := &list.Items[i]
-		if o.Spec.ClusterSelector != nil {
-			selector, err := metav1.LabelSelectorAsSelector(o.Spec.ClusterSelector)
-			if err != nil || !selector.Matches(labels.Set(fc.Labels)) {
-				continue
-			}
+		if !placement.Selects(o.Spec.ClusterSelector, labels) {
+			continue
 		}
 		var namespace corev1.Namespace
 		if err := n.cache.Get(ctx, ctrlclient.ObjectKey{Name: o.Namespace}, &namespace); err != nil {

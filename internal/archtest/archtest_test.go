@@ -57,7 +57,7 @@ var rules = []rule{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
-	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/store", "peering"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "peering", "internal/budget", "internal/identity"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/placement", ours: []string{"api/...", "peering", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},

@@ -162,6 +162,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("placement by clusterSelector", c.testSelector)
 	t.Run("the webhook in place of the policy", c.testWebhook)
 	t.Run("pods that cannot cross", c.testCannotCross)
+	t.Run("pods that are handed back", c.testHandBack)
 	t.Run("pods with claims", c.testClaims)
 	t.Run("volumes", c.testVolumes)
 	t.Run("a namespace that is no longer offloaded", c.testUnoffload)

@@ -24,8 +24,8 @@ import (
 // stands in for it on older ones, to make the same of each.
 func (c cluster) testWebhook(t *testing.T) {
 	selectors := []*metav1.LabelSelector{nil, {}, {MatchLabels: labels("region", "eu", "example.com/tier", "gold")}, {
-		MatchLabels:      labels(v1alpha1.LabelPeer, "abc"),
-		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "region", Operator: "NotIn", Values: []string{"us", "asia"}}, {Key: "gpu", Operator: "Exists"}},
+		MatchLabels:      labels(v1alpha1.LabelPeer, "abc", v1alpha1.LabelCurrency, "EUR"),
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelLatency, Operator: "In", Values: []string{"2", "5"}}, {Key: v1alpha1.LabelPrice, Operator: "Exists"}, {Key: "region", Operator: "NotIn", Values: []string{"us", "asia"}}, {Key: "gpu", Operator: "Exists"}},
 	}}
 	for _, strategy := range []v1alpha1.PodStrategy{v1alpha1.StrategyLocal, v1alpha1.StrategyLocalAndRemote, v1alpha1.StrategyRemote} {
 		for i, selector := range selectors {
@@ -168,12 +168,12 @@ func kept() []v1alpha1.KeptAway {
 func (c cluster) keepAway(t *testing.T, ns string, kept []v1alpha1.KeptAway) {
 	t.Helper()
 	var offloading v1alpha1.NamespaceOffloading
-	if err := c.owner.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName}, &offloading); err != nil {
+	if err := c.admin.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName}, &offloading); err != nil {
 		t.Fatal(err)
 	}
 	before := offloading.DeepCopy()
 	offloading.Status.KeptAway = kept
-	if err := c.owner.Status().Patch(t.Context(), &offloading, client.MergeFrom(before)); err != nil {
+	if err := c.admin.Status().Patch(t.Context(), &offloading, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 	if offloading.Spec.PodStrategy == v1alpha1.StrategyLocal {

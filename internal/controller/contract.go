@@ -53,6 +53,8 @@ type NodeSpec struct {
 	Peer     peering.ClusterID
 	Labels   map[string]string
 	Capacity corev1.ResourceList
+	// Prices is what use costs.
+	Prices peering.PriceList
 	// AcceptNew says whether new pods may be scheduled to it.
 	AcceptNew bool
 }
@@ -345,10 +347,14 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 	if err != nil {
 		return 0, nil, err
 	}
+	prices, err := store.Prices(stored.Spec.Price)
+	if err != nil {
+		return 0, nil, fmt.Errorf("contract %s: %w", stored.Name, err)
+	}
 	plan := planNode(*c, left, r.Now())
 	spec := NodeSpec{
 		Name: name, Contract: stored.Name, Peer: peering.ClusterID(stored.Spec.PeerID),
-		Labels: nodeLabels(stored), Capacity: stored.Spec.Resources, AcceptNew: plan.acceptNew,
+		Labels: nodeLabels(stored), Capacity: stored.Spec.Resources, Prices: prices, AcceptNew: plan.acceptNew,
 	}
 	if plan.ensure {
 		if err := r.Nodes.Ensure(ctx, spec); err != nil {

@@ -13,7 +13,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -234,10 +233,13 @@ const (
 // What runs elsewhere already may be at one that the selector selects no longer.
 func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
 	which := "no cluster"
+	selected, lost := selects(of, all)
 	if of != nil {
 		which = "no cluster that spec.clusterSelector selects"
-		selector, err := metav1.LabelSelectorAsSelector(of)
-		if err != nil || !slices.ContainsFunc(all, func(fc v1alpha1.ForeignCluster) bool { return selector.Matches(labels.Set(fc.Labels)) }) {
+		if !selected && lost != "" {
+			return stateNoProvider, lost
+		}
+		if !selected {
 			return stateNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
 		}
 	}
@@ -250,5 +252,22 @@ func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, a
 			return state, strings.TrimSuffix(clusters[i].ForeignCluster+": "+clusters[i].Message, ": ")
 		}
 	}
-	return stateReady, ""
+	return stateReady, lost
+}
+
+// selects says whether a selector selects any of these ForeignClusters, as far as their labels
+// say, and which label that it names counts for nothing.
+func selects(of *metav1.LabelSelector, all []v1alpha1.ForeignCluster) (selected bool, lost string) {
+	byPeer := placement.ByPeer(of)
+	for i := range all {
+		fc := &all[i]
+		node, without := placement.NodeLabels(fc.Labels, map[string]string{v1alpha1.LabelPeer: fc.Spec.ClusterID})
+		selected = selected || placement.Selects(byPeer, node)
+		for _, key := range placement.SelectedKeys(of) {
+			if why := without[key]; why != "" && lost == "" {
+				lost = fmt.Sprintf("label %s of ForeignCluster %s selects no node: %s", key, fc.Name, why)
+			}
+		}
+	}
+	return selected, lost
 }

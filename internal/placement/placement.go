@@ -3,7 +3,6 @@ package placement
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -111,18 +110,12 @@ func Selector(s *metav1.LabelSelector) []corev1.NodeSelectorRequirement {
 	if s == nil {
 		return nil
 	}
-	label := func(key string) string {
-		if key == v1alpha1.LabelPeer {
-			return key
-		}
-		return v1alpha1.PrefixPeerLabel + strings.ReplaceAll(key, "/", "_")
-	}
 	var out []corev1.NodeSelectorRequirement
 	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		out = append(out, corev1.NodeSelectorRequirement{Key: label(key), Operator: corev1.NodeSelectorOpIn, Values: []string{s.MatchLabels[key]}})
+		out = append(out, corev1.NodeSelectorRequirement{Key: nodeKey(key), Operator: corev1.NodeSelectorOpIn, Values: []string{s.MatchLabels[key]}})
 	}
 	for _, e := range s.MatchExpressions {
-		out = append(out, corev1.NodeSelectorRequirement{Key: label(e.Key), Operator: corev1.NodeSelectorOperator(e.Operator), Values: e.Values})
+		out = append(out, corev1.NodeSelectorRequirement{Key: nodeKey(e.Key), Operator: corev1.NodeSelectorOperator(e.Operator), Values: e.Values})
 	}
 	return out
 }

@@ -504,6 +504,18 @@ func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool
 	return later(later(l.probedAt, l.delayedAt), time.Unix(0, l.readAt.Load())), true
 }
 
+// RoundTrip returns that of a message of a peer's session, smoothed; 0 if there is none or it
+// was not measured yet.
+func (m *Manager) RoundTrip(id peering.ClusterID) time.Duration {
+	m.mu.Lock()
+	l := m.links[id]
+	m.mu.Unlock()
+	if l == nil {
+		return 0
+	}
+	return l.snapshot().RoundTrip
+}
+
 // notify wakes the subscribers, and gRPC, after the state of a peer changed. The lock is
 // held.
 func (m *Manager) notify(id peering.ClusterID) {

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/placement"
+	"github.com/entente-dev/entente/peering"
+)
+
+// latencyPause is how long a virtual node stays in a class of latency at least: a peer has a say
+// in how long its answers take, and each change is a write and may move namespaces.
+const latencyPause = time.Minute
+
+// latency is the class of the round trip to a peer, as its virtual node shows it.
+type latency struct {
+	class   atomic.Pointer[string]
+	changed time.Time
+}
+
+// look takes a round trip into account, 0 if it is not known, and says whether the class is another.
+func (l *latency) look(roundTrip time.Duration, now time.Time) bool {
+	was := l.get()
+	if roundTrip <= 0 || was != "" && now.Sub(l.changed) < latencyPause {
+		return false
+	}
+	is := placement.Latency(was, roundTrip)
+	if is == was {
+		return false
+	}
+	l.class.Store(&is)
+	l.changed = now
+	return true
+}
+
+func (l *latency) get() string {
+	if c := l.class.Load(); c != nil {
+		return *c
+	}
+	return ""
+}
+
+// labelsOf returns the labels of a virtual node that home gives it by what it knows of the peer, and
+// those of its ForeignCluster that cannot be on a node.
+func (n *nodes) labelsOf(spec controller.NodeSpec, class string) (node, lost map[string]string) {
+	own := maps.Clone(placement.Price(spec.Prices))
+	if own == nil {
+		own = map[string]string{}
+	}
+	own[v1alpha1.LabelPeer] = string(spec.Peer)
+	if class != "" {
+		own[v1alpha1.LabelLatency] = class
+	}
+	return placement.NodeLabels(n.peerLabels(spec.Peer), own)
+}
+
+// peerLabels returns the labels that a peer has here, nil if it is not known.
+func (n *nodes) peerLabels(peer peering.ClusterID) map[string]string {
+	if fc := n.addresses.peer(peer); fc != nil {
+		return fc.Labels
+	}
+	return nil
+}
+
+// lastLatency returns the class of latency that a virtual node had before the agent was restarted.
+func (n *nodes) lastLatency(ctx context.Context, name string) string {
+	var node corev1.Node
+	if err := n.cache.Get(ctx, ctrlclient.ObjectKey{Name: name}, &node); err != nil {
+		return "" // it is new, or will be measured soon
+	}
+	if class := node.Labels[v1alpha1.LabelLatency]; placement.IsLatency(class) {
+		return class
+	}
+	return ""
+}
