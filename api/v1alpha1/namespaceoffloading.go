@@ -74,6 +74,12 @@ type NamespaceOffloadingSpec struct {
 	// unschedulable is what becomes of a pod that a provider took and has no node for.
 	// +optional
 	Unschedulable *Unschedulable `json:"unschedulable,omitempty"`
+	// misplaced is what becomes of pods that run where podStrategy and clusterSelector do
+	// not let new ones any more: Stay leaves them there until they end, Move has their controllers
+	// replace them, as disruption budgets allow.
+	// +kubebuilder:default=Stay
+	// +optional
+	Misplaced MisplacedAction `json:"misplaced,omitempty"`
 }
 
 // PeerLostAction is what becomes of pods in a foreign cluster that does not answer.
@@ -100,6 +106,16 @@ type PeerLost struct {
 	// +optional
 	After *metav1.Duration `json:"after,omitempty"`
 }
+
+// MisplacedAction is what becomes of pods that run where they may not any more.
+// +kubebuilder:validation:Enum=Stay;Move
+type MisplacedAction string
+
+// What becomes of pods that run where they may not any more.
+const (
+	MisplacedStay MisplacedAction = "Stay"
+	MisplacedMove MisplacedAction = "Move"
+)
 
 // UnschedulableAction is what becomes of a pod that a provider has no node for.
 // +kubebuilder:validation:Enum=HandBack;Wait
@@ -151,6 +167,23 @@ type NamespaceOffloadingStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	KeptAway []KeptAway `json:"keptAway,omitempty"`
+	// misplaced is how far the move of pods that run where they may not any more is; absent
+	// if none does, or misplaced is Stay.
+	// +optional
+	Misplaced *MisplacedPods `json:"misplaced,omitempty"`
+}
+
+// MisplacedPods is pods that run where they may not any more.
+type MisplacedPods struct {
+	// pods is how many there are.
+	Pods int32 `json:"pods"`
+	// stay is how many of them are not moved.
+	// +optional
+	Stay int32 `json:"stay,omitempty"`
+	// message is why one of them stays, or what its move waits for.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // KeptAway is a controller whose new pods are kept away from a provider for a while.

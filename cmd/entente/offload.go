@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,34 +22,45 @@ func (a *app) offloadCommand() *cobra.Command {
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
+	var move bool
 	cmd := a.command(&cobra.Command{
 		Use:   "namespace NAMESPACE",
 		Short: "Let the pods of a namespace run in other clusters",
 		Long: `Let the pods of a namespace run in other clusters, where this one consumes.
 
-Pods that exist stay where they are; what is scheduled from now on may go
-abroad, by --strategy:
+What is scheduled from now on may go abroad, by --strategy:
   Local           pods stay here; Services are known abroad
   Remote          pods go abroad
-  LocalAndRemote  the scheduler decides`,
+  LocalAndRemote  the scheduler decides
+
+Pods that exist stay where they are. With --move those that run where they may
+not any more are evicted, a few of a controller at a time and as their disruption
+budgets allow, and replaced by their controllers; `+"`entente offloadings`"+` shows how many are left.`,
 		Example: indent(`# Let pods of "shop" run here and abroad
 entente offload namespace shop
 
 # Only abroad, only at one peer, under the same name there
-entente offload namespace batch --strategy Remote --peer office --mapping Same`),
+entente offload namespace batch --strategy Remote --peer office --mapping Same
+
+# At another peer from now on, with what runs already
+entente offload namespace batch --strategy Remote --peer plant --move`),
 	}, func(ctx context.Context, r *run) error {
 		req := &ententev1.OffloadNamespaceRequest{
-			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
+			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers, Move: move,
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
 		}
 		r.done("Pods of namespace %s may run by strategy %s", r.argv[0], strategy)
+		if move {
+			r.done("Those that run where they may not any more are moved: `entente offloadings` shows how many are left")
+		}
 		return r.result(req)
 	})
 	flags.Choice(cmd, &strategy, "strategy", "", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote", "Local", "Remote", "LocalAndRemote")
 	flags.Choice(cmd, &mapping, "mapping", "", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes", "Suffixed", "Same")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
+	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they may not any more (default: they stay until they end)")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
 }
@@ -77,11 +89,24 @@ func (a *app) offloadingsCommand() *cobra.Command {
 					peers = append(peers, format.Short(in.GetPeer()))
 				}
 				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), "Pending"),
-					cmp.Or(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), o.GetMessage())
+					cmp.Or(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), whyOffloading(o))
 			}
 			return t
 		})
 	}, printer.FormTable, printer.FormWide)
+}
+
+// whyOffloading says why a namespace is not as it should be, and how many pods are still to be moved.
+func whyOffloading(o *ententev1.Offloading) string {
+	why := o.GetMessage()
+	if n := o.GetMisplacedPods(); n > 0 {
+		moves := fmt.Sprintf("%d pods to move", n)
+		if m := o.GetMisplacedMessage(); m != "" {
+			moves += " (" + m + ")"
+		}
+		why = strings.TrimPrefix(why+"; "+moves, "; ")
+	}
+	return why
 }
 
 func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {

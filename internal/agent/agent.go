@@ -253,7 +253,7 @@ func (a *agent) reconcileNamespaces(context.Context) error {
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
 		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
-	back := &handback.Reconciler{Client: a.mgr.GetClient(), Events: a.events, Now: time.Now}
+	back := &handback.Reconciler{Client: a.mgr.GetClient(), Direct: a.mgr.GetAPIReader(), Events: a.events, Now: time.Now}
 	return errors.Join(reconciler.SetupWithManager(a.mgr), back.SetupWithManager(a.mgr))
 }
 

@@ -49,7 +49,8 @@ func (c cluster) testHandBack(t *testing.T) {
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "handed-back", Controller: new(true)}
 	web, bare := stuck(owner), stuck()
 	now, said := taken.Time, events.NewFakeRecorder(10)
-	r := &handback.Reconciler{Client: c.as(t, "entente-agent", nil), Events: said, Now: func() time.Time { return now }}
+	agent := c.as(t, "entente-agent", nil)
+	r := &handback.Reconciler{Client: agent, Direct: agent, Events: said, Now: func() time.Time { return now }}
 	reconcile := func(after time.Duration) {
 		t.Helper()
 		now = now.Add(after)

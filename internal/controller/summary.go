@@ -6,10 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-<<<<<<< HEAD
-=======
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
->>>>>>> e2b71f8 (internal/placement, vk, agent: label virtual nodes with latency and price, and select by what nodes have)
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -88,57 +84,3 @@ func shareOf(used, total resource.Quantity) (float64, bool) {
 	whole := total.AsApproximateFloat64()
 	return used.AsApproximateFloat64() / whole, whole > 0
 }
-<<<<<<< HEAD
-=======
-
-// The states that sum up where an offloaded namespace is.
-const (
-	namespaceReady      = "Ready"
-	namespacePending    = "Pending"
-	namespaceRefused    = "Refused"
-	namespaceNoProvider = "NoProvider"
-)
-
-// namespaceState sums up how a namespace is at its providers, given all ForeignClusters.
-// What runs elsewhere already may be at one that the selector selects no longer.
-func namespaceState(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
-	which := "no cluster"
-	selected, lost := selects(of, all)
-	if of != nil {
-		which = "no cluster that spec.clusterSelector selects"
-		if !selected && lost != "" {
-			return namespaceNoProvider, lost
-		}
-		if !selected {
-			return namespaceNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
-		}
-	}
-	if len(clusters) == 0 {
-		return namespaceNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
-	}
-	for _, state := range []string{namespaceRefused, namespacePending} {
-		i := slices.IndexFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State == state })
-		if i >= 0 {
-			return state, strings.TrimSuffix(clusters[i].ForeignCluster+": "+clusters[i].Message, ": ")
-		}
-	}
-	return namespaceReady, lost
-}
-
-// selects says whether a selector selects any of these ForeignClusters, as far as their labels
-// say, and which label that it names counts for nothing.
-func selects(of *metav1.LabelSelector, all []v1alpha1.ForeignCluster) (selected bool, lost string) {
-	byPeer := placement.ByPeer(of)
-	for i := range all {
-		fc := &all[i]
-		node, without := placement.NodeLabels(fc.Labels, map[string]string{v1alpha1.LabelPeer: fc.Spec.ClusterID})
-		selected = selected || placement.Selects(byPeer, node)
-		for _, key := range placement.SelectedKeys(of) {
-			if why := without[key]; why != "" && lost == "" {
-				lost = fmt.Sprintf("label %s of ForeignCluster %s selects no node: %s", key, fc.Name, why)
-			}
-		}
-	}
-	return selected, lost
-}
->>>>>>> e2b71f8 (internal/placement, vk, agent: label virtual nodes with latency and price, and select by what nodes have)

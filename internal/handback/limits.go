@@ -14,8 +14,10 @@ const (
 	// maxKept is how many controllers of a namespace are kept away at a time. Pods of others
 	// wait.
 	maxKept = 128
-	// maxEvictions is how many pods of a namespace are evicted at a look.
+	// maxEvictions is how many pods of a namespace are evicted at a look, for each of the two reasons.
 	maxEvictions = 50
+	// maxMessage is how many bytes the status says of why pods are not moved.
+	maxMessage = 1024
 	// placementLag is for how long placement may not have heard of what the status says.
 	placementLag = 5 * time.Second
 	// lookAgain is how often a namespace is looked at.

@@ -177,17 +177,10 @@ func ready(n *corev1.Node) bool {
 // mustStay returns why a pod is not handed back, if it is not: nobody would make another, it would
 // cost its owner something, or the other could run nowhere.
 func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
-	owner := metav1.GetControllerOfNoCopy(p)
-	switch {
-	case owner == nil:
-		return "it has no controller that would make another: delete it and create it again to have it run elsewhere"
-	case owner.Kind == "Job":
-		return "its Job would count it as failed: delete it to have it run elsewhere"
-	case owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
-		return fmt.Sprintf("whether its %s would make another is not known: delete it to have it run elsewhere", owner.Kind)
-	case slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }):
-		return "it has a volume, which stays where it is"
-	case placement.AbroadOnly(&p.Spec) && !d.otherProvider(f, p, at):
+	if why := notReplaced(p); why != "" {
+		return why
+	}
+	if placement.AbroadOnly(&p.Spec) && !d.otherProvider(f, p, at) {
 		return "it may run abroad only, and no other provider takes it"
 	}
 	return ""

@@ -58,7 +58,7 @@ func (c *Clock) Pass(d time.Duration) {
 func Client(t testing.TB, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	return Indexed(fake.NewClientBuilder().WithScheme(Scheme(t)).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &v1alpha1.ExternalHost{}, &v1alpha1.ImportedService{}, &corev1.Node{}))
+		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &v1alpha1.ExternalHost{}, &v1alpha1.ImportedService{}, &v1alpha1.NamespaceOffloading{}, &corev1.Node{}))
 }
 
 // Other is another cluster and its ClusterInfo.

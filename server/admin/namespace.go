@@ -35,6 +35,10 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
 		NameMapping:     v1alpha1.NameMapping(req.GetNameMapping()),
 		ClusterSelector: selector,
+		Misplaced:       v1alpha1.MisplacedStay,
+	}
+	if req.GetMove() {
+		want.Misplaced = v1alpha1.MisplacedMove
 	}
 	if want.PodStrategy == "" {
 		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
@@ -149,6 +153,9 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	}
 	if !o.DeletionTimestamp.IsZero() {
 		m.State = stateEnding
+	}
+	if p := o.Status.Misplaced; p != nil {
+		m.MisplacedPods, m.MisplacedMessage = p.Pods, p.Message
 	}
 	for _, c := range o.Status.Clusters {
 		m.Clusters = append(m.Clusters, &ententev1.OffloadingInCluster{

@@ -1033,14 +1033,14 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop"}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(v1alpha1.NamespaceOffloadingSpec{PodStrategy: "LocalAndRemote", NameMapping: "Suffixed"}, get()); diff != "" {
+	if diff := cmp.Diff(v1alpha1.NamespaceOffloadingSpec{PodStrategy: "LocalAndRemote", NameMapping: "Suffixed", Misplaced: "Stay"}, get()); diff != "" {
 		t.Errorf("defaults (-want +got)\n%s", diff)
 	}
-	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Remote", Peers: []string{"office"}}); err != nil {
+	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Remote", Peers: []string{"office"}, Move: true}); err != nil {
 		t.Fatal(err)
 	}
 	spec := get()
-	if spec.PodStrategy != "Remote" || spec.NameMapping != "Suffixed" || spec.ClusterSelector == nil {
+	if spec.PodStrategy != "Remote" || spec.Misplaced != v1alpha1.MisplacedMove || spec.NameMapping != "Suffixed" || spec.ClusterSelector == nil {
 		t.Errorf("changed to %+v", spec)
 	}
 	var fc v1alpha1.ForeignCluster

@@ -2062,7 +2062,10 @@ type OffloadNamespaceRequest struct {
 	// Same.
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
 	// The peers in which they may run; empty is all.
-	Peers         []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
+	Peers []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Whether pods that run where they may not any more are moved, as their
+	// disruption budgets allow. Else they stay until they end.
+	Move          bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2123,6 +2126,13 @@ func (x *OffloadNamespaceRequest) GetPeers() []string {
 		return x.Peers
 	}
 	return nil
+}
+
+func (x *OffloadNamespaceRequest) GetMove() bool {
+	if x != nil {
+		return x.Move
+	}
+	return false
 }
 
 // OffloadNamespaceResponse is empty.
@@ -2289,9 +2299,13 @@ type Offloading struct {
 	// How it is at each provider.
 	Clusters []*OffloadingInCluster `protobuf:"bytes,6,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// When it was made.
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// How many pods run where they may not any more, if such pods are moved.
+	MisplacedPods int32 `protobuf:"varint,8,opt,name=misplaced_pods,json=misplacedPods,proto3" json:"misplaced_pods,omitempty"`
+	// Why one of them is not moved, or what its move waits for.
+	MisplacedMessage string `protobuf:"bytes,9,opt,name=misplaced_message,json=misplacedMessage,proto3" json:"misplaced_message,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Offloading) Reset() {
@@ -2371,6 +2385,20 @@ func (x *Offloading) GetCreateTime() *timestamppb.Timestamp {
 		return x.CreateTime
 	}
 	return nil
+}
+
+func (x *Offloading) GetMisplacedPods() int32 {
+	if x != nil {
+		return x.MisplacedPods
+	}
+	return 0
+}
+
+func (x *Offloading) GetMisplacedMessage() string {
+	if x != nil {
+		return x.MisplacedMessage
+	}
+	return ""
 }
 
 // OffloadingInCluster is an offloaded namespace at one provider.
@@ -6759,12 +6787,13 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06forget\x18\x03 \x01(\bR\x06forget\x12*\n" +
 	"\x11refuse_if_running\x18\x04 \x01(\bR\x0frefuseIfRunning\"(\n" +
 	"\x12EndPeeringResponse\x12\x12\n" +
-	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\x9a\x02\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xae\x02\n" +
 	"\x17OffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12I\n" +
 	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12:\n" +
 	"\fname_mapping\x18\x03 \x01(\tB\x17\xbaH\x14r\x12R\x00R\bSuffixedR\x04SameR\vnameMapping\x12%\n" +
-	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\"\x1a\n" +
+	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\x12\x12\n" +
+	"\x04move\x18\x05 \x01(\bR\x04move\"\x1a\n" +
 	"\x18OffloadNamespaceResponse\"g\n" +
 	"\x16ListOffloadingsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -6772,7 +6801,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"{\n" +
 	"\x17ListOffloadingsResponse\x128\n" +
 	"\voffloadings\x18\x01 \x03(\v2\x16.entente.v1.OffloadingR\voffloadings\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9a\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xee\x02\n" +
 	"\n" +
 	"Offloading\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
@@ -6782,7 +6811,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12;\n" +
 	"\bclusters\x18\x06 \x03(\v2\x1f.entente.v1.OffloadingInClusterR\bclusters\x12;\n" +
 	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"z\n" +
+	"createTime\x12%\n" +
+	"\x0emisplaced_pods\x18\b \x01(\x05R\rmisplacedPods\x12+\n" +
+	"\x11misplaced_message\x18\t \x01(\tR\x10misplacedMessage\"z\n" +
 	"\x13OffloadingInCluster\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x1f\n" +
 	"\vremote_name\x18\x02 \x01(\tR\n" +

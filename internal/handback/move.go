@@ -1,0 +1,148 @@
+package handback
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/placement"
+)
+
+// misplaced says whether a pod runs where its namespace's strategy and selector would not let a new
+// one; node is the virtual node that it is on, nil for another.
+func misplaced(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod, node *corev1.Node) bool {
+	selected := node != nil && selects(o.ClusterSelector, node)
+	switch placement.StrategyOf(p, o) {
+	case v1alpha1.StrategyLocal:
+		return node != nil
+	case v1alpha1.StrategyRemote:
+		return !selected
+	case v1alpha1.StrategyLocalAndRemote:
+		return node != nil && !selected
+	}
+	return false
+}
+
+// selects says whether a selector selects a virtual node. Of one whose latency is not known yet
+// that does not speak.
+func selects(s *metav1.LabelSelector, node *corev1.Node) bool {
+	if _, measured := node.Labels[v1alpha1.LabelLatency]; !measured {
+		s = placement.ByPeer(s)
+	}
+	return placement.Selects(s, node.Labels)
+}
+
+// candidates returns the pods that run where they may not, if these are moved: first those that
+// are not ready, which nobody misses.
+func candidates(f *facts) (out []*corev1.Pod) {
+	if f.offloading.Spec.Misplaced != v1alpha1.MisplacedMove {
+		return nil
+	}
+	for i := range f.pods {
+		p := &f.pods[i]
+		owner := metav1.GetControllerOfNoCopy(p)
+		if p.Spec.NodeName == "" || ended(p) || owner != nil && owner.Kind == "DaemonSet" {
+			continue
+		}
+		at := slices.IndexFunc(f.nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName })
+		var node *corev1.Node
+		if at >= 0 {
+			node = &f.nodes[at]
+		} else if strings.HasSuffix(p.Spec.NodeName, v1alpha1.VirtualNodeSuffix) {
+			continue // its node is being made again, or taken away
+		}
+		if misplaced(&f.offloading.Spec, p, node) {
+			out = append(out, p)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *corev1.Pod) int {
+		switch {
+		case serves(a) == serves(b):
+			return 0
+		case serves(b):
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+func serves(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// notReplaced returns why nobody would replace a pod, or who does would mind, if that is so.
+func notReplaced(p *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(p)
+	switch {
+	case owner == nil:
+		return "it has no controller that would make another: delete it and create it again to have it run elsewhere"
+	case owner.Kind == "Job":
+		return "its Job would count it as failed: delete it to have it run elsewhere"
+	case owner.Kind != "ReplicaSet" && owner.Kind != "StatefulSet" && owner.Kind != "ReplicationController":
+		return fmt.Sprintf("whether its %s would make another is not known: delete it to have it run elsewhere", owner.Kind)
+	case slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }):
+		return "it has a volume, which stays where it is"
+	}
+	return ""
+}
+
+// notMoved returns why a pod is not moved, if it is not. It has to be whole: a cache has a part.
+func notMoved(o *v1alpha1.NamespaceOffloadingSpec, p *corev1.Pod) string {
+	if why := notReplaced(p); why != "" {
+		return why
+	}
+	if placement.StrategyOf(p, o) == v1alpha1.StrategyRemote && !placement.Crosses(&p.Spec) {
+		return "it cannot run in another cluster"
+	}
+	return ""
+}
+
+// gentle bounds how many pods of a controller are moved at a time, also where nobody made a
+// disruption budget: while one in four, and at least one, does not serve, no more.
+type gentle map[types.UID]*served
+
+type served struct{ pods, out int }
+
+func gentleWith(pods []corev1.Pod) gentle {
+	g := gentle{}
+	for i := range pods {
+		p := &pods[i]
+		owner := metav1.GetControllerOfNoCopy(p)
+		if owner == nil || ended(p) {
+			continue
+		}
+		if g[owner.UID] == nil {
+			g[owner.UID] = &served{}
+		}
+		if g[owner.UID].pods++; !serves(p) {
+			g[owner.UID].out++
+		}
+	}
+	return g
+}
+
+// take says whether one more may go, and counts it.
+func (g gentle) take(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(p)
+	if owner == nil || !serves(p) {
+		return true
+	}
+	s := g[owner.UID]
+	if s.out >= max(1, s.pods/4) {
+		return false
+	}
+	s.out++
+	return true
+}
