@@ -66,7 +66,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
 			namespace, old.Spec.NameMapping, namespace)
 	}
-	want.Unschedulable = old.Spec.Unschedulable // this call does not speak of it
+	want.Unschedulable, want.PeerLost = old.Spec.Unschedulable, old.Spec.PeerLost // this call does not speak of these
 	old.Spec = want
 	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
