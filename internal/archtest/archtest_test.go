@@ -205,7 +205,7 @@ var rules = []rule{
 	// Which namespaces are offloaded.
 	{
 		packages: "internal/namespaces",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	// Which nodes are gateways, and where other clusters dial them.

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/handback"
+	"github.com/entente-dev/entente/internal/namespaces"
 )
 
 // testHandBack has the agent, with the rights that it has, hand back a pod that a provider has no node
@@ -25,8 +25,8 @@ func (c cluster) testHandBack(t *testing.T) {
 	ns, node := c.offloaded(t, v1alpha1.StrategyLocalAndRemote, nil), newVirtualNode()
 	node.Labels[v1alpha1.LabelPeer] = peer
 	c.create(t, node, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: controller.ConsumerClusterRole, Namespace: ns},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: controller.ConsumerClusterRole},
+		ObjectMeta: metav1.ObjectMeta{Name: namespaces.ConsumerClusterRole, Namespace: ns},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: namespaces.ConsumerClusterRole},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "entente-agent"}},
 	})
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
