@@ -63,6 +63,7 @@ const (
 	setOthers  = "others"  // pods of home nodes behind the device
 	setRefused = "refused" // aliases of all peers, with counters of what was refused of each
 	setHosts   = "hosts"   // addresses of the home cluster that peers know and that are no pods'
+	setTransit = "transit" // addresses of peers that other peers reach through this cluster
 	setErrors  = "errors"  // ICMP types that quote a packet
 	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
 	setLeave   = "leave"   // the same, leaving
@@ -99,6 +100,9 @@ func rules(l plan.Layout, counted []ruleSet, device string, ports Ports) ruleset
 	b.directChains()
 	b.masqueradeChains()
 	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return strings.Compare(a.name, c.name) })
+	if len(b.l.Transit) > 0 {
+		b.out.chains = append(b.out.chains, b.transit())
+	}
 	b.out.chains = append(b.out.chains,
 		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input(), b.output())
 	b.out.digest = b.out.sum()
@@ -129,6 +133,17 @@ func (b *rulesBuilder) prefixSets() {
 			if len(s.elements) > 0 {
 				b.out.sets = append(b.out.sets, s)
 			}
+		}
+	}
+	for _, f := range families() {
+		s := ruleSet{name: setTransit + f.suffix, key: f.addr}
+		for _, a := range b.l.Transit {
+			if f.of(a) {
+				s.elements = append(s.elements, nftables.SetElement{Key: a.AsSlice()})
+			}
+		}
+		if len(s.elements) > 0 {
+			b.out.sets = append(b.out.sets, s)
 		}
 	}
 	overlays := ruleSet{name: setOverlay + "6", key: nftables.TypeIP6Addr}
@@ -453,9 +468,29 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 			c.add("carried for a node", b.oif(expr.CmpOpEq), f.from(setOthers), f.to(setRemote), accept())
 		}
 	}
+	for _, f := range families() {
+		if b.has(setTransit, f) {
+			c.add("between two peers", b.oif(expr.CmpOpEq), f.from(setTransit), f.to(setTransit), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: "transit"}})
+		}
+	}
 	c.add(string(Transit), b.oif(expr.CmpOpEq), countedDrop())
 	b.exposure(&c)
 	b.refuse(&c)
+	return c
+}
+
+// transit is what passes from one peer to another: what is listed for the source and the
+// destination together, and answers to that. Classes of whole prefixes open nothing of a third.
+func (b *rulesBuilder) transit() ruleChain {
+	c := ruleChain{name: "transit"}
+	c.add("answers", ctState(expr.CtStateBitESTABLISHED), reply(), accept())
+	for _, f := range families() {
+		c.add("errors about known flows", f.nfproto(), l4proto(f.icmp), ctState(expr.CtStateBitRELATED), accept())
+		if b.has(setTransit, f) && b.has(setSources, f) {
+			c.add("exposed to some", f.nfproto(), f.loadSource(), b.vmap(setSources+f.suffix))
+		}
+	}
+	c.add(string(Transit), countedDrop())
 	return c
 }
 

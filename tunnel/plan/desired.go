@@ -87,6 +87,9 @@ type Peer struct {
 	// the aliases of those of its addresses that are known one by one.
 	Remote       []Mapping
 	RemoteBlocks []netip.Prefix
+	// Transit are addresses of other peers that this one reaches through this cluster, or is
+	// reached from.
+	Transit []Transit
 	// Inbound are the flows that the peer may open. Empty: none.
 	Inbound []Exposure
 	// InBand says that the peer API runs through the tunnel: the peer's gateways reach the
@@ -155,6 +158,14 @@ type Observed struct {
 	// Turn grows with time: of clusters that announce the same key, and none of which has
 	// proven it, another is tried in each.
 	Turn uint64
+}
+
+// Transit is a single address of a peer and what another peer calls it.
+type Transit struct {
+	// Cluster is the ID of the peer whose address it is.
+	Cluster string
+	// Real is the alias under which this cluster knows it, Alias what the other peer calls that.
+	Mapping
 }
 
 // Carrier is who carries the traffic of a peer.

@@ -17,6 +17,9 @@ import (
 type Exposure struct {
 	// Name tells the exposures of a peer apart. Required, unique.
 	Name string
+	// Third is the ID of the other peer whose addresses Destinations are, which have to be in
+	// Transit; empty where they are this cluster's own. With AnySource nothing of a third is open.
+	Third string
 	// AnySource makes every address of the peer's prefixes a source.
 	AnySource bool
 	// Sources are addresses of the peer, by the alias under which we know them.
@@ -119,15 +122,15 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	}
 	b := opener{peer: q.ClusterID, room: maxInbound, classes: map[Class]bool{}}
 	var anySource []Exposure
-	var reals []netip.Prefix
-	for _, m := range q.Local {
-		reals = append(reals, m.Real)
-	}
-	known, theirs := cidr.Of(reals...), cidr.Set(aliases)
+	known, theirs := reachable(q), cidr.Set(aliases)
 	reasons := map[netip.Addr][]Exposure{} // what each source is named by
 	for _, e := range q.Inbound {
-		e.Destinations = b.fit(e.Destinations, func(d Destination) bool { return known.Contains(d.Addr) })
-		if e.AnySource {
+		e.Destinations = b.fit(e.Destinations, func(d Destination) bool { return known[e.Third].Contains(d.Addr) })
+		switch {
+		case !e.AnySource:
+		case e.Third != "":
+			p.problem(q.ClusterID, "exposure %q stays closed: it opens cluster %s to all addresses of the peer", e.Name, e.Third)
+		default:
 			anySource = append(anySource, e)
 		}
 		for _, s := range e.Sources {
@@ -161,6 +164,23 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	p.out.Inbound.Sources = append(p.out.Inbound.Sources, b.out.Sources...)
 	p.out.Inbound.Open = append(p.out.Inbound.Open, b.out.Open...)
 	p.reportClosed(q, b)
+}
+
+// reachable returns what a peer has names for, by the ID of the other peer whose it is; our own is
+// that of none.
+func reachable(q Peer) map[string]cidr.Set {
+	prefixes := map[string][]netip.Prefix{}
+	for _, m := range q.Local {
+		prefixes[""] = append(prefixes[""], m.Real)
+	}
+	for _, t := range q.Transit {
+		prefixes[t.Cluster] = append(prefixes[t.Cluster], t.Real)
+	}
+	out := map[string]cidr.Set{}
+	for cluster, list := range prefixes {
+		out[cluster] = cidr.Of(list...)
+	}
+	return out
 }
 
 // reportClosed reports the flows of a peer that stay closed, and why.

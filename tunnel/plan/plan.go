@@ -34,6 +34,9 @@ type Layout struct {
 	// Hosts are the addresses of this cluster that peers know and that are no pods'. They have
 	// no way back to peers but through the node that sent them a packet. Sorted.
 	Hosts []netip.Prefix
+	// Transit are the addresses of peers that other peers reach through this cluster, and are
+	// reached from; Inbound says which reach which. Sorted.
+	Transit []netip.Addr
 	// Closed are the prefixes that packets never leave the node for but through the device: the
 	// pool of aliases without what others use. Sorted.
 	Closed []netip.Prefix
@@ -104,7 +107,8 @@ type Translation struct {
 	Cluster string
 	// Remote are the aliases of the peer.
 	Remote []netip.Prefix
-	// Local are our prefixes and single addresses, and what the peer calls them.
+	// Local are our prefixes and single addresses, and addresses of other peers that the peer
+	// reaches through this cluster, and what the peer calls them.
 	Local []Mapping
 }
 
@@ -155,6 +159,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 		}
 		p.peer(p.fit(peer))
 	}
+	p.transit()
 	p.directs()
 	return p.finish(), nil
 }
@@ -329,7 +334,6 @@ func (p *planner) peer(q Peer) {
 	aliases := cidr.Of(q.Aliases()...).Joined()
 	p.aliases = p.aliases.With(aliases...)
 	p.out.Remote = append(p.out.Remote, aliases...)
-	p.open(q, aliases)
 	var ours []netip.Prefix
 	for _, m := range q.Local {
 		ours = append(ours, m.Real)
@@ -528,6 +532,9 @@ func (p *planner) names(q Peer) []netip.Prefix {
 			all = append(all, m.Alias)
 		}
 	}
+	for _, t := range q.Transit {
+		all = append(all, t.Alias)
+	}
 	return unused(cidr.Of(all...).Joined(), slices.Clone(p.homeNet))
 }
 
@@ -582,7 +589,7 @@ func (p *planner) finish() Layout {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
 	out.Own, out.Home, out.Others, out.Remote = cidr.Of(out.Own...).Except(p.owned), cidr.Of(out.Home...), cidr.Of(out.Others...), cidr.Of(out.Remote...)
-	out.Hosts = cidr.Of(out.Hosts...)
+	out.Hosts, out.Transit = cidr.Of(out.Hosts...), sortedAddrs(out.Transit)
 	slices.SortFunc(out.Direct, func(a, b DirectPeer) int { return strings.Compare(a.Cluster, b.Cluster) })
 	for _, q := range p.peers {
 		out.Masquerades = append(out.Masquerades, masquerades(q, out.Own)...)

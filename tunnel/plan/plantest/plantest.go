@@ -29,7 +29,7 @@ type Node struct {
 	Told bool
 }
 
-// World is clusters that all peer with each other and have the same pod prefix.
+// World is clusters that peer with each other, all or some, and have the same pod prefix.
 type World struct {
 	Real  netip.Prefix
 	Nodes []Node
@@ -39,6 +39,14 @@ type World struct {
 	// Direct is what a node knows of one of another cluster that it can reach directly. False
 	// if it has no tunnel to it; nil is that no node has one.
 	Direct func(from Node, to plan.RemoteNode) (plan.Direct, bool)
+	// Apart says that two clusters do not peer; nil is that all do.
+	Apart func(a, b string) bool
+	// Transit says that a cluster lets two others reach each other's pods through it, and that
+	// these agree; nil is that none does.
+	Transit func(through, a, b string) bool
+	// Single is the prefix by which a cluster knows pods of a third, through another, one by one:
+	// in the order of Pods.
+	Single func(knows, through string) netip.Prefix
 	// Key and Endpoints are those of a node.
 	Key       func(Node) plan.PublicKey
 	Endpoints func(Node) []string
@@ -66,6 +74,10 @@ func (w World) Check(t TB, over Net) {
 			if from.Cluster == to.Cluster {
 				continue
 			}
+			if w.apart(from.Cluster, to.Cluster) {
+				w.checkTransit(t, over, from, to)
+				continue
+			}
 			at, ok := plan.Remap(to.Addr, w.Real, w.Alias(from.Cluster, to.Cluster))
 			as, ok2 := plan.Remap(from.Addr, w.Real, w.Alias(to.Cluster, from.Cluster))
 			if !ok || !ok2 {
@@ -84,6 +96,82 @@ func (w World) Check(t TB, over Net) {
 	}
 }
 
+// checkTransit opens flows between pods of two clusters that do not peer, through each third one.
+func (w World) checkTransit(t TB, over Net, from, to Pod) {
+	t.Helper()
+	for _, through := range w.clusters() {
+		if w.apart(through, from.Cluster) || w.apart(through, to.Cluster) || through == from.Cluster || through == to.Cluster {
+			continue
+		}
+		allowed := w.Transit != nil && w.Transit(through, from.Cluster, to.Cluster)
+		if w.Single == nil {
+			continue
+		}
+		at, as := w.single(from.Cluster, through, to), w.single(to.Cluster, through, from)
+		switch seen, err := over.Open(from, to, at); {
+		case to.Open && allowed && err != nil:
+			t.Errorf("%s/%v to %s/%v through %s by %v: %v", from.Cluster, from.Addr, to.Cluster, to.Addr, through, at, err)
+		case to.Open && allowed && seen != as:
+			t.Errorf("%s/%v is seen by %s/%v through %s as %v, want %v", from.Cluster, from.Addr, to.Cluster, to.Addr, through, seen, as)
+		case !(to.Open && allowed) && err == nil:
+			t.Errorf("%s/%v reaches %s/%v through %s, which is closed", from.Cluster, from.Addr, to.Cluster, to.Addr, through)
+		}
+	}
+}
+
+func (w World) apart(a, b string) bool { return w.Apart != nil && w.Apart(a, b) }
+
+// clusters are those of the nodes, sorted.
+func (w World) clusters() (out []string) {
+	for _, n := range w.Nodes {
+		out = append(out, n.Cluster)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// single is the alias by which a cluster knows a pod of a third one through another.
+func (w World) single(knows, through string, p Pod) netip.Addr {
+	a := w.Single(knows, through).Addr()
+	for range slices.Index(w.Pods, p) {
+		a = a.Next()
+	}
+	return a
+}
+
+// transit adds to a peer what it reaches through a cluster, and what that cluster reaches through it.
+func (w World) transit(self string, q *plan.Peer) {
+	if w.Single != nil {
+		q.RemoteBlocks = append(q.RemoteBlocks, w.Single(self, q.ClusterID))
+	}
+	if w.Transit == nil {
+		return
+	}
+	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+	as := func(p Pod) netip.Addr {
+		a, _ := plan.Remap(p.Addr, w.Real, w.Alias(self, p.Cluster))
+		return a
+	}
+	for _, third := range w.clusters() {
+		if third == self || third == q.ClusterID || w.apart(self, third) || !w.apart(q.ClusterID, third) || !w.Transit(self, q.ClusterID, third) {
+			continue
+		}
+		e := plan.Exposure{Name: "transit to " + third, Third: third}
+		for _, p := range w.Pods {
+			switch p.Cluster {
+			case q.ClusterID:
+				e.Sources = append(e.Sources, as(p))
+			case third:
+				q.Transit = append(q.Transit, plan.Transit{Cluster: third, Mapping: plan.Mapping{Real: host(as(p)), Alias: host(w.single(q.ClusterID, self, p))}})
+				if p.Open {
+					e.Destinations = append(e.Destinations, plan.Destination{Addr: as(p)})
+				}
+			}
+		}
+		q.Inbound = append(q.Inbound, e)
+	}
+}
+
 // Desired is the desired state of a node.
 func (w World) Desired(self Node) plan.Desired {
 	d := plan.Desired{ClusterID: self.Cluster, Node: self.Name, Announced: w.told(self.Cluster)[self.Name]}
@@ -92,6 +180,9 @@ func (w World) Desired(self Node) plan.Desired {
 	for _, n := range w.Nodes {
 		if n.Cluster == self.Cluster {
 			d.Nodes = append(d.Nodes, plan.Node{Name: n.Name, PublicKey: w.Key(n), Endpoints: w.Endpoints(n), PodCIDRs: n.Pods, Gateway: n.Gateway})
+			continue
+		}
+		if w.apart(self.Cluster, n.Cluster) {
 			continue
 		}
 		q := peers[n.Cluster]
@@ -117,6 +208,7 @@ func (w World) Desired(self Node) plan.Desired {
 				q.Inbound = append(q.Inbound, plan.Exposure{Name: p.Addr.String(), AnySource: true, Destinations: []plan.Destination{{Addr: p.Addr}}})
 			}
 		}
+		w.transit(self.Cluster, q)
 		d.Peers = append(d.Peers, *q)
 	}
 	return d
@@ -220,7 +312,7 @@ func (s *Simulation) nodeOf(p Pod) *Node {
 // source there.
 func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source netip.Addr, err error) {
 	at, source := s.world.Key(*s.nodeOf(from)), from.Addr
-	for range 4 { // from a node to its carrier, to the other's, to the node of the pod
+	for range 6 { // from a node to its carrier, to the other's, perhaps to that of a third and its other gateway, to the node of the pod
 		l := s.layouts[at]
 		if src, dst, ok := directly(l, source, to); ok {
 			s.Direct++
@@ -255,6 +347,7 @@ func (s *Simulation) send(from Pod, to netip.Addr, answer bool) (arrived, source
 			}
 			return to, source, nil
 		case contains(l.Remote, source) && contains(l.Others, to), contains(l.Others, source) && contains(l.Remote, to):
+		case slices.Contains(l.Transit, source) && slices.Contains(l.Transit, to) && (answer || open(plan.Inbound{Sources: l.Inbound.Sources, Open: l.Inbound.Open}, source, to)):
 		default:
 			return arrived, source, errors.New("no transit")
 		}
