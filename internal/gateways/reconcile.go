@@ -105,7 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if services == nil {
 		return reconcile.Result{}, unserved
 	}
-	serviceCIDRs, err := r.serviceCIDRs(ctx)
+	serviceCIDRs, omitted, err := r.serviceCIDRs(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -115,6 +115,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	for _, name := range beyond(machines[:len(chosen)]) {
 		untold[name] = []string{noRoomForGateway(len(chosen))}
+	}
+	if omitted > 0 && len(machines) > 0 { // one says it, a gateway if there is one
+		untold[machines[0].fabric.Name] = append(untold[machines[0].fabric.Name], noRoomForServices(omitted))
 	}
 	var nodes []*v1alpha1.FabricNode
 	for i, m := range machines {
@@ -223,14 +226,14 @@ func (r *Reconciler) pods(ctx context.Context, machines []machine, chosen map[st
 	return pods, untold, nil
 }
 
-// serviceCIDRs returns the prefixes of Services that nodes are told.
-func (r *Reconciler) serviceCIDRs(ctx context.Context) ([]string, error) {
+// serviceCIDRs returns the prefixes of Services that nodes are told, and how many they are not.
+func (r *Reconciler) serviceCIDRs(ctx context.Context) (told []string, omitted int, err error) {
 	if r.Reserved == nil {
-		return nil, nil
+		return nil, 0, nil
 	}
 	prefixes, err := r.Reserved(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var out []string
 	for _, p := range prefixes {
@@ -238,7 +241,13 @@ func (r *Reconciler) serviceCIDRs(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(out)
 	out = slices.Compact(out)
-	return out[:min(len(out), maxServiceCIDRs)], nil
+	told = out[:min(len(out), maxServiceCIDRs)]
+	return told, len(out) - len(told), nil
+}
+
+// noRoomForServices says that nodes do not check for all prefixes of Services.
+func noRoomForServices(omitted int) string {
+	return fmt.Sprintf("nodes are told %d prefixes of Services, and %d more exist that they do not check for overlaps: set cluster.serviceCIDRs to prefixes that hold them", maxServiceCIDRs, omitted)
 }
 
 // Announced returns the gateways and where other clusters are told to dial them.

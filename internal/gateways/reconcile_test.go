@@ -95,8 +95,24 @@ func TestFabricNodesListServicePrefixes(t *testing.T) {
 		prefixes = append(prefixes, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
 	}
 	refused = nil
-	if told, err := r.serviceCIDRs(t.Context()); err != nil || len(told) != maxServiceCIDRs {
-		t.Errorf("%d prefixes are told (%v), want %d", len(told), err, maxServiceCIDRs)
+	if told, omitted, err := r.serviceCIDRs(t.Context()); err != nil || len(told) != maxServiceCIDRs || omitted != maxServiceCIDRs {
+		t.Errorf("%d prefixes are told and %d are not (%v), want %d of each", len(told), omitted, err, maxServiceCIDRs)
+	}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	var list v1alpha1.FabricNodeList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	for _, n := range list.Items {
+		if strings.Contains(strings.Join(n.Spec.EndpointProblems, "; "), "64 more exist that they do not check") {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("%d nodes say that they are not told all prefixes of Services, want one", said)
 	}
 }
 
