@@ -119,6 +119,8 @@ const (
 	MaxAddresses      = 4096
 	MaxBlocks         = 128
 	MaxBlockAddresses = 64
+	// MaxTransit is how many third clusters a peer may be reached from through another one.
+	MaxTransit = 16
 	// MaxContracts is how many contracts a peer may report.
 	MaxContracts = 256
 	// MaxStorageClasses and MaxArchitectures is how many of each an offer may have.

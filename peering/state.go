@@ -67,6 +67,11 @@ type Network struct {
 	Addresses []netip.Addr
 	// Blocks is the aliases of such addresses of the receiver.
 	Blocks []AliasBlock
+	// Transit is addresses of third clusters that the receiver may reach through the sender.
+	Transit []TransitAddresses
+	// Through is the clusters that the sender agrees to reach, and to be reached by, through
+	// the receiver.
+	Through []ClusterID
 	// PresharedHalf is the sender's half of the preshared key; zero is unset.
 	PresharedHalf PresharedHalf
 	// Rotation is how the preshared key is replaced; nil from a sender that keeps the first.
@@ -135,6 +140,12 @@ type Observation struct {
 // means something to say that it was seen there.
 func Observable(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a.Zone() == "" && !(a.Is4() && a.As4()[0] == 0)
+}
+
+// TransitAddresses is addresses of a third cluster, by the sender's names, sorted.
+type TransitAddresses struct {
+	Cluster   ClusterID
+	Addresses []netip.Addr
 }
 
 // Alias is another name for a prefix, of the same length and family.

@@ -344,6 +344,13 @@ type TunnelSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	RemoteBlocks []string `json:"remoteBlocks,omitempty"`
+	// transit is which addresses in localBlocks are those of pods in third clusters, by the
+	// aliases under which this cluster knows them.
+	// +optional
+	// +listType=map
+	// +listMapKey=clusterID
+	// +kubebuilder:validation:MaxItems=16
+	Transit []TransitAddresses `json:"transit,omitempty"`
 	// allow is what the peer may reach here. Nothing else is open.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -388,6 +395,11 @@ type Exposure struct {
 	// here. It is empty where the peer reaches the pods that it runs here.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
+	// third is the ID of another peer whose addresses to names, as this cluster knows them:
+	// those of pods that it runs there. Empty where they are this cluster's own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Third string `json:"third,omitempty"`
 	// anySource makes all of the peer's prefixes sources.
 	// +optional
 	AnySource bool `json:"anySource,omitempty"`

@@ -79,11 +79,34 @@ type ForeignClusterSpec struct {
 	// cluster's. Absent: the peer API is dialled at endpoints.
 	// +optional
 	InBand *InBand `json:"inBand,omitempty"`
+	// transit is which third clusters packets pass to and from. Absent: none.
+	// +optional
+	Transit *Transit `json:"transit,omitempty"`
 	// trustBundle is the peer's root certificates, PEM. It is public; trusting it
 	// is what joining is about. Absent means known but not trusted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	TrustBundle string `json:"trustBundle,omitempty"`
+}
+
+// Transit is which third clusters packets pass to and from. What passes is between pods of the
+// cluster in between that run in the two others, as far as its Services open it.
+type Transit struct {
+	// passTo is the IDs of clusters, peers of this one, whose pods of this cluster and those in the
+	// peer reach each other through this cluster, if all agree: they have to name each other, in
+	// passTo here and in through there.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
+	PassTo []string `json:"passTo,omitempty"`
+	// through is the IDs of clusters whose pods this cluster's pods reach, and are reached
+	// from, through the peer, if it passes packets on.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
+	Through []string `json:"through,omitempty"`
 }
 
 // InBand is the peer's end of a tunnel that is there before the two agents have spoken.
@@ -525,6 +548,20 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	Blocks []AliasBlock `json:"blocks,omitempty"`
+	// transit is addresses of third clusters that this one may reach through the peer, as the
+	// peer knows them.
+	// +optional
+	// +listType=map
+	// +listMapKey=clusterID
+	// +kubebuilder:validation:MaxItems=16
+	Transit []TransitAddresses `json:"transit,omitempty"`
+	// through is the IDs of the clusters that the peer agrees to reach, and to be reached by,
+	// through this one.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=32
+	Through []string `json:"through,omitempty"`
 	// observations is where the peer sees gateways of this cluster that address
 	// translation hides.
 	// +optional
@@ -542,6 +579,16 @@ type PeerNetwork struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	InBand string `json:"inBand,omitempty"`
+}
+
+// TransitAddresses is addresses of a third cluster.
+type TransitAddresses struct {
+	// clusterID is the third cluster's.
+	// +kubebuilder:validation:MaxLength=32
+	ClusterID string `json:"clusterID"`
+	// addresses is its addresses, as they are known in the cluster in between.
+	// +kubebuilder:validation:MaxItems=4096
+	Addresses []string `json:"addresses"`
 }
 
 // AliasBlock is aliases of single addresses, which follow each other.

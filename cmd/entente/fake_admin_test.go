@@ -380,6 +380,11 @@ func (c *fakeCluster) PlanNetwork(_ context.Context, r *ententev1.PlanNetworkReq
 			Gateways: []*ententev1.PlannedGateway{{Name: "p1", Endpoints: []string{"198.51.100.7:51820", "[2001:db8::7]:51820"}}},
 			Remote:   []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16", Stands: true}},
 			Local:    []*ententev1.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.19.0.0/16", Stands: true}},
+			Transit: []*ententev1.PlannedTransit{
+				{Third: "lab", Addresses: 7, Named: 6},
+				{Third: "branch", Missing: "branch does not agree: its spec.transit.through for this cluster has to name the peer"},
+				{Third: "datacentre", Through: true, Addresses: 3, Named: 3},
+			},
 		},
 	}
 	if r.GetPeer() == "" {

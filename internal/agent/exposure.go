@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -262,6 +263,9 @@ func (e *exposure) learn() {
 type reachable struct {
 	pods  []netip.Prefix
 	hosts []allow.Host
+	// thirds is the addresses of this cluster's pods in other peers that the peer may reach
+	// through it, by these peers' IDs and by namespace.
+	thirds map[string]map[string][]netip.Addr
 }
 
 // holds says whether a Service of a namespace may open a destination.
@@ -287,12 +291,47 @@ func (e *exposure) exposed(own reachable) (out []allow.Exposed, known bool) {
 			}
 		}
 	}
+	out = e.passed(from, own.thirds)
 	for namespace, open := range to {
 		if len(from[namespace]) > 0 {
 			out = append(out, allow.Exposed{Contract: e.contract, Namespace: namespace, From: from[namespace], To: open})
 		}
 	}
 	return out, e.known
+}
+
+// passed returns what is exposed of this cluster's pods in third peers: endpoints of the Services that
+// the provider was told of, and the addresses that the namespace's pods there come from. The lock is
+// held.
+func (e *exposure) passed(from map[string][]netip.Addr, thirds map[string]map[string][]netip.Addr) (out []allow.Exposed) {
+	for third, pods := range thirds {
+		for namespace, addrs := range pods {
+			if len(from[namespace]) == 0 {
+				continue
+			}
+			x := allow.Exposed{Contract: e.contract, Namespace: namespace, Third: third, From: from[namespace], Known: addrs}
+			for ref, open := range e.services {
+				for _, d := range open {
+					if ref.Namespace == namespace && slices.Contains(addrs, d.Addr) {
+						x.To = append(x.To, d)
+					}
+				}
+			}
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// there returns the addresses of this cluster's pods in the provider, by namespace.
+func (e *exposure) there() map[string][]netip.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := map[string][]netip.Addr{}
+	for _, pod := range e.pods {
+		out[pod.namespace] = append(out[pod.namespace], e.addresses(pod)...)
+	}
+	return out
 }
 
 // startup says of which contracts it is not known yet, since this agent started,
@@ -336,6 +375,10 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Ex
 	if err != nil {
 		return nil, err
 	}
+	own.thirds = map[string]map[string][]netip.Addr{}
+	for _, third := range a.passesTo(ctx, peer) {
+		own.thirds[third] = a.nodes.podsIn(peering.ClusterID(third))
+	}
 	var out []allow.Exposed
 	if fc := a.addresses.peer(peer); fc != nil {
 		out = allow.ExposedHosts(own.hosts, fc.Name)
@@ -357,6 +400,25 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]allow.Ex
 		}
 	}
 	return out, nil
+}
+
+// passesTo returns the peers that another one reaches through this cluster.
+func (a *agent) passesTo(ctx context.Context, peer peering.ClusterID) []string {
+	var list v1alpha1.ForeignClusterList
+	fc := a.addresses.peer(peer)
+	if fc == nil || fc.Spec.Transit == nil || a.mgr.GetClient().List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy) != nil {
+		return nil
+	}
+	return transit.Agreed(fc, list.Items)
+}
+
+// exposureChanged has the tunnel to a peer written, and those to the peers that reach this
+// cluster's pods there through it.
+func (a *agent) exposureChanged(peer peering.ClusterID) {
+	a.wakePeer(peer)
+	for _, third := range a.passesTo(context.Background(), peer) { //nolint:forbidigo // a cache answers at once
+		a.wakePeer(peering.ClusterID(third))
+	}
 }
 
 // exposedBy returns what one contract exposes, as far as that is known, and whether

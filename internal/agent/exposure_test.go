@@ -323,3 +323,44 @@ func TestExportedPortsAreExposed(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// Of pods at another provider those are open that are endpoints of a Service of a namespace with
+// pods at both, on its ports: none of another namespace, nor what somebody wrote into a Service. All
+// of the namespace's pods there are to have names.
+func TestPodsAtAnotherProviderAreExposedByNamespaceAndService(t *testing.T) {
+	t.Parallel()
+	e := &exposure{contract: "c", home: asIs, changed: func() {}}
+	e.want(serviceIn(t, "shop", "web", "10.242.0.1", "10.242.0.9", "10.242.0.3", "10.200.0.1"))
+	e.want(serviceIn(t, "bank", "db", "10.242.0.1", "10.242.0.3"))
+	wantPods(e, "shop", "a")
+	e.status(podIn(t, "shop", "a", "10.240.0.1"))
+	elsewhere := &exposure{contract: "d", home: asIs, changed: func() {}}
+	wantPods(elsewhere, "shop", "x", "y")
+	wantPods(elsewhere, "bank", "z")
+	elsewhere.status(podIn(t, "shop", "x", "10.242.0.1"))
+	elsewhere.status(podIn(t, "shop", "y", "10.242.0.2"))
+	elsewhere.status(podIn(t, "bank", "z", "10.242.0.3"))
+	own := reachable{pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}
+	addr := netip.MustParseAddr
+	ports := func(a string) []allow.Destination {
+		return []allow.Destination{{Addr: addr(a), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr(a), Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
+	}
+	want := []allow.Exposed{{Contract: "c", Namespace: "shop", From: []netip.Addr{addr("10.240.0.1")}, To: ports("10.200.0.1")}}
+	check := func(what string) {
+		t.Helper()
+		got, _ := e.exposed(own)
+		slices.SortFunc(got, func(a, b allow.Exposed) int { return strings.Compare(a.Third, b.Third) })
+		for i := range got {
+			slices.SortFunc(got[i].Known, netip.Addr.Compare)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	check("without transit")
+	own.thirds = map[string]map[string][]netip.Addr{"third": elsewhere.there()}
+	want = append(want, allow.Exposed{
+		Contract: "c", Namespace: "shop", Third: "third", From: []netip.Addr{addr("10.240.0.1")}, To: ports("10.242.0.1"), Known: []netip.Addr{addr("10.242.0.1"), addr("10.242.0.2")},
+	})
+	check("with transit")
+}

@@ -348,6 +348,25 @@ func (n *nodes) exposed(contract string, own reachable) ([]allow.Exposed, bool) 
 	return v.exposure.exposed(own)
 }
 
+// podsIn returns the addresses of this cluster's pods in a peer, by namespace.
+func (n *nodes) podsIn(peer peering.ClusterID) map[string][]netip.Addr {
+	n.mu.Lock()
+	var in []*exposure
+	for _, v := range n.running {
+		if v.spec.Peer == peer {
+			in = append(in, v.exposure)
+		}
+	}
+	n.mu.Unlock()
+	out := map[string][]netip.Addr{}
+	for _, e := range in {
+		for namespace, addrs := range e.there() {
+			out[namespace] = append(out[namespace], addrs...)
+		}
+	}
+	return out
+}
+
 // namespacesChanged tells all nodes that the offloaded namespaces may have
 // changed.
 func (n *nodes) namespacesChanged() {
@@ -522,7 +541,7 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
 		kubelet: kubelet, podIP: a.cfg.PodIP, clusterDomain: a.cfg.ClusterDomain, log: a.log,
 		contractChanged: a.contractsWake.wake,
-		exposureChanged: gather(podsPause, a.wakePeer),
+		exposureChanged: gather(podsPause, a.exposureChanged),
 	}
 	return errors.Join(a.provisionVolumes(), a.run(kubelet.Run), a.run(a.nodes.Run))
 }

@@ -23,6 +23,10 @@ type Exposed struct {
 	Contract, Namespace string
 	// AnySource makes all of the peer's prefixes sources.
 	AnySource bool
+	// Third is the ID of another peer where To is addresses of it, as this cluster knows them;
+	// Known is more of its addresses that the peer has to have names for.
+	Third string
+	Known []netip.Addr
 	// From is addresses of the peer as this cluster knows them.
 	From []netip.Addr
 	// To is where flows may be opened to.
@@ -47,7 +51,7 @@ func Plan(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Exposure,
 	var out []v1alpha1.Exposure
 	room, closed := MaxExposed, 0
 	for _, e := range sorted {
-		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, AnySource: e.AnySource}
+		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, Third: e.Third, AnySource: e.AnySource}
 		if !e.AnySource {
 			x.From = addresses(e.From)
 		}
@@ -93,7 +97,7 @@ func kept(exposed []Exposed, standing []v1alpha1.Exposure) []Exposed {
 		if !slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown && e.Contract == s.Contract }) {
 			continue
 		}
-		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, AnySource: s.AnySource, From: kube.Addrs(s.From)}
+		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, Third: s.Third, AnySource: s.AnySource, From: kube.Addrs(s.From)}
 		e.To = slices.Collect(maps.Keys(openOf(s.To)))
 		out = append(out, e)
 	}
@@ -108,7 +112,7 @@ func merged(list []Exposed) []Exposed {
 		if n := len(out); n > 0 && compareExposed(out[n-1], e) == 0 {
 			last := &out[n-1]
 			last.AnySource = last.AnySource || e.AnySource
-			last.From, last.To = slices.Concat(last.From, e.From), slices.Concat(last.To, e.To)
+			last.From, last.To, last.Known = slices.Concat(last.From, e.From), slices.Concat(last.To, e.To), slices.Concat(last.Known, e.Known)
 			continue
 		}
 		out = append(out, e)
@@ -117,7 +121,7 @@ func merged(list []Exposed) []Exposed {
 }
 
 func compareExposed(a, b Exposed) int {
-	return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace))
+	return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Third, b.Third))
 }
 
 // cut returns as much of a list as there is room for, which it takes.
@@ -176,18 +180,18 @@ func addresses(addrs []netip.Addr) []string {
 
 // Common returns what both lists of exposures open.
 func Common(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
-	type key struct{ contract, namespace string }
+	type key struct{ contract, namespace, third string }
 	other := make(map[key]*v1alpha1.Exposure, len(b))
 	for i := range b {
-		other[key{b[i].Contract, b[i].Namespace}] = &b[i]
+		other[key{b[i].Contract, b[i].Namespace, b[i].Third}] = &b[i]
 	}
 	var out []v1alpha1.Exposure
 	for _, x := range a {
-		y := other[key{x.Contract, x.Namespace}]
+		y := other[key{x.Contract, x.Namespace, x.Third}]
 		if y == nil {
 			continue
 		}
-		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, AnySource: x.AnySource && y.AnySource}
+		common := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, Third: x.Third, AnySource: x.AnySource && y.AnySource}
 		switch {
 		case common.AnySource:
 		case x.AnySource:

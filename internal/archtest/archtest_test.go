@@ -208,6 +208,8 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
+	// Which peers reach each other through this cluster.
+	{packages: "internal/transit", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/apimachinery/"}},
 	// Which nodes are gateways, and where other clusters dial them.
 	{
 		packages: "internal/gateways",
@@ -218,7 +220,7 @@ var rules = []rule{
 		packages: "internal/controller",
 		ours: []string{
 			"api/...", "peering", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
-			"internal/pake",
+			"internal/pake", "internal/transit",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},

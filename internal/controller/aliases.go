@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -32,7 +33,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 		if in.Others, err = r.spaces(ctx, fc); err != nil {
 			return
 		}
-		result := planFor(in, fc.Status.Network)
+		result := planFor(in, fc.Status.Network, transit.Through(fc))
 		m.aliases, m.planned = result.Given, true
 		fc.Status.Aliases, fc.Status.Blocks = statusOf(result.Given)
 		lacks = strings.Join(lacksOf(result, in.Pool), "; ")
@@ -40,13 +41,14 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 	return lacks, err
 }
 
-// planFor plans what a peer said of its network.
-func planFor(in aliases.Input, network *v1alpha1.PeerNetwork) aliases.Result {
+// planFor plans what a peer said of its network. through is the third clusters of which it may name
+// addresses.
+func planFor(in aliases.Input, network *v1alpha1.PeerNetwork, through []string) aliases.Result {
 	for _, text := range network.Prefixes {
 		p, _ := netip.ParsePrefix(text) // what cannot be read is refused as the zero prefix
 		in.Prefixes = append(in.Prefixes, p)
 	}
-	in.Addresses = kube.Addrs(network.Addresses)
+	in.Addresses = slices.Concat(kube.Addrs(network.Addresses), transit.Accepted(network, through))
 	return aliases.Plan(in)
 }
 
@@ -228,6 +230,9 @@ func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, networ
 		}
 	}
 	for _, e := range allow {
+		if e.Third != "" {
+			continue
+		}
 		for _, d := range e.To {
 			for _, text := range d.Addresses {
 				add([]string{text}, map[bool]int{true: 1, false: 2}[known[text]])

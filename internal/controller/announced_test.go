@@ -50,7 +50,7 @@ func TestAPeerGetsItsShareOfTheAliasPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			in := aliases.Input{Pool: pool, Now: now}
-			got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: row.prefixes})
+			got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: row.prefixes}, nil)
 			var split, whole []string
 			for _, p := range got.ByAddress {
 				split = append(split, p.String())
@@ -77,7 +77,7 @@ func TestPeersWithA16ShareTheDefaultPool(t *testing.T) {
 			t.Parallel()
 			in := aliases.Input{Pool: []netip.Prefix{prefix(row.pool)}, Now: now}
 			for i := range 3 {
-				got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}, Addresses: []string{"10.0.0.1", "10.0.7.9"}})
+				got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}, Addresses: []string{"10.0.0.1", "10.0.7.9"}}, nil)
 				_, blocks := statusOf(got.Given)
 				if whole := i < row.whole; len(got.Prefixes) == 1 != whole || len(blocks) == 0 != whole || len(lacksOf(got, in.Pool)) > 0 {
 					t.Errorf("peer %d has %v and %v; %v", i+1, got.Prefixes, blocks, lacksOf(got, in.Pool))
@@ -93,7 +93,7 @@ func TestWhatHasNoAliasIsTold(t *testing.T) {
 	pool := []netip.Prefix{prefix("10.240.0.0/30")}
 	got := planFor(aliases.Input{Pool: pool, Now: now}, &v1alpha1.PeerNetwork{
 		Prefixes: []string{"10.0.0.1/16", "nonsense", "fd00::/64"}, Addresses: []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "169.254.169.254"},
-	})
+	}, nil)
 	text := strings.Join(lacksOf(got, pool), "; ")
 	for _, want := range []string{"10.0.0.1/16", "invalid Prefix", "169.254.169.254", "fd00::/64: network.aliasPool has no prefix of its family", "1 addresses of the peer have no alias, 10.0.0.5 among them"} {
 		if !strings.Contains(text, want) {
@@ -160,7 +160,7 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 	for _, a := range []string{"198.18.0.4/32", "198.18.3.9/32", "203.0.113.7/32", "fd02::1/128"} {
 		addrs = append(addrs, prefix(a))
 	}
-	got := planFor(aliases.Input{Pool: []netip.Prefix{prefix("198.18.0.0/15")}, Taken: nodeNetworks(addrs[:2]), Now: now}, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/24"}})
+	got := planFor(aliases.Input{Pool: []netip.Prefix{prefix("198.18.0.0/15")}, Taken: nodeNetworks(addrs[:2]), Now: now}, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/24"}}, nil)
 	if len(got.Prefixes) != 1 || got.Prefixes[0].Alias.Overlaps(prefix("198.18.0.0/22")) {
 		t.Errorf("%+v: that is where the nodes are", got)
 	}

@@ -665,7 +665,7 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 			if !store.Settled(got) || got.Status.ClosedAt == nil || got.Spec.Envelope != c.Spec.Envelope {
 				t.Errorf("what is kept is %+v", got)
 			}
-			if states := contractStates([]v1alpha1.Contract{*got}); len(states) != 0 {
+			if states, _ := contractStates([]v1alpha1.Contract{*got}); len(states) != 0 {
 				t.Errorf("the peer is told of it still: %+v", states)
 			}
 			calls := b.peer.calls

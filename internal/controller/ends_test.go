@@ -1,6 +1,10 @@
 package controller
 
 import (
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +29,7 @@ func TestATunnelSaysWhenItsContractsAreOver(t *testing.T) {
 			c.Status.Phase, c.Status.DrainUntil = peering.PhaseDraining.String(), &metav1.Time{Time: until}
 		}
 	}
-	got := contractEnds([]v1alpha1.Contract{
+	got, _ := contractEnds([]v1alpha1.Contract{
 		contract("e", draining(end.Add(time.Hour))), // none drains for longer than that
 		contract("d", draining(end.Add(-time.Hour))),
 		contract("c", func(*v1alpha1.Contract) {}),
@@ -38,6 +42,42 @@ func TestATunnelSaysWhenItsContractsAreOver(t *testing.T) {
 	want := []v1alpha1.ContractEnd{at("c", end.Add(peering.ExpiryGrace)), at("d", end.Add(-time.Hour)), at("e", end.Add(peering.ExpiryGrace))}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ends (-want +got):\n%s", diff)
+	}
+}
+
+// TestWhatHasNoRoomIsSaid: of more contracts, and gateways that are seen, than there is room for, it is said
+// how many are left out, and a tunnel lasts as long as the contract that ends last.
+func TestWhatHasNoRoomIsSaid(t *testing.T) {
+	t.Parallel()
+	s := &PeerSnapshot{Peer: &v1alpha1.ForeignCluster{}}
+	s.Peer.Spec.ClusterID = "peer"
+	first := time.Unix(2e9, 0).UTC()
+	for i := range peering.MaxContracts + 3 {
+		c := v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%03d", 900-i)}}
+		c.Spec.NotAfter, c.Spec.Network, c.Status.Phase = metav1.NewTime(first.Add(time.Duration(i)*time.Hour)), v1alpha1.NetworkTunnel, peering.PhaseActive.String()
+		s.Contracts = append(s.Contracts, c)
+	}
+	node := v1alpha1.FabricNode{}
+	for i := range peering.MaxObservations + 2 {
+		key := [32]byte{byte(i), 1}
+		node.Status.Observed = append(node.Status.Observed, v1alpha1.ObservedGateway{PeerID: "peer", PublicKey: base64.StdEncoding.EncodeToString(key[:]), Endpoint: fmt.Sprintf("203.0.113.%d:51820", i+1)})
+	}
+	s.FabricNodes = []v1alpha1.FabricNode{node}
+	ends, left := contractEnds(s.Contracts)
+	last := s.Contracts[len(s.Contracts)-1]
+	if len(ends) != peering.MaxContracts || left != 3 || !slices.ContainsFunc(ends, func(e v1alpha1.ContractEnd) bool { return e.Contract == last.Name }) {
+		t.Errorf("%d ends are told and %d are not, the last one among them or not", len(ends), left)
+	}
+	text := strings.Join(untold(s, left), "; ")
+	for _, want := range []string{"when 3 contracts with the peer end", "not told of 3 contracts", "where 2 of its gateways are seen"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not say %q", text, want)
+		}
+	}
+	s.Contracts, node.Status.Observed = s.Contracts[:peering.MaxContracts], node.Status.Observed[:peering.MaxObservations]
+	s.FabricNodes = []v1alpha1.FabricNode{node}
+	if _, left := contractEnds(s.Contracts); left > 0 || len(untold(s, left)) > 0 {
+		t.Errorf("nothing is left out, and it says %q", untold(s, left))
 	}
 }
 

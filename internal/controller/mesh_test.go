@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel/plan"
@@ -43,6 +44,8 @@ type link struct {
 	tunnel  *v1alpha1.Tunnel
 	planned aliases.Given
 	open    map[netip.Addr]bool
+	// passed is what is open to it of third sites.
+	passed []allow.Exposed
 }
 
 func newSite(i int) *site {
@@ -81,11 +84,11 @@ func (s *site) meet(id string) {
 // hear takes in what another site says now.
 func (s *site) hear(t failing, other *site) {
 	l := other.peers[s.id]
-	var allow []v1alpha1.Exposure
+	var tunnel v1alpha1.TunnelSpec
 	if l.tunnel != nil {
-		allow = l.tunnel.Spec.Allow
+		tunnel = l.tunnel.Spec
 	}
-	said := wire.StateTo(peering.PeerState{Network: networkOf(l.fc, other.local, other.nodes, allow)})
+	said := wire.StateTo(peering.PeerState{Network: networkOf(l.fc, other.local, other.nodes, tunnel)})
 	state, err := wire.StateFrom(said)
 	if err != nil {
 		t.Fatalf("%s does not take what %s says: %v", s.id, other.id, err)
@@ -107,7 +110,7 @@ func (s *site) plan(id string) {
 			in.Others = append(in.Others, aliases.Space{Prefixes: union(space.Prefixes, given.Prefixes), Blocks: union(space.Blocks, given.Blocks)})
 		}
 	}
-	l.planned = planFor(in, l.fc.Status.Network).Given
+	l.planned = planFor(in, l.fc.Status.Network, transit.Through(l.fc)).Given
 }
 
 func (s *site) write(id string) {
@@ -122,7 +125,12 @@ func (s *site) write(id string) {
 	for a := range l.open {
 		open.To = append(open.To, allow.Destination{Addr: a})
 	}
-	in.exposed = []allow.Exposed{open}
+	in.exposed = append([]allow.Exposed{open}, l.passed...)
+	var all []v1alpha1.ForeignCluster
+	for _, other := range s.peers {
+		all = append(all, *other.fc)
+	}
+	in.agreed = transit.Agreed(fc, all)
 	if spec, _ := planTunnelWrite(in); spec != nil {
 		l.tunnel = &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: id, UID: types.UID(id)}, Spec: *spec}
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -8,12 +9,14 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -51,6 +54,11 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	if err != nil {
 		return peering.NetworkPlan{}, err
 	}
+	var peers v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
+		return peering.NetworkPlan{}, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	in.transit = transit.States(fc, peers.Items)
 	if fc.Name == "" {
 		return planNetwork(in), nil
 	}
@@ -80,6 +88,8 @@ type networkInput struct {
 	standing *v1alpha1.TunnelSpec
 	// hosts is what is open of hosts that are no pods.
 	hosts []v1alpha1.Exposure
+	// transit is what passes between the peer and third clusters.
+	transit []transit.State
 }
 
 // planNetwork says what would be done for a peer, by what does it: see aliases.Plan and
@@ -90,7 +100,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	if network == nil {
 		network = &v1alpha1.PeerNetwork{}
 	}
-	out := peering.NetworkPlan{Own: in.own}
+	out := peering.NetworkPlan{Own: in.own, Transit: plannedTransit(in)}
 	for _, p := range in.aliases.Pool {
 		out.Pool = append(out.Pool, p.String())
 	}
@@ -104,7 +114,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		out.Warnings = append(out.Warnings, "the peer tells its pod prefixes when a contract wants a tunnel: name those that it will have with --prefix")
 	}
 	fc.Status.Network = network
-	result := planFor(in.aliases, network)
+	result := planFor(in.aliases, network, transit.Through(fc))
 	out.Refused = append(out.Refused, lacksOf(result, in.aliases.Pool)...)
 	fc.Status.Aliases, fc.Status.Blocks = statusOf(result.Given)
 	have, _ := statusOf(in.aliases.Have)
@@ -144,9 +154,9 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 	if in.standing != nil {
 		opens = in.standing.Allow
 	}
-	opens = slices.Concat(opens, in.hosts)
+	opens = slices.DeleteFunc(slices.Concat(opens, in.hosts), func(e v1alpha1.Exposure) bool { return e.Third != "" })
 	own, _ := ownAddresses(opens, in.nodes, fc.Status.Network)
-	spec, _ := PlanTunnel(fc, in.local, own, in.standing)
+	spec, _ := PlanTunnel(fc, in.local, own, nil, in.standing)
 	for _, prefix := range in.local {
 		planned := peering.PlannedAlias{Prefix: prefix.String()}
 		if spec != nil {
@@ -164,6 +174,34 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 			}
 		}
 		out = append(out, planned)
+	}
+	return out
+}
+
+// plannedTransit says what passes between the peer and third clusters, and how many addresses
+// there have a name at the end that is to reach them.
+func plannedTransit(in networkInput) []peering.PlannedTransit {
+	var out []peering.PlannedTransit
+	for _, s := range in.transit {
+		p := peering.PlannedTransit{Third: cmp.Or(s.Name, s.Third), Through: s.Through, Missing: s.Missing}
+		var told []v1alpha1.TransitAddresses
+		var blocks []v1alpha1.AliasBlock
+		switch {
+		case s.Through && in.peer.Status.Network != nil:
+			told, blocks = in.peer.Status.Network.Transit, in.peer.Status.Blocks
+		case !s.Through && in.standing != nil:
+			told, blocks = in.standing.Transit, in.standing.LocalBlocks
+		}
+		for _, t := range told {
+			if t.ClusterID != s.Third {
+				continue
+			}
+			p.Addresses = len(t.Addresses)
+			for _, b := range blocks {
+				p.Named += sets.New(t.Addresses...).Intersection(sets.New(b.Addresses...)).Len()
+			}
+		}
+		out = append(out, p)
 	}
 	return out
 }

@@ -171,7 +171,7 @@ func TestPlanNetworkAgreesWithTheTunnel(t *testing.T) {
 		taken := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i), 0}), 24)}
 		in := aliases.Input{Pool: pool, Taken: taken, Now: now}
 		plan := planNetwork(networkInput{peer: fc, aliases: in, local: taken, own: planned("gw1", "192.0.2.1:1")})
-		result := planFor(in, fc.Status.Network)
+		result := planFor(in, fc.Status.Network, nil)
 		if lacks := lacksOf(result, pool); !slices.Equal(lacks, plan.Refused) {
 			t.Fatalf("refused %q, done with %v", plan.Refused, lacks)
 		}

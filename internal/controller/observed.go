@@ -102,8 +102,8 @@ func fabricPort(n *v1alpha1.FabricNode) uint16 {
 }
 
 // observations returns where this cluster's gateways see those of a peer: of each where most of
-// them do.
-func observations(nodes []v1alpha1.FabricNode, peer string) []peering.Observation {
+// them do. It returns how many of these the peer cannot be told, too.
+func observations(nodes []v1alpha1.FabricNode, peer string) (told []peering.Observation, left int) {
 	votes := map[peering.Observation]int{}
 	for i := range nodes {
 		for _, o := range nodes[i].Status.Observed {
@@ -124,7 +124,8 @@ func observations(nodes []v1alpha1.FabricNode, peer string) []peering.Observatio
 		}
 	}
 	slices.SortFunc(out, func(a, b peering.Observation) int { return slices.Compare(a.PublicKey[:], b.PublicKey[:]) })
-	return out[:min(len(out), peering.MaxObservations)]
+	told = out[:min(len(out), peering.MaxObservations)]
+	return told, len(out) - len(told)
 }
 
 // observationsFromWire reads where a peer sees gateways of this cluster. What it said before

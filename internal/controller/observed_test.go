@@ -89,7 +89,7 @@ func TestAPeerIsToldWhereMostGatewaysSeeItsOwn(t *testing.T) {
 		n.Status.Observed = []v1alpha1.ObservedGateway{{PeerID: peer, PublicKey: key, Endpoint: at}}
 		return n
 	}
-	got := observations([]v1alpha1.FabricNode{
+	got, _ := observations([]v1alpha1.FabricNode{
 		node("me", key, "192.0.2.9:9"), node("me", key, "192.0.2.1:1"), node("me", key, "192.0.2.9:9"),
 		node("you", key, "192.0.2.7:7"), node("me", "short", "192.0.2.1:1"), node("me", key, "nowhere"), node("me", key, "127.0.0.1:1"),
 	}, "me")

@@ -31,6 +31,7 @@ import (
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
@@ -158,9 +159,23 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.PeeringRequest{}, enqueue(func(o client.Object) string { return o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster })).
 		Watches(&v1alpha1.Tunnel{}, enqueue(func(o client.Object) string { return o.(*v1alpha1.Tunnel).Spec.ForeignCluster })).
 		Watches(&v1alpha1.FabricNode{}, r.affected()).
+		Watches(&v1alpha1.ForeignCluster{}, handler.EnqueueRequestsFromMapFunc(r.concerned)).
 		WatchesRawSource(r.Wake).
 		WithOptions(controller.Options{MaxConcurrentReconciles: peerWorkers}).
 		Complete(r)
+}
+
+// concerned returns the peers that may reach another one through this cluster.
+func (r *Peers) concerned(ctx context.Context, o client.Object) []reconcile.Request {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // they are requeued in time
+	}
+	var out []reconcile.Request
+	for _, name := range transit.Concerned(o.(*v1alpha1.ForeignCluster).Spec.ClusterID, list.Items) {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
+	}
+	return out
 }
 
 // affected enqueues the peers that a change of a FabricNode affects: all, or those to

@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -47,7 +48,10 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	if !wanted {
 		return r.tunnelFor(ctx, fc, tunnelInput{peer: fc})
 	}
-	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes, ends: contractEnds(s.Contracts)}
+	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes}
+	var beyond int
+	in.ends, beyond = contractEnds(s.Contracts)
+	cut := untold(s, beyond)
 	var err error
 	if in.exposed, err = r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return tunnelState{}, fmt.Errorf("what %s may reach: %w", fc.Name, err)
@@ -55,6 +59,11 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	if in.local, in.left, err = r.prefixes(ctx, fc); err != nil {
 		return tunnelState{}, err
 	}
+	var all v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return tunnelState{}, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	in.agreed, in.left = transit.Agreed(fc, all.Items), append(in.left, cut...)
 	return r.tunnelFor(ctx, fc, in)
 }
 
@@ -129,6 +138,40 @@ type tunnelInput struct {
 	ends []v1alpha1.ContractEnd
 	// left is what is known to have no way through it.
 	left []string
+	// agreed is the IDs of the clusters that the peer reaches through this one.
+	agreed []string
+}
+
+// passed returns the addresses of third clusters that the peer is to have names for, and what is
+// left out of them. While not all is known, those that it has stay.
+func (in tunnelInput) passed(room int) ([]v1alpha1.TransitAddresses, string) {
+	by := map[string][]netip.Addr{}
+	add := func(third string, addrs ...netip.Addr) {
+		if slices.Contains(in.agreed, third) {
+			by[third] = append(by[third], addrs...)
+		}
+	}
+	for _, e := range in.exposed {
+		add(e.Third, e.Known...)
+		for _, d := range e.To {
+			add(e.Third, d.Addr)
+		}
+		if e.Unknown && in.exists {
+			for _, t := range in.standing.Transit {
+				add(t.ClusterID, transit.Addresses([]v1alpha1.TransitAddresses{t})...)
+			}
+		}
+	}
+	out, left := transit.List(by, room)
+	if left > 0 {
+		return out, fmt.Sprintf("%d addresses of third clusters have no way to the peer, which can be told %d addresses: offload fewer namespaces to it", left, peering.MaxAddresses)
+	}
+	return out, ""
+}
+
+// openTo returns what an exposure of no third cluster that has not agreed opens.
+func (in tunnelInput) openTo(opens []v1alpha1.Exposure) []v1alpha1.Exposure {
+	return slices.DeleteFunc(slices.Clone(opens), func(e v1alpha1.Exposure) bool { return e.Third != "" && !slices.Contains(in.agreed, e.Third) })
 }
 
 // planTunnelWrite returns the Tunnel that is to be written for the contracts, and what it waits
@@ -141,7 +184,7 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 	if !in.exists {
 		has = v1alpha1.TunnelSpec{}
 	}
-	opens, closed := allow.Plan(in.exposed, has.Allow)
+	opens, closed := allow.Plan(in.exposed, in.openTo(has.Allow))
 	var own []netip.Addr
 	if in.peer.Status.Network != nil {
 		var beyond int
@@ -150,7 +193,9 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 				beyond, peering.MaxAddresses))
 		}
 	}
-	spec, waits := PlanTunnel(in.peer, in.local, own, &has)
+	passed, omitted := in.passed(peering.MaxAddresses - len(own))
+	in.left = append(in.left, omitted)
+	spec, waits := PlanTunnel(in.peer, in.local, own, passed, &has)
 	state := tunnelState{unsure: slices.ContainsFunc(in.exposed, func(e allow.Exposed) bool { return e.Unknown })}
 	if spec == nil {
 		state.waits = joinTexts(append(in.left, waits))
@@ -192,12 +237,29 @@ func (t tunnelState) again() time.Duration {
 	return again
 }
 
-// contractEnds is when the contracts that want a tunnel are over, sorted: when each has drained.
-func contractEnds(contracts []v1alpha1.Contract) []v1alpha1.ContractEnd {
-	var out []v1alpha1.ContractEnd
+// untold says what of a peer's part has no room in what nodes and the peer are told. endless is how
+// many contracts nodes do not know the end of.
+func untold(s *PeerSnapshot, endless int) []string {
+	var out []string
+	if endless > 0 {
+		out = append(out, fmt.Sprintf("nodes do not know when %d contracts with the peer end, for they are told of %d: what is open by these closes when the agent says so; end some", endless, peering.MaxContracts))
+	}
+	if _, left := contractStates(s.Contracts); left > 0 {
+		out = append(out, fmt.Sprintf("the peer is not told of %d contracts, for it takes %d: end some", left, peering.MaxContracts))
+	}
+	if _, left := observations(s.FabricNodes, s.Peer.Spec.ClusterID); left > 0 {
+		out = append(out, fmt.Sprintf("the peer is not told where %d of its gateways are seen, for it takes %d: have it run fewer gateways", left, peering.MaxObservations))
+	}
+	return out
+}
+
+// contractEnds is when the contracts that want a tunnel are over, sorted: when each has drained. Of
+// too many it is those that end last, for the tunnel ends with the last one; left is how many
+// more there are.
+func contractEnds(contracts []v1alpha1.Contract) (out []v1alpha1.ContractEnd, left int) {
 	for i := range contracts {
 		c := &contracts[i]
-		if !wantsTunnel(*c) || len(out) == peering.MaxContracts {
+		if !wantsTunnel(*c) {
 			continue
 		}
 		at := metav1.NewTime(c.Spec.NotAfter.Add(peering.ExpiryGrace))
@@ -206,8 +268,14 @@ func contractEnds(contracts []v1alpha1.Contract) []v1alpha1.ContractEnd {
 		}
 		out = append(out, v1alpha1.ContractEnd{Contract: c.Name, At: at.Rfc3339Copy()})
 	}
+	if left = max(len(out)-peering.MaxContracts, 0); left > 0 {
+		slices.SortFunc(out, func(a, b v1alpha1.ContractEnd) int {
+			return cmp.Or(b.At.Compare(a.At.Time), cmp.Compare(a.Contract, b.Contract))
+		})
+		out = out[:peering.MaxContracts]
+	}
 	slices.SortFunc(out, func(a, b v1alpha1.ContractEnd) int { return cmp.Compare(a.Contract, b.Contract) })
-	return out
+	return out, left
 }
 
 // joinTexts joins texts that are not empty, each once.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
 )
@@ -79,7 +80,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if err != nil {
 		return state, err
 	}
-	state.Contracts = contractStates(contracts)
+	state.Contracts, _ = contractStates(contracts)
 	if s.Lends != nil {
 		state.Lends = s.Lends(peer)
 	}
@@ -128,8 +129,8 @@ func (s *States) fabricNodes(ctx context.Context) ([]v1alpha1.FabricNode, error)
 }
 
 // contractStates returns what to say of contracts: of as many as a peer listens
-// to, those in force first.
-func contractStates(contracts []v1alpha1.Contract) []peering.ContractState {
+// to, those in force first. It returns of how many more there is nothing to be said.
+func contractStates(contracts []v1alpha1.Contract) (out []peering.ContractState, left int) {
 	sorted := make([]*v1alpha1.Contract, 0, len(contracts))
 	for i := range contracts {
 		if !store.Settled(&contracts[i]) {
@@ -137,9 +138,9 @@ func contractStates(contracts []v1alpha1.Contract) []peering.ContractState {
 		}
 	}
 	sortContracts(sorted)
-	sorted = sorted[:min(len(sorted), peering.MaxContracts)]
+	left = max(len(sorted)-peering.MaxContracts, 0)
+	sorted = sorted[:len(sorted)-left]
 	slices.SortFunc(sorted, func(a, b *v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
-	var out []peering.ContractState
 	for _, c := range sorted {
 		state := peering.ContractState{
 			ID: c.Name, Revision: uint64(max(c.Spec.Revision, 0)), Phase: peering.ParsePhase(c.Status.Phase), Message: c.Status.Message,
@@ -150,7 +151,7 @@ func contractStates(contracts []v1alpha1.Contract) []peering.ContractState {
 		}
 		out = append(out, state)
 	}
-	return out
+	return out, left
 }
 
 func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes []v1alpha1.FabricNode) (*peering.Network, error) {
@@ -165,7 +166,7 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes
 	if err != nil {
 		return nil, err
 	}
-	network := networkOf(fc, prefixes, nodes, tunnel.Spec.Allow)
+	network := networkOf(fc, prefixes, nodes, tunnel.Spec)
 	return network, s.tellSeen(ctx, fc, nodes, network)
 }
 
@@ -175,7 +176,7 @@ func (s *States) tellSeen(ctx context.Context, fc *v1alpha1.ForeignCluster, node
 	if err := s.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
 	}
-	network.Observations = observations(nodes, fc.Spec.ClusterID)
+	network.Observations, _ = observations(nodes, fc.Spec.ClusterID) // that not all are is in the Network condition
 	if s.SessionAddress != nil {
 		network.ReceiverAddress = s.SessionAddress(peering.ClusterID(fc.Spec.ClusterID))
 	}
@@ -188,9 +189,8 @@ func (s *States) tellSeen(ctx context.Context, fc *v1alpha1.ForeignCluster, node
 	return nil
 }
 
-// networkOf returns what a peer is told of this cluster's end of the tunnel. allow is what is
-// open to it.
-func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1alpha1.FabricNode, allow []v1alpha1.Exposure) *peering.Network {
+// networkOf returns what a peer is told of this cluster's end of the tunnel.
+func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel v1alpha1.TunnelSpec) *peering.Network {
 	network := &peering.Network{Prefixes: prefixes}
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range nodes {
@@ -230,8 +230,10 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 		network.Blocks = append(network.Blocks, block)
 	}
 	if fc.Status.Network != nil { // it said which prefixes it has aliases for
-		network.Addresses, _ = ownAddresses(allow, nodes, fc.Status.Network)
+		network.Addresses, _ = ownAddresses(tunnel.Allow, nodes, fc.Status.Network)
+		network.Transit = transit.ToWire(tunnel.Transit)
 	}
+	network.Through = transit.IDs(transit.Through(fc))
 	return network
 }
 
@@ -398,6 +400,7 @@ func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.
 		before = &v1alpha1.PeerNetwork{}
 	}
 	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes), Observations: observationsFromWire(n.Observations, before.Observations, now)}
+	out.Transit, out.Through = transit.FromWire(n.Transit), transit.Texts(n.Through)
 	if n.ReceiverAddress.IsValid() {
 		out.OwnAddress = n.ReceiverAddress.String()
 	}

@@ -6,15 +6,16 @@ import (
 	"slices"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/transit"
 )
 
 // PlanTunnel returns what the fabric has to do for a peer, all but what is open,
 // and what is left out of it or waited for. It is nil while there is nothing to
 // do. local is this cluster's pod prefixes, own its addresses that the peer has to know one by
-// one, standing the Tunnel as it is, if there is one. It needs both sides' word: the peer's
+// one, passed those of third clusters that it may know, standing the Tunnel as it is, if there is one. It needs both sides' word: the peer's
 // gateways and prefixes, the aliases it uses for this cluster's, and the aliases this cluster
 // uses for the peer's. What has no alias is left out, and keeps nothing else from its way.
-func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.Addr, standing *v1alpha1.TunnelSpec) (*v1alpha1.TunnelSpec, string) {
+func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.Addr, passed []v1alpha1.TransitAddresses, standing *v1alpha1.TunnelSpec) (*v1alpha1.TunnelSpec, string) {
 	network := fc.Status.Network
 	if network == nil || len(network.Gateways) == 0 {
 		return nil, "waiting for the peer to name its gateways: its fabric is not up yet, or its agent has not connected since the contract was signed"
@@ -38,7 +39,9 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 		some = some || ok
 	}
 	var unnamed []netip.Addr
-	spec.LocalBlocks, unnamed = localBlocks(network, own)
+	third := transit.Addresses(passed) // a peer that does not agree gives them no alias
+	spec.LocalBlocks, unnamed = localBlocks(network, slices.Concat(own, third))
+	spec.Transit = passed
 	for _, prefix := range network.Prefixes {
 		alias, _ := aliasOf(fc.Status.Aliases, prefix)
 		spec.Remote = append(spec.Remote, v1alpha1.PrefixAlias{Prefix: prefix, Alias: alias})
@@ -47,7 +50,7 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 		spec.RemoteBlocks = append(spec.RemoteBlocks, b.Alias)
 	}
 	unnamed = slices.DeleteFunc(unnamed, func(a netip.Addr) bool {
-		return slices.ContainsFunc(spec.Local, func(l v1alpha1.PrefixAlias) bool { return l.Alias != "" && holds(l.Prefix, a) })
+		return slices.Contains(third, a) || slices.ContainsFunc(spec.Local, func(l v1alpha1.PrefixAlias) bool { return l.Alias != "" && holds(l.Prefix, a) })
 	})
 	if len(unnamed) == 0 {
 		return spec, ""

@@ -115,7 +115,7 @@ func TestPlanTunnel(t *testing.T) {
 			if tc.local == nil {
 				tc.local = []netip.Prefix{prefix(pods)}
 			}
-			got, waits := PlanTunnel(tc.peer, tc.local, tc.own, tc.standing)
+			got, waits := PlanTunnel(tc.peer, tc.local, tc.own, nil, tc.standing)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("tunnel (-want +got):\n%s", diff)
 			}

@@ -162,6 +162,7 @@ func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 	peer := plan.Peer{ClusterID: spec.PeerID, InBand: spec.InBand != nil}
 	peer.Gateways, peer.Nodes = nodesOf(spec, spec.Gateways), nodesOf(spec, spec.Nodes)
 	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalBlocks), Mappings(spec.Remote, nil)
+	peer.Local, peer.Transit = apart(peer.Local, spec.Transit)
 	peer.RemoteBlocks = kube.Prefixes(spec.RemoteBlocks)
 	over := map[string]bool{}
 	for _, e := range spec.Ends {
@@ -173,6 +174,24 @@ func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 		}
 	}
 	return peer
+}
+
+// apart takes the addresses of third clusters out of those that the peer has names for.
+func apart(local []plan.Mapping, third []v1alpha1.TransitAddresses) (own []plan.Mapping, transit []plan.Transit) {
+	of := map[netip.Prefix]string{}
+	for _, t := range third {
+		for _, a := range kube.Addrs(t.Addresses) {
+			of[netip.PrefixFrom(a, a.BitLen())] = t.ClusterID
+		}
+	}
+	for _, m := range local {
+		if cluster, ok := of[m.Real]; ok {
+			transit = append(transit, plan.Transit{Cluster: cluster, Mapping: m})
+		} else {
+			own = append(own, m)
+		}
+	}
+	return own, transit
 }
 
 // nodesOf returns nodes of a peer. Pods that are known address by address are reached through
@@ -214,7 +233,11 @@ func observed(texts []string) []netip.AddrPort {
 // exposureOf returns an Exposure in the fabric's terms. What cannot be read opens
 // nothing.
 func exposureOf(e v1alpha1.Exposure) plan.Exposure {
-	out := plan.Exposure{Name: e.Contract + "/" + e.Namespace, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
+	name := e.Contract + "/" + e.Namespace
+	if e.Third != "" {
+		name += "/" + e.Third
+	}
+	out := plan.Exposure{Name: name, Third: e.Third, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
 	for _, to := range e.To {
 		for _, a := range kube.Addrs(to.Addresses) {
 			if to.AnyPort {

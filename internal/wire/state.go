@@ -120,12 +120,14 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	for _, a := range n.Aliases {
 		m.Aliases = append(m.Aliases, &ententev1.Alias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
 	}
-	for _, a := range n.Addresses {
-		if a.Is4() {
-			m.Addresses4 = append(m.Addresses4, a.AsSlice()...)
-		} else {
-			m.Addresses6 = append(m.Addresses6, a.AsSlice()...)
-		}
+	m.Addresses4, m.Addresses6 = addressesTo(n.Addresses)
+	for _, t := range n.Transit {
+		third := &ententev1.TransitAddresses{ClusterId: string(t.Cluster)}
+		third.Addresses4, third.Addresses6 = addressesTo(t.Addresses)
+		m.Transit = append(m.Transit, third)
+	}
+	for _, id := range n.Through {
+		m.Through = append(m.Through, string(id))
 	}
 	for _, b := range n.Blocks {
 		m.Blocks = append(m.Blocks, blockTo(b))
@@ -140,6 +142,17 @@ func networkTo(n *peering.Network) *ententev1.Network {
 		}
 	}
 	return m
+}
+
+func addressesTo(list []netip.Addr) (four, six []byte) {
+	for _, a := range list {
+		if a.Is4() {
+			four = append(four, a.AsSlice()...)
+		} else {
+			six = append(six, a.AsSlice()...)
+		}
+	}
+	return four, six
 }
 
 func gatewayTo(g peering.Gateway) *ententev1.Gateway {
@@ -170,7 +183,12 @@ func networkFrom(m *ententev1.Network) (*peering.Network, error) {
 	keep(&err, &n.Nodes)(readAll("state.network.nodes", m.GetNodes(), peering.MaxNodes, gatewayFrom))
 	keep(&err, &n.Prefixes)(readAll("state.network.prefixes", m.GetPrefixes(), peering.MaxPrefixes, parsePrefix))
 	keep(&err, &n.Aliases)(readAll("state.network.aliases", m.GetAliases(), peering.MaxPrefixes, aliasFrom))
-	keep(&err, &n.Addresses)(addressesFrom(m))
+	keep(&err, &n.Addresses)(addressesFrom("state.network", m))
+	keep(&err, &n.Transit)(readAll("state.network.transit", m.GetTransit(), peering.MaxTransit, transitFrom))
+	keep(&err, &n.Through)(readAll("state.network.through", m.GetThrough(), peering.MaxTransit, clusterIDFrom))
+	if err == nil {
+		err = checkTransit(n)
+	}
 	keep(&err, &n.Blocks)(readAll("state.network.blocks", m.GetBlocks(), peering.MaxBlocks, blockFrom))
 	if err == nil {
 		err = checkBlocks(n.Blocks)
@@ -301,14 +319,58 @@ func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {
 	return peering.Alias{Prefix: p, Alias: a}, nil
 }
 
-// addressesFrom reads the addresses that a peer names one by one.
-func addressesFrom(m *ententev1.Network) ([]netip.Addr, error) {
+func transitFrom(field string, m *ententev1.TransitAddresses) (t peering.TransitAddresses, err error) {
+	if t.Cluster, err = clusterIDFrom(field+".cluster_id", m.GetClusterId()); err != nil {
+		return t, err
+	}
+	t.Addresses, err = addressesFrom(field, m)
+	return t, err
+}
+
+func clusterIDFrom(field, id string) (peering.ClusterID, error) {
+	out, err := peering.ParseClusterID(id)
+	if err != nil {
+		return "", invalid(field, "%s", err)
+	}
+	return out, nil
+}
+
+// checkTransit makes sure that each third cluster, and each address of all of them, is named once.
+func checkTransit(n *peering.Network) error {
+	seen, clusters := map[netip.Addr]bool{}, map[peering.ClusterID]bool{}
+	for _, a := range n.Addresses {
+		seen[a] = true
+	}
+	for i, t := range n.Transit {
+		if clusters[t.Cluster] {
+			return invalid(index("state.network.transit", i)+".cluster_id", "appears twice")
+		}
+		clusters[t.Cluster] = true
+		for _, a := range t.Addresses {
+			if seen[a] {
+				return invalid(index("state.network.transit", i)+".addresses", "want each address once")
+			}
+			seen[a] = true
+		}
+	}
+	if len(seen) > peering.MaxAddresses {
+		return invalid("state.network.transit", "want at most %d addresses in all", peering.MaxAddresses)
+	}
+	return nil
+}
+
+// addressesFrom reads addresses that a peer names one by one.
+func addressesFrom(field string, m interface {
+	GetAddresses4() []byte
+	GetAddresses6() []byte
+},
+) ([]netip.Addr, error) {
 	var out []netip.Addr
 	for _, list := range []struct {
 		field string
 		bytes []byte
 		size  int
-	}{{"state.network.addresses4", m.GetAddresses4(), 4}, {"state.network.addresses6", m.GetAddresses6(), 16}} {
+	}{{field + ".addresses4", m.GetAddresses4(), 4}, {field + ".addresses6", m.GetAddresses6(), 16}} {
 		if len(list.bytes)%list.size != 0 || len(out)+len(list.bytes)/list.size > peering.MaxAddresses {
 			return nil, invalid(list.field, "want %d bytes for each address, and at most %d addresses in all", list.size, peering.MaxAddresses)
 		}

@@ -46,7 +46,8 @@ func fullState() peering.PeerState {
 				{Alias: netip.MustParsePrefix("198.18.0.4/30"), Addresses: []netip.Addr{{}, netip.MustParseAddr("10.200.9.9"), {}, netip.MustParseAddr("10.200.0.1")}},
 				{Alias: netip.MustParsePrefix("fdd7:585b:e300::/128"), Addresses: []netip.Addr{netip.MustParseAddr("fd12::9")}},
 			},
-			PresharedHalf:   peering.PresharedHalf{9},
+			Transit: []peering.TransitAddresses{{Cluster: peering.ClusterID(strings.Repeat("c", 32)), Addresses: []netip.Addr{netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("fdd7::1")}}},
+			Through: []peering.ClusterID{peering.ClusterID(strings.Repeat("d", 32))}, PresharedHalf: peering.PresharedHalf{9},
 			Rotation:        &peering.KeyRotation{Number: 7, NextHalf: peering.PresharedHalf{8}, Held: 8, Used: 6},
 			Observations:    []peering.Observation{{PublicKey: [32]byte{4, 5}, Endpoint: netip.MustParseAddrPort("[2001:db8::5]:51820")}},
 			ReceiverAddress: netip.MustParseAddr("198.51.100.3"),
@@ -56,6 +57,15 @@ func fullState() peering.PeerState {
 		EchoSequence: 6,
 		Patience:     3 * time.Minute,
 	}
+}
+
+// ascending is so many IPv4 addresses.
+func ascending(n int) (out []byte) {
+	a := netip.MustParseAddr("10.0.0.1")
+	for range n {
+		out, a = append(out, a.AsSlice()...), a.Next()
+	}
+	return out
 }
 
 func TestAStateCrossesUnchanged(t *testing.T) {
@@ -113,8 +123,20 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"a key without a next one": {func(s *ententev1.PeerState) {
 			s.Network.Rotation = &ententev1.KeyRotation{Number: 1 << 53}
 		}, "state.network.rotation"},
-		"half an address":                 {func(s *ententev1.PeerState) { s.Network.Addresses4 = make([]byte, 6) }, "state.network.addresses4"},
-		"addresses that descend":          {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.addresses4"},
+		"half an address":               {func(s *ententev1.PeerState) { s.Network.Addresses4 = make([]byte, 6) }, "state.network.addresses4"},
+		"addresses that descend":        {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 2, 10, 0, 0, 1} }, "state.network.addresses4"},
+		"a third cluster without an ID": {func(s *ententev1.PeerState) { s.Network.Transit[0].ClusterId = "" }, "state.network.transit[0].cluster_id"},
+		"a third cluster twice": {func(s *ententev1.PeerState) {
+			s.Network.Transit = append(s.Network.Transit, &ententev1.TransitAddresses{ClusterId: strings.Repeat("c", 32)})
+		}, "state.network.transit[1].cluster_id"},
+		"an address of two clusters": {func(s *ententev1.PeerState) { s.Network.Transit[0].Addresses4 = []byte{10, 200, 3, 7} }, "state.network.transit[0].addresses"},
+		"half an address of a third": {func(s *ententev1.PeerState) { s.Network.Transit[0].Addresses6 = make([]byte, 9) }, "state.network.transit[0].addresses6"},
+		"too many of third clusters": {func(s *ententev1.PeerState) {
+			s.Network.Transit[0].Addresses4, s.Network.Transit[0].Addresses6 = ascending(4096), nil
+		}, "state.network.transit"},
+		"many third clusters":             {func(s *ententev1.PeerState) { s.Network.Transit = make([]*ententev1.TransitAddresses, 17) }, "state.network.transit"},
+		"through what is no cluster":      {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
+		"through too many":                {func(s *ententev1.PeerState) { s.Network.Through = make([]string, 17) }, "state.network.through"},
 		"an address twice":                {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.addresses4"},
 		"an IPv4 address dressed as IPv6": {func(s *ententev1.PeerState) { s.Network.Addresses6 = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1) }, "state.network.addresses6"},
 		"more addresses than a peer may name, of both families together": {func(s *ententev1.PeerState) {

@@ -200,8 +200,14 @@ func networkPlanMessage(p peering.NetworkPlan) *ententev1.NetworkPlan {
 		}
 		return out
 	}
-	return &ententev1.NetworkPlan{
+	m := &ententev1.NetworkPlan{
 		OwnGateways: gateways(p.Own), Gateways: gateways(p.Theirs), Remote: aliases(p.Remote), Local: aliases(p.Local),
 		AliasPool: p.Pool, Refused: p.Refused, Warnings: p.Warnings,
 	}
+	for _, t := range p.Transit {
+		m.Transit = append(m.Transit, &ententev1.PlannedTransit{
+			Third: t.Third, Through: t.Through, Addresses: uint32(max(t.Addresses, 0)), Named: uint32(max(t.Named, 0)), Missing: t.Missing,
+		})
+	}
+	return m
 }

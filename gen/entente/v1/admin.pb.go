@@ -5353,7 +5353,9 @@ type NetworkPlan struct {
 	Warnings []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// The bytes of the largest packet that passes where the tunnel is up; 0 if that is not
 	// known.
-	Mtu           int32 `protobuf:"varint,9,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	Mtu int32 `protobuf:"varint,9,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	// The third clusters between which and the peer packets pass, or would.
+	Transit       []*PlannedTransit `protobuf:"bytes,10,rep,name=transit,proto3" json:"transit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5451,6 +5453,95 @@ func (x *NetworkPlan) GetMtu() int32 {
 	return 0
 }
 
+func (x *NetworkPlan) GetTransit() []*PlannedTransit {
+	if x != nil {
+		return x.Transit
+	}
+	return nil
+}
+
+// PlannedTransit is a third cluster whose pods are reached through the one in between.
+type PlannedTransit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name here, or its ID.
+	Third string `protobuf:"bytes,1,opt,name=third,proto3" json:"third,omitempty"`
+	// Whether this cluster reaches it through the peer. If not, the peer reaches it through this
+	// cluster.
+	Through bool `protobuf:"varint,2,opt,name=through,proto3" json:"through,omitempty"`
+	// How many addresses are to be reached there, and how many of them have a name.
+	Addresses uint32 `protobuf:"varint,3,opt,name=addresses,proto3" json:"addresses,omitempty"`
+	Named     uint32 `protobuf:"varint,4,opt,name=named,proto3" json:"named,omitempty"`
+	// What is missing for packets to pass; empty if nothing is.
+	Missing       string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedTransit) Reset() {
+	*x = PlannedTransit{}
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedTransit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedTransit) ProtoMessage() {}
+
+func (x *PlannedTransit) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedTransit.ProtoReflect.Descriptor instead.
+func (*PlannedTransit) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *PlannedTransit) GetThird() string {
+	if x != nil {
+		return x.Third
+	}
+	return ""
+}
+
+func (x *PlannedTransit) GetThrough() bool {
+	if x != nil {
+		return x.Through
+	}
+	return false
+}
+
+func (x *PlannedTransit) GetAddresses() uint32 {
+	if x != nil {
+		return x.Addresses
+	}
+	return 0
+}
+
+func (x *PlannedTransit) GetNamed() uint32 {
+	if x != nil {
+		return x.Named
+	}
+	return 0
+}
+
+func (x *PlannedTransit) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
 // PlannedGateway is a gateway.
 type PlannedGateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5464,7 +5555,7 @@ type PlannedGateway struct {
 
 func (x *PlannedGateway) Reset() {
 	*x = PlannedGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5476,7 +5567,7 @@ func (x *PlannedGateway) String() string {
 func (*PlannedGateway) ProtoMessage() {}
 
 func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5489,7 +5580,7 @@ func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedGateway.ProtoReflect.Descriptor instead.
 func (*PlannedGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PlannedGateway) GetName() string {
@@ -5525,7 +5616,7 @@ type PlannedAlias struct {
 
 func (x *PlannedAlias) Reset() {
 	*x = PlannedAlias{}
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5537,7 +5628,7 @@ func (x *PlannedAlias) String() string {
 func (*PlannedAlias) ProtoMessage() {}
 
 func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5550,7 +5641,7 @@ func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedAlias.ProtoReflect.Descriptor instead.
 func (*PlannedAlias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PlannedAlias) GetPrefix() string {
@@ -5597,7 +5688,7 @@ type GetNetworkParametersRequest struct {
 
 func (x *GetNetworkParametersRequest) Reset() {
 	*x = GetNetworkParametersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5609,7 +5700,7 @@ func (x *GetNetworkParametersRequest) String() string {
 func (*GetNetworkParametersRequest) ProtoMessage() {}
 
 func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5622,7 +5713,7 @@ func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkParametersRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkParametersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
 }
 
 // GetNetworkParametersResponse is this cluster's parameters.
@@ -5636,7 +5727,7 @@ type GetNetworkParametersResponse struct {
 
 func (x *GetNetworkParametersResponse) Reset() {
 	*x = GetNetworkParametersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5648,7 +5739,7 @@ func (x *GetNetworkParametersResponse) String() string {
 func (*GetNetworkParametersResponse) ProtoMessage() {}
 
 func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5661,7 +5752,7 @@ func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkParametersResponse.ProtoReflect.Descriptor instead.
 func (*GetNetworkParametersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GetNetworkParametersResponse) GetParameters() *NetworkParameters {
@@ -5689,7 +5780,7 @@ type NetworkParameters struct {
 
 func (x *NetworkParameters) Reset() {
 	*x = NetworkParameters{}
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5701,7 +5792,7 @@ func (x *NetworkParameters) String() string {
 func (*NetworkParameters) ProtoMessage() {}
 
 func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5714,7 +5805,7 @@ func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkParameters.ProtoReflect.Descriptor instead.
 func (*NetworkParameters) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *NetworkParameters) GetClusterId() string {
@@ -5760,7 +5851,7 @@ type InBandGateway struct {
 
 func (x *InBandGateway) Reset() {
 	*x = InBandGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5772,7 +5863,7 @@ func (x *InBandGateway) String() string {
 func (*InBandGateway) ProtoMessage() {}
 
 func (x *InBandGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5785,7 +5876,7 @@ func (x *InBandGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBandGateway.ProtoReflect.Descriptor instead.
 func (*InBandGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *InBandGateway) GetName() string {
@@ -5822,7 +5913,7 @@ type ConnectInBandRequest struct {
 
 func (x *ConnectInBandRequest) Reset() {
 	*x = ConnectInBandRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5834,7 +5925,7 @@ func (x *ConnectInBandRequest) String() string {
 func (*ConnectInBandRequest) ProtoMessage() {}
 
 func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5847,7 +5938,7 @@ func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectInBandRequest.ProtoReflect.Descriptor instead.
 func (*ConnectInBandRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ConnectInBandRequest) GetParameters() *NetworkParameters {
@@ -5875,7 +5966,7 @@ type ConnectInBandResponse struct {
 
 func (x *ConnectInBandResponse) Reset() {
 	*x = ConnectInBandResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5887,7 +5978,7 @@ func (x *ConnectInBandResponse) String() string {
 func (*ConnectInBandResponse) ProtoMessage() {}
 
 func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5900,7 +5991,7 @@ func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectInBandResponse.ProtoReflect.Descriptor instead.
 func (*ConnectInBandResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ConnectInBandResponse) GetPeer() *Peer {
@@ -5925,7 +6016,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5937,7 +6028,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5950,7 +6041,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -5987,7 +6078,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5999,7 +6090,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6012,7 +6103,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -6040,7 +6131,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6052,7 +6143,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6065,7 +6156,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -6086,7 +6177,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6098,7 +6189,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6111,7 +6202,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -6134,7 +6225,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6146,7 +6237,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6159,7 +6250,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -6187,7 +6278,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[90]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6199,7 +6290,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[90]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6212,7 +6303,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -6237,7 +6328,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[91]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6249,7 +6340,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[91]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6262,7 +6353,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -6299,7 +6390,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[92]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6311,7 +6402,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[92]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6324,7 +6415,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -6379,7 +6470,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[93]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6391,7 +6482,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[93]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6404,7 +6495,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Usage) GetContract() string {
@@ -6507,7 +6598,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[94]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6519,7 +6610,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[94]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6532,7 +6623,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -6548,7 +6639,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[95]
+	mi := &file_entente_v1_admin_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6560,7 +6651,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[95]
+	mi := &file_entente_v1_admin_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6573,7 +6664,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -7015,7 +7106,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12+\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\xe8\x01\x01R\bprefixes\"D\n" +
 	"\x13PlanNetworkResponse\x12-\n" +
-	"\x05plans\x18\x01 \x03(\v2\x17.entente.v1.NetworkPlanR\x05plans\"\xe1\x02\n" +
+	"\x05plans\x18\x01 \x03(\v2\x17.entente.v1.NetworkPlanR\x05plans\"\x97\x03\n" +
 	"\vNetworkPlan\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12=\n" +
 	"\fown_gateways\x18\x02 \x03(\v2\x1a.entente.v1.PlannedGatewayR\vownGateways\x126\n" +
@@ -7026,7 +7117,15 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"alias_pool\x18\x06 \x03(\tR\taliasPool\x12\x18\n" +
 	"\arefused\x18\a \x03(\tR\arefused\x12\x1a\n" +
 	"\bwarnings\x18\b \x03(\tR\bwarnings\x12\x10\n" +
-	"\x03mtu\x18\t \x01(\x05R\x03mtu\"B\n" +
+	"\x03mtu\x18\t \x01(\x05R\x03mtu\x124\n" +
+	"\atransit\x18\n" +
+	" \x03(\v2\x1a.entente.v1.PlannedTransitR\atransit\"\x8e\x01\n" +
+	"\x0ePlannedTransit\x12\x14\n" +
+	"\x05third\x18\x01 \x01(\tR\x05third\x12\x18\n" +
+	"\athrough\x18\x02 \x01(\bR\athrough\x12\x1c\n" +
+	"\taddresses\x18\x03 \x01(\rR\taddresses\x12\x14\n" +
+	"\x05named\x18\x04 \x01(\rR\x05named\x12\x18\n" +
+	"\amissing\x18\x05 \x01(\tR\amissing\"B\n" +
 	"\x0ePlannedGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x03(\tR\tendpoints\"\x91\x01\n" +
@@ -7175,7 +7274,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -7254,228 +7353,230 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*PlanNetworkRequest)(nil),                    // 74: entente.v1.PlanNetworkRequest
 	(*PlanNetworkResponse)(nil),                   // 75: entente.v1.PlanNetworkResponse
 	(*NetworkPlan)(nil),                           // 76: entente.v1.NetworkPlan
-	(*PlannedGateway)(nil),                        // 77: entente.v1.PlannedGateway
-	(*PlannedAlias)(nil),                          // 78: entente.v1.PlannedAlias
-	(*GetNetworkParametersRequest)(nil),           // 79: entente.v1.GetNetworkParametersRequest
-	(*GetNetworkParametersResponse)(nil),          // 80: entente.v1.GetNetworkParametersResponse
-	(*NetworkParameters)(nil),                     // 81: entente.v1.NetworkParameters
-	(*InBandGateway)(nil),                         // 82: entente.v1.InBandGateway
-	(*ConnectInBandRequest)(nil),                  // 83: entente.v1.ConnectInBandRequest
-	(*ConnectInBandResponse)(nil),                 // 84: entente.v1.ConnectInBandResponse
-	(*ListContractsRequest)(nil),                  // 85: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 86: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 87: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 88: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 89: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 90: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 91: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 92: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 93: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 94: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 95: entente.v1.RolloverIdentityResponse
-	nil,                                           // 96: entente.v1.Peer.LabelsEntry
-	nil,                                           // 97: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 98: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 99: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 100: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 101: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 102: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 103: entente.v1.Usage.StatedEntry
-	nil,                                           // 104: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 105: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 106: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 107: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 108: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 109: entente.v1.PriceList
-	(*Money)(nil),                                 // 110: entente.v1.Money
-	(*Advertisement)(nil),                         // 111: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 112: google.protobuf.FieldMask
+	(*PlannedTransit)(nil),                        // 77: entente.v1.PlannedTransit
+	(*PlannedGateway)(nil),                        // 78: entente.v1.PlannedGateway
+	(*PlannedAlias)(nil),                          // 79: entente.v1.PlannedAlias
+	(*GetNetworkParametersRequest)(nil),           // 80: entente.v1.GetNetworkParametersRequest
+	(*GetNetworkParametersResponse)(nil),          // 81: entente.v1.GetNetworkParametersResponse
+	(*NetworkParameters)(nil),                     // 82: entente.v1.NetworkParameters
+	(*InBandGateway)(nil),                         // 83: entente.v1.InBandGateway
+	(*ConnectInBandRequest)(nil),                  // 84: entente.v1.ConnectInBandRequest
+	(*ConnectInBandResponse)(nil),                 // 85: entente.v1.ConnectInBandResponse
+	(*ListContractsRequest)(nil),                  // 86: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 87: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 88: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 89: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 90: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 91: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 92: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 93: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 94: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 95: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 96: entente.v1.RolloverIdentityResponse
+	nil,                                           // 97: entente.v1.Peer.LabelsEntry
+	nil,                                           // 98: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 99: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 100: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 101: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 102: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 103: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 104: entente.v1.Usage.StatedEntry
+	nil,                                           // 105: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 106: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 107: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 108: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 109: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 110: entente.v1.PriceList
+	(*Money)(nil),                                 // 111: entente.v1.Money
+	(*Advertisement)(nil),                         // 112: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 113: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	105, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	106, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	105, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	106, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	106, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	96,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	107, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	97,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	105, // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	105, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	107, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	107, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	105, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	108, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	108, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	105, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	105, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	109, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	105, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	105, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	107, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	97,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	98,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	106, // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	106, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	108, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	108, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	106, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	109, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	109, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	106, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	106, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	110, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	106, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	106, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	108, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	98,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	99,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
 	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
-	105, // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
-	105, // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
-	105, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	105, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	106, // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
+	106, // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
+	106, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	106, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	105, // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
-	105, // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
-	105, // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	106, // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
+	106, // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
+	106, // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
 	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	107, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	105, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	108, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	106, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 38: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	108, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	107, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	110, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	99,  // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	100, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	111, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	109, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	108, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	111, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	100, // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	101, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	112, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
 	27,  // 45: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
 	28,  // 46: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	105, // 47: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	106, // 47: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
 	33,  // 48: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	105, // 49: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	105, // 50: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	106, // 49: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	106, // 50: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 51: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 52: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 53: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
 	1,   // 54: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	105, // 55: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	108, // 56: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	107, // 57: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	110, // 58: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	106, // 55: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	109, // 56: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	108, // 57: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	111, // 58: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
 	0,   // 59: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
 	46,  // 60: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
 	46,  // 61: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
 	46,  // 62: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	112, // 63: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	113, // 63: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
 	46,  // 64: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	111, // 65: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	108, // 66: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	107, // 67: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	110, // 68: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	105, // 69: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	101, // 70: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	112, // 65: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	109, // 66: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	108, // 67: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	111, // 68: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	106, // 69: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	102, // 70: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
 	55,  // 71: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	108, // 72: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	107, // 73: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	102, // 74: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	110, // 75: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	109, // 72: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	108, // 73: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	103, // 74: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	111, // 75: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
 	64,  // 76: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	111, // 77: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	112, // 77: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
 	67,  // 78: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
 	68,  // 79: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
-	107, // 80: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	105, // 81: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
+	108, // 80: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	106, // 81: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
 	69,  // 82: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	105, // 83: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
-	105, // 84: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
-	105, // 85: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
+	106, // 83: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
+	106, // 84: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
+	106, // 85: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
 	76,  // 86: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
-	77,  // 87: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
-	77,  // 88: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
-	78,  // 89: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
-	78,  // 90: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	81,  // 91: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
-	82,  // 92: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
-	81,  // 93: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
-	1,   // 94: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
-	4,   // 95: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 96: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 97: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	93,  // 98: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	105, // 99: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	105, // 100: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	103, // 101: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	104, // 102: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	110, // 103: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	110, // 104: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	105, // 105: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	105, // 106: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	7,   // 107: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	11,  // 108: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	13,  // 109: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	15,  // 110: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	31,  // 111: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	34,  // 112: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	17,  // 113: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	36,  // 114: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	38,  // 115: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	40,  // 116: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	42,  // 117: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	44,  // 118: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	19,  // 119: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	47,  // 120: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	49,  // 121: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	51,  // 122: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	53,  // 123: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	56,  // 124: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	58,  // 125: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	60,  // 126: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	62,  // 127: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	65,  // 128: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	74,  // 129: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	70,  // 130: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
-	72,  // 131: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
-	79,  // 132: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
-	83,  // 133: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
-	85,  // 134: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	87,  // 135: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	89,  // 136: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	91,  // 137: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	94,  // 138: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	21,  // 139: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	23,  // 140: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	25,  // 141: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	29,  // 142: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	8,   // 143: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	12,  // 144: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	14,  // 145: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	16,  // 146: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	32,  // 147: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	35,  // 148: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	18,  // 149: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	37,  // 150: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	39,  // 151: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	41,  // 152: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	43,  // 153: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	45,  // 154: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	20,  // 155: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	48,  // 156: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	50,  // 157: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	52,  // 158: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	54,  // 159: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	57,  // 160: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	59,  // 161: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	61,  // 162: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	63,  // 163: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	66,  // 164: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	75,  // 165: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	71,  // 166: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
-	73,  // 167: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
-	80,  // 168: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
-	84,  // 169: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
-	86,  // 170: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	88,  // 171: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	90,  // 172: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	92,  // 173: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	95,  // 174: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	22,  // 175: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	24,  // 176: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	26,  // 177: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	30,  // 178: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	143, // [143:179] is the sub-list for method output_type
-	107, // [107:143] is the sub-list for method input_type
-	107, // [107:107] is the sub-list for extension type_name
-	107, // [107:107] is the sub-list for extension extendee
-	0,   // [0:107] is the sub-list for field type_name
+	78,  // 87: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	78,  // 88: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	79,  // 89: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	79,  // 90: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	77,  // 91: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
+	82,  // 92: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
+	83,  // 93: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
+	82,  // 94: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
+	1,   // 95: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
+	4,   // 96: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 97: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 98: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	94,  // 99: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	106, // 100: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	106, // 101: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	104, // 102: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	105, // 103: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	111, // 104: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	111, // 105: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	106, // 106: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	106, // 107: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 108: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 109: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 110: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 111: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	31,  // 112: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	34,  // 113: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 114: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	36,  // 115: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	38,  // 116: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	40,  // 117: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	42,  // 118: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	44,  // 119: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 120: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	47,  // 121: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	49,  // 122: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	51,  // 123: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	53,  // 124: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	56,  // 125: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	58,  // 126: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	60,  // 127: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	62,  // 128: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	65,  // 129: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	74,  // 130: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	70,  // 131: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	72,  // 132: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	80,  // 133: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
+	84,  // 134: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
+	86,  // 135: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	88,  // 136: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	90,  // 137: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	92,  // 138: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	95,  // 139: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 140: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 141: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	25,  // 142: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	29,  // 143: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 144: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 145: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 146: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 147: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	32,  // 148: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	35,  // 149: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 150: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	37,  // 151: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	39,  // 152: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	41,  // 153: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	43,  // 154: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	45,  // 155: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 156: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	48,  // 157: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	50,  // 158: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	52,  // 159: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	54,  // 160: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	57,  // 161: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	59,  // 162: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	61,  // 163: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	63,  // 164: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	66,  // 165: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	75,  // 166: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	71,  // 167: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	73,  // 168: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	81,  // 169: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
+	85,  // 170: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
+	87,  // 171: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	89,  // 172: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	91,  // 173: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	93,  // 174: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	96,  // 175: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 176: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	24,  // 177: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	26,  // 178: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	30,  // 179: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	144, // [144:180] is the sub-list for method output_type
+	108, // [108:144] is the sub-list for method input_type
+	108, // [108:108] is the sub-list for extension type_name
+	108, // [108:108] is the sub-list for extension extendee
+	0,   // [0:108] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -7490,7 +7591,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   105,
+			NumMessages:   106,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

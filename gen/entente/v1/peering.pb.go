@@ -1078,7 +1078,14 @@ type Network struct {
 	Addresses6 []byte `protobuf:"bytes,21,opt,name=addresses6,proto3" json:"addresses6,omitempty"`
 	// For addresses of the peer that it named one by one, the aliases under which the
 	// sender knows them. A prefix of the peer without an alias is known by these.
-	Blocks        []*AliasBlock `protobuf:"bytes,22,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	Blocks []*AliasBlock `protobuf:"bytes,22,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	// Addresses of third clusters that the receiver may reach through the sender, and be reached
+	// from, by the names that the sender has for them. A receiver that agrees gives each an alias
+	// in blocks, as it does for addresses; without one nothing passes. They count among the 4096.
+	Transit []*TransitAddresses `protobuf:"bytes,23,rep,name=transit,proto3" json:"transit,omitempty"`
+	// The IDs of the clusters that the sender agrees to reach, and to be reached by, through the
+	// receiver.
+	Through       []string `protobuf:"bytes,24,rep,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1190,6 +1197,84 @@ func (x *Network) GetBlocks() []*AliasBlock {
 	return nil
 }
 
+func (x *Network) GetTransit() []*TransitAddresses {
+	if x != nil {
+		return x.Transit
+	}
+	return nil
+}
+
+func (x *Network) GetThrough() []string {
+	if x != nil {
+		return x.Through
+	}
+	return nil
+}
+
+// TransitAddresses is addresses of one third cluster.
+type TransitAddresses struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The third cluster's ID.
+	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// IPv4 addresses, 4 bytes each, ascending.
+	Addresses4 []byte `protobuf:"bytes,2,opt,name=addresses4,proto3" json:"addresses4,omitempty"`
+	// IPv6 addresses, 16 bytes each, ascending.
+	Addresses6    []byte `protobuf:"bytes,3,opt,name=addresses6,proto3" json:"addresses6,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransitAddresses) Reset() {
+	*x = TransitAddresses{}
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransitAddresses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransitAddresses) ProtoMessage() {}
+
+func (x *TransitAddresses) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransitAddresses.ProtoReflect.Descriptor instead.
+func (*TransitAddresses) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TransitAddresses) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *TransitAddresses) GetAddresses4() []byte {
+	if x != nil {
+		return x.Addresses4
+	}
+	return nil
+}
+
+func (x *TransitAddresses) GetAddresses6() []byte {
+	if x != nil {
+		return x.Addresses6
+	}
+	return nil
+}
+
 // Observation is where a gateway of another cluster is seen.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1203,7 +1288,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1300,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[17]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1313,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Observation) GetPublicKey() []byte {
@@ -1266,7 +1351,7 @@ type KeyRotation struct {
 
 func (x *KeyRotation) Reset() {
 	*x = KeyRotation{}
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1363,7 @@ func (x *KeyRotation) String() string {
 func (*KeyRotation) ProtoMessage() {}
 
 func (x *KeyRotation) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[18]
+	mi := &file_entente_v1_peering_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1376,7 @@ func (x *KeyRotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRotation.ProtoReflect.Descriptor instead.
 func (*KeyRotation) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyRotation) GetNumber() uint64 {
@@ -1336,7 +1421,7 @@ type AliasBlock struct {
 
 func (x *AliasBlock) Reset() {
 	*x = AliasBlock{}
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1433,7 @@ func (x *AliasBlock) String() string {
 func (*AliasBlock) ProtoMessage() {}
 
 func (x *AliasBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[19]
+	mi := &file_entente_v1_peering_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1446,7 @@ func (x *AliasBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AliasBlock.ProtoReflect.Descriptor instead.
 func (*AliasBlock) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AliasBlock) GetAlias() string {
@@ -1405,7 +1490,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_entente_v1_peering_proto_msgTypes[20]
+	mi := &file_entente_v1_peering_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1502,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[20]
+	mi := &file_entente_v1_peering_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1515,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Gateway) GetName() string {
@@ -1495,7 +1580,7 @@ type Alias struct {
 
 func (x *Alias) Reset() {
 	*x = Alias{}
-	mi := &file_entente_v1_peering_proto_msgTypes[21]
+	mi := &file_entente_v1_peering_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1592,7 @@ func (x *Alias) String() string {
 func (*Alias) ProtoMessage() {}
 
 func (x *Alias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[21]
+	mi := &file_entente_v1_peering_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1605,7 @@ func (x *Alias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alias.ProtoReflect.Descriptor instead.
 func (*Alias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Alias) GetPrefix() string {
@@ -1611,7 +1696,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
 	"\x0ePHASE_DRAINING\x10\x02\x12\x10\n" +
-	"\fPHASE_CLOSED\x10\x03\"\xcf\x04\n" +
+	"\fPHASE_CLOSED\x10\x03\"\xbc\x05\n" +
 	"\aNetwork\x129\n" +
 	"\bgateways\x18\x01 \x03(\v2\x13.entente.v1.GatewayB\b\xbaH\x05\x92\x01\x02\x10@R\bgateways\x12,\n" +
 	"\bprefixes\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
@@ -1628,7 +1713,18 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\n" +
 	"addresses6\x18\x15 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
 	"addresses6\x129\n" +
-	"\x06blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x06blocks\"\\\n" +
+	"\x06blocks\x18\x16 \x03(\v2\x16.entente.v1.AliasBlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x06blocks\x12@\n" +
+	"\atransit\x18\x17 \x03(\v2\x1c.entente.v1.TransitAddressesB\b\xbaH\x05\x92\x01\x02\x10\x10R\atransit\x12)\n" +
+	"\athrough\x18\x18 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x98\x01 R\athrough\"\x91\x01\n" +
+	"\x10TransitAddresses\x12'\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01 R\tclusterId\x12)\n" +
+	"\n" +
+	"addresses4\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\n" +
+	"addresses4\x12)\n" +
+	"\n" +
+	"addresses6\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
+	"addresses6\"\\\n" +
 	"\vObservation\x12&\n" +
 	"\n" +
 	"public_key\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\tpublicKey\x12%\n" +
@@ -1682,7 +1778,7 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_entente_v1_peering_proto_goTypes = []any{
 	(PeerState_Lending)(0),            // 0: entente.v1.PeerState.Lending
 	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
@@ -1703,61 +1799,63 @@ var file_entente_v1_peering_proto_goTypes = []any{
 	(*PeerState)(nil),                 // 16: entente.v1.PeerState
 	(*ContractState)(nil),             // 17: entente.v1.ContractState
 	(*Network)(nil),                   // 18: entente.v1.Network
-	(*Observation)(nil),               // 19: entente.v1.Observation
-	(*KeyRotation)(nil),               // 20: entente.v1.KeyRotation
-	(*AliasBlock)(nil),                // 21: entente.v1.AliasBlock
-	(*Gateway)(nil),                   // 22: entente.v1.Gateway
-	(*Alias)(nil),                     // 23: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 24: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 25: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 26: entente.v1.Envelope
-	(*Offer)(nil),                     // 27: entente.v1.Offer
-	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(*TransitAddresses)(nil),          // 19: entente.v1.TransitAddresses
+	(*Observation)(nil),               // 20: entente.v1.Observation
+	(*KeyRotation)(nil),               // 21: entente.v1.KeyRotation
+	(*AliasBlock)(nil),                // 22: entente.v1.AliasBlock
+	(*Gateway)(nil),                   // 23: entente.v1.Gateway
+	(*Alias)(nil),                     // 24: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 25: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 26: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 27: entente.v1.Envelope
+	(*Offer)(nil),                     // 28: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	24, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	25, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	26, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	26, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	26, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
-	27, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
-	26, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
-	28, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	25, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	26, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	27, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	27, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	27, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	28, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	27, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	29, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
 	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
 	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	28, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	29, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
 	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
-	29, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
+	30, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
 	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	28, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	22, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	23, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	22, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
-	20, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
-	19, // 21: entente.v1.Network.observations:type_name -> entente.v1.Observation
-	21, // 22: entente.v1.Network.blocks:type_name -> entente.v1.AliasBlock
-	2,  // 23: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 24: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 25: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 26: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 27: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 28: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 29: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 30: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 31: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 32: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 33: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 34: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 35: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 36: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	30, // [30:37] is the sub-list for method output_type
-	23, // [23:30] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	29, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	23, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	24, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	23, // 19: entente.v1.Network.nodes:type_name -> entente.v1.Gateway
+	21, // 20: entente.v1.Network.rotation:type_name -> entente.v1.KeyRotation
+	20, // 21: entente.v1.Network.observations:type_name -> entente.v1.Observation
+	22, // 22: entente.v1.Network.blocks:type_name -> entente.v1.AliasBlock
+	19, // 23: entente.v1.Network.transit:type_name -> entente.v1.TransitAddresses
+	2,  // 24: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 25: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 26: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 27: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 28: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 29: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 30: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 31: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 32: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 33: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 34: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 35: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 36: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 37: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	31, // [31:38] is the sub-list for method output_type
+	24, // [24:31] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -1772,7 +1870,7 @@ func file_entente_v1_peering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

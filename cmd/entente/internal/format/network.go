@@ -60,6 +60,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 	}
 	gateways("Our gateways, as it is told", p.GetOwnGateways())
 	gateways("Its gateways", p.GetGateways())
+	printTransit(table, p.GetTransit())
 	lines := func(title string, list []string) {
 		t := table()
 		for _, text := range list {
@@ -69,4 +70,25 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 	}
 	lines("Cannot work", p.GetRefused())
 	lines("To know", p.GetWarnings())
+}
+
+// printTransit prints what passes between a peer and third clusters.
+func printTransit(table func() *printer.Table, list []*ententev1.PlannedTransit) {
+	for _, through := range []bool{false, true} {
+		t, title := table(), "Reaches through this cluster"
+		if through {
+			title = "Reached through it"
+		}
+		for _, x := range list {
+			if x.GetThrough() != through {
+				continue
+			}
+			text := fmt.Sprintf("passes: %d of %d addresses there have a name", x.GetNamed(), x.GetAddresses())
+			if x.GetMissing() != "" {
+				text = "does not pass: " + x.GetMissing()
+			}
+			t.Row("  "+x.GetThird(), text)
+		}
+		t.FlushUnder(title)
+	}
 }

@@ -1,0 +1,213 @@
+// Package transit decides which peers of this cluster reach each other's pods through it, and
+// through which peers its own reach others. It is pure: values in, values out.
+//
+// Packets pass between two peers only as long as all three clusters say so: this one names each of
+// the two at the other, and each of the two names the other at this one.
+package transit
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// State is whether packets pass between a peer and a third cluster.
+type State struct {
+	// Third is the third cluster's ID, Name what it is called here, if it is a peer.
+	Third, Name string
+	// Through says that this cluster is an end, and the peer the one in between.
+	Through bool
+	// Missing is what is missing for packets to pass; empty if nothing is.
+	Missing string
+}
+
+// States says of each third cluster that a peer's spec.transit names whether packets pass.
+func States(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []State {
+	var out []State
+	if peer.Spec.Transit == nil {
+		return nil
+	}
+	find := func(id string) *v1alpha1.ForeignCluster {
+		if i := slices.IndexFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.ClusterID == id }); i >= 0 {
+			return &all[i]
+		}
+		return nil
+	}
+	for _, id := range sorted(peer.Spec.Transit.PassTo) {
+		s, third := State{Third: id}, find(id)
+		if third != nil {
+			s.Name = third.Name
+		}
+		s.Missing = missing(peer, third, id)
+		out = append(out, s)
+	}
+	for _, id := range sorted(peer.Spec.Transit.Through) {
+		s := State{Third: id, Through: true}
+		if third := find(id); third != nil {
+			s.Name = third.Name
+		}
+		if n := peer.Status.Network; n == nil || !slices.ContainsFunc(n.Transit, func(t v1alpha1.TransitAddresses) bool { return t.ClusterID == id }) {
+			s.Missing = "the peer has told no address there: it and the third cluster have to agree, and the peer has to run pods in both"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// missing says what is missing for packets to pass between two peers of this cluster.
+func missing(peer, third *v1alpha1.ForeignCluster, id string) string {
+	switch {
+	case id == peer.Spec.ClusterID:
+		return "it is the peer itself"
+	case third == nil:
+		return "it is no peer of this cluster"
+	case !trusted(peer):
+		return "the peer is not trusted"
+	case !trusted(third):
+		return fmt.Sprintf("%s is not trusted", third.Name)
+	case third.Spec.Transit == nil || !slices.Contains(third.Spec.Transit.PassTo, peer.Spec.ClusterID):
+		return fmt.Sprintf("spec.transit.passTo of %s here does not name the peer", third.Name)
+	case !agrees(peer, id):
+		return "the peer does not agree: its spec.transit.through for this cluster has to name the other"
+	case !agrees(third, peer.Spec.ClusterID):
+		return fmt.Sprintf("%s does not agree: its spec.transit.through for this cluster has to name the peer", third.Name)
+	}
+	return ""
+}
+
+func trusted(fc *v1alpha1.ForeignCluster) bool {
+	return fc.Spec.TrustBundle != "" && fc.Spec.Decision != v1alpha1.DecisionDenied && fc.DeletionTimestamp.IsZero()
+}
+
+func agrees(fc *v1alpha1.ForeignCluster, third string) bool {
+	return fc.Status.Network != nil && slices.Contains(fc.Status.Network.Through, third)
+}
+
+// Agreed returns the IDs of the clusters that a peer reaches through this one.
+func Agreed(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []string {
+	var out []string
+	for _, s := range States(peer, all) {
+		if !s.Through && s.Missing == "" {
+			out = append(out, s.Third)
+		}
+	}
+	return out
+}
+
+// Through returns the IDs of the clusters that this one agrees to reach through a peer.
+func Through(peer *v1alpha1.ForeignCluster) []string {
+	if peer.Spec.Transit == nil {
+		return nil
+	}
+	return sorted(peer.Spec.Transit.Through)
+}
+
+// Concerned returns the names of the peers between which and one this cluster may pass packets.
+func Concerned(id string, all []v1alpha1.ForeignCluster) []string {
+	var out []string
+	for i := range all {
+		if t := all[i].Spec.Transit; t != nil && slices.Contains(t.PassTo, id) {
+			out = append(out, all[i].Name)
+		}
+	}
+	return out
+}
+
+// Accepted returns the addresses of third clusters that a peer tells and that this cluster agrees
+// to know.
+func Accepted(network *v1alpha1.PeerNetwork, through []string) []netip.Addr {
+	return Addresses(slices.DeleteFunc(slices.Clone(network.Transit), func(t v1alpha1.TransitAddresses) bool { return !slices.Contains(through, t.ClusterID) }))
+}
+
+// Addresses returns all addresses of a list.
+func Addresses(list []v1alpha1.TransitAddresses) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range list {
+		for _, text := range t.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// List lists addresses by the cluster whose they are, sorted, each once, at most so many in all. It
+// returns how many are left out.
+func List(by map[string][]netip.Addr, most int) (out []v1alpha1.TransitAddresses, left int) {
+	var clusters []string
+	for id := range by {
+		clusters = append(clusters, id)
+	}
+	slices.Sort(clusters)
+	for _, id := range clusters {
+		addrs := slices.Clone(by[id])
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		addrs = slices.Compact(addrs)
+		told := addrs[:min(len(addrs), most)]
+		if len(out) == peering.MaxTransit {
+			told = nil
+		}
+		left += len(addrs) - len(told)
+		most -= len(told)
+		if len(told) == 0 {
+			continue
+		}
+		t := v1alpha1.TransitAddresses{ClusterID: id}
+		for _, a := range told {
+			t.Addresses = append(t.Addresses, a.String())
+		}
+		out = append(out, t)
+	}
+	return out, left
+}
+
+// ToWire writes a list as it is told to a peer.
+func ToWire(list []v1alpha1.TransitAddresses) []peering.TransitAddresses {
+	var out []peering.TransitAddresses
+	for _, t := range list {
+		addrs := Addresses([]v1alpha1.TransitAddresses{t})
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		out = append(out, peering.TransitAddresses{Cluster: peering.ClusterID(t.ClusterID), Addresses: slices.Compact(addrs)})
+	}
+	return out
+}
+
+// FromWire reads what a peer tells.
+func FromWire(list []peering.TransitAddresses) []v1alpha1.TransitAddresses {
+	var out []v1alpha1.TransitAddresses
+	for _, t := range list {
+		if len(t.Addresses) == 0 {
+			continue
+		}
+		third := v1alpha1.TransitAddresses{ClusterID: string(t.Cluster)}
+		for _, a := range t.Addresses {
+			third.Addresses = append(third.Addresses, a.String())
+		}
+		out = append(out, third)
+	}
+	return out
+}
+
+// Texts writes IDs as text, sorted, each once.
+func Texts(ids []peering.ClusterID) []string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return sorted(out)
+}
+
+// IDs is the reverse of Texts.
+func IDs(texts []string) []peering.ClusterID {
+	var out []peering.ClusterID
+	for _, text := range texts {
+		out = append(out, peering.ClusterID(text))
+	}
+	return out
+}
+
+func sorted(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }

@@ -1,0 +1,77 @@
+package transit
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+func cluster(name string, passTo, through []string) v1alpha1.ForeignCluster {
+	fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	fc.Spec.ClusterID, fc.Spec.TrustBundle, fc.Spec.Transit = name+"-id", "roots", &v1alpha1.Transit{PassTo: passTo}
+	fc.Status.Network = &v1alpha1.PeerNetwork{Through: through}
+	return fc
+}
+
+func TestPacketsPassOnlyIfAllThreeSaySo(t *testing.T) {
+	t.Parallel()
+	type pair struct{ a, c v1alpha1.ForeignCluster }
+	for what, tc := range map[string]struct {
+		change func(*pair)
+		want   string
+	}{
+		"all agree":                   {func(*pair) {}, ""},
+		"the peer is named alone":     {func(p *pair) { p.c.Spec.Transit = nil }, "passTo of c here does not name the peer"},
+		"the peer does not agree":     {func(p *pair) { p.a.Status.Network = nil }, "the peer does not agree"},
+		"the third does not agree":    {func(p *pair) { p.c.Status.Network.Through = []string{"x"} }, "c does not agree"},
+		"the third is denied":         {func(p *pair) { p.c.Spec.Decision = v1alpha1.DecisionDenied }, "c is not trusted"},
+		"the peer is not trusted yet": {func(p *pair) { p.a.Spec.TrustBundle = "" }, "the peer is not trusted"},
+		"the third is being removed":  {func(p *pair) { p.c.DeletionTimestamp = new(metav1.Now()) }, "c is not trusted"},
+		"the third is no peer":        {func(p *pair) { p.c.Spec.ClusterID = "other" }, "no peer of this cluster"},
+		"the peer itself":             {func(p *pair) { p.a.Spec.ClusterID = "c-id" }, "the peer itself"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := pair{cluster("a", []string{"c-id"}, []string{"c-id"}), cluster("c", []string{"a-id"}, []string{"a-id"})}
+			tc.change(&p)
+			all := []v1alpha1.ForeignCluster{p.a, p.c}
+			states := States(&p.a, all)
+			if len(states) != 1 || (tc.want == "") != (states[0].Missing == "") || !strings.Contains(states[0].Missing, tc.want) {
+				t.Errorf("got %+v, want %q", states, tc.want)
+			}
+			if got := len(Agreed(&p.a, all)); got != len(states) && tc.want == "" || got > 0 && tc.want != "" {
+				t.Errorf("%d agreed", got)
+			}
+			if back := Agreed(&p.c, all); what != "the peer itself" && (len(back) > 0) != (tc.want == "") {
+				t.Errorf("the other way %v", back)
+			}
+		})
+	}
+}
+
+func TestMoreAddressesThanThereIsRoomForAreCounted(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr
+	out, left := List(map[string][]netip.Addr{"b": {addr("10.0.0.3")}, "a": {addr("10.0.0.2"), addr("10.0.0.1"), addr("10.0.0.2")}}, 2)
+	if left != 1 || len(out) != 1 || out[0].ClusterID != "a" || strings.Join(out[0].Addresses, " ") != "10.0.0.1 10.0.0.2" {
+		t.Errorf("%v, %d left out", out, left)
+	}
+	if back := FromWire(ToWire(out)); len(back) != 1 || back[0].ClusterID != "a" || len(back[0].Addresses) != 2 {
+		t.Errorf("it crosses as %v", back)
+	}
+}
+
+func TestOnlyAddressesOfClustersThatAreAcceptedAreKnown(t *testing.T) {
+	t.Parallel()
+	network := &v1alpha1.PeerNetwork{Transit: []v1alpha1.TransitAddresses{{ClusterID: "a", Addresses: []string{"10.0.0.1"}}, {ClusterID: "b", Addresses: []string{"10.0.0.2", "x"}}}}
+	if got := Accepted(network, []string{"b"}); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.2") {
+		t.Errorf("got %v", got)
+	}
+	if got := Accepted(network, nil); len(got) > 0 {
+		t.Errorf("got %v without consent", got)
+	}
+}
