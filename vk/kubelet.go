@@ -266,7 +266,7 @@ func (k *Kubelet) measure(w http.ResponseWriter, r *http.Request, t target) {
 		for name, pods := range nodes {
 			return k.cfg.Metrics.Summary(ctx, name, pods)
 		}
-		return nil, nil
+		return nil, errors.New("no virtual node is asked for")
 	}}
 	r = r.Clone(r.Context())
 	if r.URL.Path = resourcePath; t.verb == "stats" {

@@ -35,7 +35,7 @@ What is scheduled from now on may go abroad, by --strategy:
 
 Pods that exist stay where they are. With --move those that run where they may
 not any more are evicted, a few of a controller at a time and as their disruption
-budgets allow, and replaced by their controllers; `+"`entente offloadings`"+` shows how many are left.`,
+budgets allow, and replaced by their controllers; ` + "`entente offloadings`" + ` shows how many are left.`,
 		Example: indent(`# Let pods of "shop" run here and abroad
 entente offload namespace shop
 

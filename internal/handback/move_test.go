@@ -84,7 +84,7 @@ func moving(t *testing.T, refuse func(*corev1.Pod) error, pods ...*corev1.Pod) (
 	for _, p := range pods {
 		objects = append(objects, p)
 	}
-	evicting := interceptor.NewClient(peertest.Client(t, objects...).(client.WithWatch), interceptor.Funcs{
+	evicting := interceptor.NewClient(peertest.Client(t, objects...), interceptor.Funcs{
 		SubResourceCreate: func(ctx context.Context, c client.Client, _ string, o, e client.Object, _ ...client.SubResourceCreateOption) error {
 			if err := refuse(o.(*corev1.Pod)); err != nil {
 				return err

@@ -19,7 +19,6 @@ import (
 	"github.com/entente-dev/entente/internal/placement"
 )
 
-//nolint:gochecknoglobals // a time cannot be a constant
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func virtualNode(name, peer string, edit ...func(*corev1.Node)) corev1.Node {

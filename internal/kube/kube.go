@@ -19,7 +19,7 @@ func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(v1alpha1.AddToScheme(s))
-	utilruntime.Must(mcs.AddToScheme(s))
+	utilruntime.Must(mcs.Install(s))
 	return s
 }
 

@@ -57,8 +57,8 @@ func (t *table) family(name, help string, kind dto.MetricType) {
 func (t *table) add(value float64, millis int64, labels ...string) {
 	f := t.list[len(t.list)-1]
 	m := &dto.Metric{}
-	for i := 0; i < len(labels); i += 2 {
-		m.Label = append(m.Label, &dto.LabelPair{Name: &labels[i], Value: &labels[i+1]})
+	for pair := range slices.Chunk(labels, 2) {
+		m.Label = append(m.Label, &dto.LabelPair{Name: &pair[0], Value: &pair[len(pair)-1]})
 	}
 	if millis != 0 {
 		m.TimestampMs = &millis
