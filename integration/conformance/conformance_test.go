@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-var theStage = &Installed{ //nolint:gochecknoglobals // as TestMain needs it
+var theStage = &Installed{
 	Config: Config{Lab: "conformance", Values: []string{"multiclusterServices.enabled=true"}}, Patience: 40 * time.Minute,
 }
 
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 
 // excluded is what of the suite this implementation does not do, and why. Each is labelled
 // Optional there.
-var excluded = map[string]string{ //nolint:gochecknoglobals // a constant table
+var excluded = map[string]string{
 	"DNS query of the <service>.<ns>.svc.clusterset.local domain for a headless service should return": "it compares addresses of pods between clusters; " +
 		"a cluster knows those of another by aliases, as both may use the same prefixes",
 	"DNS SRV query of the <service>.<ns>.svc.clusterset.local domain for a headless service": "it compares names that are made of addresses between clusters: as above",

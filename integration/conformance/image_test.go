@@ -20,10 +20,10 @@ import (
 )
 
 // The images that the suite's pods are of: a server, and a client.
-var images = []string{"docker.io/alpine/socat:1.7.4.4", "docker.io/nicolaka/netshoot:v0.15"} //nolint:gochecknoglobals // a constant list
+var images = []string{"docker.io/alpine/socat:1.7.4.4", "docker.io/nicolaka/netshoot:v0.15"}
 
 // programs is what the suite runs in them, as this machine has it.
-var programs = []string{"sh", "socat", "grep", "tr", "awk", "tail", "sleep", "echo", "nc", "nslookup"} //nolint:gochecknoglobals // a constant list
+var programs = []string{"sh", "socat", "grep", "tr", "awk", "tail", "sleep", "echo", "nc", "nslookup"}
 
 // loadImages gives all nodes one image under both names: nothing is pulled.
 func loadImages(ctx context.Context, t *testing.T, w *World) {
@@ -65,8 +65,8 @@ func archive(ctx context.Context) ([]byte, error) {
 			continue // it is static
 		}
 		for field := range strings.FieldsSeq(string(out)) {
-			if strings.HasPrefix(field, "/") {
-				files[strings.TrimPrefix(field, "/")] = field
+			if name, absolute := strings.CutPrefix(field, "/"); absolute {
+				files[name] = field
 			}
 		}
 	}

@@ -126,7 +126,7 @@ func spins(ctx context.Context, s *Side, millis int64, argv ...string) (string, 
 		return err.Error(), nil //nolint:nilerr // there are no metrics yet
 	}
 	var amounts []resource.Quantity
-	for _, field := range strings.Fields(out) {
+	for field := range strings.FieldsSeq(out) {
 		if q, err := resource.ParseQuantity(field); err == nil {
 			amounts = append(amounts, q)
 		}
