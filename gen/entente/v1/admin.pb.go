@@ -5468,9 +5468,10 @@ type PlannedTransit struct {
 	// Whether this cluster reaches it through the peer. If not, the peer reaches it through this
 	// cluster.
 	Through bool `protobuf:"varint,2,opt,name=through,proto3" json:"through,omitempty"`
-	// How many addresses are to be reached there, and how many of them have a name.
+	// How many addresses are to be reached there.
 	Addresses uint32 `protobuf:"varint,3,opt,name=addresses,proto3" json:"addresses,omitempty"`
-	Named     uint32 `protobuf:"varint,4,opt,name=named,proto3" json:"named,omitempty"`
+	// How many of them have a name.
+	Named uint32 `protobuf:"varint,4,opt,name=named,proto3" json:"named,omitempty"`
 	// What is missing for packets to pass; empty if nothing is.
 	Missing       string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
