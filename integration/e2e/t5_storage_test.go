@@ -349,8 +349,13 @@ func (w *World) noVolumes(ctx context.Context, t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := w.Abroad.Kubectl(ctx, "delete", "pvc", "-A", "-l", v1alpha1.LabelManaged+"="+v1alpha1.Manager, "--wait=true"); err != nil {
-		t.Error(err)
+	// The provisioner, which takes volumes of claims that are gone, may end before it comes to that.
+	for _, args := range [][]string{
+		{"delete", "pvc", "-A", "-l", v1alpha1.LabelManaged + "=" + v1alpha1.Manager, "--wait=true"}, {"delete", "pv", "--all", "--wait=true"},
+	} {
+		if _, err := w.Abroad.Kubectl(ctx, args...); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
