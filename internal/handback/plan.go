@@ -46,9 +46,12 @@ func decide(f *facts) decision {
 			d.evict = append(d.evict, verdict{p, "it may run anywhere again: the time for which it was kept away from a provider is over"})
 			continue
 		}
-		node := f.node(p.Spec.NodeName)
 		waits := unscheduled(p)
-		if then == v1alpha1.UnschedulableWait || node == nil || waits == nil || f.now.Sub(waits.LastTransitionTime.Time) < after {
+		if then == v1alpha1.UnschedulableWait || waits == nil || f.now.Sub(waits.LastTransitionTime.Time) < after {
+			continue
+		}
+		node := f.node(p.Spec.NodeName)
+		if node == nil {
 			continue
 		}
 		if why := d.mustStay(f, p, node); why != "" {
