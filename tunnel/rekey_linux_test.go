@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// pings sends a datagram each millisecond from a namespace to a server, which sends each back,
-// until it is stopped, and then says how many were sent and how many did not come back.
+// pings sends a datagram each pingEvery from a namespace to a server, which sends each back, until
+// it is stopped, and then says how many were sent and how many did not come back.
 func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (sent, lost int64)) {
 	var out, back atomic.Int64
 	began := time.Now()
@@ -28,8 +28,13 @@ func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (s
 			if err != nil {
 				return err
 			}
-			defer conn.Close()
+			read := make(chan struct{})
+			defer func() {
+				conn.Close()
+				<-read
+			}()
 			go func() {
+				defer close(read)
 				buf := make([]byte, 1<<10)
 				for {
 					n, err := conn.Read(buf)
@@ -54,7 +59,7 @@ func (r *rig) pings(ns string, to netip.Addr) (sent func() int64, stop func() (s
 				}
 				// A machine that stalls sends less, and not all at once afterwards: that would be
 				// lost in the buffers of sockets.
-				for now := int64(time.Since(began) / time.Millisecond); due < now; due++ {
+				for now := int64(time.Since(began) / pingEvery); due < now; due++ {
 					if due = max(due, now-burst); due < now {
 						times = append(times, time.Now())
 						binary.BigEndian.PutUint64(b, uint64(out.Add(1)))
@@ -192,8 +197,8 @@ func mayLose(sent int64) int64 {
 	return sent / 100
 }
 
-// TestKeysOfNodesAreReplacedWithoutLoss replaces the key of each kind of node while 1,000 packets
-// a second pass each way between pods on nodes that are not gateways, and counts.
+// TestKeysOfNodesAreReplacedWithoutLoss replaces the key of each kind of node while a packet each
+// pingEvery passes each way between pods on nodes that are not gateways, and counts.
 func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 	r := newKeyRig(t)
 	there, here := remap(t, r.b[0].podAddr, aliasOfB), remap(t, r.a[2].podAddr, aliasOfA)
@@ -211,7 +216,7 @@ func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 			for _, s := range []func() (int64, int64){stop, stopBack} {
 				sent, lost := s()
 				t.Logf("%d of %d packets were lost", lost, sent)
-				if sent < 4000 || lost > mayLose(sent) {
+				if sent < int64(4*time.Second/pingEvery) || lost > mayLose(sent) {
 					t.Errorf("%d of %d packets were lost", lost, sent)
 				}
 			}
@@ -271,7 +276,7 @@ func TestPresharedKeysAreReplacedWithoutLoss(t *testing.T) {
 	}
 	sent, lost := stop()
 	t.Logf("%d of %d packets were lost", lost, sent)
-	if sent < 4000 || lost > mayLose(sent) {
+	if sent < int64(4*time.Second/pingEvery) || lost > mayLose(sent) {
 		t.Errorf("%d of %d packets were lost", lost, sent)
 	}
 	for _, p := range r.b[0].fabric.seen().Peers {

@@ -1,0 +1,7 @@
+//go:build !race
+
+package tunnel
+
+import "time"
+
+const pingEvery = time.Millisecond
