@@ -14,6 +14,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/mcs-api/config/crd"
 
@@ -55,7 +57,7 @@ func TestMultiClusterServices(t *testing.T) {
 	}
 	cmd := exec.CommandContext(ctx, suite, args...)
 	cmd.Dir = filepath.Join(w.Root, ".build")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+merged.files)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+merged.file)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
@@ -157,22 +159,29 @@ func build(ctx context.Context, t *testing.T) (path string) {
 	return path
 }
 
-type kubeconfigs struct{ files, contexts string }
+type kubeconfigs struct{ file, contexts string }
 
-// kubeconfig returns where both clusters are, the exporting one first.
+// kubeconfig returns where both clusters are, the exporting one first. Users have the same name in
+// both clusters, so they get that of their context.
 func kubeconfig(ctx context.Context, t *testing.T, w *World) kubeconfigs {
 	t.Helper()
-	var out kubeconfigs
-	var files, contexts []string
+	both := clientcmdapi.NewConfig()
+	var contexts []string
 	for _, s := range []*Side{w.Abroad, w.Home} {
-		text, err := s.Kubectl(ctx, "config", "view", "--raw", "--flatten")
+		text, err := s.Kubectl(ctx, "config", "view", "--raw", "--flatten", "--minify")
 		OK(t, err)
-		file := filepath.Join(t.TempDir(), s.Name)
-		OK(t, os.WriteFile(file, []byte(text), 0o600))
-		name, err := s.Kubectl(ctx, "config", "current-context")
+		one, err := clientcmd.Load([]byte(text))
 		OK(t, err)
-		files, contexts = append(files, file), append(contexts, strings.TrimSpace(name))
+		name := one.CurrentContext
+		c := one.Contexts[name]
+		both.Clusters[name], both.AuthInfos[name] = one.Clusters[c.Cluster], one.AuthInfos[c.AuthInfo]
+		both.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+		contexts = append(contexts, name)
 	}
-	out.files, out.contexts = strings.Join(files, ":"), strings.Join(contexts, ",")
-	return out
+	if contexts[0] == contexts[1] {
+		t.Fatalf("both clusters' contexts are called %s", contexts[0])
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	OK(t, clientcmd.WriteToFile(*both, file))
+	return kubeconfigs{file, strings.Join(contexts, ",")}
 }
