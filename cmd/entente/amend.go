@@ -30,19 +30,7 @@ type amendFlags struct {
 
 func (a *app) amendCommand() *cobra.Command {
 	var f amendFlags
-	cmd := a.command(&cobra.Command{
-		Use:   "amend PEERING",
-		Short: "Ask for more, for less, for longer or at another price",
-		Long: `Change what this cluster asks for: more, less, for longer, or at another price.
-The contract gets a new revision, which both sides sign; until then the old one
-holds. Pods run on meanwhile.
-
-Amounts that are not given stay as they are; an amount of 0 gives all of it back.
-PEERING is a name that ` + "`entente peerings`" + ` shows.`,
-		Example: indent(`entente amend office --resources cpu=8,memory=16Gi
-entente amend office --price-ceiling "EUR 1" --duration 720h
-entente amend office --no-renewal`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "amend PEERING", Short: "Ask for more, for less, for longer or at another price"}, func(ctx context.Context, r *run) error {
 		req, err := f.request(r.argv[0])
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -55,33 +56,8 @@ func (a *app) root(name string) *cobra.Command {
 		display = "kubectl entente"
 	}
 	cmd := &cobra.Command{
-		Use:   "entente",
-		Short: "Peer Kubernetes clusters that belong to different people",
-		Long: `Entente lets Kubernetes clusters lend each other resources, pairwise and by
-contract, with no broker in between.
-
-It works on the cluster of the current kubeconfig, as kubectl does. What it does
-can be done with kubectl, too: it writes custom resources of entente.dev.
-
-Tables are for people; -o json and -o yaml are for programs, and then nothing else
-is printed to standard output. Colours are shown on terminals only, and not if
-NO_COLOR is set.
-
-Exit codes:` + exit.Help(),
-		Example: indent(`# Let this cluster use resources of another, with access to both
-entente peer --remote-kubeconfig provider.yaml
-
-# The same between two people: the provider makes a token ...
-entente token create
-# ... and the consumer redeems it and asks for resources
-entente join ent1.…
-entente peer provider --resources cpu=4,memory=8Gi
-
-# Let the pods of a namespace run there
-entente offload namespace shop
-
-# See how things are
-entente info`),
+		Use:           "entente",
+		Short:         "Peer Kubernetes clusters that belong to different people",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: display},
@@ -106,11 +82,26 @@ entente info`),
 		a.contractCommand(), a.usageCommand(), a.policyCommand(), a.networkCommand(),
 		a.infoCommand(), a.doctorCommand(), a.watchCommand(), a.identityCommand(), a.versionCommand(),
 	)
+	explain(cmd, cmd.Name())
+	cmd.Long += exit.Help()
 	return cmd
 }
 
-func indent(s string) string {
-	return strings.ReplaceAll("  "+strings.ReplaceAll(s, "\n", "\n  "), "\n  \n", "\n\n")
+// help has of each command what --help says of it beside its flags, under its name behind
+// those above it: a text, and examples.
+//
+//go:embed help/*.txt
+var help embed.FS
+
+// explain gives a command, and those below it, their help.
+func explain(cmd *cobra.Command, name string) {
+	if text, err := help.ReadFile("help/" + name + ".txt"); err == nil {
+		long, examples, _ := strings.Cut(string(text), "Examples:\n")
+		cmd.Long, cmd.Example = strings.TrimSpace(long), strings.TrimRight(examples, "\n")
+	}
+	for _, c := range cmd.Commands() {
+		explain(c, name+"-"+c.Name())
+	}
 }
 
 // since is how long ago something was, until how long it takes yet.

@@ -18,21 +18,6 @@ func (a *app) approveCommand() *cobra.Command {
 	cmd := a.command(&cobra.Command{
 		Use:   "approve PEER",
 		Short: "Trust a cluster that introduced itself, or let a request through",
-		Long: `Trust a cluster that introduced itself, or to which this one introduced itself.
-Trust is there once both sides approved.
-
-Each side shows a code for the other: ` + "`entente info peer PEER`" + `. Ask the other side's
-administrator, by a way that you trust, which code they see, and give it with
---code. It has to be the one that this cluster has, or there is a man in the middle.
-Without --code the command asks whether the codes are the same.
-
-` + "`entente approve request`" + ` lets a peer's request for resources through.`,
-		Example: indent(`# The other side reads out 042917
-entente approve office --code 042917
-
-# Let a request through that the policy leaves to you
-entente requests
-entente approve request office/5f1d…`),
 		PreRunE: func(*cobra.Command, []string) error {
 			codeSeen = strings.TrimSpace(codeSeen)
 			if codeSeen != "" && !regexp.MustCompile(`^[0-9]{3} ?[0-9]{3}$`).MatchString(codeSeen) {

@@ -18,14 +18,7 @@ func (a *app) contractCommand() *cobra.Command {
 
 func (a *app) contractListCommand() *cobra.Command {
 	var peer string
-	cmd := a.command(&cobra.Command{
-		Use: "list", Aliases: []string{"ls"},
-		Short: "List the contracts of this cluster, in both roles",
-		Long: `List the contracts of this cluster, in both roles: SIDE is which side this cluster
-is on. Those that are over are listed as long as this cluster keeps them, with why
-and when they ended. -o wide adds revision, price, the end's date and the node.`,
-		Example: indent("entente contract list\nentente contract list --peer office -o json"),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the contracts of this cluster, in both roles"}, func(ctx context.Context, r *run) error {
 		contracts, err := r.contracts(ctx, peer)
 		if err != nil {
 			return err

@@ -13,18 +13,7 @@ import (
 )
 
 func (a *app) contractShowCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "show CONTRACT",
-		Short: "Show what was agreed, after verifying the signatures",
-		Long: `Show what was agreed, after verifying the signatures, and how the contract is.
-
-With -o json and -o yaml the signed terms are under "terms". With -o dsse it prints
-the signed envelope itself, byte for byte, which is what to hand to others as
-evidence: docs/verify-contract.md says how they check it without Entente.`,
-		Example: indent(`entente contract show 7f3c…
-entente contract show 7f3c… --get terms.price.perHour.cpu
-entente contract show 7f3c… -o dsse | entente contract verify -`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "show CONTRACT", Short: "Show what was agreed, after verifying the signatures"}, func(ctx context.Context, r *run) error {
 		k, err := r.contract(ctx, r.argv[0])
 		if err != nil {
 			return err

@@ -16,17 +16,7 @@ import (
 func (a *app) contractTerminateCommand() *cobra.Command {
 	var now, yes bool
 	var wait flags.Timeout
-	cmd := a.command(&cobra.Command{
-		Use:   "terminate CONTRACT",
-		Short: "End a contract, in either role, with its notice or at once",
-		Long: `End a contract, in either role. A provider gives the notice that the contract has:
-until then pods run on, and none are added. With --now they end at once.
-
-It waits until the contract is draining, or with --now until it is closed. A
-consumer that ends a contract whose ask stays asks again; ` + "`entente unpeer`" + ` ends
-both. One whose provider ended it asks again only if any provider will do.`,
-		Example: indent("entente contract terminate 7f3c…\nentente contract terminate 7f3c… --now --yes"),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "terminate CONTRACT", Short: "End a contract, in either role, with its notice or at once"}, func(ctx context.Context, r *run) error {
 		if now {
 			if err := r.confirmEnd(ctx, yes); err != nil {
 				return err

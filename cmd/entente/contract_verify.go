@@ -18,29 +18,7 @@ import (
 func (a *app) contractVerifyCommand() *cobra.Command {
 	var want evidence.Expected
 	var bundle string
-	cmd := a.offline(&cobra.Command{
-		Use:   "verify FILE...",
-		Short: "Verify contracts and statements of use offline, with nothing but the two cluster IDs",
-		Long: `Verify contracts offline: that both parties signed exactly these terms, with the
-keys that their cluster IDs stand for, or with keys that follow from those by
-signed succession. It reaches no cluster.
-
-FILE has envelopes (DSSE), Contract resources, or what ` + "`entente contract show`" + `
-prints, JSON or YAML, one or several; - is standard input. Of several revisions it
-checks that they follow each other. A provider's statements of use, which a
-Contract resource has in its status, are verified by the contract: its provider
-signed them, at its prices, and none is missing between two.
-
-Without --consumer and --provider it prints who signed; whether these are the right
-two is then for you to compare.
-
-docs/verify-contract.md says how others verify a contract, without Entente.`,
-		Example: indent(`entente contract verify contract.json --consumer 3vx… --provider k2a…
-kubectl get contract 7f3c… -o yaml | entente contract verify -
-
-# Two revisions of a contract, and a statement
-entente contract verify revision-1.json revision-2.json statement-9.json`),
-	}, func(_ context.Context, r *run) error {
+	cmd := a.offline(&cobra.Command{Use: "verify FILE...", Short: "Verify contracts and statements of use offline, with nothing but the two cluster IDs"}, func(_ context.Context, r *run) error {
 		var ev evidence.Envelopes
 		for _, name := range r.argv {
 			raw, err := a.readFile(name)

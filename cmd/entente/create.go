@@ -25,11 +25,6 @@ func (a *app) createPeeringRequestCommand() *cobra.Command {
 		Use:     "peeringrequest [NAME]",
 		Aliases: []string{"preq", "resourceslice"},
 		Short:   "Ask a peer for resources, under a name of your choice, and do not wait",
-		Long: `Ask a peer for resources, as ` + "`entente peer`" + ` does, under a name of your choice, and
-do not wait for what comes of it. So one cluster can ask the same peer twice, for
-different things. NAME is the peer's if there is none.`,
-		Example: indent(`entente create peeringrequest gpus --peer office --resources nvidia.com/gpu=2
-entente peerings gpus`),
 		PreRunE: func(cmd *cobra.Command, argv []string) error {
 			if (peer != "") == whom.given() {
 				return exit.Usagef("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())

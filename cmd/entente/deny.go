@@ -12,20 +12,7 @@ import (
 
 func (a *app) denyCommand() *cobra.Command {
 	var yes bool
-	cmd := a.command(&cobra.Command{
-		Use:   "deny PEER",
-		Short: "Trust a cluster no longer, or never, or refuse a request",
-		Long: `Trust a cluster no longer, or never. Session and tunnel are cut and contracts end
-at once, without draining, in both directions. The peer stays known as denied, so
-that it cannot introduce itself again, until it is forgotten
-(` + "`entente unpeer --forget`" + `) or joins with a new token.
-
-` + "`entente deny request`" + ` refuses one request for resources.`,
-		Example: indent(`entente deny office
-
-# Refuse one request only
-entente deny request office/5f1d…`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "deny PEER", Short: "Trust a cluster no longer, or never, or refuse a request"}, func(ctx context.Context, r *run) error {
 		known, err := r.find(ctx, r.argv[0])
 		if err != nil {
 			return err

@@ -20,29 +20,8 @@ func (a *app) discoverCommand() *cobra.Command {
 	var from places.Places
 	var follow bool
 	cmd := a.command(&cobra.Command{
-		Use:   "discover",
-		Short: "List the clusters that discovery finds",
-		Long: `List the clusters that discovery finds, and where. Whatever is found is a hint:
-nothing on a LAN or in a domain proves who published it.
-
-  NAME      what it is called here. One that is not trusted has the first eight
-            characters of its ID behind its name, as milan-phjscapz; once it is
-            trusted it is milan, if no other peer has that name
-  TRUSTED   True for those that this cluster trusts already, however they were found
-  SEEN      how long ago it was said last, to within five minutes. One that is gone
-            stays until what it said expires, and on a LAN until it says goodbye
-  WARNING   it takes the name or an endpoint of a peer that is trusted
-
-Whether LANs are listened to, and which domains are asked, are values of the chart:
-discovery.lan.enabled and discovery.domains. What is not looked for at all is an error;
-what hinders discovery is shown where nothing is found, and exits with 3.
-` + "`kubectl get nodediscoveries -o yaml`" + ` shows what is published on LANs, and what is wrong
-there. Each cluster that is found is a ForeignCluster: ` + "`kubectl get foreignclusters`" + ` lists it,
-too, and ` + "`entente info peer`" + ` tells more.`,
-		Example: indent(`entente discover
-entente discover --lan
-entente discover --domain example.com -o json
-entente discover --watch`),
+		Use:     "discover",
+		Short:   "List the clusters that discovery finds",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return from.Check(cmd.Flags().Changed("domain")) },
 	}, func(ctx context.Context, r *run) error {
 		if follow {

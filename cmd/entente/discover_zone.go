@@ -26,17 +26,6 @@ func (a *app) discoverZoneCommand() *cobra.Command {
 	cmd := a.command(&cobra.Command{
 		Use:   "zone DOMAIN",
 		Short: "Print the records by which others find this cluster in a domain",
-		Long: `Print the records by which others find this cluster in a domain, as lines to paste
-into its zone file (DNS-SD, RFC 6763). The addresses are those at which peers dial this
-cluster, or those of --address. Who can ask the zone sees them.
-
-Clusters whose discovery.domains has the domain find it then. That makes no trust.
-The records are those that the agent writes itself if discovery.update is set; ` + "`entente info`" + `
-shows where.
-
-The JSON output is a list with name, ttl, type and value of each record.`,
-		Example: indent(`entente discover zone example.com
-entente discover zone example.com --address 192.0.2.10 --ttl 1h >> example.com.zone`),
 		PreRunE: func(*cobra.Command, []string) (err error) {
 			given, err = parseAddresses(addresses)
 			return err

@@ -16,27 +16,7 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	cmd := a.offline(&cobra.Command{
-		Use:   "doctor [AREA]",
-		Short: "Find what keeps this cluster from peering, and say what to do",
-		Long: `Find what keeps this cluster from peering, and say what to do. AREA is network or peers;
-both if it is left out.
-
-network is what on the nodes keeps packets of tunnels from passing, as a firewall that
-is closed, a VPN that takes the routes, or a port that somebody has, and which ways to
-gateways of peers pass no packets. The nodes check themselves, before there is any peer
-and each 5 s. peers is what is wrong with the peers that this cluster trusts, or that
-claim to be one of them, as the agent said last.
-
-It exits with 3 if there are findings, other than of the severity Info. It only reads
-FabricNodes and ForeignClusters: the ClusterRole entente-view is enough, and the agent
-need not run. docs/troubleshooting.md explains each reason. The JSON output has healthy,
-nodes, peers and findings; of each finding area, node, peer, reason, severity, message
-and remedy.`,
-		Example: indent(`entente doctor
-entente doctor network -o json
-entente doctor --get findings[*].reason`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.offline(&cobra.Command{Use: "doctor [AREA]", Short: "Find what keeps this cluster from peering, and say what to do"}, func(ctx context.Context, r *run) error {
 		area := r.first()
 		if !slices.Contains([]string{"", doctor.AreaNetwork, doctor.AreaPeers}, area) {
 			return exit.Usagef("there is no area %q: it is %s or %s; see `%s --help`", area, doctor.AreaNetwork, doctor.AreaPeers, r.path)

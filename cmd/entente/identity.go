@@ -14,18 +14,7 @@ func (a *app) identityCommand() *cobra.Command {
 }
 
 func (a *app) identityRolloverCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "rollover",
-		Short: "Replace the key under this cluster's root certificate",
-		Long: `Replace the key under this cluster's root certificate. The cluster ID stays, and
-peers follow by themselves: the old key signs for the new one. For some time the
-old root is shown as well, for peers that were away; one rollover has to be over
-before the next.
-
-Do it from time to time, and when the old key may be known to others. The clusters
-that joined keep trusting this one; contracts hold.`,
-		Example: indent("entente identity rollover"),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "rollover", Short: "Replace the key under this cluster's root certificate"}, func(ctx context.Context, r *run) error {
 		resp, err := r.admin.RolloverIdentity(ctx, &ententev1.RolloverIdentityRequest{})
 		if err != nil {
 			return r.call("replace the identity key", err)

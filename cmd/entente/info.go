@@ -16,20 +16,7 @@ import (
 )
 
 func (a *app) infoCommand() *cobra.Command {
-	cmd := a.command(&cobra.Command{
-		Use:   "info",
-		Short: "Show the state of this cluster and of its peerings",
-		Long: `Show the state of this cluster and of its peerings. It exits with 3 if something is not as
-it should be: the agent says so, or a hop of a peering that should be up is not.
-So it can be used in scripts.
-
-The JSON output has cluster, peers, healthy and problems.`,
-		Example: indent(`entente info
-entente info -o json
-entente info --get cluster.clusterId
-entente info --get peers[0].conditions
-entente info peer office`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "info", Short: "Show the state of this cluster and of its peerings"}, func(ctx context.Context, r *run) error {
 		info, err := r.self(ctx)
 		if err != nil {
 			return err

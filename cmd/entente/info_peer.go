@@ -12,22 +12,7 @@ import (
 )
 
 func (a *app) infoPeerCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "peer [PEER...]",
-		Short: "Show all about peers, by name or cluster ID",
-		Long: `Show all about peers, by name or cluster ID; all of them if none is named: how each
-hop of the peering is and why, the session, the tunnel, the contracts, what the peer
-offers this cluster, and which of its Services this cluster may import. This
-version only lists those; it makes no Service here that reaches them.
-
-As JSON and YAML one named peer is an object, otherwise it is a list. --get prints
-one field of that.`,
-		Example: indent(`entente info peer
-entente info peer office
-entente info peer office --get tunnel.roundTrip
-entente info peer office --get 'labels["topology.kubernetes.io/region"]'
-entente info peer office lab -o json`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "peer [PEER...]", Short: "Show all about peers, by name or cluster ID"}, func(ctx context.Context, r *run) error {
 		peers, err := named(r.argv, func(name string) (*ententev1.Peer, error) {
 			resp, err := r.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
 			return resp.GetPeer(), r.call("get peer "+name, err)

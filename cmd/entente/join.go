@@ -23,31 +23,6 @@ func (a *app) joinCommand() *cobra.Command {
 	cmd := a.command(&cobra.Command{
 		Use:   "join TOKEN | HOST:PORT | ID@HOST:PORT",
 		Short: "Make this cluster and another trust each other",
-		Long: `Make this cluster and another trust each other. Nothing is shared by that.
-
-TOKEN is one that the other cluster made: afterwards both trust each other. The
-token says where to dial and pins the other's key. With - it is read from
-standard input, where other users of this machine cannot see it.
-
-HOST:PORT is where another cluster's peer API can be dialled. The two introduce
-themselves, and each shows a code. Compare the two codes by a way that you trust,
-as by phone, and approve on both sides: see ` + "`entente approve`" + `.
-
-ID@HOST:PORT trusts the cluster that proves to have that ID, with nothing to
-compare: the person who gave you the ID vouched for it. The other side has to approve
-this one, or to name its ID, too.`,
-		Example: indent(`# Join with a token
-entente join ent1.…
-
-# Join with a token from a pipe, and call the peer "office" here
-pbpaste | entente join - --name office
-
-# Without a token: introduce the two, compare codes, approve on both sides
-entente join office.example.com:7443
-entente approve office --code 042917
-
-# Without a token: each side names the other's ID (entente info --get cluster.clusterId)
-entente join k2a7…@office.example.com:7443`),
 		PreRunE: func(_ *cobra.Command, argv []string) (err error) {
 			whom, err = a.readInvitation(argv[0])
 			return err

@@ -21,26 +21,7 @@ func (a *app) networkCommand() *cobra.Command {
 }
 
 func (a *app) networkStatusCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "status [PEER]",
-		Short: "Show how nodes reach peers, and what is wrong on them",
-		Long: `Show how nodes reach peers: from each gateway here that carries a peer's traffic, or
-would, to which gateway there, at which endpoint, and from the other nodes to the
-gateways, which is the peer "-". Where there is traffic between the pods on two nodes
-that reach each other it goes past the gateways: the use is "direct". Then, what is wrong on the nodes: of their tunnels,
-and what ` + "`entente doctor network`" + ` finds. -o wide adds where the nodes can be dialled, and
-how old their keys are.
-
-States are by probes inside the tunnels: Up, Down, or Unknown where too few were
-sent, or the node was not heard of lately. The way is Direct, at an endpoint that is
-announced; Observed, where the other end is seen on the outside of an address
-translation; or Relayed, through the agents and their session, where UDP does not
-pass, and through PEER where that third peer carries the session. USE says whether the way carries pods' traffic or would, and whether the peer API
-runs this way, or would: in-band. The JSON output has paths and nodes.`,
-		Example: indent(`entente network status
-entente network status office -o wide
-entente network status --get paths[*].state`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "status [PEER]", Short: "Show how nodes reach peers, and what is wrong on them"}, func(ctx context.Context, r *run) error {
 		resp, err := r.admin.GetNetworkStatus(ctx, &ententev1.GetNetworkStatusRequest{Peer: peerName(r.first())})
 		if err != nil {
 			return r.call("read how the network is", err)
@@ -124,20 +105,7 @@ func (r *run) printNodeTroubles(nodes []*ententev1.NetworkNode) {
 
 func (a *app) networkPlanCommand() *cobra.Command {
 	var prefixes []string
-	cmd := a.command(&cobra.Command{
-		Use:   "plan [PEER]",
-		Short: "Show what the network with a peer would be, and what of it cannot work",
-		Long: `Show what the network with a peer would be, before anything of it is done: what its
-pod prefixes would be called here and from which pool, what it calls this cluster's,
-which gateways there are and where they can be dialled. Without PEER it is that of
-each peer, or with --prefix that of a cluster that is no peer yet and has these.
-
-It does as the agent does, and writes nothing. It exits with 3 if something cannot
-work, and says what and why.`,
-		Example: indent(`entente network plan
-entente network plan office
-entente network plan --prefix 10.244.0.0/16`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "plan [PEER]", Short: "Show what the network with a peer would be, and what of it cannot work"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.PlanNetworkRequest{Prefixes: prefixes, Peer: peerName(r.first())}
 		if req.GetPeer() == "" && len(prefixes) == 0 {
 			req.Peer = peerName(format.AnyPeer)

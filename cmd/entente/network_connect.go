@@ -26,30 +26,8 @@ func (a *app) networkConnectCommand() *cobra.Command {
 	var inBand inBandFlags
 	var timeout flags.Timeout
 	cmd := a.command(&cobra.Command{
-		Use:   "connect [PEER]",
-		Short: "Have a tunnel to a peer, without using its resources",
-		Long: `Have a tunnel to a peer that has joined, without using its resources: this cluster
-asks it for a contract of no pods, or, where it asks for resources without a tunnel
-already, amends that ask, and nothing else of it. It waits until traffic passes.
-Repeating it is safe.
-
-What pods reach through the tunnel is what is offloaded, and nothing else. The peer's
-policy decides, as on any ask; a virtual node that takes no pods stands for the
-contract. It is the same as ` + "`entente peer`" + ` with resources of 0 pods.
-
-With --in-band it is for two clusters between which nothing but the tunnel's UDP
-passes. FILE is what the other one's administrator printed with
-` + "`entente network parameters`" + `: this cluster trusts the one that proves to have the ID in it,
-and makes its end of a tunnel that carries the peer API and nothing else. It waits until
-the other administrator has done the same with this cluster's parameters and the two
-agents are connected; then ` + "`entente peer`" + ` and all else is as ever. A new file of the same
-cluster takes the place of the one before.`,
-		Example: indent(`entente network connect office
-entente network connect office --dry-run
-
-# Two administrators, each with the other's file
-entente network parameters > home.yaml
-entente network connect --in-band -f office.yaml`),
+		Use:     "connect [PEER]",
+		Short:   "Have a tunnel to a peer, without using its resources",
 		PreRunE: func(cmd *cobra.Command, argv []string) error { return inBand.check(argv, cmd.CommandPath()) },
 	}, func(ctx context.Context, r *run) error {
 		ctx, cancel := timeout.Bound(ctx)
@@ -70,18 +48,7 @@ entente network connect --in-band -f office.yaml`),
 func (a *app) networkDisconnectCommand() *cobra.Command {
 	var dryRun, force bool
 	var timeout flags.Timeout
-	cmd := a.command(&cobra.Command{
-		Use:   "disconnect PEER",
-		Short: "End the tunnel to a peer, and nothing else",
-		Long: `End the tunnel to a peer, and nothing else that is agreed with it: a contract of a
-tunnel alone ends, and one of resources is amended to do without. While pods run by
-it that is refused, since they would lose the network with this cluster: --force does
-it all the same, and the pods run on. Repeating it is safe.
-
-A tunnel that the peer asks for stays, with a word about it: it ends with the
-contract that this cluster provides to it.`,
-		Example: indent(`entente network disconnect office`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "disconnect PEER", Short: "End the tunnel to a peer, and nothing else"}, func(ctx context.Context, r *run) error {
 		ctx, cancel := timeout.Bound(ctx)
 		defer cancel()
 		return connectingTo(r, dryRun, force).disconnect(ctx)

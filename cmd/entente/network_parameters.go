@@ -17,18 +17,7 @@ import (
 )
 
 func (a *app) networkParametersCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "parameters",
-		Short: "Print what another cluster needs for an in-band tunnel to this one",
-		Long: `Print what another cluster needs for an in-band tunnel to this one: the file that its
-administrator gives to ` + "`entente network connect --in-band -f FILE`" + `, or to kubectl, as it
-is the manifest of a ForeignCluster. There is no secret in it, and it does not expire;
-it changes with the nodes that are gateways, their keys and where they are dialled.
-
-Whoever applies it trusts the cluster that proves to have the ID in it: compare that
-by a way that both of you trust, as by phone.`,
-		Example: indent(`entente network parameters > home.yaml`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "parameters", Short: "Print what another cluster needs for an in-band tunnel to this one"}, func(ctx context.Context, r *run) error {
 		own, err := r.parameters(ctx)
 		if err != nil {
 			return err

@@ -19,21 +19,7 @@ import (
 func (a *app) networkRotateCommand() *cobra.Command {
 	var c rotation
 	var timeout flags.Timeout
-	cmd := a.command(&cobra.Command{
-		Use:   "rotate [PEER]",
-		Short: "Replace the keys of tunnels, while traffic goes on",
-		Long: `Replace the preshared key of the tunnel to a peer, or of all of them: the agents of
-both sides agree on the next one, and it is used once the gateways of both sides have
-it. With --nodes, or --node for some, replace the WireGuard keys of this cluster's
-nodes: each node uses its next key once all that it has tunnels with know it. No
-packet is lost by either. It waits until that is done.
-
-Keys are replaced by themselves when they are old: see network.keyRotation of the
-chart. A key that was replaced within the last minute is not again at once.`,
-		Example: indent(`entente network rotate office
-entente network rotate
-entente network rotate --nodes`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "rotate [PEER]", Short: "Replace the keys of tunnels, while traffic goes on"}, func(ctx context.Context, r *run) error {
 		ctx, cancel := timeout.Bound(ctx)
 		defer cancel()
 		c.run = r

@@ -23,28 +23,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
 	var move bool
-	cmd := a.command(&cobra.Command{
-		Use:   "namespace NAMESPACE",
-		Short: "Let the pods of a namespace run in other clusters",
-		Long: `Let the pods of a namespace run in other clusters, where this one consumes.
-
-What is scheduled from now on may go abroad, by --strategy:
-  Local           pods stay here; Services are known abroad
-  Remote          pods go abroad
-  LocalAndRemote  the scheduler decides
-
-Pods that exist stay where they are. With --move those that run where they may
-not any more are evicted, a few of a controller at a time and as their disruption
-budgets allow, and replaced by their controllers; ` + "`entente offloadings`" + ` shows how many are left.`,
-		Example: indent(`# Let pods of "shop" run here and abroad
-entente offload namespace shop
-
-# Only abroad, only at one peer, under the same name there
-entente offload namespace batch --strategy Remote --peer office --mapping Same
-
-# At another peer from now on, with what runs already
-entente offload namespace batch --strategy Remote --peer plant --move`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.OffloadNamespaceRequest{
 			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers, Move: move,
 		}
@@ -66,13 +45,7 @@ entente offload namespace batch --strategy Remote --peer plant --move`),
 }
 
 func (a *app) offloadingsCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "offloadings",
-		Short: "List the namespaces whose pods may run in other clusters",
-		Long: `List the namespaces whose pods may run in other clusters, and how each is there.
--o wide shows it for each provider, with what the namespace is called there.`,
-		Example: indent("entente offloadings\nentente offloadings -o wide"),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "offloadings", Short: "List the namespaces whose pods may run in other clusters"}, func(ctx context.Context, r *run) error {
 		all, err := r.offloadings(ctx)
 		if err != nil {
 			return err
@@ -123,13 +96,7 @@ func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {
-	cmd := a.command(&cobra.Command{
-		Use:   "namespace NAMESPACE",
-		Short: "Stop letting the pods of a namespace run in other clusters",
-		Long: `Stop letting the pods of a namespace run in other clusters. What runs abroad
-ends there, and its controller creates it again here.`,
-		Example: indent("entente unoffload namespace shop"),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Stop letting the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + r.argv[0]}
 		switch _, err := r.admin.UnoffloadNamespace(ctx, req); {
 		case client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED":

@@ -33,47 +33,7 @@ type peerFlags struct {
 
 func (a *app) peerCommand() *cobra.Command {
 	var f peerFlags
-	cmd := a.offline(&cobra.Command{
-		Use:   "peer [PEER]",
-		Short: "Use resources of another cluster",
-		Long: `Use resources of another cluster: this one becomes the consumer, the other the
-provider.
-
-With --remote-kubeconfig or --remote-context it does everything on both sides:
-makes a token there, redeems it here, asks for resources, and waits until the
-contract is signed, the tunnel carries traffic and the virtual node takes pods. With
---in-band too, instead of the token, each side is given the other's end of the tunnel,
-which carries the peer API from then on: nothing but its UDP has to pass between the
-two clusters. Without access to both see ` + "`entente network connect --in-band`" + `.
-
-With PEER it does the same from a cluster that has joined already. With --any the
-cheapest peer that offers what is asked for is taken. Repeating it is safe:
-what is done already is left as it is.
-
-Without amounts the provider's policy gives what it gives. --dry-run asks the
-provider what it would offer and at what price, if need be once an administrator
-there approved the request, and changes nothing. An offer that this cluster would
-not sign is an error that says why.
-
-It exits with 5 if the provider says no.`,
-		Example: indent(`# Peer with access to both clusters
-entente --kubeconfig consumer.yaml peer --remote-kubeconfig provider.yaml
-
-# Both clusters in one kubeconfig
-entente --context consumer peer --remote-context provider --resources cpu=8,memory=16Gi
-
-# Between clusters that reach each other by UDP alone
-entente peer --in-band --remote-kubeconfig provider.yaml
-
-# What would it cost?
-entente peer office --resources cpu=4,memory=8Gi --dry-run
-
-# A GPU for a day, without a tunnel, for at most half a euro an hour
-entente peer office --resources nvidia.com/gpu=1 --duration 24h --no-network --price-ceiling "EUR 0.5"
-
-# From the peer that offers ARM nodes at the lowest price
-entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/arch=arm64`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.offline(&cobra.Command{Use: "peer [PEER]", Short: "Use resources of another cluster"}, func(ctx context.Context, r *run) error {
 		peer, err := f.whomOf(r)
 		if err != nil {
 			return err

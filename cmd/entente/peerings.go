@@ -12,16 +12,7 @@ import (
 )
 
 func (a *app) peeringsCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "peerings [PEERING...]",
-		Short: "List what this cluster asks for, and what came of it",
-		Long: `List what this cluster asks of others, its PeeringRequests, and what came of each.
-What it provides shows under ` + "`entente contract list`" + `. -o wide adds all amounts and the
-price ceiling.`,
-		Example: indent(`entente peerings
-entente peerings office -o yaml
-entente peerings office --get contract`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "peerings [PEERING...]", Short: "List what this cluster asks for, and what came of it"}, func(ctx context.Context, r *run) error {
 		peerings, err := named(r.argv, func(name string) (*ententev1.Peering, error) { return r.peering(ctx, name) },
 			func() ([]*ententev1.Peering, error) { return r.peerings(ctx) })
 		if err != nil {

@@ -19,17 +19,7 @@ func (a *app) policyCommand() *cobra.Command {
 
 func (a *app) policyTestCommand() *cobra.Command {
 	var ask askFlags
-	cmd := a.command(&cobra.Command{
-		Use:   "test [PEER]",
-		Short: "Show what this cluster would offer a peer that asked, and why",
-		Long: `Show what this cluster would offer a peer that asked now, by which PeeringPolicy,
-and what bounds it. Nothing is written, and the peer does not hear of it. Without
-PEER it shows each peer; without amounts, all that the policy gives.
-
-It exits with 5 if the peer that is named would get nothing.`,
-		Example: indent(`entente policy test
-entente policy test office --resources cpu=64,memory=256Gi`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "test [PEER]", Short: "Show what this cluster would offer a peer that asked, and why"}, func(ctx context.Context, r *run) error {
 		req, peer := ask.request(), cmp.Or(r.first(), format.AnyPeer)
 		return r.testPolicy(ctx, &ententev1.TestPolicyRequest{
 			Peer: peerName(peer), Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(),

@@ -13,15 +13,7 @@ import (
 )
 
 func (a *app) requestsCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "requests [PEER]",
-		Short: "List what peers ask for and you have to approve",
-		Long: `List what peers ask for and an administrator has to approve, because the PeeringPolicy
-says AfterApproval. A request lasts as long as the peer repeats it.`,
-		Example: indent(`entente requests
-entente approve request office/5f1d…
-entente deny request office/5f1d…`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "requests [PEER]", Short: "List what peers ask for and you have to approve"}, func(ctx context.Context, r *run) error {
 		requests, err := r.requests(ctx, cmp.Or(r.first(), format.AnyPeer))
 		if err != nil {
 			return err
@@ -40,10 +32,8 @@ entente deny request office/5f1d…`),
 func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
 	var name string
 	return a.command(&cobra.Command{
-		Use:     "request PEER/ID",
-		Short:   what,
-		Long:    what + ".\n\n`entente requests` lists what waits.",
-		Example: indent("entente requests\nentente " + verb + " request office/5f1d…"),
+		Use:   "request PEER/ID",
+		Short: what,
 		PreRunE: func(_ *cobra.Command, argv []string) (err error) {
 			name, err = requestName(argv[0])
 			return err

@@ -17,10 +17,7 @@ import (
 )
 
 func (a *app) tokenCommand() *cobra.Command {
-	return a.group(&cobra.Command{
-		Use:   "token",
-		Short: "Make, list and revoke one-time tokens with which other clusters join this one",
-	}, a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
+	return a.group(&cobra.Command{Use: "token", Short: "Make, list and revoke one-time tokens with which other clusters join this one"}, a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
 }
 
 func (a *app) tokenCreateCommand() *cobra.Command {
@@ -28,16 +25,6 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	cmd := a.command(&cobra.Command{
 		Use:   "create",
 		Short: "Make a token with which one other cluster can join this one, once",
-		Long: `Make a token with which one other cluster can join this one, once.
-
-Afterwards the two clusters trust each other; nothing is shared yet. Hand the
-token over by a way that others cannot read: whoever redeems it first is
-trusted. It is shown this once; only a hash of it is kept.`,
-		Example: indent(`# Make a token and show it
-entente token create
-
-# Make one that holds for two minutes, for a script
-TOKEN=$(entente token create --ttl 2m)`),
 		PreRunE: func(*cobra.Command, []string) error {
 			if ttl < time.Second || ttl > 15*time.Minute {
 				return exit.Usagef("--ttl %s: want from 1s to 15m", ttl)
@@ -63,13 +50,7 @@ TOKEN=$(entente token create --ttl 2m)`),
 
 func (a *app) tokenListCommand() *cobra.Command {
 	var all bool
-	cmd := a.command(&cobra.Command{
-		Use: "list", Aliases: []string{"ls"},
-		Short: "List the tokens that can still be redeemed, by name, without their secrets",
-		Long: `List the tokens that can still be redeemed, by name, without their secrets. --all
-lists those, too, that were redeemed and have not expired yet, and by whom.`,
-		Example: indent("entente token list\nentente token list --all -o json"),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens that can still be redeemed, by name, without their secrets"}, func(ctx context.Context, r *run) error {
 		tokens, err := r.tokens(ctx)
 		if err != nil {
 			return err
@@ -115,15 +96,7 @@ func (c *cluster) namesByID(ctx context.Context) (map[string]string, error) {
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "revoke TOKEN...",
-		Short: "Revoke tokens that were not redeemed yet",
-		Long: `Revoke tokens that were not redeemed yet. TOKEN is the name that
-` + "`entente token list`" + ` shows, not the token itself.
-
-Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
-		Example: indent("entente token revoke 4k7qxw2m"),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "revoke TOKEN...", Short: "Revoke tokens that were not redeemed yet"}, func(ctx context.Context, r *run) error {
 		var done []*ententev1.RevokeTokenRequest
 		for _, id := range r.argv {
 			req := &ententev1.RevokeTokenRequest{Name: tokenName(id)}

@@ -23,39 +23,7 @@ type unpeerFlags struct {
 
 func (a *app) unpeerCommand() *cobra.Command {
 	var f unpeerFlags
-	cmd := a.offline(&cobra.Command{
-		Use:   "unpeer [PEER]",
-		Short: "Stop using resources of another cluster",
-		Long: `Stop using resources of another cluster: the contracts by which this cluster
-consumes from it end, and the virtual node goes.
-
-By default what runs there is drained first, as kubectl drain does. With --now or
---forget it is not: it first lists what will end. Neither waits for the peer, which
-may be gone for good.
-
-The peering in the other direction stays, unless the peer is forgotten. One that
-was forgotten is not known here again because it still trusts this cluster: it is
-refused until the two join with a new token, or an administrator joins them again.
-With --remote-kubeconfig both sides forget each other at the same time. An ask of
-any peer that this one fulfils stays, too: it looks for another provider, and leaves
-this one out until it is taken off the annotation entente.dev/left-out of the
-PeeringRequest. With --peering only one ask ends, of those that ` + "`entente peerings`" + `
-lists.`,
-		Example: indent(`# Drain and end
-entente unpeer office
-
-# End at once, with the other side dead
-entente unpeer office --now
-
-# The same, in both directions, and forget that it was ever trusted
-entente unpeer office --forget
-
-# With access to both clusters; the provider is watched too
-entente unpeer --remote-kubeconfig provider.yaml
-
-# End one of several asks
-entente unpeer --peering gpus`),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.offline(&cobra.Command{Use: "unpeer [PEER]", Short: "Stop using resources of another cluster"}, func(ctx context.Context, r *run) error {
 		peer, err := f.check(r)
 		if err != nil {
 			return err

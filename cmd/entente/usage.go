@@ -15,27 +15,7 @@ import (
 )
 
 func (a *app) usageCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "usage [CONTRACT]",
-		Short: "Show what was used of contracts, and what it costs",
-		Long: `Show what was used of contracts and what it costs, a row a period: what the
-provider stated, signed, and beside it what this cluster counted itself.
-
-Use is what live pods request, in unit-hours: of memory and storage GiB-hours, of
-everything else units times hours. What is owed is what was stated. The state of a
-period is
-
-  stated    the provider's signed statement is there
-  counted   the period is over, and there is only this cluster's own count
-  running   it is not over
-
-Contracts that are over are listed as long as this cluster keeps them; collect what
-you need for longer, as CSV or, signed, with ` + "`kubectl get contract -o yaml`" + `.
-
-As CSV each resource has two columns, what was stated and what was counted.`,
-		Example: indent(`entente usage
-entente usage 7f3c… -o csv > usage.csv`),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "usage [CONTRACT]", Short: "Show what was used of contracts, and what it costs"}, func(ctx context.Context, r *run) error {
 		usage, err := all(r.cluster, "list usage", r.admin.Usage(ctx, contractName(r.first())))
 		if err != nil {
 			return err

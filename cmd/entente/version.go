@@ -15,11 +15,7 @@ const versionTimeout = 10 * time.Second
 
 func (a *app) versionCommand() *cobra.Command {
 	var clientOnly bool
-	cmd := a.offline(&cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of this command and, if it can be reached, of the agent",
-		Example: indent("entente version\nentente version --client"),
-	}, func(ctx context.Context, r *run) error {
+	cmd := a.offline(&cobra.Command{Use: "version", Short: "Print the version of this command and, if it can be reached, of the agent"}, func(ctx context.Context, r *run) error {
 		versions := map[string]string{"client": version.Version}
 		if !clientOnly {
 			ctx, cancel := context.WithTimeout(ctx, versionTimeout)

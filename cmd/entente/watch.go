@@ -21,22 +21,11 @@ import (
 const watchAgain, watchAgainLast = 2 * time.Second, 30 * time.Second
 
 func (a *app) watchCommand() *cobra.Command {
-	return a.group(&cobra.Command{
-		Use:   "watch",
-		Short: "Watch peers, or what happens to them, until interrupted",
-	}, a.watchEventsCommand(), a.watchPeersCommand())
+	return a.group(&cobra.Command{Use: "watch", Short: "Watch peers, or what happens to them, until interrupted"}, a.watchEventsCommand(), a.watchPeersCommand())
 }
 
 func (a *app) watchEventsCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "events [PEER]",
-		Short: "Print what happens to peers, peerings and contracts, from now on",
-		Long: `Print what happens to peers, peerings and contracts, from now on and until
-interrupted. What happens while the agent cannot be reached is not printed later.
-
-As JSON it is a line an event, as YAML a document.`,
-		Example: indent("entente watch events\nentente watch events office --get message"),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "events [PEER]", Short: "Print what happens to peers, peerings and contracts, from now on"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.WatchEventsRequest{Peer: peerName(r.first())}
 		l := printer.NewLines(a.out, a.colour, []int{20, 12, 20, 12}, "TIME", "PEER", "SUBJECT", "REASON", "MESSAGE")
 		return watch(ctx, r, "watch events", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
@@ -52,15 +41,7 @@ As JSON it is a line an event, as YAML a document.`,
 }
 
 func (a *app) watchPeersCommand() *cobra.Command {
-	return a.command(&cobra.Command{
-		Use:   "peers",
-		Short: "Show the state of each peer, and again whenever it changes",
-		Long: `Show the state of each peer, and again whenever it changes, until interrupted.
-
-As JSON it is a line a change, as YAML a document: the peer, and whether it was
-forgotten.`,
-		Example: indent("entente watch peers"),
-	}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "peers", Short: "Show the state of each peer, and again whenever it changes"}, func(ctx context.Context, r *run) error {
 		l := printer.NewLines(a.out, a.colour, []int{20, 12, 10}, "TIME", "NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "WHY")
 		told := map[string]string{}
 		return watch(ctx, r, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
