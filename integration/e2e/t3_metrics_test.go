@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,7 +122,7 @@ func spinning(namespace, name string, millis int64) (*appsv1.Deployment, map[str
 // spins says whether kubectl top has one row, which says about as much CPU as is used, and
 // memory.
 func spins(ctx context.Context, s *Side, millis int64, argv ...string) (string, error) {
-	out, err := s.Kubectl(ctx, append([]string{"top", "--no-headers"}, argv...)...)
+	out, err := s.Kubectl(ctx, slices.Concat([]string{"top"}, argv, []string{"--no-headers"})...)
 	if err != nil {
 		return err.Error(), nil //nolint:nilerr // there are no metrics yet
 	}
