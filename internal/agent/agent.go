@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/handback"
 	"github.com/entente-dev/entente/internal/identity"
@@ -91,7 +92,7 @@ type agent struct {
 	lent      *offload.Provider
 	exports   *services.Exports
 	set       *clusterset.Reconciler // nil: no namespaces are shared
-	startup   startup
+	startup   exposure.Startup
 	// published is where this cluster is in DNS; nil is nowhere.
 	published atomic.Pointer[[]admin.DNSPublication]
 

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/json"
 	"errors"
 	"net/netip"
 	"strings"
@@ -15,10 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func nodeWith(name, external, internal string, isReady bool) corev1.Node {
@@ -116,62 +113,6 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
-	t.Parallel()
-	changes := 0
-	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
-	home := func(a netip.Addr) (netip.Addr, bool) {
-		return plan.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
-	}
-	e := &exposure{changed: func() { changes++ }, home: home}
-	check := func(when string, from, to []string) {
-		t.Helper()
-		got := allow.Exposed{}
-		if all, _ := e.exposed(reachable{pods: own}); len(all) > 0 {
-			got = all[0]
-		}
-		text := func(addrs []netip.Addr) (out []string) {
-			for _, a := range addrs {
-				out = append(out, a.String())
-			}
-			return out
-		}
-		if diff := cmp.Diff([][]string{from, to}, [][]string{text(got.From), text(addrsOf(got.To))}, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", when, diff)
-		}
-	}
-	http := map[string]int32{"http": 8080}
-	check("at first nothing is exposed", nil, nil)
-
-	service := peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "s"}
-	body, err := json.Marshal(peering.ServiceObject{
-		Ports:     []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}},
-		Endpoints: []peering.ServiceEndpoint{{Address: "10.200.0.5", Ports: http}, {Address: "10.240.0.9", Ports: http}, {Address: "x", Ports: http}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.want(peering.Object{Ref: service, JSON: body})
-	e.want(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindSecret, UID: "k"}, JSON: []byte(`{}`)})
-	pod := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web-1", UID: "p"}
-	status, err := json.Marshal(corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "192.0.2.1"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.want(peering.Object{Ref: pod})
-	e.status(peering.PodStatus{Ref: pod, Status: status})
-	check("our endpoints, from the pod that it runs", []string{"10.240.0.7"}, []string{"10.200.0.5"})
-
-	before := changes
-	e.status(peering.PodStatus{Ref: pod, Status: status})
-	if changes != before {
-		t.Error("the same status counts as a change")
-	}
-	e.status(peering.PodStatus{Ref: pod, Gone: true})
-	e.unwant(service)
-	check("when both are gone nothing is exposed", nil, nil)
 }
 
 func TestALostLeaseSaysWhatHappened(t *testing.T) {

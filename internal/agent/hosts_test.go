@@ -4,12 +4,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/allow"
 )
 
 func TestWhatMayBeExported(t *testing.T) {
@@ -52,33 +46,6 @@ func TestWhatMayBeExported(t *testing.T) {
 		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s with %v: refused with %q, want %q", tc.addr, tc.allowed, got, tc.want)
 		}
-	}
-}
-
-// A Service opens a host that is no pod where an ExternalHost of its own namespace has the
-// address and the port, and no other.
-func TestServicesOpenHostsOfTheirNamespace(t *testing.T) {
-	t.Parallel()
-	e := &exposure{contract: "c", home: asIs, changed: func() {}}
-	for _, namespace := range []string{"shop", "bank"} {
-		e.want(serviceIn(t, namespace, "db", "192.168.7.9", "192.168.7.10"))
-		wantPods(e, namespace, namespace+"-pod")
-		e.status(podIn(t, namespace, namespace+"-pod", "10.240.0.1"))
-	}
-	https := v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}
-	host := allow.Host{Namespace: "shop", Addrs: []netip.Addr{netip.MustParseAddr("192.168.7.9")}, Ports: []v1alpha1.DestinationPort{https, {Protocol: "TCP", Port: 22}}}
-	got, _ := e.exposed(reachable{pods: prefixesOf("10.200.0.0/16"), hosts: []allow.Host{host}})
-	want := []allow.Exposed{{
-		Contract: "c", Namespace: "shop", From: []netip.Addr{netip.MustParseAddr("10.240.0.1")},
-		To: []allow.Destination{{Addr: netip.MustParseAddr("192.168.7.9"), Port: https}},
-	}}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	host.Ports = nil
-	got, _ = e.exposed(reachable{hosts: []allow.Host{host}})
-	if len(got) != 1 || len(got[0].To) != 2 {
-		t.Errorf("with every port open: %+v, want both of the Service", got)
 	}
 }
 

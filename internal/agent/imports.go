@@ -11,6 +11,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/allow"
+	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
 )
@@ -92,7 +93,7 @@ func (a *agent) importers(ctx context.Context) ([]peering.ClusterID, error) {
 
 // exposedServices returns what a contract exposes of exported Services: their own ports, to all
 // pods of the consumer.
-func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own reachable) ([]allow.Exposed, error) {
+func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own exposure.Reachable) ([]allow.Exposed, error) {
 	peer := peering.ClusterID(c.Spec.PeerID)
 	if c.Spec.Role != v1alpha1.ContractProvider {
 		return nil, nil
@@ -104,23 +105,7 @@ func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own r
 	if err != nil {
 		return nil, err
 	}
-	return exposedPorts(c.Name, open, own), nil
-}
-
-// exposedPorts returns ports as they are exposed, by namespace.
-func exposedPorts(contract string, open []services.Port, own reachable) []allow.Exposed {
-	var out []allow.Exposed
-	for _, p := range open {
-		d := allow.Destination{Addr: p.Addr, Port: v1alpha1.DestinationPort{Protocol: p.Protocol, Port: p.Port}}
-		if !own.holds(p.Namespace, d) {
-			continue
-		}
-		if n := len(out); n == 0 || out[n-1].Namespace != p.Namespace {
-			out = append(out, allow.Exposed{Contract: contract, Namespace: p.Namespace, AnySource: true})
-		}
-		out[len(out)-1].To = append(out[len(out)-1].To, d)
-	}
-	return out
+	return exposure.Ports(c.Name, open, own), nil
 }
 
 // importServices makes Services of ImportedServices.

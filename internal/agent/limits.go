@@ -6,10 +6,6 @@ const (
 	// maxVerified is of how many contracts the agent remembers that their signatures
 	// were verified: each object of a peer asks for its contract.
 	maxVerified = 512
-	// exposureGrace is how long after an agent's start a peer may reach what it could
-	// reach before, because of a contract of which it is not known yet what it exposes:
-	// the API server may be slow to answer, and the peer has no say in it.
-	exposureGrace = 10 * time.Minute
 	// certificateAgain is when the certificate of the nodes' metrics is written again, if it could
 	// not be.
 	certificateAgain = 30 * time.Second
@@ -32,12 +28,6 @@ const (
 	// keysLook is the least time between two reads of the Secret with the tunnels' keys, which
 	// gateways that ask for their datagrams to be carried cause.
 	keysLook = 2 * time.Second
-	// maxUnknownPods is how many pods' addresses are kept, of each contract, that a
-	// provider names after an agent's start before it is known which pods are this
-	// cluster's. It is as many as a contract can have.
-	maxUnknownPods = 10_000
-	// maxPodIPs is how many addresses of a pod, of each family, are read.
-	maxPodIPs = 4
 	// maxRelays is how many addresses of relays of this cluster's gateways are tried for one
 	// connection to a peer, relayDialTimeout how long one may take to be connected to, and
 	// relayAnswers how long it may then take to reach the peer.

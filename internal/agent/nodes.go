@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/podmetrics"
 	"github.com/entente-dev/entente/internal/version"
@@ -82,7 +83,7 @@ type virtual struct {
 	// labels is what home gives the node by what it knows of the peer.
 	labels   atomic.Pointer[map[string]string]
 	node     *vk.Node
-	exposure *exposure
+	exposure *exposure.Exposure
 	mirror   *client.Mirror
 	cancel   context.CancelFunc
 	done     chan struct{}
@@ -154,7 +155,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
 		spec: spec, done: make(chan struct{}),
-		exposure: &exposure{contract: spec.Contract, changed: func() { n.exposureChanged(spec.Peer) }, home: home},
+		exposure: &exposure.Exposure{Contract: spec.Contract, Changed: func() { n.exposureChanged(spec.Peer) }, Home: home},
 	}
 	if class := n.lastLatency(ctx, spec.Name); class != "" {
 		v.latency.class.Store(&class)
@@ -162,7 +163,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	v.latency.look(n.sessions.RoundTrip(spec.Peer), time.Now())
 	labels, _ := n.labelsOf(spec, v.latency.get())
 	v.labels.Store(&labels)
-	v.exposure.local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
+	v.exposure.Local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
 	hears := &hearing{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Answer(spec.Contract, a) }}
@@ -197,23 +198,26 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	})
 	n.kubelet.Add(v.node)
 	n.sessions.Attend(spec.Peer, true)
-	n.tasks.Go(func() {
-		defer close(v.done)
-		var tasks sync.WaitGroup
-		tasks.Go(func() {
-			if err := mirror.Run(ctx); err != nil {
-				log.Error("the mirror of a virtual node failed", "contract", spec.Contract, "err", err)
-			}
-		})
-		tasks.Go(func() { n.watch(ctx, v) })
-		if err := v.node.Run(ctx); err != nil {
-			log.Error("a virtual node failed", "node", spec.Name, "contract", spec.Contract, "err", err)
-		}
-		v.cancel()
-		tasks.Wait()
-		n.contractChanged(spec.Contract)
-	})
+	n.tasks.Go(func() { n.live(ctx, v, log) })
 	return v, nil
+}
+
+// live runs a virtual node until ctx ends or it fails.
+func (n *nodes) live(ctx context.Context, v *virtual, log *slog.Logger) {
+	defer close(v.done)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		if err := v.mirror.Run(ctx); err != nil {
+			log.Error("the mirror of a virtual node failed", "contract", v.spec.Contract, "err", err)
+		}
+	})
+	tasks.Go(func() { n.watch(ctx, v) })
+	if err := v.node.Run(ctx); err != nil {
+		log.Error("a virtual node failed", "node", v.spec.Name, "contract", v.spec.Contract, "err", err)
+	}
+	v.cancel()
+	tasks.Wait()
+	n.contractChanged(v.spec.Contract)
 }
 
 // watch tells the node how its peer and the tunnel to it fare, and others of changes
@@ -340,18 +344,18 @@ func (n *nodes) Status(contract string) controller.NodeStatus {
 
 // exposed returns what the provider of a contract may reach here, and whether that is
 // all.
-func (n *nodes) exposed(contract string, own reachable) ([]allow.Exposed, bool) {
+func (n *nodes) exposed(contract string, own exposure.Reachable) ([]allow.Exposed, bool) {
 	v := n.of(contract)
 	if v == nil {
 		return nil, false
 	}
-	return v.exposure.exposed(own)
+	return v.exposure.Exposed(own)
 }
 
 // podsIn returns the addresses of this cluster's pods in a peer, by namespace.
 func (n *nodes) podsIn(peer peering.ClusterID) map[string][]netip.Addr {
 	n.mu.Lock()
-	var in []*exposure
+	var in []*exposure.Exposure
 	for _, v := range n.running {
 		if v.spec.Peer == peer {
 			in = append(in, v.exposure)
@@ -360,7 +364,7 @@ func (n *nodes) podsIn(peer peering.ClusterID) map[string][]netip.Addr {
 	n.mu.Unlock()
 	out := map[string][]netip.Addr{}
 	for _, e := range in {
-		for namespace, addrs := range e.there() {
+		for namespace, addrs := range e.There() {
 			out[namespace] = append(out[namespace], addrs...)
 		}
 	}
@@ -462,7 +466,7 @@ func lossOf(p *v1alpha1.PeerLost) peering.Loss {
 // hearing has others hear what is theirs of what a node hears. It implements vk.Handler.
 type hearing struct {
 	*vk.Node
-	exposure *exposure
+	exposure *exposure.Exposure
 	volume   func(peering.Ack)
 }
 
@@ -476,13 +480,13 @@ func (h *hearing) Ack(a peering.Ack) {
 
 func (h *hearing) Connected(is bool) {
 	if is {
-		h.exposure.connected()
+		h.exposure.Connected()
 	}
 	h.Node.Connected(is)
 }
 
 func (h *hearing) PodStatus(s peering.PodStatus) {
-	h.exposure.status(s)
+	h.exposure.Status(s)
 	h.Node.PodStatus(s)
 }
 
@@ -491,23 +495,23 @@ type remote struct {
 	*client.Mirror
 	conn     grpc.ClientConnInterface
 	contract string
-	exposure *exposure
+	exposure *exposure.Exposure
 }
 
 var _ vk.Remote = (*remote)(nil)
 
 func (r *remote) Want(o peering.Object) {
-	r.exposure.want(o)
+	r.exposure.Want(o)
 	r.Mirror.Want(o)
 }
 
 func (r *remote) Unwant(ref peering.ObjectRef, grace *int64) {
-	r.exposure.unwant(ref)
+	r.exposure.Unwant(ref)
 	r.Mirror.Unwant(ref, grace)
 }
 
 func (r *remote) Ready() {
-	r.exposure.readied()
+	r.exposure.Readied()
 	r.Mirror.Ready()
 }
 

@@ -190,6 +190,12 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/kube", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
+	// And what of it by which contract.
+	{
+		packages: "internal/exposure",
+		ours:     []string{"api/...", "peering", "internal/allow", "internal/endpoints", "internal/kube", "internal/notify", "internal/services", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/"},
+	},
 	// What caches keep.
 	{
 		packages: "internal/slim",

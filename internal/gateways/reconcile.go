@@ -133,10 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		}
 		problems = slices.Concat(problems, untold[n.Name])
 		n.Spec.EndpointProblems = problems[:min(len(problems), maxProblems)]
-		if n.Spec.Gateway != before.Spec.Gateway {
-			ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", n.Spec.Gateway)
-		}
-		if err := store.Patch(ctx, r.Client, before, n); err != nil {
+		if err := r.write(ctx, before, n); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -145,6 +142,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		r.Silent()
 	}
 	return reconcile.Result{RequeueAfter: reportMaxAge / 3}, unserved
+}
+
+func (r *Reconciler) write(ctx context.Context, before, n *v1alpha1.FabricNode) error {
+	if n.Spec.Gateway != before.Spec.Gateway {
+		ctrl.LoggerFrom(ctx).Info("gateways change", "node", n.Name, "gateway", n.Spec.Gateway)
+	}
+	return store.Patch(ctx, r.Client, before, n)
 }
 
 func candidatesOf(machines []machine, now time.Time) (out []candidate) {

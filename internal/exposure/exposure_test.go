@@ -1,4 +1,4 @@
-package agent
+package exposure
 
 import (
 	"encoding/json"
@@ -6,9 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel/plan"
 )
 
 func asIs(a netip.Addr) (netip.Addr, bool) { return a, true }
@@ -52,28 +51,28 @@ func podIn(t *testing.T, namespace, uid string, addrs ...string) peering.PodStat
 }
 
 // wantPods has pods wanted, as home knows them.
-func wantPods(e *exposure, namespace string, uids ...string) {
+func wantPods(e *Exposure, namespace string, uids ...string) {
 	for _, uid := range uids {
-		e.want(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: namespace, Name: uid, UID: uid}})
+		e.Want(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: namespace, Name: uid, UID: uid}})
 	}
 }
 
-func exposedBy(e *exposure) []allow.Exposed {
-	out, _ := e.exposed(reachable{pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}})
+func exposedBy(e *Exposure) []allow.Exposed {
+	out, _ := e.Exposed(Reachable{Pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}})
 	slices.SortFunc(out, func(a, b allow.Exposed) int { return strings.Compare(a.Namespace, b.Namespace) })
 	return out
 }
 
 func TestExposureKeepsPortsAndNamespacesApart(t *testing.T) {
 	t.Parallel()
-	e := &exposure{contract: "c", home: asIs, changed: func() {}}
-	e.want(serviceIn(t, "shop", "web", "10.200.0.1", "10.9.0.1"))
-	e.want(serviceIn(t, "bank", "db", "10.200.0.2"))
-	e.want(serviceIn(t, "none", "web", "10.200.0.3"))
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}}
+	e.Want(serviceIn(t, "shop", "web", "10.200.0.1", "10.9.0.1"))
+	e.Want(serviceIn(t, "bank", "db", "10.200.0.2"))
+	e.Want(serviceIn(t, "none", "web", "10.200.0.3"))
 	wantPods(e, "shop", "a")
 	wantPods(e, "bank", "b")
-	e.status(podIn(t, "shop", "a", "10.240.0.1"))
-	e.status(podIn(t, "bank", "b", "10.240.0.2"))
+	e.Status(podIn(t, "shop", "a", "10.240.0.1"))
+	e.Status(podIn(t, "bank", "b", "10.240.0.2"))
 	open := func(a string) []allow.Destination {
 		addr := netip.MustParseAddr(a)
 		return []allow.Destination{{Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
@@ -104,7 +103,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	pod := func(uid string) peering.ObjectRef {
 		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: uid, UID: uid}
 	}
-	e := &exposure{contract: "c", home: asIs, changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) {
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}, Local: func() (map[peering.ObjectRef][]netip.Addr, bool) {
 		return map[peering.ObjectRef][]netip.Addr{
 			pod("quiet"): {netip.MustParseAddr("10.240.0.1")},
 			pod("moved"): {netip.MustParseAddr("10.240.0.2")},
@@ -113,23 +112,23 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 	}}
 	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
 	known := func() bool {
-		_, known := e.exposed(reachable{pods: own})
+		_, known := e.Exposed(Reachable{Pods: own})
 		return known
 	}
 	if known() {
 		t.Error("it is known before anything was wanted")
 	}
-	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
-	e.status(podIn(t, "shop", "moved", "10.240.0.3"))
-	e.status(peering.PodStatus{Ref: pod("ended"), Gone: true})
-	e.status(podIn(t, "shop", "late", "10.240.0.5"))
+	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e.Status(podIn(t, "shop", "moved", "10.240.0.3"))
+	e.Status(peering.PodStatus{Ref: pod("ended"), Gone: true})
+	e.Status(podIn(t, "shop", "late", "10.240.0.5"))
 	wantPods(e, "shop", "late", "quiet")
-	e.readied()
+	e.Readied()
 	if known() {
 		t.Error("it is known before all Services were looked at")
 	}
 	complete = true
-	got, is := e.exposed(reachable{pods: own})
+	got, is := e.Exposed(Reachable{Pods: own})
 	if !is || len(got) != 1 {
 		t.Fatalf("known is %t, exposed %+v", is, got)
 	}
@@ -145,10 +144,10 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
 	t.Parallel()
 	alias := netip.Addr{}
-	e := &exposure{contract: "c", changed: func() {}, home: func(netip.Addr) (netip.Addr, bool) { return alias, alias.IsValid() }}
-	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e := &Exposure{Contract: "c", Changed: func() {}, Home: func(netip.Addr) (netip.Addr, bool) { return alias, alias.IsValid() }}
+	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
 	wantPods(e, "shop", "a")
-	e.status(podIn(t, "shop", "a", "10.200.3.7"))
+	e.Status(podIn(t, "shop", "a", "10.200.3.7"))
 	if got := exposedBy(e); len(got) > 0 {
 		t.Errorf("a pod without an alias opens %+v", got)
 	}
@@ -165,15 +164,15 @@ func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
 // neither is a namespace its to say.
 func TestInventedPodsAreForgotten(t *testing.T) {
 	t.Parallel()
-	e := &exposure{contract: "c", home: asIs, changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
-	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
-	e.want(serviceIn(t, "stays", "db", "10.200.0.2"))
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}, Local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
+	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e.Want(serviceIn(t, "stays", "db", "10.200.0.2"))
 	kept := func() int { return len(e.pods) + len(e.heard) }
 	invented := podIn(t, "stays", "", "10.240.0.9")
 	invent := func(from, to int) {
 		for i := from; i < to; i++ {
 			invented.Ref.UID, invented.Gone = fmt.Sprint("invented-", i), i%2 == 0
-			e.status(invented)
+			e.Status(invented)
 		}
 	}
 	const limit = maxUnknownPods
@@ -182,12 +181,12 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 		t.Errorf("before this cluster's pods are known %d of others are kept, want at most %d", got, limit)
 	}
 
-	e.connected()
+	e.Connected()
 	if got := kept(); got != 0 {
 		t.Errorf("after another stream begins %d are kept", got)
 	}
 	invent(0, limit/2)
-	e.readied()
+	e.Readied()
 	if got := exposedBy(e); len(got) > 0 {
 		t.Errorf("invented pods open %d namespaces", len(got))
 	}
@@ -201,14 +200,14 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 	for i := range cap(many) {
 		many = append(many, netip.AddrFrom4([4]byte{10, 240, byte(i >> 8), byte(i)}).String())
 	}
-	e.status(podIn(t, "stays", "a", append(many, "fd00::1", "fd00::2")...))
+	e.Status(podIn(t, "stays", "a", append(many, "fd00::1", "fd00::2")...))
 	if got := exposedBy(e); len(got) != 1 || got[0].Namespace != "shop" || len(got[0].From) != 2 {
 		t.Errorf("%d namespaces are open, want shop alone for an address of each family", len(got))
 	}
-	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true})
-	e.unwant(podIn(t, "shop", "a").Ref)
+	e.Status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true})
+	e.Unwant(podIn(t, "shop", "a").Ref)
 	wantPods(e, "shop", "b")
-	e.unwant(podIn(t, "shop", "b").Ref)
+	e.Unwant(podIn(t, "shop", "b").Ref)
 	if got := kept(); got != 0 {
 		t.Errorf("%d pods are kept that are gone, or never were", got)
 	}
@@ -216,7 +215,7 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 
 func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 	t.Parallel()
-	var s startup
+	var s Startup
 	start := time.Now()
 	for _, step := range []struct {
 		after    time.Duration
@@ -230,10 +229,10 @@ func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 		{time.Minute, "a", true, false},
 		{time.Minute, "a", false, false}, // what a peer does later is no reason to wait again
 		{time.Minute, "c", false, true},
-		{exposureGrace, "c", false, false},
-		{exposureGrace, "d", false, false},
+		{grace, "c", false, false},
+		{grace, "d", false, false},
 	} {
-		if got := s.unsure(step.contract, step.known, start.Add(step.after)); got != step.want {
+		if got := s.Unsure(step.contract, step.known, start.Add(step.after)); got != step.want {
 			t.Errorf("after %s contract %s is unsure: %t, want %t", step.after, step.contract, got, step.want)
 		}
 	}
@@ -242,12 +241,12 @@ func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 func TestExposureFollowsAddressesAndKeepsPodsThatEnd(t *testing.T) {
 	t.Parallel()
 	changes := 0
-	e := &exposure{contract: "c", home: asIs, changed: func() { changes++ }}
-	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() { changes++ }}
+	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
 	wantPods(e, "shop", "a")
-	e.status(podIn(t, "shop", "a", "10.240.0.1"))
+	e.Status(podIn(t, "shop", "a", "10.240.0.1"))
 	before := changes
-	e.status(podIn(t, "shop", "a", "10.240.0.2"))
+	e.Status(podIn(t, "shop", "a", "10.240.0.2"))
 	if changes == before {
 		t.Error("another address under the same UID is no change")
 	}
@@ -262,44 +261,15 @@ func TestExposureFollowsAddressesAndKeepsPodsThatEnd(t *testing.T) {
 	if got := sources(); !slices.Equal(got, want) {
 		t.Errorf("sources are %v, want %v", got, want)
 	}
-	e.unwant(podIn(t, "shop", "a").Ref)
+	e.Unwant(podIn(t, "shop", "a").Ref)
 	if got := sources(); !slices.Equal(got, want) {
 		t.Errorf("a pod that begins to end has sources %v, want %v until it is gone", got, want)
 	}
 	before = changes
-	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true})
+	e.Status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true})
 	if got := sources(); len(got) > 0 || changes == before {
 		t.Errorf("a pod that is gone has sources %v", got)
 	}
-}
-
-func TestEventsOfPodsAreGathered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		calls, last := map[string]int{}, map[string]time.Time{}
-		changed := gather(podsPause, func(contract string) {
-			mu.Lock()
-			defer mu.Unlock()
-			calls[contract]++
-			last[contract] = time.Now()
-		})
-		for range 1000 {
-			changed("a")
-			time.Sleep(time.Millisecond)
-		}
-		changed("b")
-		event := time.Now()
-		time.Sleep(2 * podsPause)
-		mu.Lock()
-		defer mu.Unlock()
-		if most := int(time.Second/podsPause) + 1; calls["a"] > most || calls["a"] < most/2 || calls["b"] != 1 {
-			t.Errorf("%v calls for 1000 events in a second and for one, want at most %d and 1", calls, most)
-		}
-		if last["a"].Before(event) || last["b"].Sub(event) > podsPause {
-			t.Errorf("the last calls came at %v, the last events at %v", last, event)
-		}
-	})
 }
 
 // Of what is exported this cluster's own pods are open, by port and namespace, to all pods of
@@ -309,9 +279,9 @@ func TestExportedPortsAreExposed(t *testing.T) {
 	port := func(namespace, addr string, number int32) services.Port {
 		return services.Port{Namespace: namespace, Addr: netip.MustParseAddr(addr), Protocol: "TCP", Port: number}
 	}
-	got := exposedPorts("c", []services.Port{
+	got := Ports("c", []services.Port{
 		port("bank", "10.200.0.1", 5432), port("bank", "10.200.0.2", 5432), port("bank", "10.241.0.1", 5432), port("shop", "10.200.0.3", 80),
-	}, reachable{pods: prefixesOf("10.200.0.0/16")})
+	}, Reachable{Pods: prefixesOf("10.200.0.0/16")})
 	to := func(addr string, number int32) allow.Destination {
 		return allow.Destination{Addr: netip.MustParseAddr(addr), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: number}}
 	}
@@ -329,18 +299,18 @@ func TestExportedPortsAreExposed(t *testing.T) {
 // of the namespace's pods there are to have names.
 func TestPodsAtAnotherProviderAreExposedByNamespaceAndService(t *testing.T) {
 	t.Parallel()
-	e := &exposure{contract: "c", home: asIs, changed: func() {}}
-	e.want(serviceIn(t, "shop", "web", "10.242.0.1", "10.242.0.9", "10.242.0.3", "10.200.0.1"))
-	e.want(serviceIn(t, "bank", "db", "10.242.0.1", "10.242.0.3"))
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}}
+	e.Want(serviceIn(t, "shop", "web", "10.242.0.1", "10.242.0.9", "10.242.0.3", "10.200.0.1"))
+	e.Want(serviceIn(t, "bank", "db", "10.242.0.1", "10.242.0.3"))
 	wantPods(e, "shop", "a")
-	e.status(podIn(t, "shop", "a", "10.240.0.1"))
-	elsewhere := &exposure{contract: "d", home: asIs, changed: func() {}}
+	e.Status(podIn(t, "shop", "a", "10.240.0.1"))
+	elsewhere := &Exposure{Contract: "d", Home: asIs, Changed: func() {}}
 	wantPods(elsewhere, "shop", "x", "y")
 	wantPods(elsewhere, "bank", "z")
-	elsewhere.status(podIn(t, "shop", "x", "10.242.0.1"))
-	elsewhere.status(podIn(t, "shop", "y", "10.242.0.2"))
-	elsewhere.status(podIn(t, "bank", "z", "10.242.0.3"))
-	own := reachable{pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}
+	elsewhere.Status(podIn(t, "shop", "x", "10.242.0.1"))
+	elsewhere.Status(podIn(t, "shop", "y", "10.242.0.2"))
+	elsewhere.Status(podIn(t, "bank", "z", "10.242.0.3"))
+	own := Reachable{Pods: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}
 	addr := netip.MustParseAddr
 	ports := func(a string) []allow.Destination {
 		return []allow.Destination{{Addr: addr(a), Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr(a), Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
@@ -348,7 +318,7 @@ func TestPodsAtAnotherProviderAreExposedByNamespaceAndService(t *testing.T) {
 	want := []allow.Exposed{{Contract: "c", Namespace: "shop", From: []netip.Addr{addr("10.240.0.1")}, To: ports("10.200.0.1")}}
 	check := func(what string) {
 		t.Helper()
-		got, _ := e.exposed(own)
+		got, _ := e.Exposed(own)
 		slices.SortFunc(got, func(a, b allow.Exposed) int { return strings.Compare(a.Third, b.Third) })
 		for i := range got {
 			slices.SortFunc(got[i].Known, netip.Addr.Compare)
@@ -358,9 +328,99 @@ func TestPodsAtAnotherProviderAreExposedByNamespaceAndService(t *testing.T) {
 		}
 	}
 	check("without transit")
-	own.thirds = map[string]map[string][]netip.Addr{"third": elsewhere.there()}
+	own.Thirds = map[string]map[string][]netip.Addr{"third": elsewhere.There()}
 	want = append(want, allow.Exposed{
 		Contract: "c", Namespace: "shop", Third: "third", From: []netip.Addr{addr("10.240.0.1")}, To: ports("10.242.0.1"), Known: []netip.Addr{addr("10.242.0.1"), addr("10.242.0.2")},
 	})
 	check("with transit")
+}
+
+// A Service opens a host that is no pod where an ExternalHost of its own namespace has the
+// address and the port, and no other.
+func TestServicesOpenHostsOfTheirNamespace(t *testing.T) {
+	t.Parallel()
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}}
+	for _, namespace := range []string{"shop", "bank"} {
+		e.Want(serviceIn(t, namespace, "db", "192.168.7.9", "192.168.7.10"))
+		wantPods(e, namespace, namespace+"-pod")
+		e.Status(podIn(t, namespace, namespace+"-pod", "10.240.0.1"))
+	}
+	https := v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}
+	host := allow.Host{Namespace: "shop", Addrs: []netip.Addr{netip.MustParseAddr("192.168.7.9")}, Ports: []v1alpha1.DestinationPort{https, {Protocol: "TCP", Port: 22}}}
+	got, _ := e.Exposed(Reachable{Pods: prefixesOf("10.200.0.0/16"), Hosts: []allow.Host{host}})
+	want := []allow.Exposed{{
+		Contract: "c", Namespace: "shop", From: []netip.Addr{netip.MustParseAddr("10.240.0.1")},
+		To: []allow.Destination{{Addr: netip.MustParseAddr("192.168.7.9"), Port: https}},
+	}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	host.Ports = nil
+	got, _ = e.Exposed(Reachable{Hosts: []allow.Host{host}})
+	if len(got) != 1 || len(got[0].To) != 2 {
+		t.Errorf("with every port open: %+v, want both of the Service", got)
+	}
+}
+
+func prefixesOf(texts ...string) (out []netip.Prefix) {
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
+	t.Parallel()
+	changes := 0
+	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
+	home := func(a netip.Addr) (netip.Addr, bool) {
+		return plan.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
+	}
+	e := &Exposure{Changed: func() { changes++ }, Home: home}
+	check := func(when string, from, to []string) {
+		t.Helper()
+		got := allow.Exposed{}
+		if all, _ := e.Exposed(Reachable{Pods: own}); len(all) > 0 {
+			got = all[0]
+		}
+		text := func(addrs []netip.Addr) (out []string) {
+			for _, a := range addrs {
+				out = append(out, a.String())
+			}
+			return out
+		}
+		if diff := cmp.Diff([][]string{from, to}, [][]string{text(got.From), text(addrsOf(got.To))}, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	http := map[string]int32{"http": 8080}
+	check("at first nothing is exposed", nil, nil)
+
+	service := peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "s"}
+	body, err := json.Marshal(peering.ServiceObject{
+		Ports:     []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}},
+		Endpoints: []peering.ServiceEndpoint{{Address: "10.200.0.5", Ports: http}, {Address: "10.240.0.9", Ports: http}, {Address: "x", Ports: http}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Want(peering.Object{Ref: service, JSON: body})
+	e.Want(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindSecret, UID: "k"}, JSON: []byte(`{}`)})
+	pod := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web-1", UID: "p"}
+	status, err := json.Marshal(corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "192.0.2.1"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Want(peering.Object{Ref: pod})
+	e.Status(peering.PodStatus{Ref: pod, Status: status})
+	check("our endpoints, from the pod that it runs", []string{"10.240.0.7"}, []string{"10.200.0.5"})
+
+	before := changes
+	e.Status(peering.PodStatus{Ref: pod, Status: status})
+	if changes != before {
+		t.Error("the same status counts as a change")
+	}
+	e.Status(peering.PodStatus{Ref: pod, Gone: true})
+	e.Unwant(service)
+	check("when both are gone nothing is exposed", nil, nil)
 }
