@@ -394,6 +394,7 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 	status := translateStatus(p.pod, p.st.remote, n.view(), metav1.Now())
 	if r := p.st.refusal; r != nil {
 		showRefusedEphemeral(&status, &p.pod.Spec, r)
+		podspec.ShowRefusedResize(p.pod, &status, r, metav1.Now())
 	}
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err

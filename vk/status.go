@@ -53,8 +53,8 @@ func decodeStatus(data []byte) (*corev1.PodStatus, error) {
 
 // cleanStatus returns what home takes over of a provider's status: the phase, the
 // addresses, the conditions that a kubelet sets, and of each container its state,
-// counters, image and ID. Everything else is left out. In particular, resources and
-// resize conditions count against ResourceQuota, and only home may change those.
+// counters, image, ID, and CPU and memory, which podspec.ShowResources keeps to what
+// home asked for. Everything else is left out.
 // Texts are clipped, and cannot draw on a terminal.
 func cleanStatus(in *corev1.PodStatus) *corev1.PodStatus {
 	m := messages{left: maxMessagesBytes}
@@ -87,7 +87,7 @@ func cleanStatus(in *corev1.PodStatus) *corev1.PodStatus {
 func takenCondition(t corev1.PodConditionType) bool {
 	return slices.Contains([]corev1.PodConditionType{
 		corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.DisruptionTarget,
-	}, t)
+	}, t) || podspec.ResizeCondition(t)
 }
 
 // unscheduled says whether a provider's condition says that no node takes the pod. Home's own
@@ -109,7 +109,9 @@ func cleanContainers(in []corev1.ContainerStatus, m *messages) []corev1.Containe
 	var out []corev1.ContainerStatus
 	for i := range in {
 		c := &in[i]
+		sizes, allocated := podspec.SizesOf(c)
 		out = append(out, corev1.ContainerStatus{
+			Resources: sizes, AllocatedResources: allocated,
 			Name: c.Name, Ready: c.Ready, RestartCount: max(c.RestartCount, 0), Started: c.Started,
 			State: cleanState(c.State, m), LastTerminationState: cleanState(c.LastTerminationState, m),
 			Image: peering.Text(c.Image, maxImageBytes), ImageID: peering.Text(c.ImageID, maxImageBytes),
@@ -178,6 +180,7 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 		out.HostIPs = []corev1.HostIP{{IP: out.HostIP}}
 	}
 	mergeConditions(pod, &out, remote.Conditions)
+	podspec.ShowResources(pod, &out)
 	taken := corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}
 	if c := findCondition(remote.Conditions, corev1.PodScheduled); unscheduled(c) {
 		taken.Reason, taken.Message = reasonUnschedulable, "the provider has taken the pod and no node for it yet: "+c.Message
@@ -215,6 +218,8 @@ func (v view) home(ip string) (netip.Addr, bool) {
 // mergeConditions takes over the conditions that a kubelet sets. Readiness gates
 // are set at home, so Ready is decided here.
 func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.PodCondition) {
+	// A kubelet takes these away when it has acted.
+	out.Conditions = slices.DeleteFunc(out.Conditions, func(c corev1.PodCondition) bool { return podspec.ResizeCondition(c.Type) })
 	gates := map[corev1.PodConditionType]bool{}
 	for _, g := range pod.Spec.ReadinessGates {
 		gates[g.ConditionType] = true

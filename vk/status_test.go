@@ -216,7 +216,7 @@ func TestForgedStatusIsReducedToWhatHomeUses(t *testing.T) {
 	for _, c := range got.Conditions {
 		types = append(types, string(c.Type)+"="+string(c.Status))
 	}
-	if diff := cmp.Diff([]string{"Ready=Unknown", "entente.dev/Offloaded=True"}, types); diff != "" {
+	if diff := cmp.Diff([]string{"Ready=Unknown", "PodResizePending=True", "PodResizeInProgress=True", "entente.dev/Offloaded=True"}, types); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 	if data, err := json.Marshal(got); err != nil || len(data) > maxMessagesBytes+8<<10 {

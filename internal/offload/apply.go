@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -183,7 +182,7 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespac
 	if err := p.addOverhead(ctx, o.Ref, &t.Spec); err != nil {
 		return nil, nil, err
 	}
-	if need, err = demand(&t.Spec); err != nil {
+	if need, err = podspec.Demand(&t.Spec); err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
 	if refusal := p.security.check(t, c.PodSecurity); refusal != nil {
@@ -335,15 +334,16 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	return nil
 }
 
-// changePod applies another form of a pod that is here. What it takes of the
-// contract does not change.
+// changePod applies another form of a pod that is here.
 func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object, old *api.OffloadedPod) error {
-	t, need, err := p.judgePod(ctx, c, ns, o)
+	t, _, err := p.judgePod(ctx, c, ns, o)
 	if err != nil {
 		return err
 	}
-	if !equality.Semantic.DeepEqual(need, old.Spec.Requests) {
-		return refuse(peering.RefusedInvalid, false, "%s asks for other resources than before, which a pod that runs cannot; delete it", o.Ref)
+	before := old.DeepCopy()
+	shrink, err := p.resizePod(ctx, c, o, old, t)
+	if err != nil {
+		return err
 	}
 	raw, err := json.Marshal(t)
 	if err != nil {
@@ -351,12 +351,15 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 	}
 	undo, refusal := p.stock.Admit(podKey(old), stock.Item{Peer: c.Peer, Contract: old.Spec.Contract, Bytes: podBytes(len(raw))})
 	if refusal != nil {
+		shrink()
 		return refusal
 	}
-	before := old.DeepCopy()
 	old.Spec.Hash, old.Spec.Template = o.Hash().String(), runtime.RawExtension{Raw: raw}
 	if err := p.patch(ctx, old, before); err != nil {
 		undo()
+		if refused := new(overBudget); errors.As(err, &refused) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsConflict(err) {
+			shrink() // else it may have been written
+		}
 		return fmt.Errorf("change offloaded pod: %w", err)
 	}
 	return nil

@@ -26,6 +26,8 @@ type ledger struct {
 	// shown has what the cache shows; used sums up by contract the live ones of that.
 	shown map[types.NamespacedName]counted
 	used  map[string]sum
+	// growing is what pods are to take that the cache shows with less.
+	growing map[types.NamespacedName]growth
 	// pending is what the cache may not show yet, by contract and UID of the pod at home.
 	pending map[string]map[string]pendingPod
 }
@@ -35,6 +37,8 @@ type counted struct {
 	contract string
 	live     bool
 	requests corev1.ResourceList
+	// takes is that, or what it grows to.
+	takes corev1.ResourceList
 }
 
 // sum is what so many live pods take.
@@ -51,7 +55,7 @@ type pendingPod struct {
 func newLedger() *ledger {
 	return &ledger{
 		shown: make(map[types.NamespacedName]counted), used: make(map[string]sum),
-		pending: make(map[string]map[string]pendingPod),
+		pending: make(map[string]map[string]pendingPod), growing: make(map[types.NamespacedName]growth),
 	}
 }
 
@@ -61,19 +65,29 @@ func (l *ledger) show(pod *api.OffloadedPod) {
 	defer l.mu.Unlock()
 	key := client.ObjectKeyFromObject(pod)
 	l.uncount(key)
-	e := counted{contract: pod.Spec.Contract, live: live(pod), requests: pod.Spec.Requests}
+	if pod.Generation >= l.growing[key].generation {
+		delete(l.growing, key)
+	}
+	l.count(key, counted{contract: pod.Spec.Contract, live: live(pod), requests: pod.Spec.Requests})
+	l.dropLocked(pod.Spec.Contract, pod.Spec.OriginUID)
+}
+
+// count counts a pod that the cache shows. The lock is held.
+func (l *ledger) count(key types.NamespacedName, e counted) {
+	e.takes = l.takes(key, e.requests)
 	l.shown[key] = e
 	if e.live {
-		l.used[e.contract] = l.used[e.contract].plus(e.requests)
+		l.used[e.contract] = l.used[e.contract].plus(e.takes)
 	}
-	l.dropLocked(pod.Spec.Contract, pod.Spec.OriginUID)
 }
 
 // hide counts no more a pod that the cache does not show any more.
 func (l *ledger) hide(pod *api.OffloadedPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.uncount(client.ObjectKeyFromObject(pod))
+	key := client.ObjectKeyFromObject(pod)
+	l.uncount(key)
+	delete(l.growing, key)
 }
 
 // uncount forgets a pod that the cache showed. The lock is held.
@@ -86,7 +100,7 @@ func (l *ledger) uncount(key types.NamespacedName) {
 	if !e.live {
 		return
 	}
-	if rest := l.used[e.contract].minus(e.requests); rest.pods > 0 {
+	if rest := l.used[e.contract].minus(e.takes); rest.pods > 0 {
 		l.used[e.contract] = rest
 	} else {
 		delete(l.used, e.contract)
@@ -99,7 +113,7 @@ func (l *ledger) of(contract string) (corev1.ResourceList, int) {
 	defer l.mu.Unlock()
 	total := sum{resources: l.used[contract].resources.DeepCopy(), pods: l.used[contract].pods}
 	for _, p := range l.pending[contract] {
-		total = total.plus(p.pod.Spec.Requests)
+		total = total.plus(l.takes(client.ObjectKeyFromObject(p.pod), p.pod.Spec.Requests))
 	}
 	if total.resources == nil {
 		total.resources = corev1.ResourceList{}
@@ -263,7 +277,7 @@ func (p *Provider) settle(ctx context.Context, contract string) error {
 			return fmt.Errorf("look for offloaded pod: %w", err)
 		}
 	}
-	return nil
+	return p.settleGrowth(ctx, contract)
 }
 
 // Usage returns what the live pods of a contract take of it, and how many there

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
 )
 
 // ledgerPod is one of few names, so that pods come again under a name.
@@ -59,6 +60,21 @@ func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 					pending[key] = o
 				} else {
 					delete(pending, key)
+				}
+			},
+			"grow": func(t *rapid.T) {
+				o := ledgerPod(t)
+				more := podspec.Most(o.Spec.Requests, ledgerPod(t).Spec.Requests)
+				undo := l.grow(o, more)
+				switch was := shown[o.Name]; {
+				case rapid.Bool().Draw(t, "undone"):
+					undo()
+				case was != nil:
+					// What is shown with the next generation is what counts.
+					was.Generation, was.Spec.Requests = o.Generation+1, podspec.Most(was.Spec.Requests, more)
+					l.show(was)
+				default:
+					l.hide(o)
 				}
 			},
 			"drop": func(t *rapid.T) {

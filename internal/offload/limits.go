@@ -42,8 +42,6 @@ const (
 	maxNameservers = 3
 	maxSearches    = 32
 	maxSearchBytes = 2048
-	// maxDemands is how many different resources one pod may ask for.
-	maxDemands = 64
 	// grantTimeout is how long it may take until a new RoleBinding has an effect.
 	grantTimeout = 15 * time.Second
 	// grantPoll is the pause between two looks whether it has.

@@ -32,6 +32,9 @@ const (
 	// noteGrace keeps the grace period with which an OffloadedPod is deleted, in
 	// seconds.
 	noteGrace = "entente.dev/grace-seconds"
+	// noteResizing says of an OffloadedPod that its pod is being resized: it counts
+	// the larger of what it had and what it is to have.
+	noteResizing = "entente.dev/resizing"
 )
 
 // remoteNamespace returns what a consumer's namespace is called here.

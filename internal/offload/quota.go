@@ -1,88 +1,14 @@
 package offload
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	podresource "k8s.io/component-helpers/resource"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
 )
-
-// demand returns what a pod takes of a contract: its effective requests as the
-// scheduler counts them (init containers, sidecars, overhead, pod-level
-// resources). Where only a limit is set, the limit is the request, as the API
-// server will say too. The pod itself is counted as a pod.
-func demand(spec *corev1.PodSpec) (corev1.ResourceList, error) {
-	defaultRequests(spec)
-	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		if err := checkQuantities(c.Name, c.Resources.Requests, c.Resources.Limits); err != nil {
-			return nil, err
-		}
-	}
-	if spec.Resources != nil {
-		if err := checkQuantities("pod", spec.Resources.Requests, spec.Resources.Limits); err != nil {
-			return nil, err
-		}
-	}
-	need := podresource.PodRequests(&corev1.Pod{Spec: *spec}, podresource.PodResourcesOptions{})
-	for name, q := range need {
-		if q.IsZero() {
-			delete(need, name)
-		}
-	}
-	if len(need) > maxDemands {
-		return nil, fmt.Errorf("the pod asks for %d resources; the limit is %d", len(need), maxDemands)
-	}
-	need[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	return need, nil
-}
-
-// defaultRequests sets requests that are not set to the limits.
-func defaultRequests(spec *corev1.PodSpec) {
-	fill := func(r *corev1.ResourceRequirements) {
-		for name, limit := range r.Limits {
-			if _, ok := r.Requests[name]; !ok {
-				if r.Requests == nil {
-					r.Requests = corev1.ResourceList{}
-				}
-				r.Requests[name] = limit.DeepCopy()
-			}
-		}
-	}
-	for i := range spec.InitContainers {
-		fill(&spec.InitContainers[i].Resources)
-	}
-	for i := range spec.Containers {
-		fill(&spec.Containers[i].Resources)
-	}
-	if spec.Resources != nil {
-		fill(spec.Resources)
-	}
-}
-
-// checkQuantities refuses negative amounts, with which a pod would seem to give
-// instead of take.
-func checkQuantities(where string, lists ...corev1.ResourceList) error {
-	for _, l := range lists {
-		if len(l) > maxDemands {
-			return fmt.Errorf("%s names %d resources; the limit is %d", where, len(l), maxDemands)
-		}
-		for name, q := range l {
-			if q.Sign() < 0 {
-				return fmt.Errorf("%s asks for a negative amount of %s", where, name)
-			}
-			if q.CmpInt64(1<<62) > 0 {
-				return fmt.Errorf("%s asks for more %s than there can be", where, name)
-			}
-		}
-	}
-	return nil
-}
 
 // live says whether a pod counts: until it ended. A pod that is being deleted
 // still takes what it takes.

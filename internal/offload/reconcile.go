@@ -36,6 +36,8 @@ const (
 	podAdopt
 	// podUpdate: give the pod the labels, annotations and images of now.
 	podUpdate
+	// podRecount: see whether a pod that is being resized has what it asks for.
+	podRecount
 	// podRecord: record the phase.
 	podRecord
 	// podLost: record that the pod went away without being asked to.
@@ -53,7 +55,8 @@ const (
 //
 //	OffloadedPod       no pod        its pod             another's pod
 //	new                create        adopt               taken, wait
-//	made               lost (final)  update, record      lost (final)
+//	made               lost (final)  update, record,     lost (final)
+//	                                 recount
 //	ended              wait          wait                wait
 //	being deleted      release       delete, then wait   release
 func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
@@ -84,6 +87,8 @@ func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 		return podUpdate
 	case phaseOf(pod) != o.Status.Phase || o.Status.Reason != "" || !slices.Equal(podIPs(pod), o.Status.PodIPs):
 		return podRecord
+	case mayHaveSettled(o, pod):
+		return podRecount
 	}
 	return podWait
 }
@@ -212,6 +217,8 @@ func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Po
 		return p.recordPod(ctx, o, pod)
 	case podUpdate:
 		return p.updatePod(ctx, o)
+	case podRecount:
+		return p.recountPod(ctx, o)
 	case podTaken:
 		return p.recordProblem(ctx, o, "NameTaken", fmt.Sprintf(
 			"a pod %s/%s that is not the consumer's is there already; the provider has to delete or rename it", pod.Namespace, pod.Name), true)
@@ -329,6 +336,9 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 	if addEphemeral(&pod.Spec, want.Spec.EphemeralContainers) {
 		part := meteredStatus{SubResourceWriter: p.client.SubResource("ephemeralcontainers"), meter: p.client}
 		err = part.Update(ctx, pod, client.FieldOwner(api.Manager))
+	}
+	if err == nil {
+		err = p.resize(ctx, pod, &want.Spec)
 	}
 	if err == nil {
 		pod.Labels, pod.Annotations = want.Labels, want.Annotations

@@ -387,6 +387,8 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a pod that the provider deletes is lost and not run again", func(t *testing.T) { testPodLost(t, c) })
 	t.Run("a delete needs the UID and ends the pod", func(t *testing.T) { testDelete(t, c) })
 	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
+	t.Run("a pod that is resized counts the larger until its kubelet acted", func(t *testing.T) { testResize(t, c) })
+	t.Run("resizes at once stay within the quota", func(t *testing.T) { testResizesAtOnce(t, c) })
 	t.Run("a crash between making and recording a pod does not run it twice", func(t *testing.T) { testCrash(t, c) })
 	t.Run("what may not run is refused with the reason", func(t *testing.T) { testRefusals(t, c) })
 	t.Run("a namespace follows the Pod Security levels of its contracts", func(t *testing.T) { testLevels(t, c) })
@@ -547,8 +549,8 @@ func testPodLife(t *testing.T, c *cluster) {
 		}
 	}
 	bigger := o
-	bigger.JSON = []byte(strings.Replace(string(o.JSON), `600m`, `700m`, 1))
-	refused(t, p.Apply(t.Context(), id, bigger), peering.RefusedInvalid, false, "resources")
+	bigger.JSON = []byte(strings.Replace(string(o.JSON), `"cpu":"600m"`, `"cpu":"600m","ephemeral-storage":"1Gi"`, 1))
+	refused(t, p.Apply(t.Context(), id, bigger), peering.RefusedInvalid, false, "neither cpu nor memory")
 
 	c.setPhase(t, remote, "web", corev1.PodSucceeded, "")
 	eventually(t, "a pod that ended is free at once", func() bool { _, n, err := p.Usage(t.Context(), id); return err == nil && n == 0 })

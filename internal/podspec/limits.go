@@ -7,6 +7,8 @@ const (
 	// MaxContainers is how many containers one pod may have, init containers
 	// included.
 	MaxContainers = 256
+	// maxDemands is how many different resources one pod may ask for.
+	maxDemands = 64
 	// maxPodTerms is how many terms a pod may have by which it seeks and shuns others, and
 	// how many by which it spreads: the scheduler compares each with every pod.
 	maxPodTerms = 32

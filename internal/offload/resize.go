@@ -1,0 +1,228 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/peering"
+)
+
+// subResize is the subresource by which the resources of a pod that runs change.
+const subResize = "resize"
+
+// resizePod has an OffloadedPod count the larger of what it takes and what it is to take, if the
+// API server would give its pod that and the contract has room. What counts comes down again when
+// the kubelet has acted, see recountPod.
+func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod, t *podspec.Template) (undo func(), err error) {
+	was, err := readPod(old.Spec.Template.Raw)
+	if err != nil {
+		return nil, refuse(peering.RefusedInternal, false, "%s: what was recorded of it cannot be read: %v", o.Ref, err)
+	}
+	resized, err := podspec.Resized(&was.Spec, &t.Spec)
+	if err != nil {
+		return nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
+	// What a class takes besides the containers is as it was when the pod was made.
+	t.Spec.Overhead = was.Spec.Overhead
+	if !resized {
+		return func() {}, nil
+	}
+	need, err := podspec.Demand(&t.Spec)
+	if err != nil {
+		return nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
+	if err := p.tryResize(ctx, o.Ref, old, &t.Spec); err != nil {
+		return nil, err
+	}
+	release, err := p.locks.lock(ctx, "contract/"+old.Spec.Contract)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := p.settle(ctx, old.Spec.Contract); err != nil {
+		return nil, err
+	}
+	most := podspec.Most(old.Spec.Requests, need)
+	used, _ := p.ledger.of(old.Spec.Contract)
+	more := sum{resources: most.DeepCopy()}.minus(old.Spec.Requests).resources
+	if refusal := fits(c.Resources, used, more); refusal != nil {
+		return nil, refusal
+	}
+	undo = p.ledger.grow(old, most)
+	old.Spec.Requests = most
+	setAnnotation(old, noteResizing, "true")
+	return undo, nil
+}
+
+// tryResize asks the API server whether it would resize a pod, before room is kept for that. A pod
+// that is not here is made as it is to be.
+func (p *Provider) tryResize(ctx context.Context, ref peering.ObjectRef, o *api.OffloadedPod, want *corev1.PodSpec) error {
+	pod, err := p.askPod(ctx, o)
+	if err != nil || pod == nil || !isPodOf(pod, o) || !podspec.Resize(&pod.Spec, want) {
+		return err
+	}
+	// It writes nothing, and counts against no budget.
+	err = p.client.WithWatch.SubResource(subResize).Update(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
+	switch {
+	case notServed(err):
+		return refuse(peering.RefusedInvalid, false, "%s: the provider's API server does not serve pods/resize, which it does from Kubernetes 1.33 on; delete the pod to run it with other resources", ref)
+	case apierrors.IsInvalid(err):
+		return refusalOf(err, ref)
+	case apierrors.IsForbidden(err):
+		return refuse(peering.RefusedInvalid, true, "the provider's cluster does not resize %s: %s", ref, peering.Text(err.Error(), statusDetail))
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return refuse(peering.RefusedInternal, true, "%s changes here at the moment; it is tried again", ref)
+	}
+	if err != nil {
+		return fmt.Errorf("ask whether the pod can be resized: %w", err)
+	}
+	return nil
+}
+
+// notServed says whether an API server has no such subresource, as opposed to no such object.
+func notServed(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || !apierrors.IsNotFound(err) {
+		return false
+	}
+	// An object that is not there is named, a path that is not served is not.
+	return status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == "" ||
+		slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse })
+}
+
+// resize gives a pod the CPU and memory that it is to have.
+func (p *Provider) resize(ctx context.Context, pod *corev1.Pod, want *corev1.PodSpec) error {
+	if !podspec.Resize(&pod.Spec, want) {
+		return nil
+	}
+	part := meteredStatus{SubResourceWriter: p.client.SubResource(subResize), meter: p.client}
+	return part.Update(ctx, pod, client.FieldOwner(api.Manager))
+}
+
+// mayHaveSettled says whether a pod that is being resized may have what it asks for: it is as it
+// was applied last, and no condition says that its kubelet has not acted.
+func mayHaveSettled(o *api.OffloadedPod, pod *corev1.Pod) bool {
+	if o.Annotations[noteResizing] == "" {
+		return false
+	}
+	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return podspec.ResizeCondition(c.Type) })
+}
+
+// recountPod has a pod count what it asks for, once its kubelet has acted.
+func (p *Provider) recountPod(ctx context.Context, o *api.OffloadedPod) error {
+	t, err := readPod(o.Spec.Template.Raw)
+	if err != nil {
+		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
+	}
+	// Not as the cache has it, which may show the pod before the resize.
+	pod, err := p.askPod(ctx, o)
+	if err != nil || pod == nil || string(pod.UID) != o.Status.PodUID || !podspec.Settled(&t.Spec, pod) {
+		return err
+	}
+	need, err := podspec.Demand(&t.Spec)
+	if err != nil {
+		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
+	}
+	before := o.DeepCopy()
+	delete(o.Annotations, noteResizing)
+	if !equality.Semantic.DeepEqual(o.Spec.Requests, need) {
+		o.Spec.Requests = need
+	}
+	return p.patch(ctx, o, before)
+}
+
+// growth is what a pod is to take that the cache shows with less, by the generation from which on
+// it shows that.
+type growth struct {
+	contract   string
+	generation int64
+	requests   corev1.ResourceList
+	at         time.Time
+}
+
+// grow has a pod count so much from now on, before the cache shows it.
+func (l *ledger) grow(pod *api.OffloadedPod, requests corev1.ResourceList) (undo func()) {
+	key := client.ObjectKeyFromObject(pod)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, had := l.growing[key]
+	g := growth{contract: pod.Spec.Contract, generation: pod.Generation + 1, requests: requests.DeepCopy(), at: time.Now()}
+	if had {
+		g.requests = podspec.Most(g.requests, before.requests)
+	}
+	l.growing[key] = g
+	l.recount(key)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.growing[key].at != g.at {
+			return
+		}
+		delete(l.growing, key)
+		if had {
+			l.growing[key] = before
+		}
+		l.recount(key)
+	}
+}
+
+// takes returns what a pod takes of its contract that has so much by the cache. The lock is held.
+func (l *ledger) takes(key client.ObjectKey, requests corev1.ResourceList) corev1.ResourceList {
+	if g, ok := l.growing[key]; ok {
+		return podspec.Most(requests, g.requests)
+	}
+	return requests
+}
+
+// recount counts a pod that the cache shows with what it grows to. The lock is held.
+func (l *ledger) recount(key client.ObjectKey) {
+	if e, ok := l.shown[key]; ok {
+		l.uncount(key)
+		l.count(key, e)
+	}
+}
+
+// grown ends what a pod grows by, if the cache will not show it: nothing was written.
+func (l *ledger) grown(key client.ObjectKey, generation int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g, ok := l.growing[key]; ok && generation < g.generation {
+		delete(l.growing, key)
+		l.recount(key)
+	}
+}
+
+// overdue returns the pods of a contract whose growth the cache should show by now.
+func (l *ledger) overdue(contract string) (out []client.ObjectKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, g := range l.growing {
+		if g.contract == contract && time.Since(g.at) > ledgerSettle {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// settleGrowth asks for the pods whose growth the cache should show by now.
+func (p *Provider) settleGrowth(ctx context.Context, contract string) error {
+	for _, key := range p.ledger.overdue(contract) {
+		now := &api.OffloadedPod{}
+		if err := p.client.Get(ctx, key, now); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("look for offloaded pod: %w", err)
+		}
+		p.ledger.grown(key, now.Generation)
+	}
+	return nil
+}

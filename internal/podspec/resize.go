@@ -1,0 +1,315 @@
+package podspec
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// resizable says whether Kubernetes changes a resource of a container that runs.
+func resizable(name corev1.ResourceName) bool {
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory
+}
+
+// sized returns the containers whose resources may change while their pod runs, by name:
+// those of the pod and its sidecars.
+func sized(s *corev1.PodSpec) map[string]*corev1.Container {
+	out := make(map[string]*corev1.Container, len(s.Containers))
+	for i := range s.InitContainers {
+		if c := &s.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out[c.Name] = c
+		}
+	}
+	for i := range s.Containers {
+		out[s.Containers[i].Name] = &s.Containers[i]
+	}
+	return out
+}
+
+// Resized says whether a pod asks for other amounts than before. What no pod that runs can
+// change is an error: a resource that is taken away, which would count no more and be kept,
+// and all but CPU and memory of containers and sidecars.
+func Resized(was, is *corev1.PodSpec) (bool, error) {
+	if !equality.Semantic.DeepEqual(was.Resources, is.Resources) {
+		return false, fmt.Errorf("the resources of the pod as a whole change, which a pod that runs cannot; delete it, or change those of its containers")
+	}
+	may, resized := sized(was), false
+	for _, lists := range [][2][]corev1.Container{{was.InitContainers, is.InitContainers}, {was.Containers, is.Containers}} {
+		if !slices.EqualFunc(lists[0], lists[1], func(a, b corev1.Container) bool { return a.Name == b.Name }) {
+			return false, fmt.Errorf("the pod has other containers than before; delete it")
+		}
+		for i := range lists[0] {
+			a, b := &lists[0][i], &lists[1][i]
+			for _, l := range [][2]corev1.ResourceList{{a.Resources.Requests, b.Resources.Requests}, {a.Resources.Limits, b.Resources.Limits}} {
+				changed, err := changed(l[0], l[1])
+				if err == nil && changed && may[a.Name] == nil {
+					err = fmt.Errorf("it is an init container")
+				}
+				if err != nil {
+					return false, fmt.Errorf("the resources of container %s cannot change so while it runs: %w; delete the pod", a.Name, err)
+				}
+				resized = resized || changed
+			}
+		}
+	}
+	return resized, nil
+}
+
+func changed(was, is corev1.ResourceList) (bool, error) {
+	for name := range was {
+		if _, ok := is[name]; !ok {
+			return false, fmt.Errorf("%s is taken away", name)
+		}
+	}
+	resized := false
+	for name, q := range is {
+		if before, ok := was[name]; ok && before.Cmp(q) == 0 {
+			continue
+		}
+		if !resizable(name) {
+			return false, fmt.Errorf("%s is neither cpu nor memory", name)
+		}
+		resized = true
+	}
+	return resized, nil
+}
+
+// Resize gives the containers of a pod the CPU and memory of want, and says whether they had
+// other amounts. What want does not name stays: this cluster may have added it.
+func Resize(have, want *corev1.PodSpec) bool {
+	wanted, resized := sized(want), false
+	for name, c := range sized(have) {
+		w := wanted[name]
+		if w == nil {
+			continue
+		}
+		for _, l := range []struct {
+			have *corev1.ResourceList
+			want corev1.ResourceList
+		}{{&c.Resources.Requests, w.Resources.Requests}, {&c.Resources.Limits, w.Resources.Limits}} {
+			for name, q := range l.want {
+				if before, ok := (*l.have)[name]; !resizable(name) || ok && before.Cmp(q) == 0 {
+					continue
+				}
+				if *l.have == nil {
+					*l.have = corev1.ResourceList{}
+				}
+				(*l.have)[name] = q.DeepCopy()
+				resized = true
+			}
+		}
+	}
+	return resized
+}
+
+// Settled says whether a pod has what want asks for: its kubelet has acted on the last resize,
+// or has not begun with the pod.
+func Settled(want *corev1.PodSpec, pod *corev1.Pod) bool {
+	if pod.Status.ObservedGeneration > 0 && pod.Status.ObservedGeneration < pod.Generation {
+		return false
+	}
+	if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return ResizeCondition(c.Type) }) {
+		return false
+	}
+	have := sized(&pod.Spec)
+	for name, w := range sized(want) {
+		c := have[name]
+		if c == nil || !has(c.Resources.Requests, w.Resources.Requests) {
+			return false
+		}
+		if pod.Spec.NodeName == "" {
+			continue
+		}
+		s := statusOf(&pod.Status, name)
+		if s == nil || !has(s.AllocatedResources, w.Resources.Requests) {
+			return false
+		}
+	}
+	return true
+}
+
+// has says whether a list has the CPU and memory of another.
+func has(list, want corev1.ResourceList) bool {
+	for name, q := range want {
+		if have, ok := list[name]; resizable(name) && (!ok || have.Cmp(q) != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// Most returns the larger amount of each resource.
+func Most(a, b corev1.ResourceList) corev1.ResourceList {
+	out := a.DeepCopy()
+	if out == nil {
+		out = make(corev1.ResourceList, len(b))
+	}
+	for name, q := range b {
+		if have, ok := out[name]; !ok || q.Cmp(have) > 0 {
+			out[name] = q.DeepCopy()
+		}
+	}
+	return out
+}
+
+// ResizeCondition says whether a condition says how far a resize is.
+func ResizeCondition(t corev1.PodConditionType) bool {
+	return t == corev1.PodResizePending || t == corev1.PodResizeInProgress
+}
+
+// ShowResources puts into the containers of a pod's new status what they have of CPU and memory,
+// by what the provider says. Kubernetes counts that at home, for quotas and its scheduler, and
+// resizes no pod without it. So what a provider says counts only between what home asks for now
+// and what the pod showed before: it cannot name an amount that home never asked for. All other
+// resources are as home asks. API servers that resize nothing keep no generation of pods, and
+// would take none of this.
+func ShowResources(pod *corev1.Pod, out *corev1.PodStatus) {
+	if pod.Generation == 0 {
+		for _, list := range [][]corev1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
+			for i := range list {
+				list[i].Resources, list[i].AllocatedResources = nil, nil
+			}
+		}
+		return
+	}
+	for i := range out.InitContainerStatuses {
+		showResources(pod.Spec.InitContainers, pod.Status.InitContainerStatuses, &out.InitContainerStatuses[i])
+	}
+	for i := range out.ContainerStatuses {
+		showResources(pod.Spec.Containers, pod.Status.ContainerStatuses, &out.ContainerStatuses[i])
+	}
+	boundResize(pod, out)
+}
+
+// boundResize makes a resize that is said to be infeasible one that is deferred, unless all
+// containers show what they have: else Kubernetes would count nothing for them.
+func boundResize(pod *corev1.Pod, out *corev1.PodStatus) {
+	for i := range out.Conditions {
+		c := &out.Conditions[i]
+		if c.Type != corev1.PodResizePending || c.Reason == corev1.PodReasonDeferred {
+			continue
+		}
+		for _, of := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			if s := statusOf(out, of.Name); s == nil || s.Resources == nil || c.Reason != corev1.PodReasonInfeasible {
+				c.Reason = corev1.PodReasonDeferred
+			}
+		}
+	}
+}
+
+func showResources(containers []corev1.Container, before []corev1.ContainerStatus, s *corev1.ContainerStatus) {
+	at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name })
+	if at < 0 {
+		s.Resources, s.AllocatedResources = nil, nil
+		return
+	}
+	var was corev1.ContainerStatus
+	if i := slices.IndexFunc(before, func(b corev1.ContainerStatus) bool { return b.Name == s.Name }); i >= 0 {
+		was = before[i]
+	}
+	if was.Resources == nil {
+		was.Resources = &corev1.ResourceRequirements{}
+	}
+	says := s.Resources
+	if says == nil {
+		says = &corev1.ResourceRequirements{}
+	}
+	asked := containers[at].Resources
+	s.AllocatedResources = between(asked.Requests, was.AllocatedResources, s.AllocatedResources)
+	s.Resources = &corev1.ResourceRequirements{
+		Requests: between(asked.Requests, was.Resources.Requests, says.Requests),
+		Limits:   between(asked.Limits, was.Resources.Limits, says.Limits),
+	}
+}
+
+// between returns what is asked for, with the amounts of CPU and memory that the provider says,
+// kept between those and the ones before. Where it says nothing they are as before.
+func between(asked, before, says corev1.ResourceList) corev1.ResourceList {
+	out := asked.DeepCopy()
+	for name, q := range asked {
+		b, ok := before[name]
+		if !resizable(name) || !ok {
+			continue
+		}
+		s, ok := says[name]
+		if !ok {
+			s = b
+		}
+		out[name] = clamp(s, q, b).DeepCopy()
+	}
+	return out
+}
+
+func clamp(q, a, b resource.Quantity) resource.Quantity {
+	if a.Cmp(b) > 0 {
+		a, b = b, a
+	}
+	switch {
+	case q.Cmp(a) < 0:
+		return a
+	case q.Cmp(b) > 0:
+		return b
+	}
+	return q
+}
+
+// SizesOf returns what of a container's status ShowResources reads: CPU and memory.
+func SizesOf(in *corev1.ContainerStatus) (*corev1.ResourceRequirements, corev1.ResourceList) {
+	few := func(l corev1.ResourceList) (out corev1.ResourceList) {
+		for name, q := range l {
+			if resizable(name) {
+				if out == nil {
+					out = corev1.ResourceList{}
+				}
+				out[name] = q
+			}
+		}
+		return out
+	}
+	if in.Resources == nil {
+		return nil, few(in.AllocatedResources)
+	}
+	return &corev1.ResourceRequirements{Requests: few(in.Resources.Requests), Limits: few(in.Resources.Limits)}, few(in.AllocatedResources)
+}
+
+// ShowRefusedResize says in the condition that a kubelet would set why a pod does not get what it
+// asks for, if the provider refused the pod as it is now. reason is the provider's, in a word.
+func ShowRefusedResize(pod *corev1.Pod, out *corev1.PodStatus, r *peering.Refusal, now metav1.Time) {
+	asks := false
+	for name, c := range sized(&pod.Spec) {
+		s := statusOf(out, name)
+		asks = asks || s != nil && s.Resources != nil && !(has(s.Resources.Requests, c.Resources.Requests) && has(s.Resources.Limits, c.Resources.Limits))
+	}
+	if !asks {
+		return
+	}
+	c := corev1.PodCondition{
+		Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible,
+		Message: "the provider does not resize the pod: " + r.Message, LastTransitionTime: now,
+	}
+	if r.Retryable {
+		c.Reason = corev1.PodReasonDeferred
+	}
+	if i := slices.IndexFunc(pod.Status.Conditions, func(old corev1.PodCondition) bool { return old.Type == c.Type }); i >= 0 {
+		c.LastTransitionTime = pod.Status.Conditions[i].LastTransitionTime
+	}
+	out.Conditions = append(slices.DeleteFunc(out.Conditions, func(old corev1.PodCondition) bool { return ResizeCondition(old.Type) }), c)
+	boundResize(pod, out)
+}
+
+func statusOf(s *corev1.PodStatus, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
