@@ -22,12 +22,13 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // JoinConfig configures Join.
 type JoinConfig struct {
 	// Token is the invitation. Required.
-	Token peering.Token
+	Token jointoken.Token
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Self is this cluster's own ClusterInfo. Required.

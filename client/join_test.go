@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 func newSource(t testing.TB) *identity.Source {
@@ -60,9 +61,9 @@ func serveIssuer(t testing.TB, as *identity.Source, join func(*ententev1.JoinReq
 	return l.Addr().String()
 }
 
-func tokenOf(t testing.TB, of *identity.Source, expires time.Time, endpoints ...string) peering.Token {
+func tokenOf(t testing.TB, of *identity.Source, expires time.Time, endpoints ...string) jointoken.Token {
 	t.Helper()
-	token, err := peering.NewToken(rand.Reader, of.ID(), endpoints, expires)
+	token, err := jointoken.New(rand.Reader, of.ID(), endpoints, expires)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestJoinTriesEndpointsInTurnAndPinsTheIssuer(t *testing.T) {
 	if info.Name != "office" || !info.Roots[0].Equal(foreign.Identity().Root()) {
 		t.Errorf("got %+v", info)
 	}
-	secret, _ := peering.ParseSecret(got.GetSecret())
+	secret, _ := jointoken.ParseSecret(got.GetSecret())
 	if secret != token.Secret || got.GetTokenId() != token.ID || got.GetCluster().GetName() != "home" {
 		t.Errorf("sent %v", got.GetCluster())
 	}
@@ -130,7 +131,7 @@ func TestWhatJoinSaysWhenItFails(t *testing.T) {
 	closed := closedPort(t)
 	soon, past := time.Now().Add(time.Minute), time.Now().Add(-time.Minute)
 	for name, tc := range map[string]struct {
-		token  peering.Token
+		token  jointoken.Token
 		reason peering.Reason
 		says   []string
 	}{

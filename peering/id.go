@@ -71,8 +71,8 @@ func (id ClusterID) Short() string {
 	return string(id[:shortIDLen])
 }
 
-// hash returns the bytes behind the ID.
-func (id ClusterID) hash() ([clusterIDBytes]byte, error) {
+// Bytes returns what is behind the ID: the first 20 bytes of the SHA-256 of the key.
+func (id ClusterID) Bytes() ([clusterIDBytes]byte, error) {
 	var b [clusterIDBytes]byte
 	if _, err := ParseClusterID(string(id)); err != nil {
 		return b, err

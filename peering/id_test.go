@@ -10,7 +10,15 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 )
+
+const (
+	idA ClusterID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	idB ClusterID = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+var t0 = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func TestClusterIDIsTheHashOfTheKey(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -33,7 +41,7 @@ func TestClusterIDIsTheHashOfTheKey(t *testing.T) {
 	if parsed, err := ParseClusterID(want); err != nil || parsed != got {
 		t.Errorf("parse: %v", err)
 	}
-	if b, err := got.hash(); err != nil || string(b[:]) != string(sum[:20]) {
+	if b, err := got.Bytes(); err != nil || string(b[:]) != string(sum[:20]) {
 		t.Errorf("hash: %v", err)
 	}
 	if id, err := ParseAgentURI(got.AgentURI()); err != nil || id != got {
@@ -82,7 +90,7 @@ func FuzzParseClusterID(f *testing.F) {
 			if string(id) != s {
 				t.Fatalf("%q was read as %s", s, id)
 			}
-			if _, err := id.hash(); err != nil {
+			if _, err := id.Bytes(); err != nil {
 				t.Fatalf("%s: %v", id, err)
 			}
 			if again, err := ParseAgentURI(id.AgentURI()); err != nil || again != id {

@@ -4,15 +4,11 @@ import "time"
 
 // Limits of what may come from outside. Every decoder of this package holds them.
 const (
-	// MaxTokenLen is the most characters that an encoded token has.
-	MaxTokenLen = 4096
 	// MaxEndpoints is the most endpoints that a cluster names for itself.
 	MaxEndpoints = 8
 	// MaxEndpointLen is the most characters of an endpoint: a DNS name of 253, a
 	// colon, a port, and brackets.
 	MaxEndpointLen = 261
-	// MaxTokenIDLen is the most characters of a token's public part.
-	MaxTokenIDLen = 32
 
 	// MaxPayload is the most bytes that a contract's payload has.
 	MaxPayload = 64 << 10

@@ -408,6 +408,9 @@ func (t Terms) checkConditions() error {
 	return CheckClasses(t.RuntimeClasses)
 }
 
+// maxUnix is the end of the year 9999, the last that RFC 3339 can write.
+const maxUnix = 253402300799
+
 // wholeSecond says whether a time can be written in a payload.
 func wholeSecond(t time.Time) bool {
 	return t.Location() == time.UTC && t.Nanosecond() == 0 && t.Unix() > 0 && t.Unix() <= maxUnix

@@ -30,6 +30,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 	"github.com/entente-dev/entente/server/internal/servertest"
 )
@@ -79,7 +80,7 @@ type fakeToken struct {
 	by   peering.ClusterID
 }
 
-func (f *fakeTrust) Join(_ context.Context, by peering.ClusterID, info identity.ClusterInfo, id string, secret peering.Secret) (identity.ClusterInfo, error) {
+func (f *fakeTrust) Join(_ context.Context, by peering.ClusterID, info identity.ClusterInfo, id string, secret jointoken.Secret) (identity.ClusterInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.tokens[id]
@@ -228,9 +229,9 @@ func (p *peerTest) trustCaller(t testing.TB) {
 	}
 }
 
-func (p *peerTest) token(t testing.TB) peering.Token {
+func (p *peerTest) token(t testing.TB) jointoken.Token {
 	t.Helper()
-	token, err := peering.NewToken(rand.Reader, p.self.ID(), []string{p.address}, time.Now().Add(time.Minute))
+	token, err := jointoken.New(rand.Reader, p.self.ID(), []string{p.address}, time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func (p *peerTest) token(t testing.TB) peering.Token {
 	return token
 }
 
-func joinRequest(token peering.Token, as *identity.Source) *ententev1.JoinRequest {
+func joinRequest(token jointoken.Token, as *identity.Source) *ententev1.JoinRequest {
 	secret := [32]byte(token.Secret)
 	return &ententev1.JoinRequest{TokenId: token.ID, Secret: secret[:], Cluster: &ententev1.ClusterInfo{
 		Name: "consumer", Endpoints: []string{"192.0.2.2:7443"}, Bundle: as.Identity().TrustBundle().DER(),

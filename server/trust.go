@@ -8,6 +8,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
@@ -18,7 +19,7 @@ type Trust interface {
 	// this cluster's own ClusterInfo. Of several clusters exactly one succeeds, and
 	// it may repeat the call. A token that is unknown, expired, used by another
 	// or has another secret is a *peering.Error with the reason TOKEN_INVALID.
-	Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret peering.Secret) (identity.ClusterInfo, error)
+	Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret jointoken.Secret) (identity.ClusterInfo, error)
 	Introductions
 	Proofs
 	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
@@ -127,7 +128,7 @@ func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*en
 	if err != nil {
 		return nil, err
 	}
-	secret, err := peering.ParseSecret(req.GetSecret())
+	secret, err := jointoken.ParseSecret(req.GetSecret())
 	if err != nil {
 		return nil, &peering.Error{Reason: peering.ReasonTokenInvalid, Message: "the token is not valid", Err: err}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // app is the command and what it touches of the world.
@@ -162,5 +162,5 @@ func (a *app) next(format string, args ...any) {
 // in brackets, for searching. Errors repeat what was given, so a token in a wrong place is
 // taken out here.
 func (a *app) problem(err error) string {
-	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + peering.WithoutTokens(err.Error())
+	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + jointoken.Redact(err.Error())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 func (a *app) joinCommand() *cobra.Command {
@@ -101,7 +102,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	id := i.id
-	if token, err := peering.ParseToken(i.token); err == nil {
+	if token, err := jointoken.Parse(i.token); err == nil {
 		id = string(token.Issuer)
 	}
 	here := "the other side may know this cluster already"

@@ -30,7 +30,7 @@ import (
 	"github.com/entente-dev/entente/integration/lab"
 	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // nodes is how many nodes the cluster pretends to have.
@@ -255,13 +255,13 @@ type blind struct{ ctrlclient.WithWatch }
 func (blind) List(context.Context, ctrlclient.ObjectList, ...ctrlclient.ListOption) error { return nil }
 
 // tokens makes tokens.
-func (a *agent) tokens(ctx context.Context, n int) ([]peering.Token, error) {
+func (a *agent) tokens(ctx context.Context, n int) ([]jointoken.Token, error) {
 	id, err := store.LoadIdentity(ctx, a.client, bare.Namespace, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	mint := store.Tokens{Client: blind{a.client}, Namespace: bare.Namespace, Now: time.Now}
-	out := make([]peering.Token, n)
+	out := make([]jointoken.Token, n)
 	for i := range out {
 		if out[i], err = mint.Mint(ctx, id.ID(), []string{a.peers}, 0); err != nil {
 			return nil, err

@@ -33,7 +33,7 @@ import (
 
 	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/heartbeat"
-	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 const (
@@ -316,7 +316,7 @@ func gather(ctx context.Context, n int) (peers []*puppet.Peer, stop func() error
 }
 
 // join has all peers join at once.
-func (r *result) join(ctx context.Context, peers []*puppet.Peer, tokens []peering.Token) error {
+func (r *result) join(ctx context.Context, peers []*puppet.Peer, tokens []jointoken.Token) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, round, fmt.Errorf("joining takes longer than %s", round))
 	defer cancel()
 	took := make([]puppet.Times, len(peers))

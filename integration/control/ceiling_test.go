@@ -22,6 +22,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // stranger is a consumer of the test's own: an identity that joined, and a
@@ -46,7 +47,7 @@ func newStranger(t *testing.T, abroad *cluster, n int) stranger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := peering.ParseToken(text)
+	token, err := jointoken.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // What docs/limits.md says that a peer can do at most.
@@ -135,7 +136,7 @@ func playing(t *testing.T, c *cluster, number int, lends *puppet.Lends) *puppet.
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := peering.ParseToken(text)
+	token, err := jointoken.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 const (
@@ -540,7 +541,7 @@ func (p *third) peer(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := peering.ParseToken(text)
+	token, err := jointoken.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}

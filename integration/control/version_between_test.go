@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // between stands between two clusters, with the key of each, as either to the
@@ -153,7 +154,7 @@ func (b *between) join(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create a token: %w", err)
 	}
-	token, err := peering.ParseToken(text)
+	token, err := jointoken.Parse(text)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // stranger is a third cluster that exists as a key only, on the internet between
@@ -34,7 +35,7 @@ type stranger struct {
 
 // newStranger makes a cluster that nobody knows. A token of abroad tells where
 // that is and who.
-func newStranger(ctx context.Context, t *testing.T, w *World, name string) (*stranger, peering.Token) {
+func newStranger(ctx context.Context, t *testing.T, w *World, name string) (*stranger, jointoken.Token) {
 	t.Helper()
 	id, err := identity.Generate(time.Now())
 	OK(t, err)
@@ -45,17 +46,17 @@ func newStranger(ctx context.Context, t *testing.T, w *World, name string) (*str
 }
 
 // parsedToken makes a token and reads it.
-func parsedToken(ctx context.Context, t *testing.T, s *Side, args ...string) peering.Token {
+func parsedToken(ctx context.Context, t *testing.T, s *Side, args ...string) jointoken.Token {
 	t.Helper()
 	text, err := s.CreateToken(ctx, args...)
 	OK(t, err)
-	token, err := peering.ParseToken(text)
+	token, err := jointoken.Parse(text)
 	OK(t, err)
 	return token
 }
 
 // join redeems a token.
-func (s *stranger) join(ctx context.Context, token peering.Token) error {
+func (s *stranger) join(ctx context.Context, token jointoken.Token) error {
 	_, err := client.Join(ctx, client.JoinConfig{
 		Token: token, Source: s.source, Dial: s.world.DialOnInternet,
 		Self: identity.ClusterInfo{Name: s.name, Bundle: identity.Bundle{Roots: []*x509.Certificate{s.identity.Root()}}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // TestTokensThatAreNoGood redeems, with the CLI, what is no good token.
@@ -27,8 +28,8 @@ func TestTokensThatAreNoGood(t *testing.T) {
 	usedText, err := used.Encode()
 	OK(t, err)
 
-	changed := func(change func(*peering.Token)) string {
-		token, err := peering.ParseToken(good)
+	changed := func(change func(*jointoken.Token)) string {
+		token, err := jointoken.Parse(good)
 		OK(t, err)
 		change(&token)
 		text, err := token.Encode()
@@ -48,14 +49,14 @@ func TestTokensThatAreNoGood(t *testing.T) {
 		{"a token with a wrong character", string(flipped), []string{"TOKEN_MALFORMED"}},
 		{"something else", "hello", []string{"TOKEN_MALFORMED"}},
 		{"a token of a later version", "ent9." + strings.TrimPrefix(good, "ent1."), []string{"TOKEN_MALFORMED", "version"}},
-		{"a token with another secret", changed(func(token *peering.Token) { token.Secret[0]++ }), []string{"TOKEN_INVALID"}},
-		{"a token with an ID that was never made", changed(func(token *peering.Token) { token.ID = "abcdefgh22" }), []string{"TOKEN_INVALID"}},
+		{"a token with another secret", changed(func(token *jointoken.Token) { token.Secret[0]++ }), []string{"TOKEN_INVALID"}},
+		{"a token with an ID that was never made", changed(func(token *jointoken.Token) { token.ID = "abcdefgh22" }), []string{"TOKEN_INVALID"}},
 		{
-			"a token that pins another cluster's key", changed(func(token *peering.Token) { token.Issuer = other.identity.ID() }),
+			"a token that pins another cluster's key", changed(func(token *jointoken.Token) { token.Issuer = other.identity.ID() }),
 			[]string{"PEER_IDENTITY_MISMATCH", string(used.Issuer), string(other.identity.ID())},
 		},
 		{
-			"a token that leads nowhere", changed(func(token *peering.Token) { token.Endpoints = []string{"172.30.2.11:30744"} }),
+			"a token that leads nowhere", changed(func(token *jointoken.Token) { token.Endpoints = []string{"172.30.2.11:30744"} }),
 			[]string{"PEER_UNREACHABLE", "172.30.2.11:30744"},
 		},
 		{"a token that another cluster used", usedText, []string{"TOKEN_INVALID", "redeemed by another cluster"}},

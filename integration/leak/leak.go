@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // shortest is the fewest bytes of a secret that are looked for: less occurs by
@@ -144,7 +144,7 @@ func inBase64(encoding *base64.Encoding, b []byte, at int) []byte {
 
 // Token adds a token of Entente: its text, and the secret in it.
 func (s *Secrets) Token(text string) error {
-	token, err := peering.ParseToken(text)
+	token, err := jointoken.Parse(text)
 	if err != nil {
 		return fmt.Errorf("look for a token: %w", err)
 	}

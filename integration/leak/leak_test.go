@@ -21,13 +21,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 const issuer peering.ClusterID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-func newToken(t *testing.T) (peering.Token, string) {
+func newToken(t *testing.T) (jointoken.Token, string) {
 	t.Helper()
-	token, err := peering.NewToken(rand.Reader, issuer, []string{"192.0.2.1:7443"}, time.Now().Add(time.Hour))
+	token, err := jointoken.New(rand.Reader, issuer, []string{"192.0.2.1:7443"}, time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

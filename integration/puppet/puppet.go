@@ -28,6 +28,7 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // PodCIDR is the pods' prefix of those that puppets peer with.
@@ -119,7 +120,7 @@ func (p *Peer) Run(ctx context.Context) error { return p.Sessions.Run(ctx) }
 type Times struct{ Joined, Connected, Signed time.Duration }
 
 // PeerWith redeems a token and makes a contract for a little, as a consumer does.
-func (p *Peer) PeerWith(ctx context.Context, token peering.Token) (Times, error) {
+func (p *Peer) PeerWith(ctx context.Context, token jointoken.Token) (Times, error) {
 	begin := time.Now()
 	t, err := p.Join(ctx, token)
 	if err != nil {
@@ -131,7 +132,7 @@ func (p *Peer) PeerWith(ctx context.Context, token peering.Token) (Times, error)
 }
 
 // Join redeems a token and waits for the session.
-func (p *Peer) Join(ctx context.Context, token peering.Token) (Times, error) {
+func (p *Peer) Join(ctx context.Context, token jointoken.Token) (Times, error) {
 	begin := time.Now()
 	var t Times
 	var err error
@@ -200,7 +201,7 @@ func (p *Peer) Contract(ctx context.Context, ask peering.Ask, resources ...strin
 
 // join redeems the token. A provider that has too many callers turns some away
 // before it has heard them; these try again.
-func (p *Peer) join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error) {
+func (p *Peer) join(ctx context.Context, token jointoken.Token) (identity.ClusterInfo, error) {
 	self := identity.ClusterInfo{Name: p.Name, Endpoints: []string{p.endpoint}, Bundle: p.source.Identity().TrustBundle()}
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		info, err := client.Join(ctx, client.JoinConfig{Token: token, Source: p.source, Self: self, Dial: p.dial})

@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/admin"
 )
 
@@ -93,7 +94,7 @@ func domainStates(browser *dnssd.Browser) []admin.DNSDomain {
 // issued is the tokens of this cluster. It implements admin.Tokens.
 type issued struct{ a *agent }
 
-func (i issued) Mint(ctx context.Context, ttl time.Duration) (peering.Token, error) {
+func (i issued) Mint(ctx context.Context, ttl time.Duration) (jointoken.Token, error) {
 	return i.a.tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server"
 )
 
@@ -40,7 +41,7 @@ func (a *agent) joining() joining {
 	}}
 }
 
-func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret peering.Secret) (identity.ClusterInfo, error) {
+func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret jointoken.Secret) (identity.ClusterInfo, error) {
 	self := j.a.self() // before the token is used up, so that an answer can be given once it is
 	again, err := j.a.tokens.Redeem(ctx, tokenID, secret, by)
 	if err != nil {
@@ -87,7 +88,7 @@ func (a *agent) addPeer(ctx context.Context, id peering.ClusterID, info identity
 }
 
 // join redeems a token at the cluster that made it.
-func (a *agent) join(ctx context.Context, token peering.Token, name string) (string, error) {
+func (a *agent) join(ctx context.Context, token jointoken.Token, name string) (string, error) {
 	info, err := strangers{a}.Join(ctx, token)
 	if err != nil {
 		return "", err
@@ -118,7 +119,7 @@ func (a *agent) introduce(ctx context.Context, endpoint string, id peering.Clust
 // trust.Strangers.
 type strangers struct{ a *agent }
 
-func (s strangers) Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error) {
+func (s strangers) Join(ctx context.Context, token jointoken.Token) (identity.ClusterInfo, error) {
 	return client.Join(ctx, client.JoinConfig{Token: token, Source: s.a.source, Self: s.a.self()})
 }
 

@@ -34,7 +34,7 @@ const everything = "..."
 // each says in small interfaces what it needs, and internal/agent introduces
 // them.
 var rules = []rule{
-	{packages: "peering"},
+	{packages: "peering/..."},
 	{packages: "api/...", outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
 	{packages: "gen/...", outside: []string{
 		"buf.build/gen/go/bufbuild/protovalidate/", "github.com/grpc-ecosystem/grpc-gateway/v2/",
@@ -45,44 +45,44 @@ var rules = []rule{
 	{packages: "internal/budget"},
 	{packages: "internal/notify"},
 	{packages: "internal/pake", outside: []string{"github.com/gtank/ristretto255"}},
-	{packages: "internal/identity", ours: []string{"peering"}, outside: []string{
+	{packages: "internal/identity", ours: []string{"peering/..."}, outside: []string{
 		"github.com/spiffe/go-spiffe/v2/", "google.golang.org/grpc/credentials", "google.golang.org/grpc/peer",
 	}},
-	{packages: "internal/wire", ours: []string{"gen/...", "peering", "internal/identity"}, outside: []string{
+	{packages: "internal/wire", ours: []string{"gen/...", "peering/...", "internal/identity"}, outside: []string{
 		"google.golang.org/genproto/googleapis/rpc/", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
 		"google.golang.org/protobuf/",
 	}},
-	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering"}, outside: []string{"google.golang.org/grpc"}},
-	{packages: "internal/session", ours: []string{"peering", "internal/identity", "internal/notify"}, outside: []string{
+	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering/..."}, outside: []string{"google.golang.org/grpc"}},
+	{packages: "internal/session", ours: []string{"peering/...", "internal/identity", "internal/notify"}, outside: []string{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
-	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "peering", "internal/budget", "internal/identity"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
-	{packages: "internal/placement", ours: []string{"api/...", "peering", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
+	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "peering/...", "internal/budget", "internal/identity"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	{packages: "internal/placement", ours: []string{"api/...", "peering/...", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
-	{packages: "internal/carry", ours: []string{"peering"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	{packages: "internal/carry", ours: []string{"peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/datagrams", outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
-	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
+	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering/...", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
 	}},
 
-	{packages: "server/internal/middleware", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
+	{packages: "server/internal/middleware", ours: []string{"gen/...", "peering/...", "internal/wire", "internal/identity"}, outside: []string{
 		"buf.build/go/protovalidate", "github.com/google/uuid", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/apimachinery/",
 	}},
-	{packages: "server/internal/servertest", ours: []string{"internal/identity", "peering"}, outside: []string{"go.uber.org/goleak", "google.golang.org/protobuf/"}},
+	{packages: "server/internal/servertest", ours: []string{"internal/identity", "peering/..."}, outside: []string{"go.uber.org/goleak", "google.golang.org/protobuf/"}},
 	{
 		packages: "server",
 		ours: []string{
-			"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "internal/notify", "server/internal/middleware",
+			"gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "internal/notify", "server/internal/middleware",
 		},
 		outside: []string{"buf.build/go/protovalidate", "golang.org/x/sync/", "google.golang.org/", "k8s.io/"},
 	},
 	{
 		packages: "server/admin",
 		ours: []string{
-			"gen/...", "peering", "api/...", "internal/kubeauth", "internal/notify", "internal/wire", "internal/identity", "internal/version",
+			"gen/...", "peering/...", "api/...", "internal/kubeauth", "internal/notify", "internal/wire", "internal/identity", "internal/version",
 			"server/internal/middleware",
 		},
 		outside: []string{
@@ -91,13 +91,13 @@ var rules = []rule{
 	},
 	{
 		packages: "client",
-		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
+		ours:     []string{"gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec"}, outside: []string{
+	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec"}, outside: []string{
 		"github.com/prometheus/client_model/go", "github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
-	{packages: "internal/podmetrics", ours: []string{"peering"}, outside: []string{
+	{packages: "internal/podmetrics", ours: []string{"peering/..."}, outside: []string{
 		"github.com/prometheus/client_model/go", "golang.org/x/time/rate", "k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
@@ -115,55 +115,55 @@ var rules = []rule{
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	// Sockets that share a port and a watch on interfaces need the system's own words.
-	{packages: "discovery/mdns", ours: []string{"peering", "discovery", "internal/notify"}, outside: []string{
+	{packages: "discovery/mdns", ours: []string{"peering/...", "discovery", "internal/notify"}, outside: []string{
 		"github.com/miekg/dns", "golang.org/x/net/", "golang.org/x/sys/unix",
 	}},
-	{packages: "discovery/...", ours: []string{"peering", "internal/notify"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
+	{packages: "discovery/...", ours: []string{"peering/...", "internal/notify"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
-	{packages: "internal/endpoints", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/"}},
+	{packages: "internal/endpoints", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/"}},
 	// Both halves of a pod: what its home sends, and what a provider takes.
-	{packages: "internal/podspec", ours: []string{"api/...", "peering", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
-	{packages: "internal/stock", ours: []string{"peering"}},
-	{packages: "internal/fencing", ours: []string{"peering"}, outside: []string{"k8s.io/"}},
+	{packages: "internal/podspec", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
+	{packages: "internal/stock", ours: []string{"peering/..."}},
+	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
-	{packages: "internal/volumes", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	{packages: "internal/volumes", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering", "internal/budget", "internal/endpoints", "internal/fencing", "internal/notify", "internal/podspec", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/notify", "internal/podspec", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
 		packages: "internal/store",
-		ours:     []string{"api/...", "peering", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
 	},
 	// What is agreed on is decided without a client.
 	{
 		packages: "internal/market",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
 	},
 	{packages: "internal/kube", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/", "sigs.k8s.io/mcs-api/pkg/apis"}},
 	{
 		packages: "internal/lending",
-		ours:     []string{"api/...", "peering", "internal/kube", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/kube", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
 	},
 	// How trust begins, what discovery finds, and who is peered with by policy.
 	{
 		packages: "internal/trust",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
 		packages: "internal/sightings",
-		ours:     []string{"api/...", "peering", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		ours:     []string{"api/...", "peering/...", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/"},
 	},
 	{
 		packages: "internal/automatic",
-		ours:     []string{"api/...", "peering", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		ours:     []string{"api/...", "peering/...", "internal/notify", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/"},
 	},
 	// Foreign clusters as other tools know clusters.
@@ -171,14 +171,14 @@ var rules = []rule{
 	// Services of each other without offloading.
 	{
 		packages: "internal/services",
-		ours:     []string{"api/...", "peering", "internal/endpoints", "internal/kube", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/endpoints", "internal/kube", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	// Services that are one in several clusters.
 	{
 		packages: "internal/clusterset",
 		ours: []string{
-			"api/...", "peering", "internal/endpoints", "internal/kube", "internal/market", "internal/notify", "internal/services", "internal/store", "internal/budget", "internal/wire", "gen/...",
+			"api/...", "peering/...", "internal/endpoints", "internal/kube", "internal/market", "internal/notify", "internal/services", "internal/store", "internal/budget", "internal/wire", "gen/...",
 			"internal/identity",
 		},
 		outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime", "sigs.k8s.io/mcs-api/pkg/apis"},
@@ -187,45 +187,45 @@ var rules = []rule{
 	// What a peer may reach here.
 	{
 		packages: "internal/allow",
-		ours:     []string{"api/...", "peering", "internal/kube", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/kube", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	// And what of it by which contract.
 	{
 		packages: "internal/exposure",
-		ours:     []string{"api/...", "peering", "internal/allow", "internal/endpoints", "internal/kube", "internal/notify", "internal/services", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/allow", "internal/endpoints", "internal/kube", "internal/notify", "internal/services", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/"},
 	},
 	// What caches keep.
 	{
 		packages: "internal/slim",
-		ours:     []string{"api/...", "peering", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/"},
 	},
 	// What is used of contracts, and whether two counts of that agree.
 	{
 		packages: "internal/usage",
-		ours:     []string{"api/...", "peering", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/"},
 	},
 	// Which namespaces are offloaded.
 	{
 		packages: "internal/namespaces",
-		ours:     []string{"api/...", "peering", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	// Which peers reach each other through this cluster.
-	{packages: "internal/transit", ours: []string{"api/...", "peering"}, outside: []string{"k8s.io/apimachinery/"}},
+	{packages: "internal/transit", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/apimachinery/"}},
 	// Which nodes are gateways, and where other clusters dial them.
 	{
 		packages: "internal/gateways",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake", "internal/transit",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
@@ -236,14 +236,14 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/fencing", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/fencing", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},
 	{
 		packages: "internal/browse",
 		ours: []string{
-			"api/...", "peering", "discovery/...", "internal/notify", "internal/sightings", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...",
+			"api/...", "peering/...", "discovery/...", "internal/notify", "internal/sightings", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...",
 			"internal/identity", "internal/pake",
 		},
 		outside: []string{"k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime/pkg/"},
@@ -251,7 +251,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering/...", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "github.com/prometheus/client_golang/prometheus", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
@@ -259,7 +259,7 @@ var rules = []rule{
 	{
 		packages: "internal/dnsupdate",
 		ours: []string{
-			"peering", "discovery/...", "internal/notify", "server/admin", "server/internal/middleware", "api/...", "gen/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version",
+			"peering/...", "discovery/...", "internal/notify", "server/admin", "server/internal/middleware", "api/...", "gen/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version",
 		},
 		outside: []string{"github.com/miekg/dns", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
 	},
@@ -273,36 +273,36 @@ var rules = []rule{
 		packages: "cmd/entente",
 		ours: []string{
 			"cmd/entente/internal/...",
-			"client", "api/...", "gen/...", "peering", "discovery/...", "internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+			"client", "api/...", "gen/...", "peering/...", "discovery/...", "internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 			"internal/version",
 		},
 		outside: []string{everything},
 	},
 
 	// What it prints and what it verifies offline knows of no cluster.
-	{packages: "cmd/entente/internal/flags", ours: []string{"gen/...", "peering"}, outside: []string{"github.com/spf13/", "google.golang.org/protobuf/"}},
-	{packages: "cmd/entente/internal/printer", ours: []string{"cmd/entente/internal/flags", "gen/...", "peering"}, outside: []string{
+	{packages: "cmd/entente/internal/flags", ours: []string{"gen/...", "peering/..."}, outside: []string{"github.com/spf13/", "google.golang.org/protobuf/"}},
+	{packages: "cmd/entente/internal/printer", ours: []string{"cmd/entente/internal/flags", "gen/...", "peering/..."}, outside: []string{
 		"github.com/spf13/cobra", "google.golang.org/protobuf/", "k8s.io/client-go/util/jsonpath", "sigs.k8s.io/yaml",
 	}},
 	{packages: "cmd/entente/internal/format", ours: []string{
-		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering", "internal/wire", "internal/identity",
+		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/...", "internal/wire", "internal/identity",
 	}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
-	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering"}, outside: []string{"k8s.io/"}},
+	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/..."}, outside: []string{"k8s.io/"}},
 	// What agents answer is told with what the client knows of it.
 	{packages: "cmd/entente/internal/exit", ours: []string{
-		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}},
 	{packages: "cmd/entente/internal/progress", ours: []string{
-		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering", "internal/wire", "internal/identity",
+		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity",
 		"internal/heartbeat", "internal/pake",
 	}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "cmd/entente/internal/places", ours: []string{
-		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "discovery/...", "gen/...", "peering", "internal/notify",
+		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "discovery/...", "gen/...", "peering/...", "internal/notify",
 		"internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}, outside: []string{"k8s.io/"}},
-	{packages: "cmd/entente/internal/parameters", ours: []string{"api/...", "gen/...", "peering"}, outside: []string{"sigs.k8s.io/yaml"}},
+	{packages: "cmd/entente/internal/parameters", ours: []string{"api/...", "gen/...", "peering/..."}, outside: []string{"sigs.k8s.io/yaml"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
-		"cmd/entente/internal/...", "gen/...", "peering", "internal/wire", "internal/identity",
+		"cmd/entente/internal/...", "gen/...", "peering/...", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},
 
 	// Tools of the house.
@@ -311,7 +311,7 @@ var rules = []rule{
 	{packages: "internal/fixture", ours: []string{"api/..."}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
 	{
 		packages: "internal/peertest",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
 	},
 	{packages: "internal/namedtest", outside: []string{"github.com/miekg/dns"}},

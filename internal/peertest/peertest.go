@@ -24,6 +24,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // Now is when most tests take place.
@@ -239,7 +240,7 @@ func TrustedPeer(name string, n int, endpoints ...string) v1alpha1.ForeignCluste
 // Strangers is other clusters in memory.
 type Strangers struct {
 	mu     sync.Mutex
-	Redeem func(peering.Token) (identity.ClusterInfo, error)
+	Redeem func(jointoken.Token) (identity.ClusterInfo, error)
 	Answer func(endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error)
 	Joins  int
 	Intros int
@@ -250,7 +251,7 @@ type Strangers struct {
 }
 
 // Join implements trust.Strangers.
-func (f *Strangers) Join(_ context.Context, token peering.Token) (identity.ClusterInfo, error) {
+func (f *Strangers) Join(_ context.Context, token jointoken.Token) (identity.ClusterInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Joins++

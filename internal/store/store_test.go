@@ -20,6 +20,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -90,7 +91,7 @@ func TestATokenIsRedeemedOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		after  time.Duration
 		by     []peering.ClusterID
-		change func(*peering.Token)
+		change func(*jointoken.Token)
 		want   peering.Reason // of the last redeemer
 		says   string
 	}{
@@ -98,8 +99,8 @@ func TestATokenIsRedeemedOnce(t *testing.T) {
 		"again by the same, whose answer was lost": {by: []peering.ClusterID{other, other}},
 		"not by a second cluster":                  {by: []peering.ClusterID{other, third}, want: peering.ReasonTokenInvalid, says: "used by another cluster, bbbbbbbb"},
 		"not after it expired":                     {by: []peering.ClusterID{other}, after: MaxTokenTTL, want: peering.ReasonTokenInvalid, says: "expired at 2026-11-20T12:15:00Z"},
-		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.Secret[0] ^= 1 }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
-		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.ID = "0" }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *jointoken.Token) { x.Secret[0] ^= 1 }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *jointoken.Token) { x.ID = "0" }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 const (
@@ -45,25 +46,25 @@ type TokenInfo struct {
 
 // Mint makes a token that can be redeemed once within ttl. Errors are
 // TOKENS_OUTSTANDING and NO_ENDPOINT.
-func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints []string, ttl time.Duration) (peering.Token, error) {
+func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints []string, ttl time.Duration) (jointoken.Token, error) {
 	if ttl <= 0 || ttl > MaxTokenTTL {
 		ttl = MaxTokenTTL
 	}
 	if len(endpoints) == 0 {
-		return peering.Token{}, peering.Errorf(peering.ReasonNoEndpoint,
+		return jointoken.Token{}, peering.Errorf(peering.ReasonNoEndpoint,
 			"nothing says where this cluster can be dialled: set peer.endpoints, or a peer Service of type NodePort or LoadBalancer, in the chart; or let the other cluster make the token")
 	}
 	live, err := t.sweep(ctx)
 	if err != nil {
-		return peering.Token{}, err
+		return jointoken.Token{}, err
 	}
 	if live >= MaxTokens {
-		return peering.Token{}, peering.Errorf(peering.ReasonTokensOutstanding,
+		return jointoken.Token{}, peering.Errorf(peering.ReasonTokensOutstanding,
 			"%d tokens are outstanding, which is the limit; wait until some expire, or revoke some", live)
 	}
-	token, err := peering.NewToken(rand.Reader, issuer, endpoints, t.Now().Add(ttl))
+	token, err := jointoken.New(rand.Reader, issuer, endpoints, t.Now().Add(ttl))
 	if err != nil {
-		return peering.Token{}, err
+		return jointoken.Token{}, err
 	}
 	err = t.Client.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -77,7 +78,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 		},
 	}, client.FieldOwner(v1alpha1.Manager))
 	if err != nil {
-		return peering.Token{}, fmt.Errorf("keep token %s: %w", token.ID, err)
+		return jointoken.Token{}, fmt.Errorf("keep token %s: %w", token.ID, err)
 	}
 	return token, nil
 }
@@ -87,7 +88,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 // may redeem it again, so that a lost answer locks nobody out; again says that
 // this is what happened. The error is TOKEN_INVALID, and says why only to who had
 // the secret.
-func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, by peering.ClusterID) (again bool, err error) {
+func (t *Tokens) Redeem(ctx context.Context, id string, secret jointoken.Secret, by peering.ClusterID) (again bool, err error) {
 	invalid := peering.Errorf(peering.ReasonTokenInvalid, "the token is unknown here, wrong, expired, revoked or used: ask for a new one")
 	for {
 		var stored corev1.Secret
@@ -163,7 +164,7 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 		}
 		return nil
 	}
-	return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", peering.Text(id, peering.MaxTokenIDLen))
+	return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", peering.Text(id, jointoken.MaxIDLen))
 }
 
 // Forget revokes the tokens that a cluster redeemed: it is trusted no longer, and an old

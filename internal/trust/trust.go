@@ -28,6 +28,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // bundleHashes remembers what HeldHash returned, which takes the check of a signature.
@@ -53,7 +54,7 @@ func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 // Strangers is other clusters, called as one that they need not trust.
 type Strangers interface {
 	// Join redeems a token at the cluster that made it.
-	Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error)
+	Join(ctx context.Context, token jointoken.Token) (identity.ClusterInfo, error)
 	// Introduce introduces this cluster at an endpoint, or InBand, to the cluster with this
 	// ID and no other.
 	// requested says that an administrator asked for it, and not trust that is held
@@ -436,12 +437,12 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 
 // redeem redeems a token at the cluster that made it. A *notYetError that is final says that
 // another token is needed.
-func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text []byte) (token peering.Token, info identity.ClusterInfo, err error) {
-	final := func(reason, format string, args ...any) (peering.Token, identity.ClusterInfo, error) {
+func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text []byte) (token jointoken.Token, info identity.ClusterInfo, err error) {
+	final := func(reason, format string, args ...any) (jointoken.Token, identity.ClusterInfo, error) {
 		return token, info, &notYetError{Attempt: Attempt{reason, fmt.Sprintf(format, args...)}, final: true}
 	}
 	where := fmt.Sprintf("the token in Secret %s/%s", r.Namespace, fc.Spec.JoinToken.Name)
-	token, err = peering.ParseToken(string(text))
+	token, err = jointoken.Parse(string(text))
 	switch {
 	case err != nil:
 		return final("TokenMalformed", "%s cannot be read: %s; put another in the Secret", where, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // trustsTest is a Trusts that runs when the test says so.
@@ -64,9 +65,9 @@ func (tt *trustsTest) look(t testing.TB, name string) time.Duration {
 	return result.RequeueAfter
 }
 
-func tokenBy(t testing.TB, issuer peering.ClusterID) (peering.Token, []byte) {
+func tokenBy(t testing.TB, issuer peering.ClusterID) (jointoken.Token, []byte) {
 	t.Helper()
-	token, err := peering.NewToken(rand.Reader, issuer, []string{"192.0.2.9:7443"}, now.Add(time.Minute))
+	token, err := jointoken.New(rand.Reader, issuer, []string{"192.0.2.9:7443"}, now.Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	milan := peertest.NewOther(t, "milan")
 	token, text := tokenBy(t, milan.ID)
 	tt := newTrustsTest(t, joiner("milan"))
-	tt.strangers.Redeem = func(got peering.Token) (identity.ClusterInfo, error) {
+	tt.strangers.Redeem = func(got jointoken.Token) (identity.ClusterInfo, error) {
 		if got.ID != token.ID || got.Secret != token.Secret {
 			t.Errorf("token %s is redeemed", got)
 		}
@@ -149,7 +150,7 @@ func TestSecretThatChangesIsReadWithoutAPause(t *testing.T) {
 	elsewhere := joiner("rome")
 	elsewhere.Spec.JoinToken.Name = "rome-token"
 	tt := newTrustsTest(t, joiner("milan"), elsewhere, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "oslo", UID: "uid-oslo"}})
-	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) {
+	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) {
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenExpired, "the token expired at noon")
 	}
 	for range 5 {
@@ -193,14 +194,14 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 	_, good := tokenBy(t, milan.ID)
 	_, own := tokenBy(t, peertest.OwnID)
 	_, others := tokenBy(t, other.ID)
-	refuse := func(reason peering.Reason) func(peering.Token) (identity.ClusterInfo, error) {
-		return func(peering.Token) (identity.ClusterInfo, error) {
+	refuse := func(reason peering.Reason) func(jointoken.Token) (identity.ClusterInfo, error) {
+		return func(jointoken.Token) (identity.ClusterInfo, error) {
 			return identity.ClusterInfo{}, peering.Errorf(reason, "the token expired at noon")
 		}
 	}
 	for name, tc := range map[string]struct {
 		text   []byte
-		join   func(peering.Token) (identity.ClusterInfo, error)
+		join   func(jointoken.Token) (identity.ClusterInfo, error)
 		reason string
 		says   string
 		joins  int
@@ -237,7 +238,7 @@ func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 			if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
 				t.Fatal(err)
 			}
-			tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
+			tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 			tt.look(t, "milan") // at once: whoever mended it waits for nothing
 			if got := peertest.PeerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.Joins != tc.joins+1 {
 				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.Joins-tc.joins, got)
@@ -255,13 +256,13 @@ func TestErrorsThatAreNotTheTokensAreRetried(t *testing.T) {
 		peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to 192.0.2.9:7443"), peering.Errorf(peering.ReasonPeerIdentity, "another answers"),
 		errors.New("the clock stopped"), peering.Errorf(peering.ReasonStopping, "soon"),
 	} {
-		tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return identity.ClusterInfo{}, err }
+		tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return identity.ClusterInfo{}, err }
 		tt.clock.Pass(tt.look(t, "milan"))
 		if got := tt.Attempt(joiner("milan")); got.Reason == "" || got.Message != err.Error() {
 			t.Errorf("it says %+v of %v", got, err)
 		}
 	}
-	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
+	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 	tt.look(t, "milan")
 	if fc := peertest.PeerCalled(t, tt.Client, "milan"); fc.Spec.TrustBundle == "" || tt.strangers.Joins != 5 {
 		t.Errorf("after %d tries: %+v", tt.strangers.Joins, fc.Spec)
@@ -547,7 +548,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	fc := joiner("milan")
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(milan.ID), milan.Info.PEM()
 	tt := newTrustsTest(t, fc, tokenSecret(text))
-	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
+	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 	tt.look(t, "milan")
 	if tt.strangers.Joins != 0 {
 		t.Fatal("a token was redeemed for a peer that is trusted")
@@ -555,7 +556,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	if _, err := store.MarkRevoked(t.Context(), tt.Client, milan.ID, "", now); err != nil {
 		t.Fatal(err)
 	}
-	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) {
+	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) {
 		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenInvalid, "used")
 	}
 	for range 3 {
@@ -568,7 +569,7 @@ func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
 		t.Fatal(err)
 	}
-	tt.strangers.Redeem = func(peering.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
+	tt.strangers.Redeem = func(jointoken.Token) (identity.ClusterInfo, error) { return milan.Info, nil }
 	tt.look(t, "milan")
 	if got := peertest.PeerCalled(t, tt.Client, "milan"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionTrusted) {
 		t.Errorf("with a new token: %+v", got.Status)

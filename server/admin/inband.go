@@ -6,6 +6,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
@@ -27,7 +28,7 @@ func (s *service) GetNetworkParameters(ctx context.Context, _ *ententev1.GetNetw
 func (s *service) ConnectInBand(ctx context.Context, req *ententev1.ConnectInBandRequest) (*ententev1.ConnectInBandResponse, error) {
 	parameters, err := parametersFrom(req.GetParameters())
 	if err != nil {
-		return nil, middleware.BadField("parameters", "%s", peering.WithoutTokens(err.Error()))
+		return nil, middleware.BadField("parameters", "%s", jointoken.Redact(err.Error()))
 	}
 	self, err := s.cfg.Self(ctx)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
@@ -56,7 +57,7 @@ func (s *service) peer(ctx context.Context, fc *v1alpha1.ForeignCluster) (*enten
 }
 
 func (s *service) JoinPeer(ctx context.Context, req *ententev1.JoinPeerRequest) (*ententev1.JoinPeerResponse, error) {
-	token, err := peering.ParseToken(req.GetToken())
+	token, err := jointoken.Parse(req.GetToken())
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (s *service) peerNamed(ctx context.Context, name string) (*ententev1.Peer, 
 
 func (s *service) IntroducePeer(ctx context.Context, req *ententev1.IntroducePeerRequest) (*ententev1.IntroducePeerResponse, error) {
 	if err := peering.CheckEndpoint(req.GetEndpoint()); err != nil {
-		return nil, middleware.BadField("endpoint", "%s", peering.WithoutTokens(err.Error()))
+		return nil, middleware.BadField("endpoint", "%s", jointoken.Redact(err.Error()))
 	}
 	id := peering.ClusterID(req.GetClusterId())
 	if req.GetApprove() && id == "" {

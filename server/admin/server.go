@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
@@ -108,7 +109,7 @@ type Config struct {
 	Tokens Tokens
 	// Join redeems a token and returns the name of the peer's ForeignCluster, which
 	// is name where that is not empty. Required.
-	Join func(ctx context.Context, token peering.Token, name string) (foreignCluster string, err error)
+	Join func(ctx context.Context, token jointoken.Token, name string) (foreignCluster string, err error)
 	// Introduce introduces this cluster to the one at an endpoint, which has to prove
 	// id unless that is empty, and approves it where approve says so. It returns the
 	// name of the ForeignCluster, as Join. Required.

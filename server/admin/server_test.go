@@ -60,6 +60,7 @@ import (
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
@@ -162,8 +163,8 @@ type testTokens struct {
 	list   []TokenInfo
 }
 
-func (s *testTokens) Mint(_ context.Context, ttl time.Duration) (peering.Token, error) {
-	t, err := peering.NewToken(rand.Reader, s.issuer, []string{"192.0.2.1:7443"}, time.Now().Add(ttl))
+func (s *testTokens) Mint(_ context.Context, ttl time.Duration) (jointoken.Token, error) {
+	t, err := jointoken.New(rand.Reader, s.issuer, []string{"192.0.2.1:7443"}, time.Now().Add(ttl))
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -297,7 +298,7 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 			return self, nil
 		},
 		Tokens: a.tokens,
-		Join: func(ctx context.Context, token peering.Token, name string) (string, error) {
+		Join: func(ctx context.Context, token jointoken.Token, name string) (string, error) {
 			if a.joinErr != nil {
 				return "", a.joinErr
 			}
@@ -832,7 +833,7 @@ func TestTokensAreMadeAndRedeemed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := peering.ParseToken(resp.GetToken())
+	token, err := jointoken.Parse(resp.GetToken())
 	if err != nil || token.ID != resp.GetTokenId() || !resp.GetExpireTime().AsTime().Equal(token.Expires) {
 		t.Errorf("got %v, %v", token, err)
 	}
@@ -846,7 +847,7 @@ func TestTokensAreMadeAndRedeemed(t *testing.T) {
 		t.Errorf("its own token: got %v", err)
 	}
 	mint := func(expires time.Time) string {
-		foreign, err := peering.NewToken(rand.Reader, peering.ClusterID(strings.Repeat("z", 32)), []string{"192.0.2.7:7443"}, expires)
+		foreign, err := jointoken.New(rand.Reader, peering.ClusterID(strings.Repeat("z", 32)), []string{"192.0.2.7:7443"}, expires)
 		if err != nil {
 			t.Fatal(err)
 		}

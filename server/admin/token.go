@@ -9,12 +9,13 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // Tokens is the one-time tokens of this cluster.
 type Tokens interface {
 	// Mint makes a token that lives for ttl.
-	Mint(ctx context.Context, ttl time.Duration) (peering.Token, error)
+	Mint(ctx context.Context, ttl time.Duration) (jointoken.Token, error)
 	// List returns those that have not expired, in any order.
 	List(ctx context.Context) ([]TokenInfo, error)
 	// Revoke revokes one, so that nobody can redeem it. The error is TOKEN_UNKNOWN where there is none.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // Call is one call, unary or stream, as the middleware sees it.
@@ -150,7 +151,7 @@ func auditAttrs(ctx context.Context, c *Call, st *status.Status, err error, took
 	}
 	if err != nil {
 		// The caller's reason, and the whole truth behind it.
-		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(peering.WithoutTokens(err.Error()), peering.MaxMessageLen)))
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(jointoken.Redact(err.Error()), peering.MaxMessageLen)))
 	}
 	return attrs
 }
@@ -183,7 +184,7 @@ func subjects(message any) map[string]string {
 		{"validate_only", "validateOnly"},
 	} {
 		if value := fieldText(m.ProtoReflect(), about.path); value != "" {
-			out[about.key] = peering.Text(peering.WithoutTokens(value), 260)
+			out[about.key] = peering.Text(jointoken.Redact(value), 260)
 		}
 	}
 	return out

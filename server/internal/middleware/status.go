@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // StatusOf is the one place where an error becomes what a caller sees. What it
@@ -58,8 +59,8 @@ func hidden(call string) *peering.Error {
 }
 
 func isToken(err error) bool {
-	return errors.Is(err, peering.ErrTokenMalformed) || errors.Is(err, peering.ErrTokenTruncated) ||
-		errors.Is(err, peering.ErrTokenChecksum) || errors.Is(err, peering.ErrTokenVersion)
+	return errors.Is(err, jointoken.ErrMalformed) || errors.Is(err, jointoken.ErrTruncated) ||
+		errors.Is(err, jointoken.ErrChecksum) || errors.Is(err, jointoken.ErrVersion)
 }
 
 func violations(e *protovalidate.ValidationError) *peering.Error {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
-	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/jointoken"
 )
 
 // The forms of output. What people read has no name but for lists, where it is a
@@ -141,4 +141,4 @@ func PlainList[M proto.Message](messages []M) ([]any, error) {
 
 // Safe is a line about what a command does: it drives no terminal, and has no token that
 // somebody gave for a name.
-func Safe(s string) string { return peering.WithoutTokens(Clean(s)) }
+func Safe(s string) string { return jointoken.Redact(Clean(s)) }

@@ -1,4 +1,4 @@
-package peering
+package jointoken
 
 import (
 	"bytes"
@@ -13,18 +13,19 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 const (
-	idA ClusterID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	idB ClusterID = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	idA peering.ClusterID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 )
 
 var t0 = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func testToken(t testing.TB) Token {
 	t.Helper()
-	tok, err := NewToken(rand.Reader, idA, []string{"192.0.2.1:7443", "[2001:db8::1]:7443", "peer.example.org:7443"}, t0.Add(15*time.Minute))
+	tok, err := New(rand.Reader, idA, []string{"192.0.2.1:7443", "[2001:db8::1]:7443", "peer.example.org:7443"}, t0.Add(15*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func TestTokenSurvivesText(t *testing.T) {
 		"with a line end":                text + "\r\n",
 		"broken into lines by a program": text[:40] + "\n  " + text[40:80] + "\n" + text[80:],
 	} {
-		got, err := ParseToken(s)
+		got, err := Parse(s)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -68,7 +69,7 @@ func TestTwoTokensShareNothing(t *testing.T) {
 	if a.ID == b.ID || a.Secret == b.Secret {
 		t.Error("two tokens have the same ID or secret")
 	}
-	if _, err := NewToken(strings.NewReader("short"), idA, []string{"a:1"}, t0); err == nil {
+	if _, err := New(strings.NewReader("short"), idA, []string{"a:1"}, t0); err == nil {
 		t.Error("a token was made without enough randomness")
 	}
 }
@@ -76,7 +77,7 @@ func TestTwoTokensShareNothing(t *testing.T) {
 func TestEveryCutOfATokenIsCalledOne(t *testing.T) {
 	text := encode(t, testToken(t))
 	for n := 1; n < len(text); n++ {
-		if _, err := ParseToken(text[:n]); !errors.Is(err, ErrTokenTruncated) {
+		if _, err := Parse(text[:n]); !errors.Is(err, ErrTruncated) {
 			t.Fatalf("first %d of %d characters: %v", n, len(text), err)
 		}
 	}
@@ -94,7 +95,7 @@ func TestEveryChangedCharacterIsNoticed(t *testing.T) {
 			}
 			b := []byte(text)
 			b[i] = c
-			if _, err := ParseToken(string(b)); !errors.Is(err, ErrTokenChecksum) {
+			if _, err := Parse(string(b)); !errors.Is(err, ErrChecksum) {
 				t.Fatalf("character %d changed to %q: %v", i, c, err)
 			}
 		}
@@ -108,20 +109,20 @@ func TestWhatIsNoTokenIsSaidToBeNone(t *testing.T) {
 		name, in string
 		want     error
 	}{
-		{"nothing", "", ErrTokenMalformed},
-		{"something else", "hello", ErrTokenMalformed},
-		{"a Kubernetes bootstrap token", "abcdef.0123456789abcdef", ErrTokenMalformed},
-		{"a later version", "ent2" + text[4:], ErrTokenVersion},
-		{"a much later version", "ent17.x.y", ErrTokenVersion},
-		{"a version that is no number", "entX.x.y", ErrTokenMalformed},
-		{"too long", text + strings.Repeat("a", MaxTokenLen), ErrTokenMalformed},
-		{"far too long, white space", strings.Repeat(" ", 3*MaxTokenLen), ErrTokenMalformed},
-		{"text after the checksum", text + "aaaa", ErrTokenChecksum},
-		{"a body that is not base64", sealed("!!!!"), ErrTokenMalformed},
-		{"an empty body", sealed(""), ErrTokenMalformed},
-		{"a body cut short", sealed("EGFi"), ErrTokenMalformed},
+		{"nothing", "", ErrMalformed},
+		{"something else", "hello", ErrMalformed},
+		{"a Kubernetes bootstrap token", "abcdef.0123456789abcdef", ErrMalformed},
+		{"a later version", "ent2" + text[4:], ErrVersion},
+		{"a much later version", "ent17.x.y", ErrVersion},
+		{"a version that is no number", "entX.x.y", ErrMalformed},
+		{"too long", text + strings.Repeat("a", MaxLen), ErrMalformed},
+		{"far too long, white space", strings.Repeat(" ", 3*MaxLen), ErrMalformed},
+		{"text after the checksum", text + "aaaa", ErrChecksum},
+		{"a body that is not base64", sealed("!!!!"), ErrMalformed},
+		{"an empty body", sealed(""), ErrMalformed},
+		{"a body cut short", sealed("EGFi"), ErrMalformed},
 	} {
-		if _, err := ParseToken(tt.in); !errors.Is(err, tt.want) {
+		if _, err := Parse(tt.in); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
 		}
 	}
@@ -131,10 +132,10 @@ func TestTokenIsCheckedBeforeItIsWritten(t *testing.T) {
 	for name, change := range map[string]func(*Token){
 		"no ID":             func(t *Token) { t.ID = "" },
 		"an ID with a dot":  func(t *Token) { t.ID = "a.b" },
-		"a long ID":         func(t *Token) { t.ID = strings.Repeat("a", MaxTokenIDLen+1) },
+		"a long ID":         func(t *Token) { t.ID = strings.Repeat("a", MaxIDLen+1) },
 		"no issuer":         func(t *Token) { t.Issuer = "" },
 		"no endpoint":       func(t *Token) { t.Endpoints = nil },
-		"too many":          func(t *Token) { t.Endpoints = make([]string, MaxEndpoints+1) },
+		"too many":          func(t *Token) { t.Endpoints = make([]string, peering.MaxEndpoints+1) },
 		"no port":           func(t *Token) { t.Endpoints = []string{"peer.example.org"} },
 		"port 0":            func(t *Token) { t.Endpoints = []string{"peer.example.org:0"} },
 		"port with a plus":  func(t *Token) { t.Endpoints = []string{"peer.example.org:+80"} },
@@ -177,7 +178,7 @@ func TestSecretNeverShows(t *testing.T) {
 
 func TestSecretMatchesItsHashOnly(t *testing.T) {
 	a, b := testToken(t).Secret, testToken(t).Secret
-	if !a.Matches(a.Hash()) || a.Matches(b.Hash()) || a.Matches(Hash{}) {
+	if !a.Matches(a.Hash()) || a.Matches(b.Hash()) || a.Matches(peering.Hash{}) {
 		t.Error("Matches is wrong")
 	}
 	again, err := ParseSecret(a[:])
@@ -195,9 +196,9 @@ func FuzzParseToken(f *testing.F) {
 	f.Add("ent1..aaaaaaaa")
 	f.Add("ent2.x.y")
 	f.Fuzz(func(t *testing.T, s string) {
-		tok, err := ParseToken(s)
+		tok, err := Parse(s)
 		if err != nil {
-			if !errors.Is(err, ErrTokenMalformed) && !errors.Is(err, ErrTokenTruncated) && !errors.Is(err, ErrTokenChecksum) && !errors.Is(err, ErrTokenVersion) {
+			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTruncated) && !errors.Is(err, ErrChecksum) && !errors.Is(err, ErrVersion) {
 				t.Errorf("an error of no kind: %v", err)
 			}
 			return
@@ -224,18 +225,18 @@ func FuzzDecodeToken(f *testing.F) {
 	f.Add(raw[:len(raw)-1])
 	f.Add([]byte{1, 'a'})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		tok, err := decodeToken(b)
+		tok, err := decode(b)
 		if err != nil {
 			return
 		}
-		if _, err := ParseToken(encode(t, tok)); err != nil {
+		if _, err := Parse(encode(t, tok)); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestATokenIsMaskedWhereverItWasPasted(t *testing.T) {
-	token, err := NewToken(rand.Reader, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", []string{"192.0.2.1:7443"}, time.Now().Add(time.Minute))
+	token, err := New(rand.Reader, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", []string{"192.0.2.1:7443"}, time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func TestATokenIsMaskedWhereverItWasPasted(t *testing.T) {
 		"ent" + strings.Repeat("ent", 3):       "ententent" + "ent",
 		"":                                     "",
 	} {
-		if got := WithoutTokens(in); got != want {
+		if got := Redact(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}

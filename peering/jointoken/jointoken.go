@@ -1,8 +1,11 @@
-package peering
+// Package jointoken has the one-time tokens by which two clusters come to trust each other: how one is
+// made, written and read, and kept out of what is shown.
+package jointoken
 
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base32"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -11,11 +14,13 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 // Token is a one-time invitation: whoever presents its secret to the cluster
 // that made it is trusted by it, and trusts it. It is written as one line of
-// text, which Encode makes and ParseToken reads:
+// text, which Encode makes and Parse reads:
 //
 //	ent1.<body, base64url without padding>.<checksum, 8 characters>
 //
@@ -31,7 +36,7 @@ type Token struct {
 	Secret Secret
 	// Issuer is the cluster that made the token. It pins the key that the other end
 	// of the connection must hold.
-	Issuer ClusterID
+	Issuer peering.ClusterID
 	// Endpoints is where the issuer can be dialled, as host:port, best first.
 	Endpoints []string
 	// Expires is when the issuer no longer takes it, in whole seconds, UTC.
@@ -42,16 +47,16 @@ type Token struct {
 // way of printing it gives "[redacted]". Convert it to read it.
 type Secret [32]byte
 
-// What ParseToken says of what it cannot read; look with errors.Is.
+// What Parse says of what it cannot read; look with errors.Is.
 var (
-	// ErrTokenMalformed: this is no token at all, or its content makes no sense.
-	ErrTokenMalformed = errors.New("not an Entente token")
-	// ErrTokenTruncated: the end of the token is missing.
-	ErrTokenTruncated = errors.New("token is cut off: copy the whole line")
-	// ErrTokenChecksum: a character was changed.
-	ErrTokenChecksum = errors.New("token is damaged: its checksum does not match; copy it again")
-	// ErrTokenVersion: a newer version made it.
-	ErrTokenVersion = errors.New("token has a version that this program does not know; update it")
+	// ErrMalformed: this is no token at all, or its content makes no sense.
+	ErrMalformed = errors.New("not an Entente token")
+	// ErrTruncated: the end of the token is missing.
+	ErrTruncated = errors.New("token is cut off: copy the whole line")
+	// ErrChecksum: a character was changed.
+	ErrChecksum = errors.New("token is damaged: its checksum does not match; copy it again")
+	// ErrVersion: a newer version made it.
+	ErrVersion = errors.New("token has a version that this program does not know; update it")
 )
 
 const (
@@ -61,15 +66,28 @@ const (
 	checksumBytes = 5
 	checksumLen   = 8
 	tokenIDBytes  = 10
+	// issuerBytes is what a cluster ID has behind its letters.
+	issuerBytes = 20
 	// maxUnix is the end of the year 9999, the last that RFC 3339 can write.
 	maxUnix = 253402300799
 )
 
 const redacted = "[redacted]"
 
-// NewToken makes a token with a random ID and secret. The expiry is cut to whole
+// encoding is that of cluster IDs.
+var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding) //nolint:gochecknoglobals // a constant
+
+const (
+	digits = "0123456789"
+	lower  = "abcdefghijklmnopqrstuvwxyz"
+)
+
+// only says whether a text has no other characters than some.
+func only(characters, s string) bool { return strings.Trim(s, characters) == "" }
+
+// New makes a token with a random ID and secret. The expiry is cut to whole
 // seconds. It fails if rand does, or if an argument is not well formed.
-func NewToken(rand io.Reader, issuer ClusterID, endpoints []string, expires time.Time) (Token, error) {
+func New(rand io.Reader, issuer peering.ClusterID, endpoints []string, expires time.Time) (Token, error) {
 	var id [tokenIDBytes]byte
 	t := Token{Issuer: issuer, Endpoints: append([]string(nil), endpoints...), Expires: expires.UTC().Truncate(time.Second)}
 	if _, err := io.ReadFull(rand, id[:]); err != nil {
@@ -78,7 +96,7 @@ func NewToken(rand io.Reader, issuer ClusterID, endpoints []string, expires time
 	if _, err := io.ReadFull(rand, t.Secret[:]); err != nil {
 		return Token{}, fmt.Errorf("read randomness: %w", err)
 	}
-	t.ID = idEncoding.EncodeToString(id[:])
+	t.ID = encoding.EncodeToString(id[:])
 	if err := t.check(); err != nil {
 		return Token{}, err
 	}
@@ -86,19 +104,19 @@ func NewToken(rand io.Reader, issuer ClusterID, endpoints []string, expires time
 }
 
 func (t Token) check() error {
-	if t.ID == "" || len(t.ID) > MaxTokenIDLen {
-		return fmt.Errorf("token ID has %d characters, want 1 to %d", len(t.ID), MaxTokenIDLen)
+	if t.ID == "" || len(t.ID) > MaxIDLen {
+		return fmt.Errorf("token ID has %d characters, want 1 to %d", len(t.ID), MaxIDLen)
 	}
 	if !only(lower+digits, t.ID) {
 		return errors.New("token ID has other characters than a-z and 0-9")
 	}
-	if _, err := ParseClusterID(string(t.Issuer)); err != nil {
+	if _, err := peering.ParseClusterID(string(t.Issuer)); err != nil {
 		return fmt.Errorf("issuer: %w", err)
 	}
 	if len(t.Endpoints) == 0 {
 		return errors.New("no endpoint")
 	}
-	if err := CheckEndpoints(t.Endpoints); err != nil {
+	if err := peering.CheckEndpoints(t.Endpoints); err != nil {
 		return err
 	}
 	if s := t.Expires.Unix(); s < 0 || s > maxUnix {
@@ -113,7 +131,7 @@ func (t Token) Encode() (string, error) {
 	if err := t.check(); err != nil {
 		return "", fmt.Errorf("encode token: %w", err)
 	}
-	issuer, err := t.Issuer.hash()
+	issuer, err := t.Issuer.Bytes()
 	if err != nil {
 		return "", fmt.Errorf("encode token: %w", err)
 	}
@@ -133,42 +151,42 @@ func (t Token) Encode() (string, error) {
 // checksum is not a protection, it finds slips of copying.
 func checksum(s string) string {
 	sum := sha256.Sum256([]byte(s))
-	return idEncoding.EncodeToString(sum[:checksumBytes])
+	return encoding.EncodeToString(sum[:checksumBytes])
 }
 
-// ParseToken reads what Encode wrote. White space is ignored, since programs
-// break long lines. Errors are ErrTokenMalformed, ErrTokenTruncated,
-// ErrTokenChecksum or ErrTokenVersion, and never contain the token. Whether it
+// Parse reads what Encode wrote. White space is ignored, since programs
+// break long lines. Errors are ErrMalformed, ErrTruncated,
+// ErrChecksum or ErrVersion, and never contain the token. Whether it
 // has expired is not checked.
-func ParseToken(text string) (Token, error) {
-	if len(text) > 2*MaxTokenLen {
-		return Token{}, fmt.Errorf("%w: longer than %d characters", ErrTokenMalformed, MaxTokenLen)
+func Parse(text string) (Token, error) {
+	if len(text) > 2*MaxLen {
+		return Token{}, fmt.Errorf("%w: longer than %d characters", ErrMalformed, MaxLen)
 	}
 	s := strings.Join(strings.Fields(text), "")
-	if len(s) > MaxTokenLen {
-		return Token{}, fmt.Errorf("%w: longer than %d characters", ErrTokenMalformed, MaxTokenLen)
+	if len(s) > MaxLen {
+		return Token{}, fmt.Errorf("%w: longer than %d characters", ErrMalformed, MaxLen)
 	}
 	version, rest, err := cutPrefix(s)
 	if err != nil {
 		return Token{}, err
 	}
 	if version != tokenVersion {
-		return Token{}, fmt.Errorf("%w: version %s", ErrTokenVersion, version)
+		return Token{}, fmt.Errorf("%w: version %s", ErrVersion, version)
 	}
 	body, sum, ok := strings.Cut(rest, ".")
 	if !ok || len(sum) < checksumLen {
-		return Token{}, ErrTokenTruncated
+		return Token{}, ErrTruncated
 	}
 	if sum != checksum(tokenPrefix+body) {
-		return Token{}, ErrTokenChecksum
+		return Token{}, ErrChecksum
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(body)
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: body is not base64url", ErrTokenMalformed)
+		return Token{}, fmt.Errorf("%w: body is not base64url", ErrMalformed)
 	}
-	t, err := decodeToken(raw)
+	t, err := decode(raw)
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: %w", ErrTokenMalformed, err)
+		return Token{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	return t, nil
 }
@@ -176,28 +194,28 @@ func ParseToken(text string) (Token, error) {
 // cutPrefix splits ent<digits>. from a token.
 func cutPrefix(s string) (version, rest string, err error) {
 	if s != "" && strings.HasPrefix(tokenPrefix, s) {
-		return "", "", ErrTokenTruncated
+		return "", "", ErrTruncated
 	}
 	tail, ok := strings.CutPrefix(s, tokenScheme)
 	if !ok {
-		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
+		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrMalformed, tokenPrefix)
 	}
 	version, rest, ok = strings.Cut(tail, ".")
 	if !ok || version == "" || len(version) > 3 || !only(digits, version) {
-		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
+		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrMalformed, tokenPrefix)
 	}
 	return version, rest, nil
 }
 
-func decodeToken(b []byte) (Token, error) {
+func decode(b []byte) (Token, error) {
 	r := reader{rest: b}
 	var t Token
 	t.ID = string(r.take(int(r.byte())))
 	copy(t.Secret[:], r.take(len(t.Secret)))
-	t.Issuer = ClusterID(idEncoding.EncodeToString(r.take(clusterIDBytes)))
+	t.Issuer = peering.ClusterID(encoding.EncodeToString(r.take(issuerBytes)))
 	expires := r.uint(8)
 	n := int(r.byte())
-	if r.short || n > MaxEndpoints || expires > maxUnix {
+	if r.short || n > peering.MaxEndpoints || expires > maxUnix {
 		return Token{}, errors.New("fields are missing or out of range")
 	}
 	t.Expires = time.Unix(int64(expires), 0).UTC()
@@ -269,12 +287,12 @@ func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 const secretDomain = "entente token secret\x00"
 
 // Hash returns what the issuer keeps of the secret. It cannot be redeemed.
-func (s Secret) Hash() Hash {
-	return Hash(sha256.Sum256(append([]byte(secretDomain), s[:]...)))
+func (s Secret) Hash() peering.Hash {
+	return peering.Hash(sha256.Sum256(append([]byte(secretDomain), s[:]...)))
 }
 
 // Matches says whether h is the hash of the secret, in constant time.
-func (s Secret) Matches(h Hash) bool {
+func (s Secret) Matches(h peering.Hash) bool {
 	own := s.Hash()
 	return subtle.ConstantTimeCompare(own[:], h[:]) == 1
 }
@@ -287,9 +305,9 @@ func ParseSecret(b []byte) (Secret, error) {
 	return Secret(b), nil
 }
 
-// WithoutTokens takes the secret out of what may have a token in it: people paste tokens
+// Redact takes the secret out of what may have a token in it: people paste tokens
 // where names and other values belong, and those are logged and shown.
-func WithoutTokens(s string) string {
+func Redact(s string) string {
 	for from := 0; ; {
 		i := strings.Index(s[from:], tokenScheme)
 		if i < 0 {
@@ -301,7 +319,7 @@ func WithoutTokens(s string) string {
 			continue
 		}
 		body := s[version+1:]
-		end := len(body) - len(strings.TrimLeft(body, letters+digits+"-_."))
+		end := len(body) - len(strings.TrimLeft(body, lower+strings.ToUpper(lower)+digits+"-_."))
 		if end > 8 {
 			s = s[:version+1] + "[redacted]" + body[end:]
 		}
