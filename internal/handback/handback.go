@@ -31,18 +31,18 @@ type Reconciler struct {
 	Now    func() time.Time
 
 	mu sync.Mutex
-	// told is why pods that are not handed back are not, by namespace and UID, as they
-	// were told.
-	told map[string]map[types.UID]string
-	// unmoved is the same of pods that are not moved: what is looked at never changes.
-	unmoved map[string]map[types.UID]string
-	// seen is which generation of a NamespaceOffloading was seen first when.
-	seen map[string]sighting
+	// namespaces is what is remembered of each. One of them is reconciled at a time.
+	namespaces map[string]*memory
 }
 
-type sighting struct {
+// memory is what is remembered of a namespace.
+type memory struct {
+	// told is why pods that are not handed back are not, by UID, as they were told, and unmoved
+	// the same of pods that are not moved: what is looked at never changes.
+	told, unmoved map[types.UID]string
+	// generation of its NamespaceOffloading was seen first at since.
 	generation int64
-	at         time.Time
+	since      time.Time
 }
 
 // SetupWithManager registers the reconciler.
@@ -57,13 +57,15 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var offloading v1alpha1.NamespaceOffloading
 	if err := r.Client.Get(ctx, req.NamespacedName, &offloading); err != nil {
-		r.forget(req.Namespace)
+		r.mu.Lock()
+		delete(r.namespaces, req.Namespace)
+		r.mu.Unlock()
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !offloading.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // its pods leave anyway
 	}
-	f := &facts{now: r.Now(), offloading: &offloading}
+	f, mem := &facts{now: r.Now(), offloading: &offloading, nodes: map[string]*corev1.Node{}}, r.memory(req.Namespace)
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.InNamespace(req.Namespace), client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return reconcile.Result{}, fmt.Errorf("list pods: %w", err)
@@ -72,11 +74,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.List(ctx, &nodes, client.HasLabels{v1alpha1.LabelVirtualNode}, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list virtual nodes: %w", err)
 	}
-	f.pods, f.nodes = pods.Items, nodes.Items
+	f.pods = pods.Items
+	for i := range nodes.Items {
+		f.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
 	d := decide(f)
 	before := offloading.DeepCopy()
 	offloading.Status.KeptAway = d.kept
-	moves, err := r.moves(ctx, f)
+	moves, err := r.moves(ctx, f, mem)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -84,7 +89,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := store.PatchStatus(ctx, r.Client, before, &offloading); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	r.tell(req.Namespace, d.stay)
+	r.tell(mem, d.stay)
 	for _, v := range d.evict {
 		if _, err := r.evict(ctx, v, "HandedBack"); err != nil {
 			return reconcile.Result{}, err
@@ -95,10 +100,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // moves evicts pods that run where they may not any more, and says how many there still are. It
 // waits until placement knows what the namespace says now: the next would go where these are.
-func (r *Reconciler) moves(ctx context.Context, f *facts) (*v1alpha1.MisplacedPods, error) {
+func (r *Reconciler) moves(ctx context.Context, f *facts, mem *memory) (*v1alpha1.MisplacedPods, error) {
 	all := candidates(f)
-	known := r.knows(f)
-	m := &mover{r: r, f: f, budget: gentleWith(f.pods), before: r.unmovedIn(f.offloading.Namespace), now: map[types.UID]string{}}
+	known := mem.knows(f)
+	m := &mover{r: r, f: f, budget: gentleWith(f.pods), before: mem.unmoved, now: map[types.UID]string{}}
 	m.out.Pods = int32(min(len(all), 1<<30))
 	for _, p := range all {
 		if p.DeletionTimestamp != nil || !known {
@@ -109,7 +114,7 @@ func (r *Reconciler) moves(ctx context.Context, f *facts) (*v1alpha1.MisplacedPo
 		}
 	}
 	if known {
-		r.remember(f.offloading.Namespace, m.now)
+		mem.unmoved = m.now
 	}
 	if len(all) == 0 {
 		return nil, nil //nolint:nilnil // none is what there is
@@ -170,36 +175,27 @@ func (m *mover) say(p *corev1.Pod, why string) {
 	}
 }
 
+// memory returns what is remembered of a namespace.
+func (r *Reconciler) memory(namespace string) *memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.namespaces == nil {
+		r.namespaces = map[string]*memory{}
+	}
+	m := r.namespaces[namespace]
+	if m == nil {
+		m = &memory{}
+		r.namespaces[namespace] = m
+	}
+	return m
+}
+
 // knows says whether placement knows what the NamespaceOffloading says now.
-func (r *Reconciler) knows(f *facts) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.seen == nil {
-		r.seen = map[string]sighting{}
+func (m *memory) knows(f *facts) bool {
+	if m.since.IsZero() || m.generation != f.offloading.Generation {
+		m.generation, m.since = f.offloading.Generation, f.now
 	}
-	s, ok := r.seen[f.offloading.Namespace]
-	if !ok || s.generation != f.offloading.Generation {
-		s = sighting{f.offloading.Generation, f.now}
-		r.seen[f.offloading.Namespace] = s
-	}
-	return f.now.Sub(s.at) >= placementLag
-}
-
-func (r *Reconciler) unmovedIn(namespace string) map[types.UID]string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.unmoved[namespace]
-}
-
-func (r *Reconciler) remember(namespace string, unmoved map[types.UID]string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.unmoved == nil {
-		r.unmoved = map[string]map[types.UID]string{}
-	}
-	if r.unmoved[namespace] = unmoved; len(unmoved) == 0 {
-		delete(r.unmoved, namespace)
-	}
+	return f.now.Sub(m.since) >= placementLag
 }
 
 // evict evicts a pod as it was seen: one that changed meanwhile stays. It returns what a disruption
@@ -220,27 +216,12 @@ func (r *Reconciler) evict(ctx context.Context, v verdict, reason string) (refus
 }
 
 // tell says of pods why they are not handed back, once while that stays the same.
-func (r *Reconciler) tell(namespace string, stay []verdict) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (r *Reconciler) tell(m *memory, stay []verdict) {
 	told := map[types.UID]string{}
 	for _, v := range stay {
-		if told[v.pod.UID] = v.why; r.told[namespace][v.pod.UID] != v.why {
+		if told[v.pod.UID] = v.why; m.told[v.pod.UID] != v.why {
 			r.Events.Eventf(v.pod, nil, corev1.EventTypeWarning, "NotHandedBack", "Place", "the provider has no node for it, and it waits there: %s", v.why)
 		}
 	}
-	if r.told == nil {
-		r.told = map[string]map[types.UID]string{}
-	}
-	if r.told[namespace] = told; len(told) == 0 {
-		delete(r.told, namespace)
-	}
-}
-
-func (r *Reconciler) forget(namespace string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.told, namespace)
-	delete(r.unmoved, namespace)
-	delete(r.seen, namespace)
+	m.told = told
 }

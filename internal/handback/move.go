@@ -49,11 +49,8 @@ func candidates(f *facts) (out []*corev1.Pod) {
 		if p.Spec.NodeName == "" || ended(p) || owner != nil && owner.Kind == "DaemonSet" {
 			continue
 		}
-		at := slices.IndexFunc(f.nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName })
-		var node *corev1.Node
-		if at >= 0 {
-			node = &f.nodes[at]
-		} else if strings.HasSuffix(p.Spec.NodeName, v1alpha1.VirtualNodeSuffix) {
+		node := f.nodes[p.Spec.NodeName]
+		if node == nil && strings.HasSuffix(p.Spec.NodeName, v1alpha1.VirtualNodeSuffix) {
 			continue // its node is being made again, or taken away
 		}
 		if misplaced(&f.offloading.Spec, p, node) {

@@ -19,7 +19,7 @@ type facts struct {
 	now        time.Time
 	offloading *v1alpha1.NamespaceOffloading
 	pods       []corev1.Pod
-	nodes      []corev1.Node // the virtual ones
+	nodes      map[string]*corev1.Node // the virtual ones, by name
 }
 
 // decision is what is to be done about the pods of a namespace.
@@ -164,11 +164,10 @@ func unscheduled(p *corev1.Pod) *corev1.PodCondition {
 // node returns a virtual node whose provider answers. Of one that does not, nobody knows what
 // became of a pod meanwhile.
 func (f *facts) node(name string) *corev1.Node {
-	i := slices.IndexFunc(f.nodes, func(n corev1.Node) bool { return n.Name == name && ready(&n) })
-	if i < 0 {
-		return nil
+	if n := f.nodes[name]; n != nil && ready(n) {
+		return n
 	}
-	return &f.nodes[i]
+	return nil
 }
 
 func ready(n *corev1.Node) bool {
@@ -193,13 +192,15 @@ func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
 // as its labels say.
 func (d *decision) otherProvider(f *facts, p *corev1.Pod, at *corev1.Node) bool {
 	owner, wants := metav1.GetControllerOfNoCopy(p), nodeaffinity.GetRequiredNodeAffinity(p)
-	return slices.ContainsFunc(f.nodes, func(n corev1.Node) bool {
+	for _, n := range f.nodes {
 		peer := n.Labels[v1alpha1.LabelPeer]
-		if peer == at.Labels[v1alpha1.LabelPeer] || n.Spec.Unschedulable || !ready(&n) ||
+		if peer == at.Labels[v1alpha1.LabelPeer] || n.Spec.Unschedulable || !ready(n) ||
 			slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool { return !k.Over && k.Owner == string(owner.UID) && k.Peer == peer }) {
-			return false
+			continue
 		}
-		matches, err := wants.Match(&n)
-		return err == nil && matches
-	})
+		if matches, err := wants.Match(n); err == nil && matches {
+			return true
+		}
+	}
+	return false
 }

@@ -141,7 +141,7 @@ func TestDecide(t *testing.T) {
 				tc.nodes = []corev1.Node{office}
 			}
 			o := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{Unschedulable: tc.policy}, Status: v1alpha1.NamespaceOffloadingStatus{KeptAway: tc.kept}}
-			d := decide(&facts{now: tc.at, offloading: o, pods: []corev1.Pod{tc.pod}, nodes: tc.nodes})
+			d := decide(&facts{now: tc.at, offloading: o, pods: []corev1.Pod{tc.pod}, nodes: byName(tc.nodes...)})
 			if diff := cmp.Diff(tc.want, d.kept); diff != "" {
 				t.Errorf("kept away (-want +got):\n%s", diff)
 			}
@@ -157,7 +157,7 @@ func TestDecide(t *testing.T) {
 
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	t.Parallel()
-	o, f := &v1alpha1.NamespaceOffloading{}, &facts{now: start.Add(time.Hour), nodes: []corev1.Node{virtualNode("office", "abc")}}
+	o, f := &v1alpha1.NamespaceOffloading{}, &facts{now: start.Add(time.Hour), nodes: byName(virtualNode("office", "abc"))}
 	for i := range maxKept + 10 {
 		f.pods = append(f.pods, stuck(fmt.Sprint(i), func(p *corev1.Pod) { p.OwnerReferences[0].UID = types.UID(fmt.Sprint(i)) }))
 	}
@@ -202,7 +202,7 @@ func (w *world) look(replicas int) {
 	for i := range w.pods {
 		w.schedule(&w.pods[i])
 	}
-	d := decide(&facts{now: w.now, offloading: w.offloading, pods: w.pods, nodes: w.nodes})
+	d := decide(&facts{now: w.now, offloading: w.offloading, pods: w.pods, nodes: byName(w.nodes...)})
 	w.knows = w.offloading.DeepCopy()
 	w.offloading.Status.KeptAway = d.kept
 	for _, v := range d.evict {
@@ -291,4 +291,12 @@ func TestAPodWithoutAPlaceIsTriedEverMoreSeldom(t *testing.T) {
 	if len(w.pods) != 1 || w.pods[0].Spec.NodeName != "worker" {
 		t.Errorf("with room at home it is %+v", w.pods)
 	}
+}
+
+func byName(nodes ...corev1.Node) map[string]*corev1.Node {
+	out := map[string]*corev1.Node{}
+	for i := range nodes {
+		out[nodes[i].Name] = &nodes[i]
+	}
+	return out
 }
