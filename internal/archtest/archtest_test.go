@@ -211,7 +211,7 @@ var rules = []rule{
 	// Which namespaces are offloaded.
 	{
 		packages: "internal/namespaces",
-		ours:     []string{"api/...", "peering/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/kube", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime"},
 	},
 	// Which peers reach each other through this cluster.

@@ -9,7 +9,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +16,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -24,7 +24,7 @@ import (
 // apply makes a ServiceImport, the Service that has its address, and its EndpointSlices what a
 // plan says.
 func (r *Reconciler) apply(ctx context.Context, name peering.ServiceName, have *mcs.ServiceImport, p plan) error {
-	if err := r.bind(ctx, name.Namespace); err != nil {
+	if err := kube.Bind(ctx, r.Client, name.Namespace, ClusterRole, r.ServiceAccount); err != nil {
 		return err
 	}
 	before := have.DeepCopy()
@@ -268,23 +268,6 @@ func (r *Reconciler) drop(ctx context.Context, name peering.ServiceName, have *m
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("drop the agent's rights in namespace %s: %w", name.Namespace, err)
-	}
-	return nil
-}
-
-// bind gives the agent its rights in a namespace, unless it has them.
-func (r *Reconciler) bind(ctx context.Context, namespace string) error {
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClusterRole}, &rbacv1.RoleBinding{})
-	if !apierrors.IsNotFound(err) {
-		return client.IgnoreNotFound(err)
-	}
-	err = r.Client.Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ClusterRole, Labels: map[string]string{api.LabelManaged: api.Manager}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ClusterRole},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.ServiceAccount.Namespace, Name: r.ServiceAccount.Name}},
-	}, client.FieldOwner(api.Manager))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
 	}
 	return nil
 }

@@ -253,7 +253,7 @@ func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 	// What somebody else made is left alone, also while the agent has its rights.
 	theirs := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "theirs"}, Spec: mcs.ServiceImportSpec{Type: mcs.Headless, Ports: []mcs.ServicePort{}}}
 	s.create(t, theirs)
-	if err := s.r.bind(t.Context(), "shop"); err != nil {
+	if err := kube.Bind(t.Context(), s.r.Client, "shop", ClusterRole, s.r.ServiceAccount); err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -82,7 +83,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case len(p.sides) == 0 && !p.frozen:
 		return reconcile.Result{}, r.drop(ctx, name, s.have)
 	}
+	if s.have == nil { // the cache may not have one that was just made
+		if s.have, err = read(ctx, r.Direct, name, &mcs.ServiceImport{}); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	err = r.apply(ctx, name, s.have, p)
+	if apierrors.IsConflict(err) { // nor the last change of it
+		return reconcile.Result{RequeueAfter: gather}, nil
+	}
 	if after, later := store.Later(err); later {
 		return reconcile.Result{RequeueAfter: after}, nil
 	}
@@ -164,7 +173,7 @@ func (r *Reconciler) load(ctx context.Context, name peering.ServiceName) (snapsh
 	if s.service, err = read(ctx, r.Client, name, s.service); err != nil {
 		return s, err
 	}
-	if s.have, err = read(ctx, r.Direct, name, s.have); err != nil {
+	if s.have, err = read(ctx, r.Client, name, s.have); err != nil {
 		return s, err
 	}
 	var namespace corev1.Namespace

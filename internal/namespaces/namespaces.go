@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -78,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := store.AddFinalizer(ctx, r.Client, &offloading); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.bind(ctx, req.Namespace); err != nil {
+	if err := kube.Bind(ctx, r.Client, req.Namespace, ConsumerClusterRole, r.ServiceAccount); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.label(ctx, req.Namespace, true); err != nil {
@@ -119,7 +120,7 @@ func (r *Reconciler) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if replaced {
 		return reconcile.Result{RequeueAfter: evictPoll}, nil
 	}
-	binding := r.binding(namespace)
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ConsumerClusterRole}}
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
 	}
@@ -189,36 +190,6 @@ func (r *Reconciler) label(ctx context.Context, name string, on bool) error {
 		delete(namespace.Labels, v1alpha1.LabelOffloading)
 	}
 	return store.Patch(ctx, r.Client, before, &namespace)
-}
-
-func (r *Reconciler) binding(namespace string) *rbacv1.RoleBinding {
-	return &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: ConsumerClusterRole,
-			Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager},
-		},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ConsumerClusterRole},
-		Subjects: []rbacv1.Subject{{
-			Kind: rbacv1.ServiceAccountKind, Namespace: r.ServiceAccount.Namespace, Name: r.ServiceAccount.Name,
-		}},
-	}
-}
-
-// bind gives the agent its rights in a namespace, unless it has them: that is
-// asked each few seconds, and of the cache.
-func (r *Reconciler) bind(ctx context.Context, namespace string) error {
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ConsumerClusterRole}, &rbacv1.RoleBinding{})
-	if err == nil {
-		return nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("look for the agent's rights in namespace %s: %w", namespace, err)
-	}
-	err = r.Client.Create(ctx, r.binding(namespace), client.FieldOwner(v1alpha1.Manager))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
-	}
-	return nil
 }
 
 // The states that sum up where an offloaded namespace is.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -181,7 +182,7 @@ func TestNamespaceIsBoundOnce(t *testing.T) {
 	if creates != 1 {
 		t.Errorf("%d attempts to create the role binding, want 1", creates)
 	}
-	if err := c.Delete(t.Context(), r.binding("shop")); err != nil {
+	if err := c.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: ConsumerClusterRole}}); err != nil {
 		t.Fatal(err)
 	}
 	reconcile()

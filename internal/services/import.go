@@ -9,7 +9,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,6 +21,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -148,7 +148,7 @@ func (r *Imports) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	plan := planImport(s, r.resolver(s))
 	reached := int32(0)
 	if plan.change {
-		if err := r.bind(ctx, imported.Namespace); err != nil {
+		if err := kube.Bind(ctx, r.Client, imported.Namespace, ImportClusterRole, r.ServiceAccount); err != nil {
 			return reconcile.Result{}, err
 		}
 		taken, err := r.apply(ctx, s, plan)
@@ -380,23 +380,6 @@ func (r *Imports) applySlice(ctx context.Context, s importSnapshot, old, want *d
 	now.Endpoints, now.Ports, now.Labels, now.OwnerReferences = want.Endpoints, want.Ports, want.Labels, want.OwnerReferences
 	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
 		return fmt.Errorf("update endpoint slice %s: %w", want.Name, err)
-	}
-	return nil
-}
-
-// bind gives the agent its rights in a namespace, unless it has them.
-func (r *Imports) bind(ctx context.Context, namespace string) error {
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ImportClusterRole}, &rbacv1.RoleBinding{})
-	if !apierrors.IsNotFound(err) {
-		return client.IgnoreNotFound(err)
-	}
-	err = r.Client.Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ImportClusterRole, Labels: map[string]string{api.LabelManaged: api.Manager}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ImportClusterRole},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.ServiceAccount.Namespace, Name: r.ServiceAccount.Name}},
-	}, client.FieldOwner(api.Manager))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
 	}
 	return nil
 }
