@@ -46,6 +46,9 @@ type MirrorConfig struct {
 	Conn grpc.ClientConnInterface
 	// Handler hears what comes back. Required.
 	Handler MirrorHandler
+	// Asked is called when the provider asks whether this side is there, before it is answered.
+	// It must not block. Nil is for nobody.
+	Asked func()
 	// MinBackoff and MaxBackoff bound the pause between two streams. They default
 	// to 250 ms and 10 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -64,6 +67,8 @@ type Mirror struct {
 	state *mirrorState
 	// refused are objects that must not cross, to be reported by Run.
 	refused []peering.Ack
+	// question is the number of the one that is to be answered, on the stream of now; 0 is none.
+	question uint64
 	// wake tells Run that there may be something to do.
 	wake chan struct{}
 
@@ -197,6 +202,7 @@ func (m *Mirror) session(parent context.Context) (synced bool, err error) {
 	}
 	m.mu.Lock()
 	m.state.connect()
+	m.question = 0
 	m.mu.Unlock()
 
 	limit := time.AfterFunc(mirrorSyncTimeout, func() { cancel(errors.New("the provider did not say what it holds")) })
@@ -318,6 +324,11 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 		if known {
 			m.call(func(h MirrorHandler) { h.PodEvent(event) })
 		}
+	case *ententev1.SyncResponse_Question_:
+		m.mu.Lock()
+		m.question = x.Question.GetNumber()
+		m.mu.Unlock()
+		m.poke()
 	}
 	// Anything else is of a later version, and no answer to anything of this one.
 	return nil
@@ -338,8 +349,8 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 		m.mu.Lock()
 		overdue := m.state.overdue(now)
 		steps, wake := m.state.plan(now)
-		refused := m.refused
-		m.refused = nil
+		refused, question := m.refused, m.question
+		m.refused, m.question = nil, 0
 		m.mu.Unlock()
 		if overdue {
 			return fmt.Errorf("the provider did not answer within %s", mirrorAckTimeout)
@@ -347,7 +358,11 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 		for _, ack := range refused {
 			m.call(func(h MirrorHandler) { h.Ack(ack) })
 		}
-		if err := m.take(stream, steps, asks); errors.Is(err, io.EOF) {
+		err := m.take(stream, steps, asks)
+		if err == nil {
+			err = m.answer(stream, question)
+		}
+		if errors.Is(err, io.EOF) {
 			// The stream ended, and Recv says why: that ends the session.
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -362,6 +377,20 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 			timer.Reset(time.Until(wake))
 		}
 	}
+}
+
+// answer says that this side is there, after what there was to say of its objects.
+func (m *Mirror) answer(stream ententev1.OffloadService_SyncClient, question uint64) error {
+	if question == 0 {
+		return nil
+	}
+	if m.cfg.Asked != nil {
+		m.cfg.Asked()
+	}
+	if err := stream.Send(wire.AnswerTo(question)); err != nil {
+		return fmt.Errorf("answer the provider: %w", err)
+	}
+	return nil
 }
 
 func (m *Mirror) take(stream ententev1.OffloadService_SyncClient, steps []mirrorStep, asks chan<- peering.Held) error {

@@ -159,6 +159,8 @@ type NamespaceObject struct {
 	// ClusterDomain is the domain of the names of Services at home; empty is
 	// DefaultClusterDomain.
 	ClusterDomain string `json:"clusterDomain,omitempty"`
+	// FenceSeconds is after how long of silence what runs in it is to have been stopped; 0 is never.
+	FenceSeconds int64 `json:"fenceSeconds,omitempty"`
 }
 
 // DefaultClusterDomain is the domain of the names of Services in a cluster that says

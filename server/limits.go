@@ -17,6 +17,8 @@ const (
 	PeerRate  = 200
 	PeerBurst = 1000
 	PeerCalls = 256
+	// fenceAskEvery is how often a consumer is asked whether it is there, where it has a fence.
+	fenceAskEvery = 5 * time.Second
 	// UnaryTimeout is how long a unary call of a peer may take.
 	UnaryTimeout = 30 * time.Second
 	// MaxSessionsPerPeer is how many exchanges of states a peer can have open, and

@@ -60,6 +60,15 @@ type OffloadMetrics interface {
 	PodMetrics(ctx context.Context, contract string) (peering.ContractMetrics, error)
 }
 
+// OffloadFences keeps to the fences that consumers agreed on. Its methods do not block.
+type OffloadFences interface {
+	// Ask returns the number of a question for the consumer of a contract, which is sent at once;
+	// false if it has no fence.
+	Ask(contract string) (number uint64, ok bool)
+	// Answered records its answer.
+	Answered(contract string, number uint64)
+}
+
 // OffloadContract is what an OffloadService needs to know of a contract.
 type OffloadContract struct {
 	// Consumer is the cluster that may use it.
@@ -75,6 +84,8 @@ type OffloadConfig struct {
 	Streams OffloadStreams
 	// Metrics measures pods. Nil measures none.
 	Metrics OffloadMetrics
+	// Fences keeps to fences. Nil: there are none.
+	Fences OffloadFences
 	// Contracts returns a contract in which this cluster is the provider.
 	// Required. It must not block.
 	Contracts func(id string) (OffloadContract, bool)

@@ -171,10 +171,19 @@ func (r *syncRun) serve(ctx context.Context) error {
 	r.work.Go(func() { r.watch(ctx) })
 	recheck := time.NewTicker(offloadRecheck)
 	defer recheck.Stop()
+	ask := time.NewTicker(fenceAskEvery)
+	defer ask.Stop()
+	if err := r.ask(ctx); err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-ask.C:
+			if err := r.ask(ctx); err != nil {
+				return err
+			}
 		case <-recheck.C:
 			if err := r.open(r.peer, r.contract); err != nil {
 				return err
@@ -185,6 +194,17 @@ func (r *syncRun) serve(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// ask asks the consumer whether it is there, where that matters.
+func (r *syncRun) ask(ctx context.Context) error {
+	if r.cfg.Fences == nil {
+		return nil
+	}
+	if number, ok := r.cfg.Fences.Ask(r.contract); ok {
+		return r.out.put(ctx, wire.QuestionTo(number))
+	}
+	return nil
 }
 
 // watch sends statuses and events until ctx ends, and restarts a watch that failed.
@@ -225,13 +245,18 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		task.do = func(ctx context.Context) error {
 			return r.cfg.Objects.Delete(ctx, r.contract, ref, grace)
 		}
+	case *ententev1.SyncRequest_Answer_:
+		if r.cfg.Fences != nil {
+			r.cfg.Fences.Answered(r.contract, x.Answer.GetNumber())
+		}
+		return nil
 	case nil:
 		if len(msg.ProtoReflect().GetUnknown()) == 0 {
 			return peering.Errorf(peering.ReasonRequestInvalid, "a message of a sync stream must not be empty")
 		}
 		return nil // of a later revision of the protocol
 	default:
-		return peering.Errorf(peering.ReasonRequestInvalid, "a sync stream takes apply and delete after open, not %T", x)
+		return peering.Errorf(peering.ReasonRequestInvalid, "a sync stream takes apply, delete and answer after open, not %T", x)
 	}
 	// Nothing more is read while too much is in flight, so the consumer waits.
 	if err := r.count.Acquire(ctx, 1); err != nil {

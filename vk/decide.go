@@ -29,6 +29,8 @@ const (
 	stepUnwant
 	// stepFinalise deletes the local pod.
 	stepFinalise
+	// stepFence ends a pod that the provider has stopped as agreed, since it is silent.
+	stepFence
 )
 
 // podFacts is all that the decision on a pod depends on.
@@ -47,6 +49,7 @@ type podFacts struct {
 	portable   bool   // it can run in another cluster
 	complete   bool   // what it has to refer to is there
 	closed     bool   // the node takes no new pods
+	fenced     bool   // the provider is silent, and has stopped what it has of it
 
 	// Of the provider:
 
@@ -86,6 +89,8 @@ func decidePod(f podFacts) step {
 	case !f.tolerates && !f.crossed() && !f.wanted:
 		// Somebody bound it here by hand. The agent may not touch such a pod.
 		return stepLeave
+	case f.fenced && !f.terminal && (f.crossed() || f.wanted || f.deleting && !f.ended()):
+		return stepFence
 	case f.deleting:
 		// A pod that ended runs nothing, so its object need not wait for a provider
 		// that is away.

@@ -41,6 +41,10 @@ func TestDecidePod(t *testing.T) {
 		"a deleted pod that could not cross is finalised":                    {with(func(f *podFacts) { f.deleting, f.portable = true, false }), stepFinalise},
 		"a deleted pod that may have crossed waits for word":                 {with(func(f *podFacts) { f.deleting = true }), stepUnwant},
 		"a deleted pod that ended is finalised":                              {with(func(f *podFacts) { f.deleting, f.terminal, f.marked = true, true, true }), stepFinalise},
+		"a pod that the provider stopped as agreed ends":                     {with(func(f *podFacts) { f.held, f.wanted, f.fenced = true, true, true }), stepFence},
+		"so does one that is being deleted":                                  {with(func(f *podFacts) { f.marked, f.deleting, f.fenced = true, true, true }), stepFence},
+		"a pod that never crossed is not fenced":                             {with(func(f *podFacts) { f.fenced = true }), stepWant},
+		"a pod that ended is not fenced":                                     {with(func(f *podFacts) { f.held, f.terminal, f.fenced = true, true, true }), stepSettle},
 		"a vanished pod is unwanted":                                         {podFacts{wanted: true, portable: true, complete: true}, stepUnwant},
 		"a vanished pod that is gone is dropped":                             {podFacts{held: true, gone: true}, stepDrop},
 		"a vanished pod that never crossed is dropped":                       {podFacts{}, stepDrop},
@@ -57,11 +61,11 @@ func TestDecidePod(t *testing.T) {
 // Of all that can be the case, none of these may happen.
 func TestDecidePodNeverHarms(t *testing.T) {
 	bit := func(i, n int) bool { return i&(1<<n) != 0 }
-	for i := range 1 << 11 {
+	for i := range 1 << 12 {
 		for _, o := range []answer{unknown, yes, no} {
 			f := podFacts{
 				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), marked: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
-				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), offloading: o,
+				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), fenced: bit(i, 11), offloading: o,
 			}
 			got := decidePod(f)
 			switch {
@@ -75,6 +79,8 @@ func TestDecidePodNeverHarms(t *testing.T) {
 				t.Errorf("%+v: a pod that nobody deletes is finalised", f)
 			case got == stepFinalise && f.held && !f.gone && !f.terminal:
 				t.Errorf("%+v: a pod is finalised while it runs", f)
+			case got == stepFence && (!f.fenced || !f.exists || f.terminal):
+				t.Errorf("%+v: a pod is fenced that nobody stopped", f)
 			case got == stepFail && !f.gone:
 				t.Errorf("%+v: a pod fails though nobody said it is gone", f)
 			case got == stepNotApplicable && f.held:

@@ -174,6 +174,7 @@ func (n *Node) plan(uid string) podPlan {
 		p.st = *st
 	}
 	p.up = n.link.answers()
+	fenced := p.pod != nil && n.isFenced(p.pod)
 	closed := n.losses.isClosed(time.Now())
 	if r := p.st.refusal; r != nil && r.Reason == peering.RefusedNamespace {
 		// The namespace is what was refused, so its refusal says why.
@@ -183,7 +184,7 @@ func (n *Node) plan(uid string) podPlan {
 	}
 	n.mu.Unlock()
 
-	f := podFacts{wanted: p.st.wanted, held: p.st.held, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true, closed: closed}
+	f := podFacts{wanted: p.st.wanted, held: p.st.held, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true, closed: closed, fenced: fenced}
 	if p.pod != nil {
 		f.exists = true
 		f.deleting = p.pod.DeletionTimestamp != nil
@@ -317,6 +318,8 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return n.unwantPod(ctx, p)
 	case stepFinalise:
 		return n.finalise(ctx, p)
+	case stepFence:
+		return n.fence(ctx, p)
 	}
 	return nil
 }
@@ -457,6 +460,12 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
+	n.mu.Lock()
+	fenced := n.fences.Counts(p.pod.Namespace) > 0
+	n.mu.Unlock()
+	if fenced && status.Reason == reasonRemoteGone {
+		return nil // most likely it was silent for too long, which is no reason to send it nothing
+	}
 	if status.Reason == reasonRemoteGone {
 		n.warn(p, reasonRemoteGone, message)
 	}
@@ -514,6 +523,11 @@ func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 // finalise deletes a local pod whose containers no longer run, after its last status was
 // written, by which owners decide.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
+	return n.endPod(ctx, p, failedStatus(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now()))
+}
+
+// endPod deletes a local pod with its last status.
+func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) error {
 	ref := podRef(p.pod)
 	crossed := p.st.held || p.st.wanted || offloadedBefore(p.pod)
 	if crossed && !p.st.gone {
@@ -527,7 +541,6 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 		}
 	}
 	if crossed {
-		status := failedStatus(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now())
 		// A status that the API server never takes must not keep the pod.
 		if err := n.patchStatus(ctx, p.pod, status); err != nil && !refusedForGood(err) {
 			return err

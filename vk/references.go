@@ -510,6 +510,9 @@ func (n *Node) ackObject(a peering.Ack) {
 	}
 	news := a.Refusal != nil && (st.refusal == nil || *st.refusal != *a.Refusal)
 	st.refusal, st.acked = a.Refusal, st.acked || a.Refusal == nil
+	if a.Ref.Kind == peering.KindNamespace && a.Refusal == nil && a.Hash == st.hash {
+		n.fences.Took(a.Ref.Name)
+	}
 	may := news && a.Ref.Kind == peering.KindService && st.writes.event(time.Now(), n.share)
 	n.mu.Unlock()
 	if may {

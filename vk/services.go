@@ -24,6 +24,8 @@ type NamespaceState struct {
 	Accepted bool
 	// Refusal is why the provider refused it, or nil.
 	Refusal *peering.Refusal
+	// Agreed is the fence that the provider agreed to; 0 is none.
+	Agreed time.Duration
 }
 
 // Namespaces returns the states of the offloaded namespaces, sorted by name.
@@ -33,6 +35,7 @@ func (n *Node) Namespaces() []NamespaceState {
 	out := make([]NamespaceState, 0, len(n.exported))
 	for _, space := range n.exported {
 		s := NamespaceState{Namespace: space}
+		s.Agreed = n.fences.Counts(space.Name)
 		if st := n.objects[namespaceRef(space)]; st != nil {
 			s.Accepted, s.Refusal = st.acked && st.refusal == nil, st.refusal
 		}
@@ -78,11 +81,12 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 	n.mu.Lock()
 	was, had := n.exported[space.Name]
 	n.exported[space.Name] = space
+	n.fences.Ask(space.Name, space.Fence, space.Fenced)
 	n.mu.Unlock()
 	if had && was.UID != space.UID {
 		n.unwantObject(namespaceRef(was))
 	}
-	o, err := object(namespaceRef(space), peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain})
+	o, err := object(namespaceRef(space), peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain, FenceSeconds: int64(space.Fence / time.Second)})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
@@ -89,6 +90,9 @@ type Namespace struct {
 	PodsStay bool
 	// Loss is what becomes of its pods while the provider does not answer.
 	Loss peering.Loss
+	// Fence is the fence to ask the provider for, and Fenced the one that it agreed to before this
+	// process began. 0 is none.
+	Fence, Fenced time.Duration
 }
 
 // Config is what a Node needs. Fields are required unless the comment says otherwise.
@@ -168,6 +172,7 @@ type Node struct {
 	started  time.Time
 	draining bool
 	losses   losses
+	fences   fencing.Home
 	tunnel   tunnel
 	// dropped is labels that earlier revisions of the contract gave the node.
 	dropped  []string
@@ -219,6 +224,7 @@ func New(cfg Config) (*Node, error) {
 		complain: rate.Sometimes{First: maxComplaints, Interval: complainAgain},
 		nodePoke: notify.New(),
 		started:  time.Now(),
+		fences:   fencing.NewHome(),
 		state:    map[string]*podState{},
 		objects:  map[peering.ObjectRef]*objectState{},
 		watches:  map[string]*namespaceWatch{},

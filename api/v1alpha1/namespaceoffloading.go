@@ -83,7 +83,7 @@ type NamespaceOffloadingSpec struct {
 }
 
 // PeerLostAction is what becomes of pods in a foreign cluster that does not answer.
-// +kubebuilder:validation:Enum=Keep;Evict
+// +kubebuilder:validation:Enum=Keep;Evict;Fence
 type PeerLostAction string
 
 // What becomes of pods in a foreign cluster that does not answer.
@@ -93,10 +93,14 @@ const (
 	// PeerLostEvict evicts them after a while. Their owners make others, which may run beside
 	// those that still run there.
 	PeerLostEvict PeerLostAction = "Evict"
+	// PeerLostFence has the foreign cluster stop them by itself, as agreed, and then ends them here,
+	// so that they run elsewhere, and nothing twice.
+	PeerLostFence PeerLostAction = "Fence"
 )
 
 // PeerLost is what becomes of pods in a foreign cluster that does not answer.
 //
+// +kubebuilder:validation:XValidation:rule="self.action != 'Fence' || !has(self.after) || duration(self.after) >= duration('3m') && duration(self.after) <= duration('24h')",message="a fence is from 3m to 24h"
 // +kubebuilder:validation:XValidation:rule="!has(self.after) || self.action != 'Keep'",message="pods that are kept are kept for as long as it takes: leave out after, or say another action"
 type PeerLost struct {
 	// action is what becomes of them.
@@ -223,6 +227,19 @@ type NamespaceInCluster struct {
 	// message is why.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// fence is what the provider agreed to where peerLost is Fence. Absent is nothing yet: pods are
+	// kept while it does not answer.
+	// +optional
+	Fence *AgreedFence `json:"fence,omitempty"`
+}
+
+// AgreedFence is a fence that a provider keeps to.
+type AgreedFence struct {
+	// after is after how long of silence it has stopped the namespace's pods.
+	After metav1.Duration `json:"after"`
+	// contract is by which contract.
+	// +kubebuilder:validation:MaxLength=63
+	Contract string `json:"contract"`
 }
 
 // NamespaceOffloadingList is a list of NamespaceOffloadings.

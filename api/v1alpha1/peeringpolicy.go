@@ -158,6 +158,12 @@ type PeeringPolicySpec struct {
 	// and what they export there is imported here. None by default. Contracts count it as they count services.
 	// +optional
 	ClusterSet *ClusterSet `json:"clusterSet,omitempty"`
+	// minFence is the shortest fence that consumers may ask for: for how long they may be silent before
+	// this cluster stops what it runs for them, where their namespaces ask for that.
+	// +kubebuilder:default="3m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m') && duration(self) <= duration('24h')",message="minFence is from 3m to 24h"
+	// +optional
+	MinFence *metav1.Duration `json:"minFence,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional

@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/exposure"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/handback"
 	"github.com/entente-dev/entente/internal/identity"
@@ -90,6 +91,7 @@ type agent struct {
 	groups    *trust.Groups
 	nodes     *nodes
 	lent      *offload.Provider
+	fences    *fencing.Keeper
 	exports   *services.Exports
 	set       *clusterset.Reconciler // nil: no namespaces are shared
 	startup   exposure.Startup
@@ -252,7 +254,7 @@ func (a *agent) reconcileNamespaces(context.Context) error {
 	reconciler := &namespaces.Reconciler{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
+		Evict:          a.evict, States: a.nodes.states, Stands: a.nodes.stands, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
 	back := &handback.Reconciler{Client: a.mgr.GetClient(), Direct: a.mgr.GetAPIReader(), Events: a.events, Now: time.Now}
 	return errors.Join(reconciler.SetupWithManager(a.mgr), back.SetupWithManager(a.mgr))

@@ -126,6 +126,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,
 		SameNamespaces: c.lender.SameNamespaces(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
+		MinFence:       c.lender.MinFence(context.Background(), terms.Consumer.ID),       //nolint:forbidigo // a cache answers at once
 		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",
 	}, true
 }

@@ -27,6 +27,8 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/exposure"
+	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/internal/namespaces"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/podmetrics"
 	"github.com/entente-dev/entente/internal/version"
@@ -168,7 +170,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	}
 	hears := &hearing{exposure: v.exposure, volume: func(a peering.Ack) { n.volumes.Answer(spec.Contract, a) }}
 	conn := n.conn(spec.Peer)
-	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Log: log})
+	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Asked: func() { v.node.Asked() }, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +185,7 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 		Version:       version.Version,
 		Address:       n.podIP,
 		TranslateIP:   home,
-		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec.Peer, *v.labels.Load()) },
+		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load()) },
 		ClusterDomain: n.clusterDomain,
 		Budget:        n.budget,
 		Logger:        log,
@@ -407,6 +409,9 @@ func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
 				continue
 			}
 			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, State: "Pending"}
+			if s.Agreed > 0 {
+				state.Fence = &v1alpha1.AgreedFence{After: metav1.Duration{Duration: s.Agreed}, Contract: v.spec.Contract}
+			}
 			switch {
 			case s.Refusal != nil:
 				state.State, state.Message = "Refused", s.Refusal.Error()
@@ -421,10 +426,10 @@ func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
 }
 
 // namespaces returns the namespaces that are offloaded to a virtual node with these labels.
-func (n *nodes) namespaces(peer peering.ClusterID, labels map[string]string) ([]vk.Namespace, error) {
+func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string) ([]vk.Namespace, error) {
 	ctx := context.Background() //nolint:forbidigo // a cache answers at once
-	if n.addresses.peer(peer) == nil {
-		return nil, fmt.Errorf("cluster %s is not known", peer)
+	if n.addresses.peer(spec.Peer) == nil {
+		return nil, fmt.Errorf("cluster %s is not known", spec.Peer)
 	}
 	var list v1alpha1.NamespaceOffloadingList
 	if err := n.cache.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { // they are only read
@@ -446,21 +451,11 @@ func (n *nodes) namespaces(peer peering.ClusterID, labels map[string]string) ([]
 		if namespace.Labels[v1alpha1.LabelOffloading] != "enabled" {
 			continue
 		}
-		out = append(out, vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: lossOf(o.Spec.PeerLost)})
+		space := vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: namespaces.LossOf(o), Fenced: namespaces.Fenced(o, spec.Contract)}
+		space.Fence = fencing.AskFor(space.Loss.Fence(), space.Fenced)
+		out = append(out, space)
 	}
 	return out, nil
-}
-
-// lossOf is what becomes of pods whose provider does not answer.
-func lossOf(p *v1alpha1.PeerLost) peering.Loss {
-	if p == nil {
-		return peering.Loss{Action: peering.LossKeep}
-	}
-	loss := peering.Loss{Action: peering.LossAction(p.Action)}
-	if p.After != nil {
-		loss.After = p.After.Duration
-	}
-	return loss
 }
 
 // hearing has others hear what is theirs of what a node hears. It implements vk.Handler.

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/offload"
@@ -24,12 +26,17 @@ import (
 func (a *agent) provider(_ context.Context, dnsService string) error {
 	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified)}
 	a.contracts = contracts
+	a.fences = &fencing.Keeper{Clock: fencing.Clock(), Wall: time.Now, Log: a.log, Stopped: func(f fencing.Fence, pods int) {
+		ns := &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: f.Namespace}
+		a.events.Eventf(ns, nil, corev1.EventTypeWarning, "Fenced", "Fence",
+			"stopped %d pods: their home has not answered for as long as its fence of %s allows", pods, f.Length)
+	}}
 	var err error
 	a.lent, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
 		// Of the addresses that a consumer names only its own pods are believed; the
 		// pods that it runs here are known by their UIDs.
-		Translate: a.addresses.home,
+		Translate: a.addresses.home, Stops: a.fences.Stops,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService),
 		Changed: gather(podsPause, func(contract string) {
 			a.contractsWake.wake(contract)
@@ -40,7 +47,8 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run))
+	a.fences.Stock = a.lent
+	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run), a.run(a.fences.Run))
 }
 
 // peerAPI builds what other clusters call, and the sessions that carry it.
@@ -50,7 +58,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 		return err
 	}
 	offloadService, err := server.NewOffload(server.OffloadConfig{
-		Objects: a.lent, Streams: a.lent, Metrics: measured, Contracts: a.contracts.offered,
+		Objects: a.lent, Streams: a.lent, Metrics: measured, Contracts: a.contracts.offered, Fences: a.fences,
 		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
 			info, ok := identity.PeerFromContext(ctx)
 			return info.ID, ok && info.Trusted

@@ -53,6 +53,8 @@ func TestKubernetesEvictsAsTheNamespaceChose(t *testing.T) {
 				{peering.Loss{Action: peering.LossEvict, After: time.Minute}, 60},
 				{peering.Loss{Action: peering.LossKeep}, -1},
 				{peering.Loss{Action: peering.LossEvict}, 300},
+				{peering.Loss{Action: peering.LossFence, After: time.Minute}, -1},
+				{peering.Loss{Action: peering.LossEvict}, 300},
 				{peering.Loss{Action: peering.LossKeep, After: time.Minute}, -1},
 			} {
 				next, differ := Tolerations(now, loss.Loss)

@@ -613,9 +613,31 @@ func (l *Lender) signedNow(id string) bool {
 // SameNamespaces returns the names that namespaces of a peer may have here
 // unchanged.
 func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
+	if p := l.policyOf(ctx, peer); p != nil {
+		return slices.Clone(p.Spec.SameNamespaces)
+	}
+	return nil
+}
+
+// MinFence returns the shortest fence that a peer may ask for; one that is too long for anybody,
+// while that is not known.
+func (l *Lender) MinFence(ctx context.Context, peer peering.ClusterID) time.Duration {
+	p := l.policyOf(ctx, peer)
+	switch {
+	case p == nil:
+		return peering.MaxFence + 1
+	case p.Spec.MinFence == nil:
+		return peering.MinFence
+	}
+	return p.Spec.MinFence.Duration
+}
+
+// policyOf returns the policy that selects a peer, nil if there is none or it is not known: that
+// allows nothing.
+func (l *Lender) policyOf(ctx context.Context, peer peering.ClusterID) *market.Policy {
 	fc, err := store.Peek(ctx, l.Client, peer)
 	if err != nil || fc == nil {
-		return nil // who cannot be told allows nothing
+		return nil
 	}
 	all, err := policies(ctx, l.Client)
 	if err != nil {
@@ -625,7 +647,7 @@ func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []s
 	if err != nil {
 		return nil
 	}
-	return slices.Clone(p.Spec.SameNamespaces)
+	return p
 }
 
 // newContractID returns a name that nobody has: 80 random bits.

@@ -52,6 +52,8 @@ type Reconciler struct {
 	Evict func(ctx context.Context, namespace string) (int, error)
 	// States returns the state of the namespace at each provider, sorted by name.
 	States func(namespace string) []v1alpha1.NamespaceInCluster
+	// Stands says whether there is a virtual node of a contract.
+	Stands func(ctx context.Context, contract string) (bool, error)
 	// Changed is called when the set of offloaded namespaces may have changed.
 	Changed func()
 	// Events records what people have to know of pods.
@@ -90,10 +92,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	before := offloading.DeepCopy()
-	offloading.Status.Clusters = r.States(req.Namespace)
+	clusters, err := r.fences(ctx, &offloading, r.States(req.Namespace))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	offloading.Status.Clusters = clusters
 	offloading.Status.State, offloading.Status.Message = stateOf(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
-	err := store.PatchStatus(ctx, r.Client, before, &offloading)
-	return reconcile.Result{RequeueAfter: statesPoll}, client.IgnoreNotFound(err)
+	if err := store.PatchStatus(ctx, r.Client, before, &offloading); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	r.sayFences(before, &offloading)
+	return reconcile.Result{RequeueAfter: statesPoll}, nil
 }
 
 // end closes the namespace. Placement stops first, so that evicted pods do not come back; the

@@ -219,6 +219,9 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	if !c.AcceptNew {
 		return refuse(peering.RefusedContract, false, "contract %s is ending and takes no new pods; ask for a new one", contract)
 	}
+	if p.fenced(contract, ns) {
+		return refuse(peering.RefusedInternal, true, "%s: %v", o.Ref, errFenced)
+	}
 	if p.graves.has(c.Peer, graveOf(contract, o.Ref.UID)) {
 		p.hub.gone(contract, o.Ref)
 		return nil

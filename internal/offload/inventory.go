@@ -482,6 +482,13 @@ func (v *inventory) namespaces() []*corev1.Namespace {
 	return typed[*corev1.Namespace](v.spaces.List())
 }
 
+// space returns a namespace that is here for a peer, nil if there is none.
+func (v *inventory) space(name string) *corev1.Namespace {
+	o, _, _ := v.spaces.GetByKey(name) // an indexer in memory has no errors
+	ns, _ := o.(*corev1.Namespace)
+	return ns
+}
+
 // byKey returns an object, nil if it is not there.
 func byKey[T any](objects cache.Indexer, key types.NamespacedName) *T {
 	o, _, _ := objects.GetByKey(key.String()) // an indexer in memory has no errors

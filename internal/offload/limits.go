@@ -34,6 +34,8 @@ const (
 	maxDropped = 5
 	// closeGrace is the longest grace period of a pod whose contract is over.
 	closeGrace int64 = 30
+	// stopsAtOnce is how many pods of a silent consumer are ended at once.
+	stopsAtOnce = 16
 	// maxClusterDomain is the longest domain of a consumer's cluster: a namespace goes
 	// before it, and other search domains beside it.
 	maxClusterDomain = 180

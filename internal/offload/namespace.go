@@ -101,6 +101,9 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	if err := checkClusterDomain(want.ClusterDomain); err != nil {
 		return refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
+	if err := p.checkFence(c, o.Ref, want.FenceSeconds); err != nil {
+		return err
+	}
 	// A name is worth something: other pods here would resolve what it holds.
 	if api.NameMapping(want.Mapping) == api.MappingSame && !slices.Contains(c.SameNamespaces, o.Ref.Name) {
 		// The policy may change, so it is tried again.
@@ -135,6 +138,9 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 		return err
 	}
 	if err := p.noteClusterDomain(ctx, ns, want.ClusterDomain); err != nil {
+		return err
+	}
+	if err := p.noteFence(ctx, ns, contract, want.FenceSeconds); err != nil {
 		return err
 	}
 	if err := p.grant(ctx, ns); err != nil {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
@@ -40,6 +41,8 @@ type Contract struct {
 	// SameNamespaces is the names that namespaces of the peer may have here
 	// unchanged.
 	SameNamespaces []string
+	// MinFence is the shortest fence that its consumer may ask for.
+	MinFence time.Duration
 	// AcceptNew says whether new pods are taken: not while it drains, nor later.
 	AcceptNew bool
 }
@@ -71,6 +74,9 @@ type Config struct {
 	// the names of their homes. Nil is for a cluster without one: its own resolver
 	// answers then. It must not block.
 	Resolver func() (netip.Addr, error)
+	// Stops says whether nothing may be begun under a fence. Nil: this cluster agrees to no fences.
+	// It must not block.
+	Stops func(fencing.Fence) bool
 	// Changed is called, if set, when what a contract uses or exposes may have
 	// changed, for many pods many times a second. It must not block.
 	Changed func(contract string)

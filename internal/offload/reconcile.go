@@ -297,6 +297,9 @@ func (p *Provider) patch(ctx context.Context, o, before client.Object) error {
 // createPod makes the pod. If this process dies before the pod is recorded, the
 // next finds it by its name and owner.
 func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
+	if p.fenced(o.Spec.Contract, p.inv.space(o.Namespace)) {
+		return errFenced
+	}
 	pod, err := makePod(o)
 	if err != nil {
 		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)

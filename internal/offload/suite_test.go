@@ -32,6 +32,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -93,7 +94,14 @@ func (c *cluster) fresh(resources string) (id, ns string) {
 
 func (c *cluster) start(t *testing.T) (p *Provider, stop func()) {
 	t.Helper()
+	return c.startFenced(t, nil)
+}
+
+// startFenced starts a provider that keeps to fences.
+func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *Provider, stop func()) {
+	t.Helper()
 	p, err := New(Config{
+		Stops:  stops,
 		Client: c.agent, REST: c.rest, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent",
 		Translate: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
 			// 10.1.x.y of the consumer is 10.241.x.y here.
@@ -396,6 +404,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
+	t.Run("what runs under a fence is stopped when its consumer is silent, and nothing else", func(t *testing.T) { testFences(t, c) })
 	t.Run("volumes are made, counted, and deleted by nothing but a delete", func(t *testing.T) { testVolumes(t, c) })
 	t.Run("a namespace of kept volumes goes with the last of them", func(t *testing.T) { testKeptNamespaceGoes(t, c) })
 	t.Run("a namespace whose maker died before it had its rights there goes", func(t *testing.T) { testVacateWithoutRights(t, c) })

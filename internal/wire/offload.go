@@ -132,6 +132,16 @@ func OpenTo(contract string) *ententev1.SyncRequest {
 	}}
 }
 
+// QuestionTo returns a question as it crosses, and AnswerTo its answer.
+func QuestionTo(number uint64) *ententev1.SyncResponse {
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Question_{Question: &ententev1.SyncResponse_Question{Number: number}}}
+}
+
+// AnswerTo returns the answer to a question as it crosses.
+func AnswerTo(number uint64) *ententev1.SyncRequest {
+	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Answer_{Answer: &ententev1.SyncRequest_Answer{Number: number}}}
+}
+
 // ContractIDFrom reads the ID of a contract.
 func ContractIDFrom(id string) (string, error) { return id, checkID("contract_id", id) }
 

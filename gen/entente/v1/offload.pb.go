@@ -178,6 +178,7 @@ type SyncRequest struct {
 	//	*SyncRequest_Open_
 	//	*SyncRequest_Apply_
 	//	*SyncRequest_Delete_
+	//	*SyncRequest_Answer_
 	Message       isSyncRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -247,6 +248,15 @@ func (x *SyncRequest) GetDelete() *SyncRequest_Delete {
 	return nil
 }
 
+func (x *SyncRequest) GetAnswer() *SyncRequest_Answer {
+	if x != nil {
+		if x, ok := x.Message.(*SyncRequest_Answer_); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
 type isSyncRequest_Message interface {
 	isSyncRequest_Message()
 }
@@ -266,11 +276,18 @@ type SyncRequest_Delete_ struct {
 	Delete *SyncRequest_Delete `protobuf:"bytes,3,opt,name=delete,proto3,oneof"`
 }
 
+type SyncRequest_Answer_ struct {
+	// The consumer is there: the answer to a question.
+	Answer *SyncRequest_Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"`
+}
+
 func (*SyncRequest_Open_) isSyncRequest_Message() {}
 
 func (*SyncRequest_Apply_) isSyncRequest_Message() {}
 
 func (*SyncRequest_Delete_) isSyncRequest_Message() {}
+
+func (*SyncRequest_Answer_) isSyncRequest_Message() {}
 
 // SyncResponse is a message from the provider.
 type SyncResponse struct {
@@ -284,6 +301,7 @@ type SyncResponse struct {
 	//	*SyncResponse_Ack_
 	//	*SyncResponse_Status_
 	//	*SyncResponse_Event_
+	//	*SyncResponse_Question_
 	Message       isSyncResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -371,6 +389,15 @@ func (x *SyncResponse) GetEvent() *SyncResponse_Event {
 	return nil
 }
 
+func (x *SyncResponse) GetQuestion() *SyncResponse_Question {
+	if x != nil {
+		if x, ok := x.Message.(*SyncResponse_Question_); ok {
+			return x.Question
+		}
+	}
+	return nil
+}
+
 type isSyncResponse_Message interface {
 	isSyncResponse_Message()
 }
@@ -400,6 +427,11 @@ type SyncResponse_Event_ struct {
 	Event *SyncResponse_Event `protobuf:"bytes,5,opt,name=event,proto3,oneof"`
 }
 
+type SyncResponse_Question_ struct {
+	// Is the consumer there?
+	Question *SyncResponse_Question `protobuf:"bytes,6,opt,name=question,proto3,oneof"`
+}
+
 func (*SyncResponse_Held_) isSyncResponse_Message() {}
 
 func (*SyncResponse_Synced_) isSyncResponse_Message() {}
@@ -409,6 +441,8 @@ func (*SyncResponse_Ack_) isSyncResponse_Message() {}
 func (*SyncResponse_Status_) isSyncResponse_Message() {}
 
 func (*SyncResponse_Event_) isSyncResponse_Message() {}
+
+func (*SyncResponse_Question_) isSyncResponse_Message() {}
 
 // LogsRequest asks for a container's log.
 type LogsRequest struct {
@@ -1200,6 +1234,53 @@ func (x *SyncRequest_Delete) GetGracePeriodSeconds() int64 {
 	return 0
 }
 
+// Answer answers a question. From then on the consumer counts the fences of its
+// namespaces, by a clock of its own that only goes forward.
+type SyncRequest_Answer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the question.
+	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncRequest_Answer) Reset() {
+	*x = SyncRequest_Answer{}
+	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncRequest_Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncRequest_Answer) ProtoMessage() {}
+
+func (x *SyncRequest_Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncRequest_Answer.ProtoReflect.Descriptor instead.
+func (*SyncRequest_Answer) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{1, 3}
+}
+
+func (x *SyncRequest_Answer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Held tells of an object that is there.
 type SyncResponse_Held struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1213,7 +1294,7 @@ type SyncResponse_Held struct {
 
 func (x *SyncResponse_Held) Reset() {
 	*x = SyncResponse_Held{}
-	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1306,7 @@ func (x *SyncResponse_Held) String() string {
 func (*SyncResponse_Held) ProtoMessage() {}
 
 func (x *SyncResponse_Held) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[14]
+	mi := &file_entente_v1_offload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1345,7 @@ type SyncResponse_Synced struct {
 
 func (x *SyncResponse_Synced) Reset() {
 	*x = SyncResponse_Synced{}
-	mi := &file_entente_v1_offload_proto_msgTypes[15]
+	mi := &file_entente_v1_offload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1357,7 @@ func (x *SyncResponse_Synced) String() string {
 func (*SyncResponse_Synced) ProtoMessage() {}
 
 func (x *SyncResponse_Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[15]
+	mi := &file_entente_v1_offload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1394,7 @@ type SyncResponse_Ack struct {
 
 func (x *SyncResponse_Ack) Reset() {
 	*x = SyncResponse_Ack{}
-	mi := &file_entente_v1_offload_proto_msgTypes[16]
+	mi := &file_entente_v1_offload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1406,7 @@ func (x *SyncResponse_Ack) String() string {
 func (*SyncResponse_Ack) ProtoMessage() {}
 
 func (x *SyncResponse_Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[16]
+	mi := &file_entente_v1_offload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1479,7 @@ type SyncResponse_Status struct {
 
 func (x *SyncResponse_Status) Reset() {
 	*x = SyncResponse_Status{}
-	mi := &file_entente_v1_offload_proto_msgTypes[17]
+	mi := &file_entente_v1_offload_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1491,7 @@ func (x *SyncResponse_Status) String() string {
 func (*SyncResponse_Status) ProtoMessage() {}
 
 func (x *SyncResponse_Status) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[17]
+	mi := &file_entente_v1_offload_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1568,7 @@ type SyncResponse_Event struct {
 
 func (x *SyncResponse_Event) Reset() {
 	*x = SyncResponse_Event{}
-	mi := &file_entente_v1_offload_proto_msgTypes[18]
+	mi := &file_entente_v1_offload_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1580,7 @@ func (x *SyncResponse_Event) String() string {
 func (*SyncResponse_Event) ProtoMessage() {}
 
 func (x *SyncResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[18]
+	mi := &file_entente_v1_offload_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,6 +1631,55 @@ func (x *SyncResponse_Event) GetCount() int32 {
 	return 0
 }
 
+// Question asks whether the consumer is there, where it has namespaces with a fence.
+// Once the last question that was answered is older than a namespace's fence, what
+// runs in it has been stopped, by itself and for good, and the consumer may run it
+// elsewhere.
+type SyncResponse_Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which; each is asked once.
+	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncResponse_Question) Reset() {
+	*x = SyncResponse_Question{}
+	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncResponse_Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncResponse_Question) ProtoMessage() {}
+
+func (x *SyncResponse_Question) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncResponse_Question.ProtoReflect.Descriptor instead.
+func (*SyncResponse_Question) Descriptor() ([]byte, []int) {
+	return file_entente_v1_offload_proto_rawDescGZIP(), []int{2, 5}
+}
+
+func (x *SyncResponse_Question) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Start names the process.
 type ExecRequest_Start struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1575,7 +1705,7 @@ type ExecRequest_Start struct {
 
 func (x *ExecRequest_Start) Reset() {
 	*x = ExecRequest_Start{}
-	mi := &file_entente_v1_offload_proto_msgTypes[19]
+	mi := &file_entente_v1_offload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1717,7 @@ func (x *ExecRequest_Start) String() string {
 func (*ExecRequest_Start) ProtoMessage() {}
 
 func (x *ExecRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[19]
+	mi := &file_entente_v1_offload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1798,7 @@ type ExecRequest_StdinEnd struct {
 
 func (x *ExecRequest_StdinEnd) Reset() {
 	*x = ExecRequest_StdinEnd{}
-	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	mi := &file_entente_v1_offload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1810,7 @@ func (x *ExecRequest_StdinEnd) String() string {
 func (*ExecRequest_StdinEnd) ProtoMessage() {}
 
 func (x *ExecRequest_StdinEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[20]
+	mi := &file_entente_v1_offload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1839,7 @@ type ExecRequest_Resize struct {
 
 func (x *ExecRequest_Resize) Reset() {
 	*x = ExecRequest_Resize{}
-	mi := &file_entente_v1_offload_proto_msgTypes[21]
+	mi := &file_entente_v1_offload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1851,7 @@ func (x *ExecRequest_Resize) String() string {
 func (*ExecRequest_Resize) ProtoMessage() {}
 
 func (x *ExecRequest_Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[21]
+	mi := &file_entente_v1_offload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +1894,7 @@ type ExecResponse_Exit struct {
 
 func (x *ExecResponse_Exit) Reset() {
 	*x = ExecResponse_Exit{}
-	mi := &file_entente_v1_offload_proto_msgTypes[22]
+	mi := &file_entente_v1_offload_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1906,7 @@ func (x *ExecResponse_Exit) String() string {
 func (*ExecResponse_Exit) ProtoMessage() {}
 
 func (x *ExecResponse_Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[22]
+	mi := &file_entente_v1_offload_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1951,7 @@ type PortForwardRequest_Start struct {
 
 func (x *PortForwardRequest_Start) Reset() {
 	*x = PortForwardRequest_Start{}
-	mi := &file_entente_v1_offload_proto_msgTypes[23]
+	mi := &file_entente_v1_offload_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1963,7 @@ func (x *PortForwardRequest_Start) String() string {
 func (*PortForwardRequest_Start) ProtoMessage() {}
 
 func (x *PortForwardRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[23]
+	mi := &file_entente_v1_offload_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +2017,7 @@ type PodMetricsResponse_Pod struct {
 
 func (x *PodMetricsResponse_Pod) Reset() {
 	*x = PodMetricsResponse_Pod{}
-	mi := &file_entente_v1_offload_proto_msgTypes[24]
+	mi := &file_entente_v1_offload_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +2029,7 @@ func (x *PodMetricsResponse_Pod) String() string {
 func (*PodMetricsResponse_Pod) ProtoMessage() {}
 
 func (x *PodMetricsResponse_Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[24]
+	mi := &file_entente_v1_offload_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2088,7 @@ type PodMetricsResponse_Container struct {
 
 func (x *PodMetricsResponse_Container) Reset() {
 	*x = PodMetricsResponse_Container{}
-	mi := &file_entente_v1_offload_proto_msgTypes[25]
+	mi := &file_entente_v1_offload_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2100,7 @@ func (x *PodMetricsResponse_Container) String() string {
 func (*PodMetricsResponse_Container) ProtoMessage() {}
 
 func (x *PodMetricsResponse_Container) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_offload_proto_msgTypes[25]
+	mi := &file_entente_v1_offload_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,11 +2149,12 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespace\x12\x1e\n" +
 	"\x04name\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04name\x12\x1b\n" +
-	"\x03uid\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\"\x80\x04\n" +
+	"\x03uid\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\"\xdc\x04\n" +
 	"\vSyncRequest\x122\n" +
 	"\x04open\x18\x01 \x01(\v2\x1c.entente.v1.SyncRequest.OpenH\x00R\x04open\x125\n" +
 	"\x05apply\x18\x02 \x01(\v2\x1d.entente.v1.SyncRequest.ApplyH\x00R\x05apply\x128\n" +
-	"\x06delete\x18\x03 \x01(\v2\x1e.entente.v1.SyncRequest.DeleteH\x00R\x06delete\x1a2\n" +
+	"\x06delete\x18\x03 \x01(\v2\x1e.entente.v1.SyncRequest.DeleteH\x00R\x06delete\x128\n" +
+	"\x06answer\x18\x04 \x01(\v2\x1e.entente.v1.SyncRequest.AnswerH\x00R\x06answer\x1a2\n" +
 	"\x04Open\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x1az\n" +
@@ -2034,14 +2165,17 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x06Delete\x12/\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefB\x06\xbaH\x03\xc8\x01\x01R\x03ref\x125\n" +
 	"\x14grace_period_seconds\x18\x02 \x01(\x03H\x00R\x12gracePeriodSeconds\x88\x01\x01B\x17\n" +
-	"\x15_grace_period_secondsB\x10\n" +
-	"\amessage\x12\x05\xbaH\x02\b\x01\"\xf0\x06\n" +
+	"\x15_grace_period_seconds\x1a \n" +
+	"\x06Answer\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06numberB\x10\n" +
+	"\amessage\x12\x05\xbaH\x02\b\x01\"\xd5\a\n" +
 	"\fSyncResponse\x123\n" +
 	"\x04held\x18\x01 \x01(\v2\x1d.entente.v1.SyncResponse.HeldH\x00R\x04held\x129\n" +
 	"\x06synced\x18\x02 \x01(\v2\x1f.entente.v1.SyncResponse.SyncedH\x00R\x06synced\x120\n" +
 	"\x03ack\x18\x03 \x01(\v2\x1c.entente.v1.SyncResponse.AckH\x00R\x03ack\x129\n" +
 	"\x06status\x18\x04 \x01(\v2\x1f.entente.v1.SyncResponse.StatusH\x00R\x06status\x126\n" +
-	"\x05event\x18\x05 \x01(\v2\x1e.entente.v1.SyncResponse.EventH\x00R\x05event\x1aC\n" +
+	"\x05event\x18\x05 \x01(\v2\x1e.entente.v1.SyncResponse.EventH\x00R\x05event\x12?\n" +
+	"\bquestion\x18\x06 \x01(\v2!.entente.v1.SyncResponse.QuestionH\x00R\bquestion\x1aC\n" +
 	"\x04Held\x12'\n" +
 	"\x03ref\x18\x01 \x01(\v2\x15.entente.v1.ObjectRefR\x03ref\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x1a\b\n" +
@@ -2066,7 +2200,9 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x05R\x05countB\t\n" +
+	"\x05count\x18\x05 \x01(\x05R\x05count\x1a\"\n" +
+	"\bQuestion\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06numberB\t\n" +
 	"\amessage\"\xa7\x03\n" +
 	"\vLogsRequest\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
@@ -2178,7 +2314,7 @@ func file_entente_v1_offload_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_offload_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_entente_v1_offload_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_entente_v1_offload_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_entente_v1_offload_proto_goTypes = []any{
 	(Kind)(0),                            // 0: entente.v1.Kind
 	(*ObjectRef)(nil),                    // 1: entente.v1.ObjectRef
@@ -2195,65 +2331,69 @@ var file_entente_v1_offload_proto_goTypes = []any{
 	(*SyncRequest_Open)(nil),             // 12: entente.v1.SyncRequest.Open
 	(*SyncRequest_Apply)(nil),            // 13: entente.v1.SyncRequest.Apply
 	(*SyncRequest_Delete)(nil),           // 14: entente.v1.SyncRequest.Delete
-	(*SyncResponse_Held)(nil),            // 15: entente.v1.SyncResponse.Held
-	(*SyncResponse_Synced)(nil),          // 16: entente.v1.SyncResponse.Synced
-	(*SyncResponse_Ack)(nil),             // 17: entente.v1.SyncResponse.Ack
-	(*SyncResponse_Status)(nil),          // 18: entente.v1.SyncResponse.Status
-	(*SyncResponse_Event)(nil),           // 19: entente.v1.SyncResponse.Event
-	(*ExecRequest_Start)(nil),            // 20: entente.v1.ExecRequest.Start
-	(*ExecRequest_StdinEnd)(nil),         // 21: entente.v1.ExecRequest.StdinEnd
-	(*ExecRequest_Resize)(nil),           // 22: entente.v1.ExecRequest.Resize
-	(*ExecResponse_Exit)(nil),            // 23: entente.v1.ExecResponse.Exit
-	(*PortForwardRequest_Start)(nil),     // 24: entente.v1.PortForwardRequest.Start
-	(*PodMetricsResponse_Pod)(nil),       // 25: entente.v1.PodMetricsResponse.Pod
-	(*PodMetricsResponse_Container)(nil), // 26: entente.v1.PodMetricsResponse.Container
-	(*timestamppb.Timestamp)(nil),        // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),          // 28: google.protobuf.Duration
+	(*SyncRequest_Answer)(nil),           // 15: entente.v1.SyncRequest.Answer
+	(*SyncResponse_Held)(nil),            // 16: entente.v1.SyncResponse.Held
+	(*SyncResponse_Synced)(nil),          // 17: entente.v1.SyncResponse.Synced
+	(*SyncResponse_Ack)(nil),             // 18: entente.v1.SyncResponse.Ack
+	(*SyncResponse_Status)(nil),          // 19: entente.v1.SyncResponse.Status
+	(*SyncResponse_Event)(nil),           // 20: entente.v1.SyncResponse.Event
+	(*SyncResponse_Question)(nil),        // 21: entente.v1.SyncResponse.Question
+	(*ExecRequest_Start)(nil),            // 22: entente.v1.ExecRequest.Start
+	(*ExecRequest_StdinEnd)(nil),         // 23: entente.v1.ExecRequest.StdinEnd
+	(*ExecRequest_Resize)(nil),           // 24: entente.v1.ExecRequest.Resize
+	(*ExecResponse_Exit)(nil),            // 25: entente.v1.ExecResponse.Exit
+	(*PortForwardRequest_Start)(nil),     // 26: entente.v1.PortForwardRequest.Start
+	(*PodMetricsResponse_Pod)(nil),       // 27: entente.v1.PodMetricsResponse.Pod
+	(*PodMetricsResponse_Container)(nil), // 28: entente.v1.PodMetricsResponse.Container
+	(*timestamppb.Timestamp)(nil),        // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),          // 30: google.protobuf.Duration
 }
 var file_entente_v1_offload_proto_depIdxs = []int32{
 	0,  // 0: entente.v1.ObjectRef.kind:type_name -> entente.v1.Kind
 	12, // 1: entente.v1.SyncRequest.open:type_name -> entente.v1.SyncRequest.Open
 	13, // 2: entente.v1.SyncRequest.apply:type_name -> entente.v1.SyncRequest.Apply
 	14, // 3: entente.v1.SyncRequest.delete:type_name -> entente.v1.SyncRequest.Delete
-	15, // 4: entente.v1.SyncResponse.held:type_name -> entente.v1.SyncResponse.Held
-	16, // 5: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
-	17, // 6: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
-	18, // 7: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
-	19, // 8: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
-	1,  // 9: entente.v1.LogsRequest.pod:type_name -> entente.v1.ObjectRef
-	20, // 10: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
-	21, // 11: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
-	22, // 12: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
-	23, // 13: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
-	24, // 14: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
-	27, // 15: entente.v1.PodMetricsResponse.answer_time:type_name -> google.protobuf.Timestamp
-	25, // 16: entente.v1.PodMetricsResponse.pods:type_name -> entente.v1.PodMetricsResponse.Pod
-	1,  // 17: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
-	1,  // 18: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
-	1,  // 19: entente.v1.SyncResponse.Held.ref:type_name -> entente.v1.ObjectRef
-	1,  // 20: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
-	1,  // 21: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
-	1,  // 22: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
-	1,  // 23: entente.v1.ExecRequest.Start.pod:type_name -> entente.v1.ObjectRef
-	1,  // 24: entente.v1.PortForwardRequest.Start.pod:type_name -> entente.v1.ObjectRef
-	27, // 25: entente.v1.PodMetricsResponse.Pod.time:type_name -> google.protobuf.Timestamp
-	28, // 26: entente.v1.PodMetricsResponse.Pod.window:type_name -> google.protobuf.Duration
-	26, // 27: entente.v1.PodMetricsResponse.Pod.containers:type_name -> entente.v1.PodMetricsResponse.Container
-	2,  // 28: entente.v1.OffloadService.Sync:input_type -> entente.v1.SyncRequest
-	4,  // 29: entente.v1.OffloadService.Logs:input_type -> entente.v1.LogsRequest
-	6,  // 30: entente.v1.OffloadService.Exec:input_type -> entente.v1.ExecRequest
-	8,  // 31: entente.v1.OffloadService.PortForward:input_type -> entente.v1.PortForwardRequest
-	10, // 32: entente.v1.OffloadService.PodMetrics:input_type -> entente.v1.PodMetricsRequest
-	3,  // 33: entente.v1.OffloadService.Sync:output_type -> entente.v1.SyncResponse
-	5,  // 34: entente.v1.OffloadService.Logs:output_type -> entente.v1.LogsResponse
-	7,  // 35: entente.v1.OffloadService.Exec:output_type -> entente.v1.ExecResponse
-	9,  // 36: entente.v1.OffloadService.PortForward:output_type -> entente.v1.PortForwardResponse
-	11, // 37: entente.v1.OffloadService.PodMetrics:output_type -> entente.v1.PodMetricsResponse
-	33, // [33:38] is the sub-list for method output_type
-	28, // [28:33] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	15, // 4: entente.v1.SyncRequest.answer:type_name -> entente.v1.SyncRequest.Answer
+	16, // 5: entente.v1.SyncResponse.held:type_name -> entente.v1.SyncResponse.Held
+	17, // 6: entente.v1.SyncResponse.synced:type_name -> entente.v1.SyncResponse.Synced
+	18, // 7: entente.v1.SyncResponse.ack:type_name -> entente.v1.SyncResponse.Ack
+	19, // 8: entente.v1.SyncResponse.status:type_name -> entente.v1.SyncResponse.Status
+	20, // 9: entente.v1.SyncResponse.event:type_name -> entente.v1.SyncResponse.Event
+	21, // 10: entente.v1.SyncResponse.question:type_name -> entente.v1.SyncResponse.Question
+	1,  // 11: entente.v1.LogsRequest.pod:type_name -> entente.v1.ObjectRef
+	22, // 12: entente.v1.ExecRequest.start:type_name -> entente.v1.ExecRequest.Start
+	23, // 13: entente.v1.ExecRequest.stdin_end:type_name -> entente.v1.ExecRequest.StdinEnd
+	24, // 14: entente.v1.ExecRequest.resize:type_name -> entente.v1.ExecRequest.Resize
+	25, // 15: entente.v1.ExecResponse.exit:type_name -> entente.v1.ExecResponse.Exit
+	26, // 16: entente.v1.PortForwardRequest.start:type_name -> entente.v1.PortForwardRequest.Start
+	29, // 17: entente.v1.PodMetricsResponse.answer_time:type_name -> google.protobuf.Timestamp
+	27, // 18: entente.v1.PodMetricsResponse.pods:type_name -> entente.v1.PodMetricsResponse.Pod
+	1,  // 19: entente.v1.SyncRequest.Apply.ref:type_name -> entente.v1.ObjectRef
+	1,  // 20: entente.v1.SyncRequest.Delete.ref:type_name -> entente.v1.ObjectRef
+	1,  // 21: entente.v1.SyncResponse.Held.ref:type_name -> entente.v1.ObjectRef
+	1,  // 22: entente.v1.SyncResponse.Ack.ref:type_name -> entente.v1.ObjectRef
+	1,  // 23: entente.v1.SyncResponse.Status.ref:type_name -> entente.v1.ObjectRef
+	1,  // 24: entente.v1.SyncResponse.Event.ref:type_name -> entente.v1.ObjectRef
+	1,  // 25: entente.v1.ExecRequest.Start.pod:type_name -> entente.v1.ObjectRef
+	1,  // 26: entente.v1.PortForwardRequest.Start.pod:type_name -> entente.v1.ObjectRef
+	29, // 27: entente.v1.PodMetricsResponse.Pod.time:type_name -> google.protobuf.Timestamp
+	30, // 28: entente.v1.PodMetricsResponse.Pod.window:type_name -> google.protobuf.Duration
+	28, // 29: entente.v1.PodMetricsResponse.Pod.containers:type_name -> entente.v1.PodMetricsResponse.Container
+	2,  // 30: entente.v1.OffloadService.Sync:input_type -> entente.v1.SyncRequest
+	4,  // 31: entente.v1.OffloadService.Logs:input_type -> entente.v1.LogsRequest
+	6,  // 32: entente.v1.OffloadService.Exec:input_type -> entente.v1.ExecRequest
+	8,  // 33: entente.v1.OffloadService.PortForward:input_type -> entente.v1.PortForwardRequest
+	10, // 34: entente.v1.OffloadService.PodMetrics:input_type -> entente.v1.PodMetricsRequest
+	3,  // 35: entente.v1.OffloadService.Sync:output_type -> entente.v1.SyncResponse
+	5,  // 36: entente.v1.OffloadService.Logs:output_type -> entente.v1.LogsResponse
+	7,  // 37: entente.v1.OffloadService.Exec:output_type -> entente.v1.ExecResponse
+	9,  // 38: entente.v1.OffloadService.PortForward:output_type -> entente.v1.PortForwardResponse
+	11, // 39: entente.v1.OffloadService.PodMetrics:output_type -> entente.v1.PodMetricsResponse
+	35, // [35:40] is the sub-list for method output_type
+	30, // [30:35] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_offload_proto_init() }
@@ -2265,6 +2405,7 @@ func file_entente_v1_offload_proto_init() {
 		(*SyncRequest_Open_)(nil),
 		(*SyncRequest_Apply_)(nil),
 		(*SyncRequest_Delete_)(nil),
+		(*SyncRequest_Answer_)(nil),
 	}
 	file_entente_v1_offload_proto_msgTypes[2].OneofWrappers = []any{
 		(*SyncResponse_Held_)(nil),
@@ -2272,6 +2413,7 @@ func file_entente_v1_offload_proto_init() {
 		(*SyncResponse_Ack_)(nil),
 		(*SyncResponse_Status_)(nil),
 		(*SyncResponse_Event_)(nil),
+		(*SyncResponse_Question_)(nil),
 	}
 	file_entente_v1_offload_proto_msgTypes[3].OneofWrappers = []any{}
 	file_entente_v1_offload_proto_msgTypes[5].OneofWrappers = []any{
@@ -2296,7 +2438,7 @@ func file_entente_v1_offload_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_offload_proto_rawDesc), len(file_entente_v1_offload_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

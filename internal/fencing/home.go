@@ -1,0 +1,84 @@
+package fencing
+
+import "time"
+
+// Home is a consumer's half of the fences with one provider: of each namespace that is offloaded
+// there. It is not safe for use by several at once.
+type Home struct {
+	origin time.Time // of this process's clock
+	wait   Wait
+	terms  map[string]*homeTerm // by namespace
+}
+
+// homeTerm is the fence of a namespace.
+type homeTerm struct {
+	Term
+	asked Ticks
+	// taken says that the provider took the namespace as it is asked for now. A provider that
+	// knows of no fences does so, too, but never asks whether this cluster is there.
+	taken bool
+}
+
+// NewHome returns the half of a process that begins now.
+func NewHome() Home { return Home{origin: time.Now(), terms: map[string]*homeTerm{}} }
+
+// now is the time on a clock that only goes forward; it may stand still while this machine sleeps.
+func (h *Home) now() Ticks { return time.Since(h.origin) }
+
+// Ask notes which fence a namespace is about to be asked for; before is what was agreed with the
+// process before this one.
+func (h *Home) Ask(namespace string, fence, before Ticks) {
+	t := h.terms[namespace]
+	if t == nil {
+		t = &homeTerm{Term: NewTerm(before), asked: before}
+		h.terms[namespace] = t
+	}
+	if fence != t.asked {
+		t.Ask(fence)
+		t.asked, t.taken = fence, false
+	}
+}
+
+// Took notes that the provider took a namespace as it was asked last.
+func (h *Home) Took(namespace string) {
+	if t := h.terms[namespace]; t != nil {
+		t.taken = true
+	}
+}
+
+// Asked notes that the provider asks whether this cluster is there, and is about to be answered. It
+// asks nobody who has no fence, so what it took it agreed to.
+func (h *Home) Asked() {
+	h.wait.Answers(h.now())
+	for _, t := range h.terms {
+		if t.taken {
+			t.Agree()
+		}
+	}
+}
+
+// Counts returns the fence of a namespace that the provider keeps to; 0 is none.
+func (h *Home) Counts(namespace string) time.Duration {
+	if t := h.terms[namespace]; t != nil {
+		fence, _ := t.Counts()
+		return fence
+	}
+	return 0
+}
+
+// Over returns in how long the provider has stopped the pods of a namespace; false if it never
+// does.
+func (h *Home) Over(namespace string) (time.Duration, bool) {
+	fence := h.Counts(namespace)
+	return h.wait.Over(fence) - h.now(), fence > 0
+}
+
+// AskFor returns which fence to ask a provider for, where a namespace wants one and what was agreed
+// is written down. What is agreed changes only after what is written down did: a process after this
+// one counts on that, and must never count on less than the provider keeps to.
+func AskFor(want, written Ticks) Ticks {
+	if written > 0 && (want == 0 || want > written) {
+		return written
+	}
+	return want
+}

@@ -1,0 +1,86 @@
+package namespaces
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/peertest"
+)
+
+// in is the namespace in a foreign cluster; a fence of no length is none.
+func in(cluster, state string, fence time.Duration) v1alpha1.NamespaceInCluster {
+	c := v1alpha1.NamespaceInCluster{ForeignCluster: cluster, State: state}
+	if fence > 0 {
+		c.Fence = &v1alpha1.AgreedFence{After: metav1.Duration{Duration: fence}, Contract: "c-" + cluster}
+	}
+	return c
+}
+
+func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
+	t.Parallel()
+	type states = []v1alpha1.NamespaceInCluster
+	const five, ten = 5 * time.Minute, 10 * time.Minute
+	waits := in("office", "Ready", 0)
+	waits.Message = notAgreed
+	for name, test := range map[string]struct {
+		wants   *v1alpha1.PeerLost
+		was, is states
+		want    states
+		said    []string
+	}{
+		"nobody wants one":                 {nil, nil, states{in("office", "Ready", 0)}, states{in("office", "Ready", 0)}, nil},
+		"it is not agreed on":              {fence(five), nil, states{in("office", "Ready", 0)}, states{waits}, nil},
+		"it is agreed on":                  {fence(five), states{in("office", "Ready", 0)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, []string{"Normal FenceAgreed"}},
+		"it was before":                    {fence(five), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, nil},
+		"a longer one is wanted":           {fence(ten), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", ten)}, []string{"Normal FenceAgreed"}},
+		"a shorter one is wanted":          {fence(five), states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, nil},
+		"none is wanted any more":          {&v1alpha1.PeerLost{Action: v1alpha1.PeerLostKeep}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", 0)}, nil},
+		"no virtual node runs yet":         {fence(five), states{in("office", "Ready", five)}, nil, states{in("office", "Pending", five)}, nil},
+		"one runs, and knows of none":      {fence(five), states{in("office", "Ready", five)}, states{in("office", "Pending", 0)}, states{in("office", "Pending", 0)}, nil},
+		"the contract is over":             {fence(five), states{in("gone", "Ready", five)}, nil, nil, nil},
+		"of several each":                  {fence(five), states{in("office", "Ready", five)}, states{in("plant", "Ready", five)}, states{in("office", "Pending", five), in("plant", "Ready", five)}, []string{"Normal FenceAgreed"}},
+		"none is wanted, and no node runs": {nil, states{in("office", "Ready", five)}, nil, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading"}}
+			o.Spec.PeerLost, o.Status.Clusters = test.wants, test.was
+			said := &peertest.Recorder{}
+			var stored v1alpha1.NamespaceOffloading
+			c := peertest.Client(t, o, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+			r := &Reconciler{
+				Client: c, Events: said,
+				States: func(string) []v1alpha1.NamespaceInCluster { return slices.Clone(test.is) },
+				Stands: func(_ context.Context, contract string) (bool, error) { return contract != "c-gone", nil },
+				// Whoever asks providers hears of a change after it is written down.
+				Changed: func() {
+					if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), &stored); err != nil {
+						t.Error(err)
+					}
+				},
+			}
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, stored.Status.Clusters); diff != "" {
+				t.Errorf("the status (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.said, said.Events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func fence(after time.Duration) *v1alpha1.PeerLost {
+	return &v1alpha1.PeerLost{Action: v1alpha1.PeerLostFence, After: &metav1.Duration{Duration: after}}
+}

@@ -1,0 +1,118 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/peering"
+)
+
+// errFenced is why no pod is made while its consumer is silent.
+var errFenced = errors.New("the consumer has not answered for as long as its fence allows, so none of its pods is begun")
+
+// checkFence refuses a fence that this cluster does not keep to.
+func (p *Provider) checkFence(c Contract, ref peering.ObjectRef, seconds int64) error {
+	if seconds == 0 {
+		return nil
+	}
+	shortest := max(c.MinFence, peering.MinFence)
+	switch fence := time.Duration(min(max(seconds, 0), 1<<30)) * time.Second; {
+	case p.cfg.Stops == nil:
+		return refuse(peering.RefusedNamespace, true, "%s asks for a fence, and the provider agrees to none", ref)
+	case fence < shortest || fence > peering.MaxFence:
+		return refuse(peering.RefusedNamespace, true, "%s asks for a fence of %s; the provider agrees to %s up to %s", ref, fence, shortest, peering.MaxFence)
+	}
+	return nil
+}
+
+// noteFence writes on a namespace which fence a contract has there, before the consumer hears that
+// it has.
+func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract string, seconds int64) error {
+	want := fencing.Fence{Namespace: ns.Name, Contract: contract, Length: time.Duration(seconds) * time.Second, Heard: time.Now()}
+	if has, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations); ok == (seconds != 0) && has.Length == want.Length {
+		return nil
+	}
+	before := ns.DeepCopy()
+	if key, note := fencing.NoteOf(want); seconds == 0 {
+		delete(ns.Annotations, key)
+	} else {
+		setAnnotation(ns, key, note)
+	}
+	if err := p.patch(ctx, ns, before); err != nil {
+		return fmt.Errorf("note the fence of namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+// Fences returns the fences that this cluster keeps to, and false while they are not known.
+func (p *Provider) Fences() (out []fencing.Fence, known bool) {
+	select {
+	case <-p.inv.synced:
+	default:
+		return nil, false
+	}
+	for _, ns := range p.inv.namespaces() {
+		out = append(out, fencing.Noted(ns.Name, ns.Annotations)...)
+	}
+	return out, true
+}
+
+// Stop ends the pods under a fence, for good, and says how many it did that were not ending.
+func (p *Provider) Stop(ctx context.Context, f fencing.Fence) (int, error) {
+	var tasks errgroup.Group
+	tasks.SetLimit(stopsAtOnce)
+	var n atomic.Int64
+	for _, seen := range p.inv.of(f.Contract) {
+		if seen.Namespace != f.Namespace || seen.DeletionTimestamp != nil {
+			continue
+		}
+		tasks.Go(func() error {
+			o := &api.OffloadedPod{}
+			err := p.client.Get(ctx, client.ObjectKeyFromObject(seen), o)
+			if err != nil || o.UID != seen.UID || o.DeletionTimestamp != nil {
+				return client.IgnoreNotFound(err)
+			}
+			if err := p.endPod(urgent(ctx), o, p.closingGrace(o)); err != nil {
+				return err
+			}
+			n.Add(1)
+			return nil
+		})
+	}
+	err := tasks.Wait()
+	return int(n.Load()), err
+}
+
+// Note writes down when the consumer of a fence was there, for the agent after this one.
+func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
+	ns := &corev1.Namespace{}
+	if err := p.client.Get(ctx, client.ObjectKey{Name: f.Namespace}, ns); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	now, ok := fencing.NotedFor(ns.Name, f.Contract, ns.Annotations)
+	if !ok || now.Length != f.Length || !f.Heard.After(now.Heard) {
+		return nil
+	}
+	before := ns.DeepCopy()
+	key, note := fencing.NoteOf(f)
+	setAnnotation(ns, key, note)
+	return p.patch(urgent(ctx), ns, before)
+}
+
+// fenced says whether nothing of a contract may be begun in a namespace.
+func (p *Provider) fenced(contract string, ns *corev1.Namespace) bool {
+	if ns == nil || p.cfg.Stops == nil {
+		return false
+	}
+	f, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations)
+	return ok && p.cfg.Stops(f)
+}

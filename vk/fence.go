@@ -1,0 +1,47 @@
+package vk
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// reasonFenced is that of a pod which the provider stopped, as was agreed, because it heard nothing
+// of this cluster.
+const reasonFenced = "Fenced"
+
+// Asked says that the provider asks whether this cluster is there, and is about to be answered.
+func (n *Node) Asked() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fences.Asked()
+}
+
+// isFenced says whether the provider has stopped a pod because it does not hear of this cluster.
+// If not yet, the pod is reconciled again when it has. n.mu is held.
+func (n *Node) isFenced(pod *corev1.Pod) bool {
+	if n.link.answers() || n.exported[pod.Namespace].Loss.Action != peering.LossFence {
+		return false
+	}
+	left, ok := n.fences.Over(pod.Namespace)
+	if ok && left > 0 {
+		n.podQueue.AddAfter(string(pod.UID), left+time.Millisecond)
+	}
+	return ok && left <= 0
+}
+
+// fence ends a pod at home that the provider has stopped, so that it can run elsewhere. If the
+// provider has it all the same, it is told to end it once it is back.
+func (n *Node) fence(ctx context.Context, p podPlan) error {
+	const message = "the provider did not answer for as long as was agreed, and so has stopped the pod"
+	n.warn(p, reasonFenced, message)
+	status := failedStatus(p.pod, p.st.remote, n.view(), reasonFenced, message, metav1.Now())
+	setConditionAt(&status, corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reasonFenced, Message: message,
+	}, metav1.Now())
+	return n.endPod(ctx, p, status)
+}
