@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -483,7 +484,11 @@ func (c *fakeCluster) RolloverIdentity(context.Context, *ententev1.RolloverIdent
 }
 
 func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNamespaceRequest) (*ententev1.OffloadNamespaceResponse, error) {
-	leave, err := c.enter("OffloadNamespace %s %s %s %v", r.GetNamespace(), r.GetPodStrategy(), r.GetNameMapping(), r.GetPeers())
+	lost := ""
+	if p := r.GetPeerLost(); p != nil {
+		lost = fmt.Sprintf(" %s %s", p.GetAction(), p.GetAfter().AsDuration())
+	}
+	leave, err := c.enter("OffloadNamespace %s %s %s %v%s", r.GetNamespace(), r.GetPodStrategy(), r.GetNameMapping(), r.GetPeers(), lost)
 	defer leave()
 	return &ententev1.OffloadNamespaceResponse{}, err
 }
@@ -504,7 +509,8 @@ func (c *fakeCluster) ListOffloadings(context.Context, *ententev1.ListOffloading
 		},
 		{
 			Namespace: "namespaces/shop", PodStrategy: "LocalAndRemote", NameMapping: "Suffixed", State: "Ready", CreateTime: timestamppb.New(epoch.Add(-time.Minute)),
-			Clusters: []*ententev1.OffloadingInCluster{{Peer: "peers/provider", RemoteName: "shop-cccccccc", State: "Ready"}},
+			PeerLost: &ententev1.PeerLost{Action: "Fence"},
+			Clusters: []*ententev1.OffloadingInCluster{{Peer: "peers/provider", RemoteName: "shop-cccccccc", State: "Ready", Fence: durationpb.New(5 * time.Minute)}},
 		},
 	}}, nil
 }

@@ -7,12 +7,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) offloadCommand() *cobra.Command {
@@ -23,9 +25,10 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
 	var move bool
+	var lost flags.PeerLost
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.OffloadNamespaceRequest{
-			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers, Move: move,
+			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers, Move: move, PeerLost: lost.Proto(),
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
@@ -40,6 +43,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	flags.Choice(cmd, &mapping, "mapping", "", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes", "Suffixed", "Same")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
 	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they may not any more (default: they stay until they end)")
+	cmd.Flags().Var(&lost, "peer-lost", "What becomes of pods in a provider that does not answer: keep, evict=DURATION or fence=DURATION (default: as before, and keep at first)")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
 }
@@ -55,14 +59,14 @@ func (a *app) offloadingsCommand() *cobra.Command {
 			if r.output.Form == printer.FormWide {
 				return a.offloadingsWide(all)
 			}
-			t := a.noted("NAMESPACE", "STRATEGY", "MAPPING", "STATE", "PROVIDERS", "AGE", "WHY")
+			t := a.noted("NAMESPACE", "STRATEGY", "MAPPING", "STATE", "PROVIDERS", "PEER LOST", "AGE", "WHY")
 			for _, o := range all {
 				var peers []string
 				for _, in := range o.GetClusters() {
 					peers = append(peers, format.Short(in.GetPeer()))
 				}
 				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), "Pending"),
-					cmp.Or(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), whyOffloading(o))
+					cmp.Or(strings.Join(peers, ","), "-"), peerLost(o.GetPeerLost()), a.since(o.GetCreateTime()), whyOffloading(o))
 			}
 			return t
 		})
@@ -83,16 +87,24 @@ func whyOffloading(o *ententev1.Offloading) string {
 }
 
 func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
-	t := a.noted("NAMESPACE", "PROVIDER", "CALLED THERE", "STATE", "WHY")
+	t := a.noted("NAMESPACE", "PROVIDER", "CALLED THERE", "STATE", "FENCE", "WHY")
 	for _, o := range all {
 		for _, in := range o.GetClusters() {
-			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), in.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), format.Span(in.GetFence(), "-"), in.GetMessage())
 		}
 		if len(o.GetClusters()) == 0 {
-			t.Row(format.Short(o.GetNamespace()), "-", "-", cmp.Or(o.GetState(), "Pending"), o.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), "-", "-", cmp.Or(o.GetState(), "Pending"), "-", o.GetMessage())
 		}
 	}
 	return t
+}
+
+// peerLost is what becomes of pods in a provider that does not answer.
+func peerLost(p *ententev1.PeerLost) string {
+	if p == nil || p.GetAction() == "Keep" {
+		return "Keep"
+	}
+	return p.GetAction() + " " + format.Span(cmp.Or(p.GetAfter(), durationpb.New(peering.DefaultLossAfter)), "")
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {

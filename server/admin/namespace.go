@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,12 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	if req.GetMove() {
 		want.Misplaced = v1alpha1.MisplacedMove
 	}
+	if p := req.GetPeerLost(); p != nil {
+		want.PeerLost = &v1alpha1.PeerLost{Action: v1alpha1.PeerLostAction(p.GetAction())}
+		if after := p.GetAfter(); after != nil {
+			want.PeerLost.After = &metav1.Duration{Duration: after.AsDuration()}
+		}
+	}
 	if want.PodStrategy == "" {
 		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
 	}
@@ -66,7 +73,10 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
 			namespace, old.Spec.NameMapping, namespace)
 	}
-	want.Unschedulable, want.PeerLost = old.Spec.Unschedulable, old.Spec.PeerLost // this call does not speak of these
+	want.Unschedulable = old.Spec.Unschedulable // this call does not speak of it
+	if want.PeerLost == nil {
+		want.PeerLost = old.Spec.PeerLost
+	}
 	old.Spec = want
 	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
@@ -157,10 +167,20 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	if p := o.Status.Misplaced; p != nil {
 		m.MisplacedPods, m.MisplacedMessage = p.Pods, p.Message
 	}
+	if p := o.Spec.PeerLost; p != nil {
+		m.PeerLost = &ententev1.PeerLost{Action: string(p.Action)}
+		if p.After != nil {
+			m.PeerLost.After = durationpb.New(p.After.Duration)
+		}
+	}
 	for _, c := range o.Status.Clusters {
-		m.Clusters = append(m.Clusters, &ententev1.OffloadingInCluster{
+		in := &ententev1.OffloadingInCluster{
 			Peer: "peers/" + c.ForeignCluster, RemoteName: c.RemoteName, State: c.State, Message: c.Message,
-		})
+		}
+		if c.Fence != nil {
+			in.Fence = durationpb.New(c.Fence.After.Duration)
+		}
+		m.Clusters = append(m.Clusters, in)
 	}
 	return m
 }

@@ -1044,6 +1044,21 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 	if spec.PodStrategy != "Remote" || spec.Misplaced != v1alpha1.MisplacedMove || spec.NameMapping != "Suffixed" || spec.ClusterSelector == nil {
 		t.Errorf("changed to %+v", spec)
 	}
+	// What becomes of pods when a provider is lost stays as it was where a call does not say.
+	for _, req := range []*ententev1.OffloadNamespaceRequest{
+		{Namespace: "namespaces/shop", PeerLost: &ententev1.PeerLost{Action: "Fence", After: durationpb.New(10 * time.Minute)}},
+		{Namespace: "namespaces/shop", PodStrategy: "Remote", Peers: []string{"office"}},
+	} {
+		if _, err := c.OffloadNamespace(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+		if p := get().PeerLost; p == nil || p.Action != v1alpha1.PeerLostFence || p.After == nil || p.After.Duration != 10*time.Minute {
+			t.Errorf("pods of a lost provider: %+v", p)
+		}
+	}
+	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PeerLost: &ententev1.PeerLost{Action: "Drop"}}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
+		t.Errorf("an action that there is none of: %v", err)
+	}
 	var fc v1alpha1.ForeignCluster
 	if err := a.client.Get(ctx, ctrlclient.ObjectKey{Name: "office"}, &fc); err != nil {
 		t.Fatal(err)

@@ -2065,7 +2065,9 @@ type OffloadNamespaceRequest struct {
 	Peers []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Whether pods that run where they may not any more are moved, as their
 	// disruption budgets allow. Else they stay until they end.
-	Move          bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
+	Move bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
+	// What becomes of its pods in a provider that does not answer. Unset changes nothing.
+	PeerLost      *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2135,6 +2137,69 @@ func (x *OffloadNamespaceRequest) GetMove() bool {
 	return false
 }
 
+func (x *OffloadNamespaceRequest) GetPeerLost() *PeerLost {
+	if x != nil {
+		return x.PeerLost
+	}
+	return nil
+}
+
+// PeerLost is what becomes of pods in a provider that does not answer.
+type PeerLost struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Keep leaves them where they are; Evict has others made after a time, beside them; Fence has the
+	// provider stop them by itself before that time, and others made after it.
+	Action string `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
+	// The time, for Evict and Fence; unset is five minutes.
+	After         *durationpb.Duration `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerLost) Reset() {
+	*x = PeerLost{}
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerLost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerLost) ProtoMessage() {}
+
+func (x *PeerLost) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerLost.ProtoReflect.Descriptor instead.
+func (*PeerLost) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PeerLost) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PeerLost) GetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
 // OffloadNamespaceResponse is empty.
 type OffloadNamespaceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2144,7 +2209,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2221,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2234,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
@@ -2185,7 +2250,7 @@ type ListOffloadingsRequest struct {
 
 func (x *ListOffloadingsRequest) Reset() {
 	*x = ListOffloadingsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2262,7 @@ func (x *ListOffloadingsRequest) String() string {
 func (*ListOffloadingsRequest) ProtoMessage() {}
 
 func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2275,7 @@ func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOffloadingsRequest) GetPageSize() int32 {
@@ -2240,7 +2305,7 @@ type ListOffloadingsResponse struct {
 
 func (x *ListOffloadingsResponse) Reset() {
 	*x = ListOffloadingsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2317,7 @@ func (x *ListOffloadingsResponse) String() string {
 func (*ListOffloadingsResponse) ProtoMessage() {}
 
 func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2330,7 @@ func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
@@ -2304,13 +2369,15 @@ type Offloading struct {
 	MisplacedPods int32 `protobuf:"varint,8,opt,name=misplaced_pods,json=misplacedPods,proto3" json:"misplaced_pods,omitempty"`
 	// Why one of them is not moved, or what its move waits for.
 	MisplacedMessage string `protobuf:"bytes,9,opt,name=misplaced_message,json=misplacedMessage,proto3" json:"misplaced_message,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What becomes of its pods in a provider that does not answer.
+	PeerLost      *PeerLost `protobuf:"bytes,10,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Offloading) Reset() {
 	*x = Offloading{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2389,7 @@ func (x *Offloading) String() string {
 func (*Offloading) ProtoMessage() {}
 
 func (x *Offloading) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2402,7 @@ func (x *Offloading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
 func (*Offloading) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Offloading) GetNamespace() string {
@@ -2401,6 +2468,13 @@ func (x *Offloading) GetMisplacedMessage() string {
 	return ""
 }
 
+func (x *Offloading) GetPeerLost() *PeerLost {
+	if x != nil {
+		return x.PeerLost
+	}
+	return nil
+}
+
 // OffloadingInCluster is an offloaded namespace at one provider.
 type OffloadingInCluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2411,14 +2485,17 @@ type OffloadingInCluster struct {
 	// Ready, Pending or Refused.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// Why.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// The fence that the provider agreed to: it has stopped the pods once it did not hear of this
+	// cluster for as long. Unset is none.
+	Fence         *durationpb.Duration `protobuf:"bytes,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OffloadingInCluster) Reset() {
 	*x = OffloadingInCluster{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2507,7 @@ func (x *OffloadingInCluster) String() string {
 func (*OffloadingInCluster) ProtoMessage() {}
 
 func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2520,7 @@ func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
 func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OffloadingInCluster) GetPeer() string {
@@ -2474,6 +2551,13 @@ func (x *OffloadingInCluster) GetMessage() string {
 	return ""
 }
 
+func (x *OffloadingInCluster) GetFence() *durationpb.Duration {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
 // UnoffloadNamespaceRequest names a namespace.
 type UnoffloadNamespaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2485,7 +2569,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2581,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2594,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -2529,7 +2613,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2625,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2638,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -2570,7 +2654,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2666,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2679,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -2625,7 +2709,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2721,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2734,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -2684,7 +2768,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2780,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2793,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Token) GetName() string {
@@ -2751,7 +2835,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2847,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2860,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2795,7 +2879,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2891,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2904,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 // IntroducePeerRequest says where another cluster is.
@@ -2841,7 +2925,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +2937,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2866,7 +2950,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -2908,7 +2992,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3004,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3017,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -2956,7 +3040,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2968,7 +3052,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2981,7 +3065,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -3009,7 +3093,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3021,7 +3105,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3034,7 +3118,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -3055,7 +3139,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3067,7 +3151,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3080,7 +3164,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -3101,7 +3185,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3197,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3210,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -3145,7 +3229,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3241,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3254,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 // WatchPeersResponse is a peer that is known or changed.
@@ -3189,7 +3273,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3285,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3298,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -3249,7 +3333,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3345,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3358,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -3303,7 +3387,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +3399,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +3412,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -3397,7 +3481,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3493,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3506,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Peering) GetName() string {
@@ -3515,7 +3599,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3611,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3624,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -3570,7 +3654,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3666,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3679,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -3623,7 +3707,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3635,7 +3719,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3648,7 +3732,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -3669,7 +3753,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3681,7 +3765,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3694,7 +3778,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -3721,7 +3805,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3733,7 +3817,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3746,7 +3830,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -3785,7 +3869,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3797,7 +3881,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3810,7 +3894,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -3838,7 +3922,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +3934,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +3947,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -3882,7 +3966,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +3978,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +3991,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 // PendingRequest is a peer's ask that waits for an administrator.
@@ -3937,7 +4021,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3949,7 +4033,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3962,7 +4046,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -4043,7 +4127,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4055,7 +4139,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4068,7 +4152,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -4105,7 +4189,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4117,7 +4201,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4130,7 +4214,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -4158,7 +4242,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4254,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4267,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -4202,7 +4286,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4214,7 +4298,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4227,7 +4311,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -4241,7 +4325,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4253,7 +4337,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4266,7 +4350,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -4285,7 +4369,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4297,7 +4381,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4310,7 +4394,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 // TestPolicyRequest is an ask that nobody makes.
@@ -4338,7 +4422,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4350,7 +4434,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4363,7 +4447,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -4433,7 +4517,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +4529,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +4542,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -4488,7 +4572,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4500,7 +4584,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4513,7 +4597,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -4562,7 +4646,7 @@ type GetNetworkStatusRequest struct {
 
 func (x *GetNetworkStatusRequest) Reset() {
 	*x = GetNetworkStatusRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4574,7 +4658,7 @@ func (x *GetNetworkStatusRequest) String() string {
 func (*GetNetworkStatusRequest) ProtoMessage() {}
 
 func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4587,7 +4671,7 @@ func (x *GetNetworkStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkStatusRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetNetworkStatusRequest) GetPeer() string {
@@ -4612,7 +4696,7 @@ type GetNetworkStatusResponse struct {
 
 func (x *GetNetworkStatusResponse) Reset() {
 	*x = GetNetworkStatusResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4624,7 +4708,7 @@ func (x *GetNetworkStatusResponse) String() string {
 func (*GetNetworkStatusResponse) ProtoMessage() {}
 
 func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4637,7 +4721,7 @@ func (x *GetNetworkStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetNetworkStatusResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetNetworkStatusResponse) GetPaths() []*NetworkPath {
@@ -4701,7 +4785,7 @@ type NetworkPath struct {
 
 func (x *NetworkPath) Reset() {
 	*x = NetworkPath{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4713,7 +4797,7 @@ func (x *NetworkPath) String() string {
 func (*NetworkPath) ProtoMessage() {}
 
 func (x *NetworkPath) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4726,7 +4810,7 @@ func (x *NetworkPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPath.ProtoReflect.Descriptor instead.
 func (*NetworkPath) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *NetworkPath) GetPeer() string {
@@ -4851,7 +4935,7 @@ type NetworkNode struct {
 
 func (x *NetworkNode) Reset() {
 	*x = NetworkNode{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +4947,7 @@ func (x *NetworkNode) String() string {
 func (*NetworkNode) ProtoMessage() {}
 
 func (x *NetworkNode) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +4960,7 @@ func (x *NetworkNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkNode.ProtoReflect.Descriptor instead.
 func (*NetworkNode) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *NetworkNode) GetName() string {
@@ -4973,7 +5057,7 @@ type NetworkFinding struct {
 
 func (x *NetworkFinding) Reset() {
 	*x = NetworkFinding{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4985,7 +5069,7 @@ func (x *NetworkFinding) String() string {
 func (*NetworkFinding) ProtoMessage() {}
 
 func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4998,7 +5082,7 @@ func (x *NetworkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkFinding.ProtoReflect.Descriptor instead.
 func (*NetworkFinding) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *NetworkFinding) GetReason() string {
@@ -5040,7 +5124,7 @@ type RotatePresharedKeyRequest struct {
 
 func (x *RotatePresharedKeyRequest) Reset() {
 	*x = RotatePresharedKeyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5052,7 +5136,7 @@ func (x *RotatePresharedKeyRequest) String() string {
 func (*RotatePresharedKeyRequest) ProtoMessage() {}
 
 func (x *RotatePresharedKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5065,7 +5149,7 @@ func (x *RotatePresharedKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePresharedKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotatePresharedKeyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RotatePresharedKeyRequest) GetName() string {
@@ -5088,7 +5172,7 @@ type RotatePresharedKeyResponse struct {
 
 func (x *RotatePresharedKeyResponse) Reset() {
 	*x = RotatePresharedKeyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5100,7 +5184,7 @@ func (x *RotatePresharedKeyResponse) String() string {
 func (*RotatePresharedKeyResponse) ProtoMessage() {}
 
 func (x *RotatePresharedKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5113,7 +5197,7 @@ func (x *RotatePresharedKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePresharedKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotatePresharedKeyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RotatePresharedKeyResponse) GetPeers() []string {
@@ -5141,7 +5225,7 @@ type RotateNodeKeysRequest struct {
 
 func (x *RotateNodeKeysRequest) Reset() {
 	*x = RotateNodeKeysRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5153,7 +5237,7 @@ func (x *RotateNodeKeysRequest) String() string {
 func (*RotateNodeKeysRequest) ProtoMessage() {}
 
 func (x *RotateNodeKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5166,7 +5250,7 @@ func (x *RotateNodeKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateNodeKeysRequest.ProtoReflect.Descriptor instead.
 func (*RotateNodeKeysRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RotateNodeKeysRequest) GetNodes() []string {
@@ -5189,7 +5273,7 @@ type RotateNodeKeysResponse struct {
 
 func (x *RotateNodeKeysResponse) Reset() {
 	*x = RotateNodeKeysResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5201,7 +5285,7 @@ func (x *RotateNodeKeysResponse) String() string {
 func (*RotateNodeKeysResponse) ProtoMessage() {}
 
 func (x *RotateNodeKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5214,7 +5298,7 @@ func (x *RotateNodeKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateNodeKeysResponse.ProtoReflect.Descriptor instead.
 func (*RotateNodeKeysResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RotateNodeKeysResponse) GetNodes() []string {
@@ -5244,7 +5328,7 @@ type PlanNetworkRequest struct {
 
 func (x *PlanNetworkRequest) Reset() {
 	*x = PlanNetworkRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5256,7 +5340,7 @@ func (x *PlanNetworkRequest) String() string {
 func (*PlanNetworkRequest) ProtoMessage() {}
 
 func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[74]
+	mi := &file_entente_v1_admin_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5269,7 +5353,7 @@ func (x *PlanNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNetworkRequest.ProtoReflect.Descriptor instead.
 func (*PlanNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PlanNetworkRequest) GetPeer() string {
@@ -5297,7 +5381,7 @@ type PlanNetworkResponse struct {
 
 func (x *PlanNetworkResponse) Reset() {
 	*x = PlanNetworkResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[75]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5309,7 +5393,7 @@ func (x *PlanNetworkResponse) String() string {
 func (*PlanNetworkResponse) ProtoMessage() {}
 
 func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[75]
+	mi := &file_entente_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5322,7 +5406,7 @@ func (x *PlanNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNetworkResponse.ProtoReflect.Descriptor instead.
 func (*PlanNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{75}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PlanNetworkResponse) GetPlans() []*NetworkPlan {
@@ -5362,7 +5446,7 @@ type NetworkPlan struct {
 
 func (x *NetworkPlan) Reset() {
 	*x = NetworkPlan{}
-	mi := &file_entente_v1_admin_proto_msgTypes[76]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5374,7 +5458,7 @@ func (x *NetworkPlan) String() string {
 func (*NetworkPlan) ProtoMessage() {}
 
 func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[76]
+	mi := &file_entente_v1_admin_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5387,7 +5471,7 @@ func (x *NetworkPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPlan.ProtoReflect.Descriptor instead.
 func (*NetworkPlan) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{76}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *NetworkPlan) GetPeer() string {
@@ -5480,7 +5564,7 @@ type PlannedTransit struct {
 
 func (x *PlannedTransit) Reset() {
 	*x = PlannedTransit{}
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5492,7 +5576,7 @@ func (x *PlannedTransit) String() string {
 func (*PlannedTransit) ProtoMessage() {}
 
 func (x *PlannedTransit) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[77]
+	mi := &file_entente_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5505,7 +5589,7 @@ func (x *PlannedTransit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedTransit.ProtoReflect.Descriptor instead.
 func (*PlannedTransit) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{77}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PlannedTransit) GetThird() string {
@@ -5556,7 +5640,7 @@ type PlannedGateway struct {
 
 func (x *PlannedGateway) Reset() {
 	*x = PlannedGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +5652,7 @@ func (x *PlannedGateway) String() string {
 func (*PlannedGateway) ProtoMessage() {}
 
 func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[78]
+	mi := &file_entente_v1_admin_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +5665,7 @@ func (x *PlannedGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedGateway.ProtoReflect.Descriptor instead.
 func (*PlannedGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{78}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PlannedGateway) GetName() string {
@@ -5617,7 +5701,7 @@ type PlannedAlias struct {
 
 func (x *PlannedAlias) Reset() {
 	*x = PlannedAlias{}
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5629,7 +5713,7 @@ func (x *PlannedAlias) String() string {
 func (*PlannedAlias) ProtoMessage() {}
 
 func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[79]
+	mi := &file_entente_v1_admin_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5642,7 +5726,7 @@ func (x *PlannedAlias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedAlias.ProtoReflect.Descriptor instead.
 func (*PlannedAlias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{79}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PlannedAlias) GetPrefix() string {
@@ -5689,7 +5773,7 @@ type GetNetworkParametersRequest struct {
 
 func (x *GetNetworkParametersRequest) Reset() {
 	*x = GetNetworkParametersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5701,7 +5785,7 @@ func (x *GetNetworkParametersRequest) String() string {
 func (*GetNetworkParametersRequest) ProtoMessage() {}
 
 func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[80]
+	mi := &file_entente_v1_admin_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5714,7 +5798,7 @@ func (x *GetNetworkParametersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkParametersRequest.ProtoReflect.Descriptor instead.
 func (*GetNetworkParametersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{80}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
 }
 
 // GetNetworkParametersResponse is this cluster's parameters.
@@ -5728,7 +5812,7 @@ type GetNetworkParametersResponse struct {
 
 func (x *GetNetworkParametersResponse) Reset() {
 	*x = GetNetworkParametersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5740,7 +5824,7 @@ func (x *GetNetworkParametersResponse) String() string {
 func (*GetNetworkParametersResponse) ProtoMessage() {}
 
 func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[81]
+	mi := &file_entente_v1_admin_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5753,7 +5837,7 @@ func (x *GetNetworkParametersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNetworkParametersResponse.ProtoReflect.Descriptor instead.
 func (*GetNetworkParametersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{81}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GetNetworkParametersResponse) GetParameters() *NetworkParameters {
@@ -5781,7 +5865,7 @@ type NetworkParameters struct {
 
 func (x *NetworkParameters) Reset() {
 	*x = NetworkParameters{}
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5793,7 +5877,7 @@ func (x *NetworkParameters) String() string {
 func (*NetworkParameters) ProtoMessage() {}
 
 func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[82]
+	mi := &file_entente_v1_admin_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5806,7 +5890,7 @@ func (x *NetworkParameters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkParameters.ProtoReflect.Descriptor instead.
 func (*NetworkParameters) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{82}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *NetworkParameters) GetClusterId() string {
@@ -5852,7 +5936,7 @@ type InBandGateway struct {
 
 func (x *InBandGateway) Reset() {
 	*x = InBandGateway{}
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5864,7 +5948,7 @@ func (x *InBandGateway) String() string {
 func (*InBandGateway) ProtoMessage() {}
 
 func (x *InBandGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[83]
+	mi := &file_entente_v1_admin_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5877,7 +5961,7 @@ func (x *InBandGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBandGateway.ProtoReflect.Descriptor instead.
 func (*InBandGateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{83}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *InBandGateway) GetName() string {
@@ -5914,7 +5998,7 @@ type ConnectInBandRequest struct {
 
 func (x *ConnectInBandRequest) Reset() {
 	*x = ConnectInBandRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5926,7 +6010,7 @@ func (x *ConnectInBandRequest) String() string {
 func (*ConnectInBandRequest) ProtoMessage() {}
 
 func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[84]
+	mi := &file_entente_v1_admin_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5939,7 +6023,7 @@ func (x *ConnectInBandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectInBandRequest.ProtoReflect.Descriptor instead.
 func (*ConnectInBandRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{84}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ConnectInBandRequest) GetParameters() *NetworkParameters {
@@ -5967,7 +6051,7 @@ type ConnectInBandResponse struct {
 
 func (x *ConnectInBandResponse) Reset() {
 	*x = ConnectInBandResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5979,7 +6063,7 @@ func (x *ConnectInBandResponse) String() string {
 func (*ConnectInBandResponse) ProtoMessage() {}
 
 func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[85]
+	mi := &file_entente_v1_admin_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5992,7 +6076,7 @@ func (x *ConnectInBandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectInBandResponse.ProtoReflect.Descriptor instead.
 func (*ConnectInBandResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{85}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ConnectInBandResponse) GetPeer() *Peer {
@@ -6017,7 +6101,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6029,7 +6113,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[86]
+	mi := &file_entente_v1_admin_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6042,7 +6126,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{86}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -6079,7 +6163,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6091,7 +6175,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[87]
+	mi := &file_entente_v1_admin_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6104,7 +6188,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{87}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -6132,7 +6216,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6144,7 +6228,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[88]
+	mi := &file_entente_v1_admin_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6157,7 +6241,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{88}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -6178,7 +6262,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6190,7 +6274,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[89]
+	mi := &file_entente_v1_admin_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6203,7 +6287,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{89}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -6226,7 +6310,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[90]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6238,7 +6322,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[90]
+	mi := &file_entente_v1_admin_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6251,7 +6335,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{90}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -6279,7 +6363,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[91]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6291,7 +6375,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[91]
+	mi := &file_entente_v1_admin_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6304,7 +6388,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{91}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -6329,7 +6413,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[92]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6341,7 +6425,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[92]
+	mi := &file_entente_v1_admin_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6354,7 +6438,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{92}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -6391,7 +6475,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[93]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6403,7 +6487,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[93]
+	mi := &file_entente_v1_admin_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6416,7 +6500,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{93}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -6471,7 +6555,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[94]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6483,7 +6567,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[94]
+	mi := &file_entente_v1_admin_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6496,7 +6580,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{94}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Usage) GetContract() string {
@@ -6599,7 +6683,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[95]
+	mi := &file_entente_v1_admin_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6611,7 +6695,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[95]
+	mi := &file_entente_v1_admin_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6624,7 +6708,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{95}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{96}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -6640,7 +6724,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[96]
+	mi := &file_entente_v1_admin_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6652,7 +6736,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[96]
+	mi := &file_entente_v1_admin_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6665,7 +6749,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{96}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -6879,13 +6963,17 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06forget\x18\x03 \x01(\bR\x06forget\x12*\n" +
 	"\x11refuse_if_running\x18\x04 \x01(\bR\x0frefuseIfRunning\"(\n" +
 	"\x12EndPeeringResponse\x12\x12\n" +
-	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xae\x02\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xe1\x02\n" +
 	"\x17OffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12I\n" +
 	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12:\n" +
 	"\fname_mapping\x18\x03 \x01(\tB\x17\xbaH\x14r\x12R\x00R\bSuffixedR\x04SameR\vnameMapping\x12%\n" +
 	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\x12\x12\n" +
-	"\x04move\x18\x05 \x01(\bR\x04move\"\x1a\n" +
+	"\x04move\x18\x05 \x01(\bR\x04move\x121\n" +
+	"\tpeer_lost\x18\x06 \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\"n\n" +
+	"\bPeerLost\x121\n" +
+	"\x06action\x18\x01 \x01(\tB\x19\xbaH\x16r\x14R\x04KeepR\x05EvictR\x05FenceR\x06action\x12/\n" +
+	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\"\x1a\n" +
 	"\x18OffloadNamespaceResponse\"g\n" +
 	"\x16ListOffloadingsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -6893,7 +6981,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"{\n" +
 	"\x17ListOffloadingsResponse\x128\n" +
 	"\voffloadings\x18\x01 \x03(\v2\x16.entente.v1.OffloadingR\voffloadings\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xee\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa1\x03\n" +
 	"\n" +
 	"Offloading\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
@@ -6905,13 +6993,16 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12%\n" +
 	"\x0emisplaced_pods\x18\b \x01(\x05R\rmisplacedPods\x12+\n" +
-	"\x11misplaced_message\x18\t \x01(\tR\x10misplacedMessage\"z\n" +
+	"\x11misplaced_message\x18\t \x01(\tR\x10misplacedMessage\x121\n" +
+	"\tpeer_lost\x18\n" +
+	" \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\"\xab\x01\n" +
 	"\x13OffloadingInCluster\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x1f\n" +
 	"\vremote_name\x18\x02 \x01(\tR\n" +
 	"remoteName\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"n\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12/\n" +
+	"\x05fence\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05fence\"n\n" +
 	"\x19UnoffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\"\x1c\n" +
 	"\x1aUnoffloadNamespaceResponse\"b\n" +
@@ -7275,7 +7366,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -7301,283 +7392,288 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*EndPeeringRequest)(nil),                     // 21: entente.v1.EndPeeringRequest
 	(*EndPeeringResponse)(nil),                    // 22: entente.v1.EndPeeringResponse
 	(*OffloadNamespaceRequest)(nil),               // 23: entente.v1.OffloadNamespaceRequest
-	(*OffloadNamespaceResponse)(nil),              // 24: entente.v1.OffloadNamespaceResponse
-	(*ListOffloadingsRequest)(nil),                // 25: entente.v1.ListOffloadingsRequest
-	(*ListOffloadingsResponse)(nil),               // 26: entente.v1.ListOffloadingsResponse
-	(*Offloading)(nil),                            // 27: entente.v1.Offloading
-	(*OffloadingInCluster)(nil),                   // 28: entente.v1.OffloadingInCluster
-	(*UnoffloadNamespaceRequest)(nil),             // 29: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 30: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 31: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 32: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 33: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 34: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 35: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 36: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 37: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 38: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 39: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 40: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 41: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 42: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 43: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 44: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 45: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 46: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 47: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 48: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 49: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 50: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 51: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 52: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 53: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 54: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 55: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 56: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 57: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 58: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 59: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 60: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 61: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 62: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 63: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 64: entente.v1.PolicyTest
-	(*GetNetworkStatusRequest)(nil),               // 65: entente.v1.GetNetworkStatusRequest
-	(*GetNetworkStatusResponse)(nil),              // 66: entente.v1.GetNetworkStatusResponse
-	(*NetworkPath)(nil),                           // 67: entente.v1.NetworkPath
-	(*NetworkNode)(nil),                           // 68: entente.v1.NetworkNode
-	(*NetworkFinding)(nil),                        // 69: entente.v1.NetworkFinding
-	(*RotatePresharedKeyRequest)(nil),             // 70: entente.v1.RotatePresharedKeyRequest
-	(*RotatePresharedKeyResponse)(nil),            // 71: entente.v1.RotatePresharedKeyResponse
-	(*RotateNodeKeysRequest)(nil),                 // 72: entente.v1.RotateNodeKeysRequest
-	(*RotateNodeKeysResponse)(nil),                // 73: entente.v1.RotateNodeKeysResponse
-	(*PlanNetworkRequest)(nil),                    // 74: entente.v1.PlanNetworkRequest
-	(*PlanNetworkResponse)(nil),                   // 75: entente.v1.PlanNetworkResponse
-	(*NetworkPlan)(nil),                           // 76: entente.v1.NetworkPlan
-	(*PlannedTransit)(nil),                        // 77: entente.v1.PlannedTransit
-	(*PlannedGateway)(nil),                        // 78: entente.v1.PlannedGateway
-	(*PlannedAlias)(nil),                          // 79: entente.v1.PlannedAlias
-	(*GetNetworkParametersRequest)(nil),           // 80: entente.v1.GetNetworkParametersRequest
-	(*GetNetworkParametersResponse)(nil),          // 81: entente.v1.GetNetworkParametersResponse
-	(*NetworkParameters)(nil),                     // 82: entente.v1.NetworkParameters
-	(*InBandGateway)(nil),                         // 83: entente.v1.InBandGateway
-	(*ConnectInBandRequest)(nil),                  // 84: entente.v1.ConnectInBandRequest
-	(*ConnectInBandResponse)(nil),                 // 85: entente.v1.ConnectInBandResponse
-	(*ListContractsRequest)(nil),                  // 86: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 87: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 88: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 89: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 90: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 91: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 92: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 93: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 94: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 95: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 96: entente.v1.RolloverIdentityResponse
-	nil,                                           // 97: entente.v1.Peer.LabelsEntry
-	nil,                                           // 98: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 99: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 100: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 101: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 102: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 103: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 104: entente.v1.Usage.StatedEntry
-	nil,                                           // 105: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 106: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 107: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 108: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 109: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 110: entente.v1.PriceList
-	(*Money)(nil),                                 // 111: entente.v1.Money
-	(*Advertisement)(nil),                         // 112: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 113: google.protobuf.FieldMask
+	(*PeerLost)(nil),                              // 24: entente.v1.PeerLost
+	(*OffloadNamespaceResponse)(nil),              // 25: entente.v1.OffloadNamespaceResponse
+	(*ListOffloadingsRequest)(nil),                // 26: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 27: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 28: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 29: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 30: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 31: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 32: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 33: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 34: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 35: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 36: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 37: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 38: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 39: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 40: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 41: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 42: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 43: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 44: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 45: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 46: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 47: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 48: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 49: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 50: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 51: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 52: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 53: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 54: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 55: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 56: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 57: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 58: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 59: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 60: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 61: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 62: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 63: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 64: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 65: entente.v1.PolicyTest
+	(*GetNetworkStatusRequest)(nil),               // 66: entente.v1.GetNetworkStatusRequest
+	(*GetNetworkStatusResponse)(nil),              // 67: entente.v1.GetNetworkStatusResponse
+	(*NetworkPath)(nil),                           // 68: entente.v1.NetworkPath
+	(*NetworkNode)(nil),                           // 69: entente.v1.NetworkNode
+	(*NetworkFinding)(nil),                        // 70: entente.v1.NetworkFinding
+	(*RotatePresharedKeyRequest)(nil),             // 71: entente.v1.RotatePresharedKeyRequest
+	(*RotatePresharedKeyResponse)(nil),            // 72: entente.v1.RotatePresharedKeyResponse
+	(*RotateNodeKeysRequest)(nil),                 // 73: entente.v1.RotateNodeKeysRequest
+	(*RotateNodeKeysResponse)(nil),                // 74: entente.v1.RotateNodeKeysResponse
+	(*PlanNetworkRequest)(nil),                    // 75: entente.v1.PlanNetworkRequest
+	(*PlanNetworkResponse)(nil),                   // 76: entente.v1.PlanNetworkResponse
+	(*NetworkPlan)(nil),                           // 77: entente.v1.NetworkPlan
+	(*PlannedTransit)(nil),                        // 78: entente.v1.PlannedTransit
+	(*PlannedGateway)(nil),                        // 79: entente.v1.PlannedGateway
+	(*PlannedAlias)(nil),                          // 80: entente.v1.PlannedAlias
+	(*GetNetworkParametersRequest)(nil),           // 81: entente.v1.GetNetworkParametersRequest
+	(*GetNetworkParametersResponse)(nil),          // 82: entente.v1.GetNetworkParametersResponse
+	(*NetworkParameters)(nil),                     // 83: entente.v1.NetworkParameters
+	(*InBandGateway)(nil),                         // 84: entente.v1.InBandGateway
+	(*ConnectInBandRequest)(nil),                  // 85: entente.v1.ConnectInBandRequest
+	(*ConnectInBandResponse)(nil),                 // 86: entente.v1.ConnectInBandResponse
+	(*ListContractsRequest)(nil),                  // 87: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 88: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 89: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 90: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 91: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 92: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 93: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 94: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 95: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 96: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 97: entente.v1.RolloverIdentityResponse
+	nil,                                           // 98: entente.v1.Peer.LabelsEntry
+	nil,                                           // 99: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 100: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 101: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 102: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 103: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 104: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 105: entente.v1.Usage.StatedEntry
+	nil,                                           // 106: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 107: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 108: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 109: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 110: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 111: entente.v1.PriceList
+	(*Money)(nil),                                 // 112: entente.v1.Money
+	(*Advertisement)(nil),                         // 113: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 114: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	106, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	107, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	106, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	107, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	107, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	97,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	108, // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	98,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	106, // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	106, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	108, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	108, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	106, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	109, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	109, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	106, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	106, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	110, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	106, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	106, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	108, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	98,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	99,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	107, // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	107, // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	109, // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	109, // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	107, // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	110, // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	110, // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	107, // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	107, // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	111, // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	107, // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	107, // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	109, // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	99,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	100, // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
 	6,   // 24: entente.v1.Tunnel.preshared_key:type_name -> entente.v1.PresharedKey
-	106, // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
-	106, // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
-	106, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	106, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	107, // 25: entente.v1.PresharedKey.use_time:type_name -> google.protobuf.Timestamp
+	107, // 26: entente.v1.PresharedKey.replace_time:type_name -> google.protobuf.Timestamp
+	107, // 27: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	107, // 28: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	10,  // 29: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
 	9,   // 30: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
-	106, // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
-	106, // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
-	106, // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	107, // 31: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
+	107, // 32: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
+	107, // 33: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
 	1,   // 34: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 35: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	108, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	106, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	109, // 36: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	107, // 37: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 38: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	109, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	108, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	111, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	100, // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	101, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	112, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	27,  // 45: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
-	28,  // 46: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	106, // 47: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
-	33,  // 48: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	106, // 49: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	106, // 50: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 51: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 52: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 53: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 54: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	106, // 55: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	109, // 56: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	108, // 57: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	111, // 58: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 59: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	46,  // 60: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	46,  // 61: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	46,  // 62: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	113, // 63: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	46,  // 64: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	112, // 65: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	109, // 66: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	108, // 67: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	111, // 68: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	106, // 69: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	102, // 70: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	55,  // 71: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	109, // 72: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	108, // 73: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	103, // 74: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	111, // 75: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	64,  // 76: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	112, // 77: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	67,  // 78: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
-	68,  // 79: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
-	108, // 80: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
-	106, // 81: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
-	69,  // 82: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
-	106, // 83: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
-	106, // 84: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
-	106, // 85: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
-	76,  // 86: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
-	78,  // 87: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
-	78,  // 88: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
-	79,  // 89: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
-	79,  // 90: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
-	77,  // 91: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
-	82,  // 92: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
-	83,  // 93: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
-	82,  // 94: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
-	1,   // 95: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
-	4,   // 96: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 97: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 98: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	94,  // 99: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	106, // 100: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	106, // 101: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	104, // 102: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	105, // 103: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	111, // 104: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	111, // 105: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	106, // 106: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	106, // 107: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	7,   // 108: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	11,  // 109: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	13,  // 110: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	15,  // 111: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	31,  // 112: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	34,  // 113: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	17,  // 114: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	36,  // 115: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	38,  // 116: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	40,  // 117: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	42,  // 118: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	44,  // 119: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	19,  // 120: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	47,  // 121: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	49,  // 122: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	51,  // 123: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	53,  // 124: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	56,  // 125: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	58,  // 126: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	60,  // 127: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	62,  // 128: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	65,  // 129: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
-	74,  // 130: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
-	70,  // 131: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
-	72,  // 132: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
-	80,  // 133: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
-	84,  // 134: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
-	86,  // 135: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	88,  // 136: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	90,  // 137: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	92,  // 138: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	95,  // 139: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	21,  // 140: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	23,  // 141: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	25,  // 142: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	29,  // 143: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	8,   // 144: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	12,  // 145: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	14,  // 146: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	16,  // 147: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	32,  // 148: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	35,  // 149: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	18,  // 150: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	37,  // 151: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	39,  // 152: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	41,  // 153: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	43,  // 154: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	45,  // 155: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	20,  // 156: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	48,  // 157: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	50,  // 158: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	52,  // 159: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	54,  // 160: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	57,  // 161: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	59,  // 162: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	61,  // 163: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	63,  // 164: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	66,  // 165: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
-	75,  // 166: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
-	71,  // 167: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
-	73,  // 168: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
-	81,  // 169: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
-	85,  // 170: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
-	87,  // 171: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	89,  // 172: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	91,  // 173: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	93,  // 174: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	96,  // 175: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	22,  // 176: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	24,  // 177: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	26,  // 178: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	30,  // 179: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	144, // [144:180] is the sub-list for method output_type
-	108, // [108:144] is the sub-list for method input_type
-	108, // [108:108] is the sub-list for extension type_name
-	108, // [108:108] is the sub-list for extension extendee
-	0,   // [0:108] is the sub-list for field type_name
+	110, // 39: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	109, // 40: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	112, // 41: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	101, // 42: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	102, // 43: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	113, // 44: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	24,  // 45: entente.v1.OffloadNamespaceRequest.peer_lost:type_name -> entente.v1.PeerLost
+	109, // 46: entente.v1.PeerLost.after:type_name -> google.protobuf.Duration
+	28,  // 47: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	29,  // 48: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	107, // 49: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	24,  // 50: entente.v1.Offloading.peer_lost:type_name -> entente.v1.PeerLost
+	109, // 51: entente.v1.OffloadingInCluster.fence:type_name -> google.protobuf.Duration
+	34,  // 52: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	107, // 53: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	107, // 54: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 55: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 56: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 57: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 58: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	107, // 59: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	110, // 60: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	109, // 61: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	112, // 62: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 63: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	47,  // 64: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	47,  // 65: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	47,  // 66: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	114, // 67: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	47,  // 68: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	113, // 69: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	110, // 70: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	109, // 71: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	112, // 72: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	107, // 73: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	103, // 74: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	56,  // 75: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	110, // 76: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	109, // 77: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	104, // 78: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	112, // 79: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	65,  // 80: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	113, // 81: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	68,  // 82: entente.v1.GetNetworkStatusResponse.paths:type_name -> entente.v1.NetworkPath
+	69,  // 83: entente.v1.GetNetworkStatusResponse.nodes:type_name -> entente.v1.NetworkNode
+	109, // 84: entente.v1.NetworkPath.round_trip:type_name -> google.protobuf.Duration
+	107, // 85: entente.v1.NetworkNode.observe_time:type_name -> google.protobuf.Timestamp
+	70,  // 86: entente.v1.NetworkNode.findings:type_name -> entente.v1.NetworkFinding
+	107, // 87: entente.v1.NetworkNode.key_use_time:type_name -> google.protobuf.Timestamp
+	107, // 88: entente.v1.RotatePresharedKeyResponse.ask_time:type_name -> google.protobuf.Timestamp
+	107, // 89: entente.v1.RotateNodeKeysResponse.ask_time:type_name -> google.protobuf.Timestamp
+	77,  // 90: entente.v1.PlanNetworkResponse.plans:type_name -> entente.v1.NetworkPlan
+	79,  // 91: entente.v1.NetworkPlan.own_gateways:type_name -> entente.v1.PlannedGateway
+	79,  // 92: entente.v1.NetworkPlan.gateways:type_name -> entente.v1.PlannedGateway
+	80,  // 93: entente.v1.NetworkPlan.remote:type_name -> entente.v1.PlannedAlias
+	80,  // 94: entente.v1.NetworkPlan.local:type_name -> entente.v1.PlannedAlias
+	78,  // 95: entente.v1.NetworkPlan.transit:type_name -> entente.v1.PlannedTransit
+	83,  // 96: entente.v1.GetNetworkParametersResponse.parameters:type_name -> entente.v1.NetworkParameters
+	84,  // 97: entente.v1.NetworkParameters.gateways:type_name -> entente.v1.InBandGateway
+	83,  // 98: entente.v1.ConnectInBandRequest.parameters:type_name -> entente.v1.NetworkParameters
+	1,   // 99: entente.v1.ConnectInBandResponse.peer:type_name -> entente.v1.Peer
+	4,   // 100: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 101: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 102: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	95,  // 103: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	107, // 104: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	107, // 105: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	105, // 106: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	106, // 107: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	112, // 108: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	112, // 109: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	107, // 110: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	107, // 111: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	7,   // 112: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	11,  // 113: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	13,  // 114: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	15,  // 115: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	32,  // 116: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	35,  // 117: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	17,  // 118: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	37,  // 119: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	39,  // 120: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	41,  // 121: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	43,  // 122: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	45,  // 123: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	19,  // 124: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	48,  // 125: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	50,  // 126: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	52,  // 127: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	54,  // 128: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	57,  // 129: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	59,  // 130: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	61,  // 131: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	63,  // 132: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	66,  // 133: entente.v1.AdminService.GetNetworkStatus:input_type -> entente.v1.GetNetworkStatusRequest
+	75,  // 134: entente.v1.AdminService.PlanNetwork:input_type -> entente.v1.PlanNetworkRequest
+	71,  // 135: entente.v1.AdminService.RotatePresharedKey:input_type -> entente.v1.RotatePresharedKeyRequest
+	73,  // 136: entente.v1.AdminService.RotateNodeKeys:input_type -> entente.v1.RotateNodeKeysRequest
+	81,  // 137: entente.v1.AdminService.GetNetworkParameters:input_type -> entente.v1.GetNetworkParametersRequest
+	85,  // 138: entente.v1.AdminService.ConnectInBand:input_type -> entente.v1.ConnectInBandRequest
+	87,  // 139: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	89,  // 140: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	91,  // 141: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	93,  // 142: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	96,  // 143: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	21,  // 144: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	23,  // 145: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	26,  // 146: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	30,  // 147: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	8,   // 148: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	12,  // 149: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	14,  // 150: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	16,  // 151: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	33,  // 152: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	36,  // 153: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	18,  // 154: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	38,  // 155: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	40,  // 156: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	42,  // 157: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	44,  // 158: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	46,  // 159: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	20,  // 160: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	49,  // 161: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	51,  // 162: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	53,  // 163: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	55,  // 164: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	58,  // 165: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	60,  // 166: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	62,  // 167: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	64,  // 168: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	67,  // 169: entente.v1.AdminService.GetNetworkStatus:output_type -> entente.v1.GetNetworkStatusResponse
+	76,  // 170: entente.v1.AdminService.PlanNetwork:output_type -> entente.v1.PlanNetworkResponse
+	72,  // 171: entente.v1.AdminService.RotatePresharedKey:output_type -> entente.v1.RotatePresharedKeyResponse
+	74,  // 172: entente.v1.AdminService.RotateNodeKeys:output_type -> entente.v1.RotateNodeKeysResponse
+	82,  // 173: entente.v1.AdminService.GetNetworkParameters:output_type -> entente.v1.GetNetworkParametersResponse
+	86,  // 174: entente.v1.AdminService.ConnectInBand:output_type -> entente.v1.ConnectInBandResponse
+	88,  // 175: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	90,  // 176: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	92,  // 177: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	94,  // 178: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	97,  // 179: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	22,  // 180: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	25,  // 181: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	27,  // 182: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	31,  // 183: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	148, // [148:184] is the sub-list for method output_type
+	112, // [112:148] is the sub-list for method input_type
+	112, // [112:112] is the sub-list for extension type_name
+	112, // [112:112] is the sub-list for extension extendee
+	0,   // [0:112] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -7592,7 +7688,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   106,
+			NumMessages:   107,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -48,6 +48,55 @@ func (p *Duration) Proto() *durationpb.Duration {
 	return durationpb.New(time.Duration(*p))
 }
 
+// PeerLost is a flag for what becomes of pods in a provider that does not answer; its zero value
+// is that it was not given.
+type PeerLost struct {
+	action string
+	after  Duration
+}
+
+// peerLostActions is what the words of the flag are in the API.
+func peerLostActions() map[string]string {
+	return map[string]string{"keep": "Keep", "evict": "Evict", "fence": "Fence"}
+}
+
+func (p *PeerLost) String() string {
+	if p.after == 0 {
+		return strings.ToLower(p.action)
+	}
+	return strings.ToLower(p.action) + "=" + p.after.String()
+}
+
+// Set implements pflag.Value.
+func (p *PeerLost) Set(s string) error {
+	word, after, timed := strings.Cut(s, "=")
+	got := PeerLost{action: peerLostActions()[word]}
+	if got.action == "" || timed && word == "keep" {
+		return errors.New("say keep, evict, evict=DURATION, fence or fence=DURATION, as in fence=5m")
+	}
+	if timed {
+		if err := got.after.Set(after); err != nil {
+			return err
+		}
+	}
+	if d := time.Duration(got.after); word == "fence" && timed && (d < peering.MinFence || d > peering.MaxFence) {
+		return fmt.Errorf("a fence is from %s to %s", peering.MinFence, peering.MaxFence)
+	}
+	*p = got
+	return nil
+}
+
+// Type implements pflag.Value.
+func (*PeerLost) Type() string { return "choice" }
+
+// Proto is the choice as the API has it; nil is that none was given.
+func (p *PeerLost) Proto() *ententev1.PeerLost {
+	if p.action == "" {
+		return nil
+	}
+	return &ententev1.PeerLost{Action: p.action, After: p.after.Proto()}
+}
+
 // Timeout is the flag that bounds how long a command waits.
 type Timeout struct{ Duration }
 

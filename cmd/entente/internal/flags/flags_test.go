@@ -24,6 +24,28 @@ func TestDurationsArePositive(t *testing.T) {
 	}
 }
 
+func TestPeerLostIsAnActionAndATime(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"keep": "Keep 0s", "evict": "Evict 0s", "evict=10s": "Evict 10s", "fence": "Fence 0s", "fence=3m": "Fence 3m0s", "fence=24h": "Fence 24h0m0s",
+		"": "", "Keep": "", "keep=5m": "", "keep=": "", "evict=": "", "evict=0s": "", "evict=-1m": "", "fence=2m59s": "", "fence=25h": "", "fence=5": "", "drop": "", "=5m": "",
+	} {
+		var p PeerLost
+		err := p.Set(text)
+		got := ""
+		if m := p.Proto(); m != nil {
+			got = m.GetAction() + " " + m.GetAfter().AsDuration().String()
+		}
+		if (err == nil) != (want != "") || got != want {
+			t.Errorf("%q is %q, %v; want %q", text, got, err, want)
+		}
+		var again PeerLost
+		if err == nil && (again.Set(p.String()) != nil || again != p) {
+			t.Errorf("%q is written as %q", text, p.String())
+		}
+	}
+}
+
 func TestMoneyIsACurrencyAndAnAmount(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
