@@ -153,6 +153,10 @@ func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *e2e.World, f
 	}
 }
 
+// silenceSeen is within what a node has to say NotReady once its provider does not answer: 5 s, and what a
+// machine that does much else adds.
+const silenceSeen = 15 * time.Second
+
 // TestProviderIsAway cuts the internet and heals it again.
 func TestProviderIsAway(t *testing.T) {
 	ctx, w := theStage.On(t)
@@ -197,6 +201,9 @@ func TestProviderIsAway(t *testing.T) {
 		t.Logf("NotReady %s after the cut: %s", time.Since(begin).Round(100*time.Millisecond), why)
 		return "", nil
 	}))
+	if took := time.Since(begin); took > silenceSeen {
+		t.Errorf("the provider's silence was seen after %s, which takes 5 s where nothing else is to do, want %s at most", took.Round(100*time.Millisecond), silenceSeen)
+	}
 	for _, condition := range []string{v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork} {
 		c, err := w.Home.Condition(ctx, e2e.Restarted, condition, metav1.ConditionFalse)
 		e2e.OK(t, err)
