@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
 // TestPodsAbroadKnowWhichTheyAre runs what controllers at home number or tell apart by
@@ -116,20 +119,7 @@ func TestAPodThatNoNodeAbroadTakesSaysSoAtHome(t *testing.T) {
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
-	cordon := func(on bool) {
-		t.Helper()
-		var node corev1.Node
-		OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: w.Abroad.Node()}, &node))
-		before := node.DeepCopy()
-		node.Spec.Unschedulable = on
-		OK(t, w.Abroad.Client.Patch(ctx, &node, ctrlclient.MergeFrom(before)))
-	}
-	cordon(true)
-	uncordon := func() { cordon(false) }
-	t.Cleanup(func() {
-		ctx = context.WithoutCancel(ctx)
-		uncordon()
-	})
+	uncordon := cordoned(ctx, t, w.Abroad)
 	waits, _ := Web(shop, "waits", 1, Away)
 	OK(t, w.Home.Create(ctx, waits))
 	says := func(reason, message string) func(context.Context) (string, error) {
@@ -151,4 +141,74 @@ func TestAPodThatNoNodeAbroadTakesSaysSoAtHome(t *testing.T) {
 	_, err := w.Home.PodsReady(ctx, Scheduled, shop, waits.Labels, 1)
 	OK(t, err)
 	OK(t, w.Until(ctx, Soon, "the pod to say no more", says("Accepted", "")))
+}
+
+// cordoned keeps new pods off a cluster's own node, until uncordon is called or the test ends.
+func cordoned(ctx context.Context, t *testing.T, s *Side) (uncordon func()) {
+	t.Helper()
+	set := func(ctx context.Context, on bool) {
+		var node corev1.Node
+		OK(t, s.Client.Get(ctx, ctrlclient.ObjectKey{Name: s.Node()}, &node))
+		before := node.DeepCopy()
+		node.Spec.Unschedulable = on
+		OK(t, s.Client.Patch(ctx, &node, ctrlclient.MergeFrom(before)))
+	}
+	set(ctx, true)
+	t.Cleanup(func() { set(context.WithoutCancel(ctx), false) })
+	return func() { set(ctx, false) }
+}
+
+// TestPodsComeHomeThatNobodyTakesOrThatAreMisplaced has a pod go abroad where no node takes it, and
+// others run abroad in a namespace that is not to be there any more: home runs both afterwards.
+func TestPodsComeHomeThatNobodyTakesOrThatAreMisplaced(t *testing.T) {
+	ctx, w := theStage.On(t)
+	peered(ctx, t, w)
+	Offloaded(ctx, t, w, shop)
+	var o v1alpha1.NamespaceOffloading
+	OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: v1alpha1.NamespaceOffloadingName}, &o))
+	before := o.DeepCopy()
+	o.Spec.Unschedulable = &v1alpha1.Unschedulable{After: &metav1.Duration{Duration: 10 * time.Second}}
+	OK(t, w.Home.Client.Patch(ctx, &o, ctrlclient.MergeFrom(before)))
+	abroad := func(d *appsv1.Deployment) {
+		t.Helper()
+		OK(t, w.Until(ctx, Scheduled, d.Name+" to be abroad", func(ctx context.Context) (string, error) {
+			pods, err := w.Home.Pods(ctx, shop, d.Labels)
+			if _, away := Split(pods); len(away) != 1 {
+				return fmt.Sprintf("%d of %d are", len(away), len(pods)), err
+			}
+			return "", err
+		}))
+	}
+	athome := func(d *appsv1.Deployment) {
+		t.Helper()
+		begin := time.Now()
+		OK(t, w.Until(ctx, 2*Scheduled, d.Name+" to run at home", func(ctx context.Context) (string, error) {
+			pods, err := w.Home.Pods(ctx, shop, d.Labels)
+			if err != nil || len(pods) != 1 {
+				return fmt.Sprintf("there are %d pods", len(pods)), err
+			}
+			if c := PodReadiness(&pods[0]); pods[0].Spec.NodeName != w.Home.Node() || c == nil || c.Status != corev1.ConditionTrue {
+				return PodText(&pods[0]), nil
+			}
+			return "", nil
+		}))
+		t.Logf("%s runs at home after %.1f s", d.Name, time.Since(begin).Seconds())
+	}
+
+	takenAtHome := cordoned(ctx, t, w.Home)
+	moves, _ := Web(shop, "moves", 1, Anywhere)
+	OK(t, w.Home.Create(ctx, moves))
+	_, err := w.Home.PodsReady(ctx, Scheduled, shop, moves.Labels, 1)
+	OK(t, err)
+	abroad(moves)
+	takenAbroad := cordoned(ctx, t, w.Abroad)
+	returns, _ := Web(shop, "returns", 1, Anywhere)
+	OK(t, w.Home.Create(ctx, returns))
+	abroad(returns)
+	takenAtHome()
+	athome(returns)
+	takenAbroad()
+	_, err = w.Home.Entente(ctx, "offload", "namespace", shop, "--strategy", "Local", "--move")
+	OK(t, err)
+	athome(moves)
 }
