@@ -50,7 +50,11 @@ const (
 	cleanupPoll     = time.Second
 	fabricCleanWait = 30 * time.Second
 	agentGoneWait   = 45 * time.Second
-	fabricAlive     = 2 * time.Minute
+	// agentActs is within what an agent that lives does something of what it is asked, and
+	// agentBack within what one that was lost is back.
+	agentActs   = 45 * time.Second
+	agentBack   = 30 * time.Second
+	fabricAlive = 2 * time.Minute
 )
 
 // Run ends all peerings and removes everything of Entente from a cluster but
@@ -64,7 +68,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w := &cleanup{cfg: cfg, client: c}
 	if w.agentLives(ctx) {
 		w.step("ending all peerings", w.endPeerings(ctx))
-		w.step("waiting until the agent took everything down", w.await(ctx, cfg.Timeout, w.peeringsGone))
+		w.step("waiting until the agent took everything down", w.await(ctx, cfg.Timeout, w.takenDown()))
 	}
 	w.step("removing tunnels", w.removeAll(ctx, &v1alpha1.TunnelList{}))
 	w.step("waiting until the nodes are clean", w.await(ctx, fabricCleanWait, w.fabricClean))
@@ -181,14 +185,22 @@ func (w *cleanup) removeAll(ctx context.Context, list client.ObjectList, opts ..
 	return w.each(ctx, list, func(o client.Object) error { return w.remove(ctx, o) }, opts...)
 }
 
+// hopeless is why it is no use to wait for the agent any longer.
+type hopeless struct{ why, waiting string }
+
+func (h *hopeless) Error() string {
+	return h.why + "; what it left is removed without it: " + h.waiting
+}
+
 func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(context.Context) (string, error)) error {
 	var waiting string
 	var err error
 	if wait.PollUntilContextTimeout(ctx, cleanupPoll, limit, true, func(ctx context.Context) (bool, error) {
 		waiting, err = done(ctx)
-		return err == nil && waiting == "", nil
+		var no *hopeless
+		return err == nil && waiting == "" || errors.As(err, &no), nil
 	}) == nil {
-		return nil
+		return err
 	}
 	if err == nil {
 		err = errors.New(waiting)
@@ -196,17 +208,75 @@ func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(cont
 	return fmt.Errorf("not within %s: %w", limit, err)
 }
 
-func (w *cleanup) peeringsGone(ctx context.Context) (string, error) {
+// takenDown says what the agent has still to take down, until that is nothing or it does nothing.
+func (w *cleanup) takenDown() func(context.Context) (string, error) {
+	var s stall
+	return func(ctx context.Context) (string, error) {
+		waiting, state, err := w.peerings(ctx)
+		if err != nil || waiting == "" {
+			return waiting, err
+		}
+		if why := s.look(state, w.agentLives(ctx), time.Now()); why != "" {
+			return "", &hopeless{why: why, waiting: waiting}
+		}
+		return waiting, nil
+	}
+}
+
+// peerings says what is left of peerings, and its state, which changes with whatever is done.
+func (w *cleanup) peerings(ctx context.Context) (waiting, state string, err error) {
 	for _, list := range append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}) {
 		found, err := w.list(ctx, list)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		if len(found) > 0 {
-			return fmt.Sprintf("%d %T, the first %s", len(found), found[0], found[0].GetName()), nil
+		if len(found) > 0 && waiting == "" {
+			waiting = fmt.Sprintf("%d %T, the first %s%s", len(found), found[0], found[0].GetName(), heldBy(found[0]))
+		}
+		for _, o := range found {
+			state += string(o.GetUID()) + "/" + o.GetResourceVersion() + " "
 		}
 	}
-	return "", nil
+	return waiting, state, nil
+}
+
+// heldBy says why an object is still there, as far as it says so.
+func heldBy(o client.Object) string {
+	if n, ok := o.(*v1alpha1.NamespaceOffloading); ok && n.Status.Message != "" {
+		return ": " + n.Status.Message
+	}
+	if f := o.GetFinalizers(); len(f) > 0 {
+		return ", held by " + strings.Join(f, ", ")
+	}
+	return ""
+}
+
+// stall notices that an agent does nothing of what it is asked. One that did something may have to
+// wait for others, as for pods that end as their budgets allow, and is waited for.
+type stall struct {
+	began, lost time.Time
+	first       string
+	acted       bool
+}
+
+// look returns why the agent is not to be waited for any longer, empty while it is.
+func (s *stall) look(state string, lives bool, now time.Time) string {
+	if s.began.IsZero() {
+		s.began, s.first = now, state
+	}
+	s.acted = s.acted || state != s.first
+	switch {
+	case lives:
+		s.lost = time.Time{}
+	case s.lost.IsZero():
+		s.lost = now
+	case now.Sub(s.lost) >= agentBack:
+		return fmt.Sprintf("no pod of the agent was ready for %s", agentBack)
+	}
+	if !s.acted && now.Sub(s.began) >= agentActs {
+		return fmt.Sprintf("the agent did nothing within %s", agentActs)
+	}
+	return ""
 }
 
 // fabricClean waits for the fabrics that live; one that is silent cannot be

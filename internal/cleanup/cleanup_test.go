@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -88,6 +89,84 @@ func TestForceRemovesWhatIsMarked(t *testing.T) {
 	}
 }
 
+// An agent that does nothing is not waited for as long as one that has something to wait for.
+func TestAnAgentThatDoesNothingIsNotWaitedFor(t *testing.T) {
+	for name, test := range map[string]struct {
+		course   func(t *testing.T, w *cleanup)
+		least    time.Duration
+		most     time.Duration
+		complain string
+	}{
+		"it does nothing": {func(*testing.T, *cleanup) {}, agentActs, time.Minute, "did nothing within 45s; what it left is removed without it: 1 *v1alpha1.Contract, the first c, held by entente.dev/x"},
+		"it does all": {func(t *testing.T, w *cleanup) {
+			time.Sleep(20 * time.Second)
+			w.change(t, func(c *v1alpha1.Contract) { c.Finalizers = nil })
+		}, 20 * time.Second, 25 * time.Second, ""},
+		"it does something, and waits": {func(t *testing.T, w *cleanup) {
+			time.Sleep(20 * time.Second)
+			w.change(t, func(c *v1alpha1.Contract) { c.Annotations = map[string]string{"ending": "true"} })
+		}, 4 * time.Minute, 5 * time.Minute, "not within 4m0s: 1 *v1alpha1.Contract"},
+		"it does something, and dies": {func(t *testing.T, w *cleanup) {
+			time.Sleep(20 * time.Second)
+			w.change(t, func(c *v1alpha1.Contract) { c.Annotations = map[string]string{"ending": "true"} })
+			w.ready(t, 0)
+		}, 20*time.Second + agentBack, time.Minute, "no pod of the agent was ready for 30s"},
+		"it is replaced": {func(t *testing.T, w *cleanup) {
+			w.ready(t, 0)
+			time.Sleep(20 * time.Second)
+			w.ready(t, 1)
+			time.Sleep(10 * time.Second)
+			w.change(t, func(c *v1alpha1.Contract) { c.Finalizers = nil })
+		}, 30 * time.Second, 35 * time.Second, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: agentDeployment}, Status: appsv1.DeploymentStatus{ReadyReplicas: 1}}
+				w := newCleanup(Config{}, agent, &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "c", Finalizers: []string{"entente.dev/x"}}})
+				if err := w.endPeerings(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				go test.course(t, w)
+				begin := time.Now()
+				err := w.await(t.Context(), 4*time.Minute, w.takenDown())
+				if took := time.Since(begin); took < test.least || took > test.most {
+					t.Errorf("it took %s, want %s to %s", took, test.least, test.most)
+				}
+				if (err == nil) != (test.complain == "") || err != nil && !strings.Contains(err.Error(), test.complain) {
+					t.Errorf("it says %v, want %q", err, test.complain)
+				}
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// change is the agent that does something of the contract.
+func (w *cleanup) change(t *testing.T, edit func(*v1alpha1.Contract)) {
+	t.Helper()
+	c := &v1alpha1.Contract{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "c"}, c); err != nil {
+		t.Error(err)
+	}
+	edit(c)
+	if err := w.client.Update(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// ready is how many pods of the agent are ready.
+func (w *cleanup) ready(t *testing.T, n int32) {
+	t.Helper()
+	d := &appsv1.Deployment{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: agentDeployment}, d); err != nil {
+		t.Error(err)
+	}
+	d.Status.ReadyReplicas = n
+	if err := w.client.Status().Update(t.Context(), d); err != nil {
+		t.Error(err)
+	}
+}
+
 // A consumer's volumes outlive the install: nobody ordered to delete them.
 func TestNamespacesWithVolumesStay(t *testing.T) {
 	t.Parallel()
@@ -143,7 +222,7 @@ func TestPeeringsAreEndedInOrder(t *testing.T) {
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "contract"}, &c); err != nil || c.Spec.Termination != "Now" || c.DeletionTimestamp.IsZero() {
 		t.Errorf("the contract is %+v, %v", c.Spec, err)
 	}
-	if waiting, err := w.peeringsGone(t.Context()); err != nil || !strings.Contains(waiting, "1 *v1alpha1.Contract, the first contract") {
+	if waiting, err := w.takenDown()(t.Context()); err != nil || !strings.Contains(waiting, "1 *v1alpha1.Contract, the first contract") {
 		t.Errorf("it waits for %q, %v", waiting, err)
 	}
 	if waiting, err := w.fabricClean(t.Context()); err != nil || waiting != "node node still has tunnels" {
