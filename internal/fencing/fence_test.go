@@ -1,7 +1,6 @@
 package fencing
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -218,18 +217,19 @@ func TestNothingRunsTwiceUnderAFence(t *testing.T) {
 		w.noted = w.abroad.read(0)
 		w.ask.Was(w.noted)
 		w.wait = NewWait(w.home.read(0))
-		var trace string
+		var before world
 		for range 2000 {
 			w.step(time.Duration(r.Int64N(int64(10 * time.Second))))
 			runs := !w.stopping || w.now < w.stoppedFrom
 			if w.elsewhere {
 				if runs {
-					t.Fatalf("seed %d: after %s, with a fence of %s, the pod is begun elsewhere while it runs\n%s", seed, w.now, w.fence, trace)
+					t.Fatalf("seed %d: after %s, with a fence of %s, the pod is begun elsewhere while it runs; before: cut %v, provider's agent up %v, home up %v, stopping %v",
+						seed, w.now, w.fence, before.cut, before.agentUp, before.homeUp, before.stopping)
 				}
 				moved++
 				break
 			}
-			trace = fmt.Sprintf("cut %v, provider's agent up %v, home up %v, stopping %v", w.cut, w.agentUp, w.homeUp, w.stopping)
+			before = *w
 		}
 		if w.stopping {
 			stopped++
