@@ -123,6 +123,8 @@ var rules = []rule{
 	{packages: "internal/endpoints", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/"}},
 	// Both halves of a pod: what its home sends, and what a provider takes.
 	{packages: "internal/podspec", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
+	{packages: "internal/podwatch", ours: []string{"peering/...", "internal/notify"}, outside: []string{"k8s.io/apimachinery/"}},
+	{packages: "internal/turns", ours: []string{"peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},
 	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"golang.org/x/sync/", "golang.org/x/sys/unix", "k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
@@ -130,7 +132,7 @@ var rules = []rule{
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/notify", "internal/podspec", "internal/stock", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -236,7 +238,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/fencing", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

@@ -223,7 +223,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		return refuse(peering.RefusedInternal, true, "%s: %v", o.Ref, errFenced)
 	}
 	if p.graves.has(c.Peer, graveOf(contract, o.Ref.UID)) {
-		p.hub.gone(contract, o.Ref)
+		p.hub.Gone(contract, o.Ref)
 		return nil
 	}
 	t, need, err := p.judgePod(ctx, c, ns, o)
@@ -440,7 +440,7 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 		}
 	}
 	if !found {
-		p.hub.gone(contract, ref)
+		p.hub.Gone(contract, ref)
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	v.p.ledger.hide(o)
 	v.p.stock.Drop(podKey(o))
 	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
-	v.p.hub.gone(o.Spec.Contract, podRef(o))
+	v.p.hub.Gone(o.Spec.Contract, podRef(o))
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
 	if !slices.ContainsFunc(v.in(o.Namespace), live) {
@@ -284,7 +284,7 @@ func slim(in any) (any, error) {
 func (v *inventory) touch(namespace, name, contract string) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	v.queue.Add(reconcile.Request{NamespacedName: key})
-	v.p.hub.touch(contract, key)
+	v.p.hub.Touch(contract, key)
 }
 
 func (v *inventory) seeSpace(ns *corev1.Namespace) {

@@ -100,10 +100,3 @@ const (
 	budgetWaitMax  = 10 * time.Second
 	budgetPatience = 5 * time.Second
 )
-
-const (
-	// maxLeft is how many pods of a contract are remembered that went a moment ago,
-	// and leftKept for how long: longer than it takes to tell a consumer what is held.
-	maxLeft  = 256
-	leftKept = 5 * time.Minute
-)

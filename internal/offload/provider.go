@@ -22,7 +22,9 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/internal/stock"
+	"github.com/entente-dev/entente/internal/turns"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -95,7 +97,7 @@ type Provider struct {
 	// pods reaches into pods; nil without Config.REST.
 	pods   rest.Interface
 	inv    *inventory
-	hub    *hub
+	hub    *podwatch.Hub
 	ledger *ledger
 	stock  *stock.Stock
 	graves graves
@@ -135,7 +137,7 @@ func New(cfg Config) (*Provider, error) {
 	asks := newAsks()
 	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
 	p := &Provider{
-		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: newHub(), stock: stock.New(),
+		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: podwatch.New(), stock: stock.New(),
 		ledger: newLedger(),
 	}
 	if cfg.REST != nil {
@@ -154,7 +156,7 @@ func New(cfg Config) (*Provider, error) {
 // Run watches the cluster and makes pods and Services until ctx ends, and then
 // returns nil. It runs once, and should run in one process at a time.
 func (p *Provider) Run(ctx context.Context) error {
-	queue := newPodQueue("offloadedpod",
+	queue := turns.NewQueue("offloadedpod",
 		workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax), p.inv.peerOf)
 	pods, err := controller.NewUnmanaged("offloadedpod", controller.Options{
 		Reconciler:              reconcile.Func(p.Reconcile),

@@ -13,12 +13,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
@@ -210,36 +207,6 @@ func TestReflectorTakesPeersInTurn(t *testing.T) {
 	p.services.done(peerB)
 	if peer, _, _ := p.services.next(); peer != peerB {
 		t.Errorf("next is %q", peer)
-	}
-}
-
-func TestPodsOfPeersAreReconciledInTurn(t *testing.T) {
-	t.Parallel()
-	whose := map[string]peering.ClusterID{"many": peerB, "few": peerA}
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax)
-	q := newPodQueue("", limiter, func(namespace string) peering.ClusterID { return whose[namespace] })
-	defer q.ShutDown()
-	pod := func(namespace string, n int) reconcile.Request {
-		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}}
-	}
-	for n := range 1000 {
-		q.Add(pod("many", n))
-	}
-	for n := range 2 {
-		q.Add(pod("few", n))
-		q.Add(pod("few", n))
-	}
-	var got []string
-	for range 6 {
-		r, _ := q.Get()
-		got = append(got, r.String())
-		q.Done(r)
-	}
-	if diff := cmp.Diff([]string{"many/0", "few/0", "many/1", "few/1", "many/2", "many/3"}, got); diff != "" {
-		t.Errorf("looked at (-want +got):\n%s", diff)
-	}
-	if q.Len() != 1002-6 {
-		t.Errorf("%d wait", q.Len())
 	}
 }
 

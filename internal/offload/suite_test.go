@@ -33,6 +33,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -369,7 +370,7 @@ func listen(t *testing.T, p *Provider, contract string) *heard {
 	// What is told before it listens is told to nobody.
 	eventually(t, "the watch listens", func() bool {
 		listens := false
-		p.hub.each(contract, func(*subscription) { listens = true })
+		p.hub.Each(contract, func(*podwatch.Watch) { listens = true })
 		return listens
 	})
 	return h

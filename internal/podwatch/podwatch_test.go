@@ -1,4 +1,4 @@
-package offload
+package podwatch
 
 import (
 	"fmt"
@@ -15,41 +15,41 @@ import (
 func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	t.Parallel()
 	clock := time.Unix(1_800_000_000, 0)
-	h := newHub()
+	h := New()
 	h.now = func() time.Time { return clock }
 	ref := func(uid string) peering.ObjectRef {
 		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}
 	}
 	heard := func(contract string) []string {
-		s, leave := h.subscribe(contract, func(peering.PodEvent) {})
+		s, leave := h.Subscribe(contract, func(peering.PodEvent) {})
 		defer leave()
-		_, gone := s.take()
+		_, gone := s.Take()
 		var out []string
 		for _, r := range gone {
 			out = append(out, r.UID)
 		}
-		if woken := len(s.wake) > 0; woken != (out != nil) {
+		if woken := len(s.Wake) > 0; woken != (out != nil) {
 			t.Errorf("of %s there are %v, woken %t", contract, out, woken)
 		}
 		return out
 	}
-	h.gone("c-1", ref("long ago"))
+	h.Gone("c-1", ref("long ago"))
 	clock = clock.Add(leftKept)
-	h.gone("c-1", ref("a"))
-	h.gone("c-2", ref("b"))
+	h.Gone("c-1", ref("a"))
+	h.Gone("c-2", ref("b"))
 	clock = clock.Add(time.Second)
 	if diff := cmp.Diff([]string{"a"}, heard("c-1")); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)
 	}
 	// Who watches hears it once.
-	s, leave := h.subscribe("c-3", func(peering.PodEvent) {})
+	s, leave := h.Subscribe("c-3", func(peering.PodEvent) {})
 	defer leave()
-	h.gone("c-3", ref("c"))
-	if _, gone := s.take(); len(gone) != 1 {
+	h.Gone("c-3", ref("c"))
+	if _, gone := s.Take(); len(gone) != 1 {
 		t.Errorf("heard %v", gone)
 	}
 	for i := range 2 * maxLeft {
-		h.gone("c-2", ref(fmt.Sprint(i)))
+		h.Gone("c-2", ref(fmt.Sprint(i)))
 	}
 	if got := heard("c-2"); len(got) != maxLeft || got[maxLeft-1] != fmt.Sprint(2*maxLeft-1) {
 		t.Errorf("%d are remembered", len(got))

@@ -1,4 +1,5 @@
-package offload
+// Package turns is a queue in which peers take turns.
+package turns
 
 import (
 	"k8s.io/client-go/util/workqueue"
@@ -19,7 +20,9 @@ type turns struct {
 	n       int
 }
 
-func newPodQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], peerOf func(string) peering.ClusterID,
+// NewQueue returns a workqueue in which pods are in the order of turns. peerOf says whose the pods of
+// a namespace are.
+func NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], peerOf func(string) peering.ClusterID,
 ) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	order := &turns{peerOf: peerOf, waiting: make(map[peering.ClusterID][]reconcile.Request)}
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{

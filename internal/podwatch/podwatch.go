@@ -1,0 +1,133 @@
+// Package podwatch tells those who watch a contract's pods at their provider which of them to look at.
+package podwatch
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Hub tells those who watch a contract which of its pods to look at.
+type Hub struct {
+	now func() time.Time
+
+	mu   sync.Mutex
+	subs map[*Watch]struct{}
+	// left is, by contract, the pods that went a moment ago. Who begins to watch was
+	// told before what is held, and hears of what went in between.
+	left map[string][]leftPod
+}
+
+// leftPod is a pod of which there is nothing here any more.
+type leftPod struct {
+	ref peering.ObjectRef
+	at  time.Time
+}
+
+// Watch is one watch of a contract.
+type Watch struct {
+	contract string
+	// Event is called with what happens to a pod of the contract.
+	Event func(peering.PodEvent)
+
+	mu    sync.Mutex
+	dirty map[types.NamespacedName]struct{}
+	gone  []peering.ObjectRef
+	// Wake has a value while there is something to take.
+	Wake notify.Channel
+}
+
+// New returns a Hub that nobody watches yet.
+func New() *Hub {
+	return &Hub{now: time.Now, subs: make(map[*Watch]struct{}), left: make(map[string][]leftPod)}
+}
+
+// Subscribe begins to watch a contract, until leave is called.
+func (h *Hub) Subscribe(contract string, event func(peering.PodEvent)) (w *Watch, leave func()) {
+	s := &Watch{
+		contract: contract, Event: event,
+		dirty: make(map[types.NamespacedName]struct{}), Wake: notify.New(),
+	}
+	h.mu.Lock()
+	h.subs[s] = struct{}{}
+	for _, p := range h.prune(contract) {
+		s.leave(p.ref)
+	}
+	h.mu.Unlock()
+	return s, func() {
+		h.mu.Lock()
+		delete(h.subs, s)
+		h.mu.Unlock()
+	}
+}
+
+// Each calls a function with each watch of a contract.
+func (h *Hub) Each(contract string, f func(*Watch)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eachLocked(contract, f)
+}
+
+func (h *Hub) eachLocked(contract string, f func(*Watch)) {
+	for s := range h.subs {
+		if s.contract == contract {
+			f(s)
+		}
+	}
+}
+
+// Touch has a pod of a contract looked at.
+func (h *Hub) Touch(contract string, key types.NamespacedName) {
+	h.Each(contract, func(s *Watch) { s.Touch(key) })
+}
+
+// Gone tells that there is nothing of a pod here.
+func (h *Hub) Gone(contract string, ref peering.ObjectRef) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eachLocked(contract, func(s *Watch) { s.leave(ref) })
+	left := append(h.prune(contract), leftPod{ref: ref, at: h.now()})
+	h.left[contract] = left[max(len(left)-maxLeft, 0):]
+}
+
+// prune forgets what went too long ago, and returns what is left of a contract. The
+// lock is held.
+func (h *Hub) prune(contract string) []leftPod {
+	since := h.now().Add(-leftKept)
+	for c, pods := range h.left {
+		recent := slices.DeleteFunc(pods, func(p leftPod) bool { return p.at.Before(since) })
+		if h.left[c] = recent; len(recent) == 0 {
+			delete(h.left, c)
+		}
+	}
+	return h.left[contract]
+}
+
+func (s *Watch) leave(ref peering.ObjectRef) {
+	s.mu.Lock()
+	s.gone = append(s.gone, ref)
+	s.mu.Unlock()
+	s.Wake.Notify()
+}
+
+// Touch has a pod looked at.
+func (s *Watch) Touch(key types.NamespacedName) {
+	s.mu.Lock()
+	s.dirty[key] = struct{}{}
+	s.mu.Unlock()
+	s.Wake.Notify()
+}
+
+// Take returns which pods are to be looked at, and of which there is nothing any more.
+func (s *Watch) Take() (dirty map[types.NamespacedName]struct{}, gone []peering.ObjectRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dirty, gone = s.dirty, s.gone
+	s.dirty, s.gone = make(map[types.NamespacedName]struct{}), nil
+	return dirty, gone
+}
