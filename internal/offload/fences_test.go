@@ -147,7 +147,8 @@ func testFences(t *testing.T, c *cluster) {
 	}
 
 	// A namespace that wants no fence any more has none.
-	apply(t, k.Provider, id, fencedNamespace(name, 0), podObject(name, "free", "1m"))
+	apply(t, k.Provider, id, fencedNamespace(name, 0))
+	eventually(t, "a pod is taken again", func() bool { return k.Apply(t.Context(), id, podObject(name, "free", "1m")) == nil })
 	eventually(t, "a pod without a fence is made", func() bool { return c.runs(t, name, "free") })
 	k.after(time.Hour)
 	time.Sleep(2500 * time.Millisecond)
