@@ -123,6 +123,22 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
+	// runtimeClassMappings has pods run with a runtime class of this cluster that name one of their
+	// consumer's. A class that the contract names is this cluster's own and is not mapped; a pod
+	// that names any other one is refused. A change holds for new pods.
+	// +optional
+	// +listType=map
+	// +listMapKey=from
+	// +kubebuilder:validation:MaxItems=16
+	RuntimeClassMappings []ClassMapping `json:"runtimeClassMappings,omitempty"`
+	// priorityClassMappings gives pods a priority class of this cluster that have one of their
+	// consumer's. A pod of any other class has the priority that this cluster gives to pods
+	// that name none. A change holds for new pods.
+	// +optional
+	// +listType=map
+	// +listMapKey=from
+	// +kubebuilder:validation:MaxItems=16
+	PriorityClassMappings []PriorityMapping `json:"priorityClassMappings,omitempty"`
 	// storageClasses is the storage classes that consumers are shown, besides those of
 	// which limits has an amount, as CLASS.storageclass.storage.k8s.io/requests.storage.
 	// Only of those storage is lent.
@@ -185,6 +201,38 @@ type PeeringPolicySpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+}
+
+// ClassMapping says which class of this cluster one of a consumer's is.
+type ClassMapping struct {
+	// from is the name of the consumer's class.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	From string `json:"from"`
+	// to is the name of this cluster's class.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	To string `json:"to"`
+}
+
+// PriorityMapping says which priority class of this cluster one of a consumer's is.
+type PriorityMapping struct {
+	// from is the name of the consumer's class.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	From string `json:"from"`
+	// to is the name of this cluster's class.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system-')",message="classes whose names begin with system- are for what the cluster itself runs"
+	To string `json:"to"`
+	// preemption says whether such pods may evict this cluster's own of lower priority. By
+	// default they may not: pods are refused unless the class has the preemptionPolicy Never.
+	// With PreemptLowerPriority the class decides.
+	// +kubebuilder:default=Never
+	// +kubebuilder:validation:Enum=Never;PreemptLowerPriority
+	// +optional
+	Preemption corev1.PreemptionPolicy `json:"preemption,omitempty"`
 }
 
 // Direction is who lends to whom.

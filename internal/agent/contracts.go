@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -120,6 +121,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
+	runtime, priority := c.lender.Classes(context.Background(), terms.Consumer.ID) //nolint:forbidigo // a cache answers at once
 	return offload.Contract{
 		Peer: terms.Consumer.ID, Resources: resources,
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
@@ -127,6 +129,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 		RuntimeClasses: terms.RuntimeClasses,
 		SameNamespaces: c.lender.SameNamespaces(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
 		MinFence:       c.lender.MinFence(context.Background(), terms.Consumer.ID),       //nolint:forbidigo // a cache answers at once
+		Classes:        podspec.Classes{Runtime: runtime, Priority: priority},
 		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",
 	}, true
 }

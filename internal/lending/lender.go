@@ -632,6 +632,14 @@ func (l *Lender) MinFence(ctx context.Context, peer peering.ClusterID) time.Dura
 	return p.Spec.MinFence.Duration
 }
 
+// Classes returns which runtime and priority classes of this cluster those of a peer are.
+func (l *Lender) Classes(ctx context.Context, peer peering.ClusterID) ([]v1alpha1.ClassMapping, []v1alpha1.PriorityMapping) {
+	if p := l.policyOf(ctx, peer); p != nil {
+		return slices.Clone(p.Spec.RuntimeClassMappings), slices.Clone(p.Spec.PriorityClassMappings)
+	}
+	return nil, nil
+}
+
 // policyOf returns the policy that selects a peer, nil if there is none or it is not known: that
 // allows nothing.
 func (l *Lender) policyOf(ctx context.Context, peer peering.ClusterID) *market.Policy {

@@ -162,19 +162,19 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 
 // judgePod reads a pod and decides whether it may run by the contract, apart
 // from what is used already.
-func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object) (t *podspec.Template, need corev1.ResourceList, err error) {
+func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1.Namespace, o peering.Object) (t *podspec.Template, need corev1.ResourceList, err error) {
 	if len(o.JSON) > maxPodBytes {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
 	}
 	t, err = readPod(o.JSON)
 	if err == nil {
-		err = podspec.Admit(t, c.terms())
+		err = podspec.Admit(t, terms)
 	}
 	if err == nil {
 		err = checkMounts(&t.Spec)
 	}
 	if err != nil {
-		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+		return nil, nil, refuse(peering.RefusedInvalid, errors.Is(err, podspec.ErrClass), "%s: %v", o.Ref, err)
 	}
 	if err := p.nameAsAtHome(t, ns, o.Ref); err != nil {
 		return nil, nil, err
@@ -185,7 +185,7 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespac
 	if need, err = podspec.Demand(&t.Spec); err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
-	if refusal := p.security.check(t, c.PodSecurity); refusal != nil {
+	if refusal := p.security.check(t, terms.PodSecurity); refusal != nil {
 		return nil, nil, refusal
 	}
 	return t, need, nil
@@ -226,7 +226,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		p.hub.Gone(contract, o.Ref)
 		return nil
 	}
-	t, need, err := p.judgePod(ctx, c, ns, o)
+	t, need, err := p.judgePod(ctx, c.terms(), ns, o)
 	if err == nil {
 		err = volumes.Mountable(ctx, p.client, c.Peer, ns.Name, &t.Spec)
 	}
@@ -339,12 +339,18 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 
 // changePod applies another form of a pod that is here.
 func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object, old *api.OffloadedPod) error {
-	t, _, err := p.judgePod(ctx, c, ns, o)
+	was, err := readPod(old.Spec.Template.Raw)
+	if err != nil {
+		return refuse(peering.RefusedInternal, false, "%s: what was recorded of it cannot be read: %v", o.Ref, err)
+	}
+	terms := c.terms()
+	terms.Was = &was.Spec
+	t, _, err := p.judgePod(ctx, terms, ns, o)
 	if err != nil {
 		return err
 	}
 	before := old.DeepCopy()
-	shrink, err := p.resizePod(ctx, c, o, old, t)
+	shrink, err := p.resizePod(ctx, c, o, old, was, t)
 	if err != nil {
 		return err
 	}

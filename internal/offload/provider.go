@@ -40,6 +40,8 @@ type Contract struct {
 	NodeSelector map[string]string
 	// RuntimeClasses is those that its pods may name.
 	RuntimeClasses []string
+	// Classes is which classes of this cluster others of the consumer's are.
+	Classes podspec.Classes
 	// SameNamespaces is the names that namespaces of the peer may have here
 	// unchanged.
 	SameNamespaces []string
@@ -51,7 +53,7 @@ type Contract struct {
 
 // terms is what of a contract decides about a single pod.
 func (c Contract) terms() podspec.Terms {
-	return podspec.Terms{Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, RuntimeClasses: c.RuntimeClasses}
+	return podspec.Terms{Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, RuntimeClasses: c.RuntimeClasses, Classes: c.Classes}
 }
 
 // Config configures a Provider.

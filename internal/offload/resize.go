@@ -24,11 +24,7 @@ const subResize = "resize"
 // resizePod has an OffloadedPod count the larger of what it takes and what it is to take, if the
 // API server would give its pod that and the contract has room. What counts comes down again when
 // the kubelet has acted, see recountPod.
-func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod, t *podspec.Template) (undo func(), err error) {
-	was, err := readPod(old.Spec.Template.Raw)
-	if err != nil {
-		return nil, refuse(peering.RefusedInternal, false, "%s: what was recorded of it cannot be read: %v", o.Ref, err)
-	}
+func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod, was, t *podspec.Template) (undo func(), err error) {
 	resized, err := podspec.Resized(&was.Spec, &t.Spec)
 	if err != nil {
 		return nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)

@@ -85,7 +85,7 @@ func TestARuntimeClassCountsWithItsOverhead(t *testing.T) {
 			`{"spec":{"runtimeClassName":%q,"overhead":{"cpu":"1m"},"containers":[{"name":"c","image":"i","resources":{"requests":{"cpu":%q}}}]}}`, class, cpu))
 	}
 	apply(t, p, id, namespaceObject(name, "Suffixed"))
-	refused(t, p.Apply(t.Context(), id, pod("x", "secret", "100m")), peering.RefusedInvalid, false, "not part of the contract")
+	refused(t, p.Apply(t.Context(), id, pod("x", "secret", "100m")), peering.RefusedInvalid, true, "not part of the contract")
 	refused(t, p.Apply(t.Context(), id, pod("x", "gone", "100m")), peering.RefusedInvalid, true, "any more")
 	refused(t, p.Apply(t.Context(), id, pod("x", "gvisor", "800m")), peering.RefusedQuota, true, "1050m")
 	apply(t, p, id, pod("a", "gvisor", "500m"))

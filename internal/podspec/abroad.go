@@ -40,6 +40,10 @@ type Terms struct {
 	NodeSelector map[string]string
 	// RuntimeClasses is those that its pods may name.
 	RuntimeClasses []string
+	// Classes is which classes of this cluster others of the consumer's are.
+	Classes Classes
+	// Was is the pod as it was admitted, nil if it is new: its classes stay.
+	Was *corev1.PodSpec
 }
 
 // appArmor annotations are the exception: Pod Security checks them.
@@ -58,17 +62,17 @@ func ForeignKey(key string) bool {
 // alone what may stay, whatever the consumer has taken away before:
 //
 //	dropped    node name, node selector and node affinity, service account and its
-//	           token, scheduler, priority and preemption, scheduling gates and
-//	           groups, readiness gates, overhead, eviction
+//	           token, scheduler, scheduling gates and groups, readiness gates, overhead, eviction
 //	           responders, tolerations of all but unreachable nodes, annotations
 //	           with a domain, wishes by topologies that not every cluster has
-//	rewritten  labels with a domain, and selectors of them, to keys on which nobody
+//	rewritten  classes of runtime and priority, as the provider's policy maps them, and
+//	           priorities that it does not map to none; labels with a domain, and selectors of them, to keys on which nobody
 //	           here acts; namespaces in affinity, to those of the consumer; references
 //	           to labels and annotations, so that they still have their values
 //	added      only on nodes with the labels that the contract names, and never
 //	           on a virtual node, so that a pod is not lent on; no more than
 //	           MaxGrace to end
-//	refused    runtime classes that the contract does not name, resource claims,
+//	refused    runtime classes that neither the contract names nor the policy maps, resource claims,
 //	           demands by other topologies, and every kind of volume but those of
 //	           checkVolume
 //
@@ -80,8 +84,8 @@ func Admit(t *Template, c Terms) error {
 	maps.Copy(fields, t.Metadata.Annotations)
 	t.Metadata.Annotations = fields
 	s := &t.Spec
-	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" && !slices.Contains(c.RuntimeClasses, *s.RuntimeClassName) {
-		return fmt.Errorf("runtime class %s is not part of the contract; ask for a contract with it, or take runtimeClassName away", *s.RuntimeClassName)
+	if err := admitClasses(s, c); err != nil {
+		return err
 	}
 	if len(s.ResourceClaims) > 0 {
 		return fmt.Errorf("resource claim %s stays in the consumer's cluster; take resourceClaims away", s.ResourceClaims[0].Name)
@@ -104,7 +108,6 @@ func Admit(t *Template, c Terms) error {
 	s.DeprecatedServiceAccount = ""
 	s.AutomountServiceAccountToken = new(false)
 	s.SchedulerName = ""
-	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
 	s.SchedulingGates, s.SchedulingGroup, s.ReadinessGates = nil, nil, nil
 	s.EvictionResponders = nil
 	s.Overhead = nil

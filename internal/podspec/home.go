@@ -72,7 +72,7 @@ func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	s.NodeName, s.NodeSelector, s.SchedulerName = "", nil, ""
 	s.SchedulingGates, s.SchedulingGroup, s.EvictionResponders = nil, nil, nil
 	s.ServiceAccountName, s.DeprecatedServiceAccount, s.AutomountServiceAccountToken = "", "", new(false)
-	s.Priority, s.PriorityClassName, s.PreemptionPolicy, s.Overhead = nil, "", nil, nil
+	s.Priority, s.PreemptionPolicy, s.Overhead = nil, nil, nil
 	s.ReadinessGates = nil
 	s.Tolerations = tolerationsAbroad(s.Tolerations)
 	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints, pod.Labels)

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -121,7 +122,10 @@ func throughBothHalves(t *testing.T) func(path string, decided fate) string {
 	pod := filled(t)
 	portable(pod)
 	in := leaves(t, &pod.Spec)
-	tpl, err := abroad(t, pod, Terms{PodSecurity: privileged, RuntimeClasses: []string{*pod.Spec.RuntimeClassName}})
+	tpl, err := abroad(t, pod, Terms{PodSecurity: privileged, Classes: Classes{
+		Runtime:  []api.ClassMapping{{From: *pod.Spec.RuntimeClassName, To: "here"}},
+		Priority: []api.PriorityMapping{{From: pod.Spec.PriorityClassName, To: "here"}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +162,7 @@ func TestTheHalvesDisagreeOnlyWhereTheProviderDecides(t *testing.T) {
 	seen := throughBothHalves(t)
 	provider := []string{
 		"spec.affinity.nodeAffinity", // the contract's nodes
+		"spec.preemptionPolicy",      // Never, if the policy maps the priority class
 		"spec.serviceAccountName",    // default
 		"spec.tolerations[]",         // of nodes that are away, no others
 	}
