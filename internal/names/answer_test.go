@@ -318,3 +318,25 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// Names of a StatefulSet's pods that software builds of its POD_NAMESPACE are those of home,
+// whatever the namespace is called here: by its own name, with the peer's suffix, or cut.
+func TestNamesOfPodsAreThoseOfHomeUnderEachMapping(t *testing.T) {
+	for mapping, here := range map[string]string{"Same": "shop", "Suffixed": "shop-aaaaaaaa", "Suffixed and cut": "sh-1a2b3c4d-aaaaaaaa"} {
+		t.Run(mapping, func(t *testing.T) {
+			b := NewBook()
+			b.SetNamespace(here, "a", "shop", "cluster.local.")
+			b.SetService(here, "db", Service{Headless: true})
+			b.SetSlice(here, "db-1", "db", []Endpoint{{Address: netip.MustParseAddr("10.244.0.5"), Hostname: "db-0"}})
+			for _, name := range []string{"db-0.db.shop.svc.cluster.local.", "DB-0.db.shop.svc.cluster.local."} {
+				a := b.Answer(Who{Peer: "a", Domain: "cluster.local."}, dns.Question{Name: name, Qtype: dns.TypeA, Qclass: dns.ClassINET}, 10, ClusterNames{})
+				if len(a.Records) != 1 || !strings.HasSuffix(a.Records[0].String(), "10.244.0.5") {
+					t.Errorf("%s is %+v", name, a)
+				}
+			}
+			if a := b.Answer(Who{Peer: "b", Domain: "cluster.local."}, dns.Question{Name: "db-0.db.shop.svc.cluster.local.", Qtype: dns.TypeA}, 10, ClusterNames{}); len(a.Records) > 0 {
+				t.Errorf("another consumer is told %v", a.Records)
+			}
+		})
+	}
+}
