@@ -126,13 +126,14 @@ var rules = []rule{
 	{packages: "internal/podwatch", ours: []string{"peering/...", "internal/notify"}, outside: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/turns", ours: []string{"peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},
+	{packages: "internal/ledger", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"golang.org/x/sync/", "golang.org/x/sys/unix", "k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
 	{packages: "internal/volumes", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -238,7 +239,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

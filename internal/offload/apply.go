@@ -259,13 +259,13 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		// Whether it was created is not sure if the answer was lost.
 		var over *overBudget
 		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !errors.As(err, &over) {
-			p.ledger.add(contract, pod)
+			p.ledger.Add(contract, pod)
 		} else {
 			undo()
 		}
 		return fmt.Errorf("create offloaded pod: %w", err)
 	}
-	p.ledger.add(contract, pod)
+	p.ledger.Add(contract, pod)
 	p.changed(contract)
 	return nil
 }
@@ -295,7 +295,7 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 			return nil, refuse(peering.RefusedInvalid, false, "UID %s is that of %s here; a pod is not renamed", pod.Spec.OriginUID, podRef(other))
 		}
 	}
-	used, _ := p.ledger.of(contract)
+	used, _ := p.ledger.Of(contract)
 	if refusal := fits(c.Resources, used, pod.Spec.Requests); refusal != nil {
 		return nil, refusal
 	}
@@ -304,9 +304,9 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 		return nil, refusal
 	}
 	// A copy: who creates the pod has the answer written into it, while others count.
-	p.ledger.reserve(contract, pod.DeepCopy())
+	p.ledger.Reserve(contract, pod.DeepCopy())
 	return func() {
-		p.ledger.drop(contract, pod.Spec.OriginUID)
+		p.ledger.Drop(contract, pod.Spec.OriginUID)
 		remove()
 	}, nil
 }
@@ -455,7 +455,7 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 // that this process made is in the cache or, for a moment, in the ledger.
 func (p *Provider) withUID(contract, uid string) []*api.OffloadedPod {
 	pods := indexed[*api.OffloadedPod](p.inv.offloads, byUID, graveOf(contract, uid))
-	if o := p.ledger.get(contract, uid); o != nil {
+	if o := p.ledger.Get(contract, uid); o != nil {
 		pods = append(pods, o)
 	}
 	return pods

@@ -86,7 +86,7 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	if err := p.settle(ctx, contract); err != nil {
 		return Left{}, err
 	}
-	coming := p.ledger.coming(contract)
+	coming := p.ledger.Coming(contract)
 	err = p.eachPod(ctx, contract, func(o *api.OffloadedPod) {
 		delete(coming, o.Spec.OriginUID)
 		left.Pods++

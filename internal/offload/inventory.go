@@ -191,7 +191,7 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 }
 
 func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
-	v.p.ledger.show(o)
+	v.p.ledger.Show(o, live(o))
 	v.p.stock.Set(podKey(o), stock.Item{
 		Peer: peering.ClusterID(o.Spec.PeerID), Contract: o.Spec.Contract, Bytes: notedBytes(o.Annotations),
 	})
@@ -203,7 +203,7 @@ func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
 }
 
 func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
-	v.p.ledger.hide(o)
+	v.p.ledger.Hide(o)
 	v.p.stock.Drop(podKey(o))
 	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	v.p.hub.Gone(o.Spec.Contract, podRef(o))

@@ -48,11 +48,6 @@ const (
 	grantTimeout = 15 * time.Second
 	// grantPoll is the pause between two looks whether it has.
 	grantPoll = 100 * time.Millisecond
-	// ledgerSettle is how old a pod that the cache does not show has to be before
-	// the API server is asked about it.
-	ledgerSettle = 5 * time.Second
-	// ledgerReserved is longer than it takes to create a pod.
-	ledgerReserved = 10 * time.Minute
 	// reflectInterval is how often Services are compared with what they should be
 	// though nothing changed, reflectGather for how long changes of a namespace are
 	// gathered, and reflectWorkers at how many peers' Services is worked at once.

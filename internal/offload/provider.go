@@ -21,6 +21,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/internal/ledger"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/internal/stock"
@@ -100,7 +101,7 @@ type Provider struct {
 	pods   rest.Interface
 	inv    *inventory
 	hub    *podwatch.Hub
-	ledger *ledger
+	ledger *ledger.Ledger
 	stock  *stock.Stock
 	graves graves
 
@@ -140,7 +141,7 @@ func New(cfg Config) (*Provider, error) {
 	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
 	p := &Provider{
 		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: podwatch.New(), stock: stock.New(),
-		ledger: newLedger(),
+		ledger: ledger.New(),
 	}
 	if cfg.REST != nil {
 		p.cfg.REST = rest.CopyConfig(cfg.REST)

@@ -1,12 +1,17 @@
 package offload
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -39,4 +44,33 @@ func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
 		}
 	}
 	return nil
+}
+
+// settle asks for pods of a contract that the cache should show by now whether they are
+// there after all.
+func (p *Provider) settle(ctx context.Context, contract string) error {
+	return p.ledger.Settle(contract, func(key client.ObjectKey) (*api.OffloadedPod, error) {
+		now := &api.OffloadedPod{}
+		switch err := p.client.Get(ctx, key, now); {
+		case apierrors.IsNotFound(err):
+			return nil, nil //nolint:nilnil // there is none
+		case err != nil:
+			return nil, fmt.Errorf("look for offloaded pod: %w", err)
+		}
+		return now, nil
+	}, func(gone *api.OffloadedPod) { p.stock.Drop(podKey(gone)) })
+}
+
+// Usage returns what the live pods of a contract take of it, and how many there
+// are. A pod that is being deleted is live until it ended.
+func (p *Provider) Usage(ctx context.Context, contract string) (used corev1.ResourceList, pods int, err error) {
+	if err := p.await(ctx); err != nil {
+		return nil, 0, err
+	}
+	if err := p.settle(ctx, contract); err != nil {
+		return nil, 0, err
+	}
+	used, pods = p.ledger.Of(contract)
+	maps.Copy(used, volumes.Usage(typed[*corev1.PersistentVolumeClaim](p.inv.claims.List()), contract, heldKey(contract)))
+	return used, pods, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/ledger"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
@@ -50,12 +50,12 @@ func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, 
 		return nil, err
 	}
 	most := podspec.Most(old.Spec.Requests, need)
-	used, _ := p.ledger.of(old.Spec.Contract)
-	more := sum{resources: most.DeepCopy()}.minus(old.Spec.Requests).resources
+	used, _ := p.ledger.Of(old.Spec.Contract)
+	more := ledger.Minus(most, old.Spec.Requests)
 	if refusal := fits(c.Resources, used, more); refusal != nil {
 		return nil, refusal
 	}
-	undo = p.ledger.grow(old, most)
+	undo = p.ledger.Grow(old, most)
 	old.Spec.Requests = most
 	setAnnotation(old, noteResizing, "true")
 	return undo, nil
@@ -136,89 +136,4 @@ func (p *Provider) recountPod(ctx context.Context, o *api.OffloadedPod) error {
 		o.Spec.Requests = need
 	}
 	return p.patch(ctx, o, before)
-}
-
-// growth is what a pod is to take that the cache shows with less, by the generation from which on
-// it shows that.
-type growth struct {
-	contract   string
-	generation int64
-	requests   corev1.ResourceList
-	at         time.Time
-}
-
-// grow has a pod count so much from now on, before the cache shows it.
-func (l *ledger) grow(pod *api.OffloadedPod, requests corev1.ResourceList) (undo func()) {
-	key := client.ObjectKeyFromObject(pod)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before, had := l.growing[key]
-	g := growth{contract: pod.Spec.Contract, generation: pod.Generation + 1, requests: requests.DeepCopy(), at: time.Now()}
-	if had {
-		g.requests = podspec.Most(g.requests, before.requests)
-	}
-	l.growing[key] = g
-	l.recount(key)
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.growing[key].at != g.at {
-			return
-		}
-		delete(l.growing, key)
-		if had {
-			l.growing[key] = before
-		}
-		l.recount(key)
-	}
-}
-
-// takes returns what a pod takes of its contract that has so much by the cache. The lock is held.
-func (l *ledger) takes(key client.ObjectKey, requests corev1.ResourceList) corev1.ResourceList {
-	if g, ok := l.growing[key]; ok {
-		return podspec.Most(requests, g.requests)
-	}
-	return requests
-}
-
-// recount counts a pod that the cache shows with what it grows to. The lock is held.
-func (l *ledger) recount(key client.ObjectKey) {
-	if e, ok := l.shown[key]; ok {
-		l.uncount(key)
-		l.count(key, e)
-	}
-}
-
-// grown ends what a pod grows by, if the cache will not show it: nothing was written.
-func (l *ledger) grown(key client.ObjectKey, generation int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if g, ok := l.growing[key]; ok && generation < g.generation {
-		delete(l.growing, key)
-		l.recount(key)
-	}
-}
-
-// overdue returns the pods of a contract whose growth the cache should show by now.
-func (l *ledger) overdue(contract string) (out []client.ObjectKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for key, g := range l.growing {
-		if g.contract == contract && time.Since(g.at) > ledgerSettle {
-			out = append(out, key)
-		}
-	}
-	return out
-}
-
-// settleGrowth asks for the pods whose growth the cache should show by now.
-func (p *Provider) settleGrowth(ctx context.Context, contract string) error {
-	for _, key := range p.ledger.overdue(contract) {
-		now := &api.OffloadedPod{}
-		if err := p.client.Get(ctx, key, now); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("look for offloaded pod: %w", err)
-		}
-		p.ledger.grown(key, now.Generation)
-	}
-	return nil
 }

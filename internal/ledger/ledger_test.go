@@ -1,4 +1,4 @@
-package offload
+package ledger
 
 import (
 	"fmt"
@@ -35,28 +35,32 @@ func ledgerPod(t *rapid.T) *api.OffloadedPod {
 	return o
 }
 
+func isLive(o *api.OffloadedPod) bool { return o.Status.Phase != corev1.PodSucceeded }
+
+func keyOf(contract, uid string) string { return contract + "/" + uid }
+
 // TestLedgerIsTheSumOfItsPods compares what the ledger keeps up with what one counts anew.
 func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLedger()
+		l := New()
 		shown := make(map[string]*api.OffloadedPod)
 		pending := make(map[string]*api.OffloadedPod) // by contract and UID
 		t.Repeat(map[string]func(*rapid.T){
 			"show": func(t *rapid.T) {
 				o := ledgerPod(t)
-				l.show(o)
+				l.Show(o, isLive(o))
 				shown[o.Name] = o
-				delete(pending, graveOf(o.Spec.Contract, o.Spec.OriginUID))
+				delete(pending, keyOf(o.Spec.Contract, o.Spec.OriginUID))
 			},
 			"hide": func(t *rapid.T) {
 				o := ledgerPod(t)
-				l.hide(o)
+				l.Hide(o)
 				delete(shown, o.Name)
 			},
 			"add": func(t *rapid.T) {
 				o := ledgerPod(t)
-				l.add(o.Spec.Contract, o)
-				if key := graveOf(o.Spec.Contract, o.Spec.OriginUID); shown[o.Name] == nil {
+				l.Add(o.Spec.Contract, o)
+				if key := keyOf(o.Spec.Contract, o.Spec.OriginUID); shown[o.Name] == nil {
 					pending[key] = o
 				} else {
 					delete(pending, key)
@@ -65,22 +69,22 @@ func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 			"grow": func(t *rapid.T) {
 				o := ledgerPod(t)
 				more := podspec.Most(o.Spec.Requests, ledgerPod(t).Spec.Requests)
-				undo := l.grow(o, more)
+				undo := l.Grow(o, more)
 				switch was := shown[o.Name]; {
 				case rapid.Bool().Draw(t, "undone"):
 					undo()
 				case was != nil:
 					// What is shown with the next generation is what counts.
 					was.Generation, was.Spec.Requests = o.Generation+1, podspec.Most(was.Spec.Requests, more)
-					l.show(was)
+					l.Show(was, isLive(was))
 				default:
-					l.hide(o)
+					l.Hide(o)
 				}
 			},
 			"drop": func(t *rapid.T) {
 				o := ledgerPod(t)
-				l.drop(o.Spec.Contract, o.Spec.OriginUID)
-				delete(pending, graveOf(o.Spec.Contract, o.Spec.OriginUID))
+				l.Drop(o.Spec.Contract, o.Spec.OriginUID)
+				delete(pending, keyOf(o.Spec.Contract, o.Spec.OriginUID))
 			},
 			"": func(t *rapid.T) {
 				for _, contract := range []string{"c-1", "c-2"} {
@@ -97,14 +101,14 @@ func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 						}
 					}
 					for _, o := range shown {
-						if live(o) {
+						if isLive(o) {
 							count(o)
 						}
 					}
 					for _, o := range pending {
 						count(o)
 					}
-					got, n := l.of(contract)
+					got, n := l.Of(contract)
 					if n != pods || len(got) != len(want) {
 						t.Fatalf("%s: %d pods with %v, want %d with %v", contract, n, got, pods, want)
 					}
@@ -123,7 +127,7 @@ func TestLedgerIsTheSumOfItsPods(t *testing.T) {
 func BenchmarkAnotherPodIsCounted(b *testing.B) {
 	for _, pods := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(pods), func(b *testing.B) {
-			l := newLedger()
+			l := New()
 			pod := func(i int) *api.OffloadedPod {
 				return &api.OffloadedPod{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("p-", i)},
@@ -133,14 +137,14 @@ func BenchmarkAnotherPodIsCounted(b *testing.B) {
 				}
 			}
 			for i := range pods {
-				l.show(pod(i))
+				l.Show(pod(i), true)
 			}
 			another := pod(pods)
 			for b.Loop() {
-				l.of("c-1")
-				l.reserve("c-1", another)
-				l.show(another)
-				l.hide(another)
+				l.Of("c-1")
+				l.Reserve("c-1", another)
+				l.Show(another, true)
+				l.Hide(another)
 			}
 		})
 	}
