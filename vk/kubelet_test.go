@@ -6,7 +6,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -30,7 +29,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,6 +43,7 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/internal/servingcert"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -142,7 +141,7 @@ func newEndpoint(t *testing.T) *testEndpoint {
 	if err := n.pods.GetStore().Add(pod); err != nil {
 		t.Fatal(err)
 	}
-	serving, err := NewServingCertificate(ServingCertificateConfig{Client: client, NodeName: "agent", Addresses: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.1")} }})
+	serving, err := servingcert.New(servingcert.Config{Client: client, NodeName: "agent", Addresses: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.1")} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -523,97 +522,5 @@ func TestParseTarget(t *testing.T) {
 		if _, got := parseTarget(path); got != want {
 			t.Errorf("parseTarget(%q) = %v", path, got)
 		}
-	}
-}
-
-// signed is a cluster that signs what is approved.
-func signed(t *testing.T, ca *authority) *fake.Clientset {
-	client := fake.NewSimpleClientset()
-	serial := int64(100)
-	client.PrependReactor("create", "certificatesigningrequests", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		csr := a.(k8stesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
-		if serial++; serial > 101 {
-			// The fake knows no field selectors: a watch of one sees all.
-			if err := client.Tracker().Delete(certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"), "", fmt.Sprint("csr-", serial-1)); err != nil {
-				return true, nil, err
-			}
-		}
-		csr.Name, csr.UID = fmt.Sprint("csr-", serial), "csr"
-		return false, nil, nil
-	})
-	client.PrependReactor("update", "certificatesigningrequests", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		csr := a.(k8stesting.UpdateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
-		if a.GetSubresource() != "approval" || len(csr.Status.Conditions) != 1 || csr.Status.Conditions[0].Type != certificatesv1.CertificateApproved {
-			return true, nil, fmt.Errorf("not an approval: %+v", csr)
-		}
-		block, _ := pem.Decode(csr.Spec.Request)
-		req, err := x509.ParseCertificateRequest(block.Bytes)
-		if err != nil {
-			return true, nil, err
-		}
-		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: req.Subject, IPAddresses: req.IPAddresses, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		}, ca.cert, req.PublicKey, ca.key)
-		if err != nil {
-			return true, nil, err
-		}
-		csr.Status.Certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-		return false, nil, nil
-	})
-	return client
-}
-
-func TestTheServingCertificateIsIssuedApprovedAndFollowsTheAddress(t *testing.T) {
-	ca := newAuthority(t)
-	var mu sync.Mutex
-	address := netip.MustParseAddr("10.1.2.3")
-	s, err := NewServingCertificate(ServingCertificateConfig{Client: signed(t, ca), NodeName: "agent", Addresses: func() []netip.Addr {
-		mu.Lock()
-		defer mu.Unlock()
-		return []netip.Addr{address}
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := func() *x509.Certificate {
-		t.Helper()
-		c, err := s.GetCertificate(&tls.ClientHelloInfo{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := x509.ParseCertificate(c.Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	if l := leaf(); !strings.HasPrefix(l.Issuer.CommonName, "system:node:agent-ca@") || !l.IPAddresses[0].Equal(net.IPv4(10, 1, 2, 3)) {
-		t.Errorf("before the first one is issued: %s for %v", l.Issuer, l.IPAddresses)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	wait := func(what string, ok func(*x509.Certificate) bool) {
-		t.Helper()
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			if ok(leaf()) {
-				return
-			}
-		}
-		t.Errorf("%s: certificate is of %s for %v", what, leaf().Issuer, leaf().IPAddresses)
-	}
-	wait("issued", func(l *x509.Certificate) bool {
-		return l.Issuer.CommonName == "ca" && l.Subject.CommonName == "system:node:agent" && l.Subject.Organization[0] == "system:nodes" && l.IPAddresses[0].Equal(net.IPv4(10, 1, 2, 3))
-	})
-	mu.Lock()
-	address = netip.MustParseAddr("10.1.2.4")
-	mu.Unlock()
-	wait("re-issued", func(l *x509.Certificate) bool {
-		return l.Issuer.CommonName == "ca" && l.IPAddresses[0].Equal(net.IPv4(10, 1, 2, 4))
-	})
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/podmetrics"
+	"github.com/entente-dev/entente/internal/servingcert"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -136,7 +137,7 @@ func TestMetricsServerReadsAVirtualNodeOnARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	measured := podmetrics.NewHome(podmetrics.HomeConfig{})
-	serving, err := NewServingCertificate(ServingCertificateConfig{Client: r.agent, NodeName: "agent", Addresses: func() []netip.Addr { return []netip.Addr{loopback} }})
+	serving, err := servingcert.New(servingcert.Config{Client: r.agent, NodeName: "agent", Addresses: func() []netip.Addr { return []netip.Addr{loopback} }})
 	if err != nil {
 		t.Fatal(err)
 	}

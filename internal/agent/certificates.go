@@ -12,8 +12,8 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/servingcert"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/vk"
 )
 
 func (a *agent) identify(ctx context.Context, leafLife time.Duration) error {
@@ -102,7 +102,7 @@ func (a *agent) kubeletCertificate(signer KubeletCertificate) (func(*tls.ClientH
 	case OwnCertificate, "":
 		return a.source.AdminTLS(nil, []netip.Addr{a.cfg.PodIP}).GetCertificate, nil
 	case ClusterCertificate:
-		certificate, err := vk.NewServingCertificate(vk.ServingCertificateConfig{
+		certificate, err := servingcert.New(servingcert.Config{
 			Client: a.kubernetes, NodeName: "entente-" + a.source.ID().Short(),
 			Addresses: func() []netip.Addr { return []netip.Addr{a.cfg.PodIP} },
 			Logger:    a.log,

@@ -1,4 +1,5 @@
-package vk
+// Package servingcert is the serving certificate of the kubelet endpoint of virtual nodes.
+package servingcert
 
 import (
 	"context"
@@ -25,9 +26,9 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// ServingCertificateConfig is what a ServingCertificate needs. Fields are
+// Config is what a Certificate needs. Fields are
 // required unless the comment says otherwise.
-type ServingCertificateConfig struct {
+type Config struct {
 	// Client may create certificate signing requests, and approve those for the
 	// signer kubernetes.io/kubelet-serving.
 	Client kubernetes.Interface
@@ -40,13 +41,13 @@ type ServingCertificateConfig struct {
 	Logger *slog.Logger
 }
 
-// ServingCertificate is the certificate of the kubelet endpoint: issued by the
+// Certificate is the certificate of the kubelet endpoint: issued by the
 // cluster as those of kubelets are, renewed in time and when the address
 // changes. Until the first one is issued, or where nothing issues them, it is
 // self-signed: that serves an API server that does not check kubelets, as is the
 // default, and no other.
-type ServingCertificate struct {
-	cfg     ServingCertificateConfig
+type Certificate struct {
+	cfg     Config
 	log     *slog.Logger
 	manager atomic.Pointer[certificate.Manager]
 
@@ -55,19 +56,19 @@ type ServingCertificate struct {
 	ips  string // those that self is for
 }
 
-// NewServingCertificate returns a certificate that is self-signed until Run.
-func NewServingCertificate(cfg ServingCertificateConfig) (*ServingCertificate, error) {
+// New returns a certificate that is self-signed until Run.
+func New(cfg Config) (*Certificate, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Addresses == nil {
 		return nil, errors.New("a serving certificate needs a Client, a NodeName and Addresses")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &ServingCertificate{cfg: cfg, log: cfg.Logger}, nil
+	return &Certificate{cfg: cfg, log: cfg.Logger}, nil
 }
 
 // Run asks for certificates until ctx ends, and then returns nil.
-func (s *ServingCertificate) Run(ctx context.Context) error {
+func (s *Certificate) Run(ctx context.Context) error {
 	m, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) {
 			return &approvingClient{Interface: s.cfg.Client}, nil
@@ -90,7 +91,7 @@ func (s *ServingCertificate) Run(ctx context.Context) error {
 }
 
 // template returns the request for a certificate, nil while there is no address.
-func (s *ServingCertificate) template() *x509.CertificateRequest {
+func (s *Certificate) template() *x509.CertificateRequest {
 	ips := s.addresses()
 	if len(ips) == 0 {
 		return nil
@@ -101,7 +102,7 @@ func (s *ServingCertificate) template() *x509.CertificateRequest {
 	}
 }
 
-func (s *ServingCertificate) addresses() []net.IP {
+func (s *Certificate) addresses() []net.IP {
 	var out []net.IP
 	for _, a := range s.cfg.Addresses() {
 		if a.IsValid() {
@@ -112,7 +113,7 @@ func (s *ServingCertificate) addresses() []net.IP {
 }
 
 // GetCertificate returns the current certificate, for tls.Config.
-func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (s *Certificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if m := s.manager.Load(); m != nil {
 		if c := (*m).Current(); c != nil {
 			return c, nil
@@ -121,7 +122,7 @@ func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certific
 	return s.selfSigned(time.Now())
 }
 
-func (s *ServingCertificate) selfSigned(now time.Time) (*tls.Certificate, error) {
+func (s *Certificate) selfSigned(now time.Time) (*tls.Certificate, error) {
 	ips := s.addresses()
 	s.mu.Lock()
 	defer s.mu.Unlock()
