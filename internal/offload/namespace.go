@@ -125,14 +125,8 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 			return err
 		}
 	}
-	switch {
-	case ns.DeletionTimestamp != nil:
-		return refuse(peering.RefusedNamespace, true, "namespace %s is being deleted at the provider; %s follows", ns.Name, o.Ref)
-	case ns.Labels[api.LabelOriginUID] != o.Ref.UID && ns.Labels[api.LabelKept] == "":
-		return refuse(peering.RefusedNamespace, true, "what is left of an older namespace %s, UID %s, is still here; %s follows",
-			o.Ref.Name, ns.Labels[api.LabelOriginUID], o.Ref)
-	case ns.Name != remote:
-		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", o.Ref, ns.Name)
+	if refusal := refuseNamespace(ns, o.Ref, remote); refusal != nil {
+		return refusal
 	}
 	if err := p.takeUp(ctx, ns, o.Ref.UID); err != nil {
 		return err
@@ -151,6 +145,21 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 		return err
 	}
 	return p.enforce(ctx, ns, have)
+}
+
+// refuseNamespace says why a namespace that is here is not the one that a consumer offloads, nil if
+// it is.
+func refuseNamespace(ns *corev1.Namespace, ref peering.ObjectRef, remote string) error {
+	switch {
+	case ns.DeletionTimestamp != nil:
+		return refuse(peering.RefusedNamespace, true, "namespace %s is being deleted at the provider; %s follows", ns.Name, ref)
+	case ns.Labels[api.LabelOriginUID] != ref.UID && ns.Labels[api.LabelKept] == "":
+		return refuse(peering.RefusedNamespace, true, "what is left of an older namespace %s, UID %s, is still here; %s follows",
+			ref.Name, ns.Labels[api.LabelOriginUID], ref)
+	case ns.Name != remote:
+		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", ref, ns.Name)
+	}
+	return nil
 }
 
 // enforce has the API server enforce in a namespace the loosest Pod Security level of

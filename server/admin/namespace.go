@@ -32,24 +32,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	if err != nil {
 		return nil, err
 	}
-	want := v1alpha1.NamespaceOffloadingSpec{
-		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
-		NameMapping:     v1alpha1.NameMapping(req.GetNameMapping()),
-		ClusterSelector: selector,
-		Misplaced:       v1alpha1.MisplacedStay,
-	}
-	if req.GetMove() {
-		want.Misplaced = v1alpha1.MisplacedMove
-	}
-	if p := req.GetPeerLost(); p != nil {
-		want.PeerLost = &v1alpha1.PeerLost{Action: v1alpha1.PeerLostAction(p.GetAction())}
-		if after := p.GetAfter(); after != nil {
-			want.PeerLost.After = &metav1.Duration{Duration: after.AsDuration()}
-		}
-	}
-	if want.PodStrategy == "" {
-		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
-	}
+	want := offloadingSpec(req, selector)
 	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
 	old, err := s.currentOffloading(ctx, key)
 	switch {
@@ -82,6 +65,29 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
 	}
 	return &ententev1.OffloadNamespaceResponse{}, nil
+}
+
+// offloadingSpec is what a request asks for of a namespace.
+func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.LabelSelector) v1alpha1.NamespaceOffloadingSpec {
+	want := v1alpha1.NamespaceOffloadingSpec{
+		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
+		NameMapping:     v1alpha1.NameMapping(req.GetNameMapping()),
+		ClusterSelector: selector,
+		Misplaced:       v1alpha1.MisplacedStay,
+	}
+	if req.GetMove() {
+		want.Misplaced = v1alpha1.MisplacedMove
+	}
+	if p := req.GetPeerLost(); p != nil {
+		want.PeerLost = &v1alpha1.PeerLost{Action: v1alpha1.PeerLostAction(p.GetAction())}
+		if after := p.GetAfter(); after != nil {
+			want.PeerLost.After = &metav1.Duration{Duration: after.AsDuration()}
+		}
+	}
+	if want.PodStrategy == "" {
+		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
+	}
+	return want
 }
 
 // currentOffloading returns the NamespaceOffloading of a namespace. It waits for one
