@@ -31,12 +31,16 @@ func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, 
 	}
 	// What a class takes besides the containers is as it was when the pod was made.
 	t.Spec.Overhead = was.Spec.Overhead
-	if !resized {
-		return func() {}, nil
-	}
 	need, err := podspec.Demand(&t.Spec)
 	if err != nil {
 		return nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
+	if !resized {
+		// Whatever of a pod decides what it takes: nothing else than a resize changes that.
+		if before, err := podspec.Demand(was.Spec.DeepCopy()); err != nil || !equality.Semantic.DeepEqual(need, before) {
+			return nil, refuse(peering.RefusedInvalid, false, "%s takes other resources than before, though none of its containers asks for others; delete it", o.Ref)
+		}
+		return func() {}, nil
 	}
 	if err := p.tryResize(ctx, o.Ref, old, &t.Spec); err != nil {
 		return nil, err

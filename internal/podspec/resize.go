@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/peering"
 )
@@ -41,8 +42,8 @@ func Resized(was, is *corev1.PodSpec) (bool, error) {
 	}
 	may, resized := sized(was), false
 	for _, lists := range [][2][]corev1.Container{{was.InitContainers, is.InitContainers}, {was.Containers, is.Containers}} {
-		if !slices.EqualFunc(lists[0], lists[1], func(a, b corev1.Container) bool { return a.Name == b.Name }) {
-			return false, fmt.Errorf("the pod has other containers than before; delete it")
+		if !slices.EqualFunc(lists[0], lists[1], sameKind) {
+			return false, fmt.Errorf("the pod has other containers than before, or sidecars in place of others; delete it")
 		}
 		for i := range lists[0] {
 			a, b := &lists[0][i], &lists[1][i]
@@ -59,6 +60,12 @@ func Resized(was, is *corev1.PodSpec) (bool, error) {
 		}
 	}
 	return resized, nil
+}
+
+// sameKind says whether two containers are one, and a sidecar both or neither: these add to what
+// their pod takes, and other init containers do not.
+func sameKind(a, b corev1.Container) bool {
+	return a.Name == b.Name && ptr.Equal(a.RestartPolicy, b.RestartPolicy)
 }
 
 func changed(was, is corev1.ResourceList) (bool, error) {

@@ -51,6 +51,8 @@ func TestOnlyCPUAndMemoryOfContainersChange(t *testing.T) {
 		"an init container":            {initial("1"), initial("2"), false, "it is an init container"},
 		"the pod as a whole":           {podOf("cpu=1", "", ""), whole, false, "as a whole"},
 		"another container":            {podOf("cpu=1", "", ""), podOf("cpu=1", "", "cpu=1"), false, "other containers"},
+		"a sidecar that is none then":  {podOf("cpu=1", "", "cpu=1"), initial("1"), false, "sidecars in place of others"},
+		"a sidecar that was none":      {initial("1"), podOf("cpu=1", "", "cpu=1"), false, "sidecars in place of others"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Resized(tc.was, tc.is)
