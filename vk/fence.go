@@ -34,6 +34,15 @@ func (n *Node) isFenced(pod *corev1.Pod) bool {
 	return ok && left <= 0
 }
 
+// mayHaveFenced says whether the provider, which does not have a pod any more, may have stopped it
+// because it heard nothing of this cluster.
+func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken := findCondition(pod.Status.Conditions, conditionOffloaded)
+	return taken != nil && n.fences.Stopped(pod.Namespace, time.Since(taken.LastTransitionTime.Time))
+}
+
 // fence ends a pod at home that the provider has stopped, so that it can run elsewhere. If the
 // provider has it all the same, it is told to end it once it is back.
 func (n *Node) fence(ctx context.Context, p podPlan) error {

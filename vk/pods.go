@@ -460,16 +460,14 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
-	n.mu.Lock()
-	fenced := n.fences.Counts(p.pod.Namespace) > 0
-	n.mu.Unlock()
-	if fenced && status.Reason == reasonRemoteGone {
-		return nil // most likely it was silent for too long, which is no reason to send it nothing
-	}
-	if status.Reason == reasonRemoteGone {
+	gone := status.Reason == reasonRemoteGone
+	if gone {
 		n.warn(p, reasonRemoteGone, message)
 	}
-	if status.Reason == reasonRemoteGone || endedUnasked(p.pod, &status) {
+	if gone && n.mayHaveFenced(p.pod) {
+		return nil // which is no reason to send it no pods
+	}
+	if gone || endedUnasked(p.pod, &status) {
 		n.lostPod(ctx, p.pod)
 	}
 	return nil

@@ -66,6 +66,13 @@ func (h *Home) Counts(namespace string) time.Duration {
 	return 0
 }
 
+// Stopped says whether a pod that is gone, and that the provider took so long ago, may have been
+// stopped under the fence of its namespace: not before its consumer was silent for long enough.
+func (h *Home) Stopped(namespace string, taken time.Duration) bool {
+	fence := h.Counts(namespace)
+	return fence > 0 && taken >= fence-stopsEarly
+}
+
 // Over returns in how long the provider has stopped the pods of a namespace; false if it never
 // does.
 func (h *Home) Over(namespace string) (time.Duration, bool) {

@@ -70,7 +70,13 @@ type Keeper struct {
 	// read is the fences whose notes were read; noted is when which of them was noted. Both
 	// are without Heard.
 	read  map[Fence]bool
-	noted map[Fence]Ticks
+	noted map[Fence]written
+}
+
+// written is when the consumer of a fence was there, by both clocks, as was noted last.
+type written struct {
+	alive Ticks
+	heard time.Time
 }
 
 // Ask returns the number of a question for the consumer of a contract; false if it has no fence.
@@ -115,7 +121,7 @@ func (k *Keeper) Stops(f Fence) bool {
 // that may be set, so it is read once, when the fence is first seen. k.mu is held.
 func (k *Keeper) of(f Fence) *Ask {
 	if k.asks == nil {
-		k.asks, k.read, k.noted = map[string]*Ask{}, map[Fence]bool{}, map[Fence]Ticks{}
+		k.asks, k.read, k.noted = map[string]*Ask{}, map[Fence]bool{}, map[Fence]written{}
 	}
 	a := k.asks[f.Contract]
 	if a == nil {
@@ -141,7 +147,7 @@ func (k *Keeper) forget(now []Fence) {
 	}
 	gone := func(f Fence) bool { return !keys[f] }
 	maps.DeleteFunc(k.read, func(f Fence, _ bool) bool { return gone(f) })
-	maps.DeleteFunc(k.noted, func(f Fence, _ Ticks) bool { return gone(f) })
+	maps.DeleteFunc(k.noted, func(f Fence, _ written) bool { return gone(f) })
 }
 
 // Run keeps to the fences until ctx ends.
@@ -210,11 +216,13 @@ func (k *Keeper) decide(f *Fence) (stop, note bool) {
 		return true, false
 	}
 	alive, _ := a.Alive()
-	key := f.key()
-	if last, ok := k.noted[key]; ok && alive-last < f.Length/noteParts {
-		return false, false
+	key, heard := f.key(), k.Wall().Add(alive-now)
+	if last, ok := k.noted[key]; ok && alive-last.alive < f.Length/noteParts {
+		// Where the time was set, the agent after this one would read what was noted before wrongly.
+		if moved := heard.Sub(last.heard) - (alive - last.alive); moved.Abs() < clockSkew {
+			return false, false
+		}
 	}
-	k.noted[key] = alive
-	f.Heard = k.Wall().Add(alive - now)
+	k.noted[key], f.Heard = written{alive, heard}, heard
 	return false, true
 }

@@ -59,6 +59,9 @@ func (p *Provider) leave(ctx context.Context, contract string, ns *corev1.Namesp
 	if err := p.release(ctx, contract, record); err != nil {
 		return err
 	}
+	if err := p.noteFence(ctx, ns, contract, 0); err != nil {
+		return err
+	}
 	return p.enforce(ctx, ns, record)
 }
 

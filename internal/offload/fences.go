@@ -38,8 +38,12 @@ func (p *Provider) checkFence(c Contract, ref peering.ObjectRef, seconds int64) 
 // it has.
 func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract string, seconds int64) error {
 	want := fencing.Fence{Namespace: ns.Name, Contract: contract, Length: time.Duration(seconds) * time.Second, Heard: time.Now()}
-	if has, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations); ok == (seconds != 0) && has.Length == want.Length {
+	has, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations)
+	if ok == (seconds != 0) && has.Length == want.Length {
 		return nil
+	}
+	if ok {
+		want.Heard = has.Heard // that it is another fence is no answer: this may have been on its way for long
 	}
 	before := ns.DeepCopy()
 	if key, note := fencing.NoteOf(want); seconds == 0 {
@@ -66,22 +70,24 @@ func (p *Provider) Fences() (out []fencing.Fence, known bool) {
 	return out, true
 }
 
-// Stop ends the pods under a fence, for good, and says how many it did that were not ending.
+// Stop ends the pods under a fence, for good, and says how many it did that were not ending. Those
+// that were may have more time than a fence leaves.
 func (p *Provider) Stop(ctx context.Context, f fencing.Fence) (int, error) {
 	var tasks errgroup.Group
 	tasks.SetLimit(stopsAtOnce)
 	var n atomic.Int64
 	for _, seen := range p.inv.of(f.Contract) {
-		if seen.Namespace != f.Namespace || seen.DeletionTimestamp != nil {
+		if seen.Namespace != f.Namespace || p.endsSoon(seen) {
 			continue
 		}
 		tasks.Go(func() error {
 			o := &api.OffloadedPod{}
 			err := p.client.Get(ctx, client.ObjectKeyFromObject(seen), o)
-			if err != nil || o.UID != seen.UID || o.DeletionTimestamp != nil {
+			if err != nil || o.UID != seen.UID || p.endsSoon(o) {
 				return client.IgnoreNotFound(err)
 			}
-			if err := p.endPod(urgent(ctx), o, p.closingGrace(o)); err != nil {
+			ended := o.DeletionTimestamp != nil
+			if err := p.endPod(urgent(ctx), o, p.closingGrace(o)); err != nil || ended {
 				return err
 			}
 			n.Add(1)
@@ -92,6 +98,12 @@ func (p *Provider) Stop(ctx context.Context, f fencing.Fence) (int, error) {
 	return int(n.Load()), err
 }
 
+// endsSoon says whether a pod is being deleted with no more time than a fence leaves it.
+func (p *Provider) endsSoon(o *api.OffloadedPod) bool {
+	asked := grace(o)
+	return o.DeletionTimestamp != nil && asked != nil && *asked <= *p.closingGrace(o)
+}
+
 // Note writes down when the consumer of a fence was there, for the agent after this one.
 func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 	ns := &corev1.Namespace{}
@@ -99,8 +111,8 @@ func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 		return client.IgnoreNotFound(err)
 	}
 	now, ok := fencing.NotedFor(ns.Name, f.Contract, ns.Annotations)
-	if !ok || now.Length != f.Length || !f.Heard.After(now.Heard) {
-		return nil
+	if !ok || now.Length != f.Length || f.Heard.Equal(now.Heard) {
+		return nil // not only if it is later: the clock may have been set back
 	}
 	before := ns.DeepCopy()
 	key, note := fencing.NoteOf(f)
@@ -110,8 +122,11 @@ func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 
 // fenced says whether nothing of a contract may be begun in a namespace.
 func (p *Provider) fenced(contract string, ns *corev1.Namespace) bool {
-	if ns == nil || p.cfg.Stops == nil {
+	if p.cfg.Stops == nil {
 		return false
+	}
+	if ns == nil {
+		return true // the namespaces are not known yet, and it may have a fence
 	}
 	f, ok := fencing.NotedFor(ns.Name, contract, ns.Annotations)
 	return ok && p.cfg.Stops(f)

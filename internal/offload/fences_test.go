@@ -92,13 +92,20 @@ func testFences(t *testing.T, c *cluster) {
 	}
 	patient := podObject(name, "web", "1m")
 	patient.JSON = []byte(strings.Replace(string(patient.JSON), `"spec":{`, `"spec":{"terminationGracePeriodSeconds":3600,`, 1))
-	apply(t, k.Provider, id, fencedNamespace(name, 240), namespaceObject(name+"-own", "Suffixed"), patient, podObject(name+"-own", "web", "1m"))
+	leaving := podObject(name, "leaving", "1m")
+	leaving.JSON = []byte(strings.Replace(string(leaving.JSON), `"spec":{`, `"spec":{"terminationGracePeriodSeconds":3600,`, 1))
+	apply(t, k.Provider, id, fencedNamespace(name, 240), namespaceObject(name+"-own", "Suffixed"), patient, leaving, podObject(name+"-own", "web", "1m"))
 	apply(t, k.Provider, other, namespaceObject(own, "Suffixed"), podObject(own, "web", "1m"))
 	spaces := []string{name, name + "-own", own}
 	eventually(t, "the pods are made", func() bool {
 		return c.runs(t, spaces[0], "web") && c.runs(t, spaces[1], "web") && c.runs(t, spaces[2], "web")
 	})
 	c.bind(t, name+"-aaaaaaaa", "web")
+	eventually(t, "the pod is made that leaves", func() bool { return c.runs(t, name, "leaving") })
+	c.bind(t, name+"-aaaaaaaa", "leaving")
+	if err := k.Delete(t.Context(), id, leaving.Ref, new(int64(3600))); err != nil {
+		t.Fatal(err)
+	}
 	if _, asks := k.Ask(other); asks {
 		t.Error("a consumer is asked that has no fence")
 	}
@@ -115,6 +122,11 @@ func testFences(t *testing.T, c *cluster) {
 	if c.get(t, name+"-aaaaaaaa", "web", pod) && (pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds > int64(fencing.Grace/time.Second)) {
 		t.Errorf("its containers have %v to end", pod.DeletionGracePeriodSeconds)
 	}
+	eventually(t, "a pod that had an hour to end has no more time than the fence leaves", func() bool {
+		pod := &corev1.Pod{}
+		return !c.get(t, name+"-aaaaaaaa", "leaving", pod) || pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds <= int64(fencing.Grace/time.Second)
+	})
+	c.force(t, name+"-aaaaaaaa", "leaving")
 	if !c.runs(t, spaces[1], "web") || !c.runs(t, spaces[2], "web") {
 		t.Error("a pod was stopped that has no fence")
 	}
