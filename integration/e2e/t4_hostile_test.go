@@ -280,15 +280,18 @@ func TestPodBeyondQuota(t *testing.T) {
 			}
 		}
 		return w.Until(ctx, Soon, "the contract to have pods: "+n, func(ctx context.Context) (string, error) {
-			var c v1alpha1.Contract
-			if err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: contract.Name}, &c); err != nil {
-				return "", err
-			}
-			if got := c.Spec.Resources[corev1.ResourcePods]; got.String() != n {
-				return "it has " + got.String(), nil
-			}
-			if got := c.Spec.Resources[corev1.ResourceMemory]; got.IsZero() {
-				return "it has no memory any more", nil
+			// Home holds it when the provider has said that it does.
+			for _, s := range w.Sides() {
+				var c v1alpha1.Contract
+				if err := s.Client.Get(ctx, ctrlclient.ObjectKey{Name: contract.Name}, &c); err != nil {
+					return "", err
+				}
+				if got := c.Spec.Resources[corev1.ResourcePods]; got.String() != n {
+					return "it has " + got.String() + " in " + s.Name, nil
+				}
+				if got := c.Spec.Resources[corev1.ResourceMemory]; got.IsZero() {
+					return "it has no memory any more in " + s.Name, nil
+				}
 			}
 			return "", nil
 		})
