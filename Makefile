@@ -110,8 +110,8 @@ test: ## All tests: unit with the race detector, controllers and end to end on r
 # What takes processors and nothing else, while clusters wait: in a session of its own,
 # with the least weight, so that none of their packets waits for it. Linux gives weights
 # to sessions (sched(7), autogroup), and nice counts only within one.
-.PHONY: beside-idle lint-idle
-beside-idle lint-idle: %-idle:
+.PHONY: beside-idle
+beside-idle: %-idle:
 	@$$(command -v setsid) bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null || true; exec "$$@"' idle $(MAKE) $*
 
 .build/times:
@@ -145,7 +145,7 @@ e2e: together alone ## End to end on real clusters (Linux, root)
 # for much of their time.
 .PHONY: together
 together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum | .build/times
-	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 3 -count 1 -timeout 80m
+	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 2 -count 1 -timeout 80m
 
 .PHONY: alone
 alone: build image lab $(BIN)/helm $(BIN)/gotestsum | .build/times
