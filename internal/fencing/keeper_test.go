@@ -133,7 +133,7 @@ func TestKeeperStopsWhatASilentConsumerHasHere(t *testing.T) {
 			s.set.Store(-int64(4 * time.Minute))
 			time.Sleep(242 * time.Second)
 		}, true},
-		"not for an agent that took over after the clock was set back": {func(s *stock, _ *atomic.Bool, agent func() func()) {
+		"not by an agent that took over after the clock was set back": {func(s *stock, answers *atomic.Bool, agent func() func()) {
 			s.set.Store(int64(time.Hour))
 			s.fence.Heard = time.Now().Add(time.Hour)
 			kill := agent()
@@ -141,7 +141,10 @@ func TestKeeperStopsWhatASilentConsumerHasHere(t *testing.T) {
 			s.set.Store(0)
 			time.Sleep(10 * time.Second)
 			kill()
+			answers.Store(false)
 			agent()
+			time.Sleep(10 * time.Second)
+			answers.Store(true)
 			time.Sleep(time.Minute)
 		}, false},
 		"not before it is known what is here": {func(s *stock, answers *atomic.Bool, agent func() func()) {
