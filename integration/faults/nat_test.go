@@ -83,12 +83,18 @@ func behindNAT(t *testing.T, which func(*e2e.World) *e2e.Side) {
 	})
 	usable := func(t *testing.T) {
 		t.Helper()
-		text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, outs[0].Name)
-		e2e.OK(t, err)
-		if !strings.Contains(text, "GET /name") {
-			t.Errorf("the log of %s has no request:\n%s", outs[0].Name, text)
-		}
-		text, err = w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "env")
+		// An agent that took over has another address, and its virtual node says so in a moment.
+		e2e.OK(t, w.Until(ctx, e2e.Soon, "the log of a pod abroad", func(ctx context.Context) (string, error) {
+			text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, outs[0].Name)
+			switch {
+			case err != nil:
+				return err.Error(), nil //nolint:nilerr // it is asked again
+			case !strings.Contains(text, "GET /name"):
+				return "there is no request in it: " + text, nil
+			}
+			return "", nil
+		}))
+		text, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "env")
 		e2e.OK(t, err)
 		if !strings.Contains(text, "POD_NAME="+outs[0].Name+"\n") {
 			t.Errorf("exec printed\n%s", text)

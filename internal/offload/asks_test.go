@@ -84,10 +84,14 @@ func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 		thing(peering.KindConfigMap, name, "cfg", "uc", `{"data":{"a":"1"}}`), thing(peering.KindSecret, name, "sec", "us", `{"data":{}}`),
 		thing(peering.KindService, name, "web", "uw", `{"ports":[{"name":"http","protocol":"TCP","port":80}]}`), podObject(name, "web", "1m"))
 	eventually(t, "the pod is made", func() bool { return c.get(t, remote, "web", &corev1.Pod{}) })
-	eventually(t, "nothing is left to do", func() bool {
-		quiet := q.during(func() { time.Sleep(4 * reflectGather) })
-		return quiet.asked == 0
-	})
+	// What the reconciler asks is its own.
+	quiet := func() {
+		eventually(t, "nothing is left to do", func() bool {
+			got := q.during(func() { time.Sleep(4 * reflectGather) })
+			return got.asked == 0
+		})
+	}
+	quiet()
 
 	got := q.during(func() {
 		for n := range 1000 {
@@ -131,10 +135,10 @@ func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 			return p.Delete(t.Context(), id, thing(peering.KindConfigMap, name, "cfg", "uc", "").Ref, nil)
 		}},
 	} {
+		quiet()
 		p.asks.mu.Lock()
 		clear(p.asks.peers)
 		p.asks.mu.Unlock()
-		// What the reconciler asks is its own; it may ask at the same time.
 		var err error
 		got := q.during(func() { err = tc.do() })
 		p.asks.mu.Lock()
