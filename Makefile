@@ -105,14 +105,8 @@ test: ## All tests: unit with the race detector, controllers and end to end on r
 	@rm -rf .build/times
 	@$(MAKE) --jobs 2 rigs live
 	@$(MAKE) together
-	@$(MAKE) --jobs 2 alone beside-idle
-
-# What takes processors and nothing else, while clusters wait: in a session of its own,
-# with the least weight, so that none of their packets waits for it. Linux gives weights
-# to sessions (sched(7), autogroup), and nice counts only within one.
-.PHONY: beside-idle
-beside-idle: %-idle:
-	@$$(command -v setsid) bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null || true; exec "$$@"' idle $(MAKE) $*
+	@$(MAKE) alone
+	@$(MAKE) beside
 
 .build/times:
 	@mkdir -p $@

@@ -53,7 +53,7 @@ func (p *Provider) settle(ctx context.Context, contract string) error {
 		now := &api.OffloadedPod{}
 		switch err := p.client.Get(ctx, key, now); {
 		case apierrors.IsNotFound(err):
-			return nil, nil //nolint:nilnil // there is none
+			return nil, nil // there is none
 		case err != nil:
 			return nil, fmt.Errorf("look for offloaded pod: %w", err)
 		}
