@@ -307,8 +307,13 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	case stepHold:
 		return n.hold(ctx, p)
 	case stepWant:
-		n.wantPod(p)
-		return errors.Join(n.tolerateLoss(ctx, p.pod), n.show(ctx, p))
+		// First: where this agent dies in between, Kubernetes must not evict the pod against the
+		// choice of its namespace.
+		tolerated := n.tolerateLoss(ctx, p.pod)
+		if tolerated == nil || offloadedBefore(p.pod) {
+			n.wantPod(p)
+		}
+		return errors.Join(tolerated, n.show(ctx, p))
 	case stepSettle:
 		n.settle(p)
 		return nil

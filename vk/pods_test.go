@@ -947,6 +947,29 @@ func TestARefusedStatusKeepsNoPod(t *testing.T) {
 	}
 }
 
+// Kubernetes evicts a pod from a node that is lost after five minutes if nobody says otherwise, and
+// an agent may die at any moment.
+func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
+	atHome(t, func(h *home) {
+		refuses := true
+		h.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			patch, ok := a.(k8stesting.PatchAction)
+			return refuses && ok && strings.Contains(string(patch.GetPatch()), `"tolerations"`), nil, apierrors.NewServiceUnavailable("busy")
+		})
+		space := fencedShop(0)
+		space.Loss = peering.Loss{Action: peering.LossKeep}
+		h.offload(space)
+		h.bind("u1", "web")
+		h.settle()
+		if phase := h.pod("web").Status.Phase; phase == corev1.PodRunning {
+			t.Error("the pod runs at the provider before home knows what it tolerates")
+		}
+		refuses = false
+		h.after(time.Minute)
+		h.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
 func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")

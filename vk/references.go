@@ -457,8 +457,18 @@ func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool
 
 // wantObject wants an object, unless it was sent before.
 func (n *Node) wantObject(o peering.Object) {
-	hash := o.Hash()
 	n.mu.Lock()
+	say := n.noteWanted(o)
+	n.mu.Unlock()
+	if say {
+		n.cfg.Remote.Want(o)
+	}
+}
+
+// noteWanted notes that an object is wanted as it is, and says whether the provider has to hear of
+// it. n.mu is held.
+func (n *Node) noteWanted(o peering.Object) bool {
+	hash := o.Hash()
 	st := n.objects[o.Ref]
 	say := st == nil || st.hash != hash
 	if st == nil {
@@ -466,10 +476,7 @@ func (n *Node) wantObject(o peering.Object) {
 		n.objects[o.Ref] = st
 	}
 	st.hash = hash
-	n.mu.Unlock()
-	if say {
-		n.cfg.Remote.Want(o)
-	}
+	return say
 }
 
 // unwantObject says that an object is no longer wanted, on evidence.

@@ -78,19 +78,23 @@ func (n *Node) wake(namespace string) {
 }
 
 func (n *Node) export(ctx context.Context, space Namespace) error {
-	n.mu.Lock()
-	was, had := n.exported[space.Name]
-	n.exported[space.Name] = space
-	n.fences.Ask(space.Name, space.Fence, space.Fenced)
-	n.mu.Unlock()
-	if had && was.UID != space.UID {
-		n.unwantObject(namespaceRef(was))
-	}
 	o, err := object(namespaceRef(space), peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain, FenceSeconds: int64(space.Fence / time.Second)})
 	if err != nil {
 		return err
 	}
-	n.wantObject(o)
+	n.mu.Lock()
+	was, had := n.exported[space.Name]
+	n.exported[space.Name] = space
+	// Below one lock: an answer to what was asked for before is none to another fence.
+	n.fences.Ask(space.Name, space.Fence, space.Fenced)
+	say := n.noteWanted(o)
+	n.mu.Unlock()
+	if had && was.UID != space.UID {
+		n.unwantObject(namespaceRef(was))
+	}
+	if say {
+		n.cfg.Remote.Want(o)
+	}
 	n.watchServices(space.Name)
 	return n.syncServices(ctx, space.Name)
 }

@@ -159,10 +159,10 @@ type NamespaceOffloadingStatus struct {
 	// waits for.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// clusters tells of each provider whether the namespace is there.
+	// clusters tells of each contract whether the namespace is at its provider.
 	// +optional
 	// +listType=map
-	// +listMapKey=foreignCluster
+	// +listMapKey=contract
 	// +kubebuilder:validation:MaxItems=256
 	Clusters []NamespaceInCluster `json:"clusters,omitempty"`
 	// keptAway is controllers some of whose pods were handed back, since a provider had no
@@ -215,31 +215,27 @@ type KeptAway struct {
 	Over bool `json:"over,omitempty"`
 }
 
-// NamespaceInCluster is a namespace in one provider.
+// NamespaceInCluster is a namespace in one provider, by one contract.
 type NamespaceInCluster struct {
 	// foreignCluster is the provider.
 	ForeignCluster string `json:"foreignCluster"`
+	// contract is by which contract.
+	// +kubebuilder:validation:MaxLength=63
+	Contract string `json:"contract"`
 	// remoteName is what the namespace is called there.
 	// +optional
 	RemoteName string `json:"remoteName,omitempty"`
-	// state is Ready, Pending or Refused.
+	// state is Ready, Pending or Refused; Ending is where the provider is selected no longer and has
+	// pods of the namespace.
 	State string `json:"state"`
 	// message is why.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// fence is what the provider agreed to where peerLost is Fence. Absent is nothing yet: pods are
-	// kept while it does not answer.
+	// fence is the length of the fence that the provider agreed to, where peerLost is Fence: after
+	// so long a silence it has stopped the namespace's pods. Absent is none yet: pods are kept while
+	// it does not answer.
 	// +optional
-	Fence *AgreedFence `json:"fence,omitempty"`
-}
-
-// AgreedFence is a fence that a provider keeps to.
-type AgreedFence struct {
-	// after is after how long of silence it has stopped the namespace's pods.
-	After metav1.Duration `json:"after"`
-	// contract is by which contract.
-	// +kubebuilder:validation:MaxLength=63
-	Contract string `json:"contract"`
+	Fence *metav1.Duration `json:"fence,omitempty"`
 }
 
 // NamespaceOffloadingList is a list of NamespaceOffloadings.

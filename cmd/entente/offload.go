@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,7 @@ func (a *app) offloadingsCommand() *cobra.Command {
 				for _, in := range o.GetClusters() {
 					peers = append(peers, format.Short(in.GetPeer()))
 				}
+				peers = slices.Compact(peers) // sorted; there may be several contracts with one
 				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), "Pending"),
 					cmp.Or(strings.Join(peers, ","), "-"), peerLost(o.GetPeerLost()), a.since(o.GetCreateTime()), whyOffloading(o))
 			}
@@ -87,13 +89,13 @@ func whyOffloading(o *ententev1.Offloading) string {
 }
 
 func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
-	t := a.noted("NAMESPACE", "PROVIDER", "CALLED THERE", "STATE", "FENCE", "WHY")
+	t := a.noted("NAMESPACE", "PROVIDER", "CONTRACT", "CALLED THERE", "STATE", "FENCE", "WHY")
 	for _, o := range all {
 		for _, in := range o.GetClusters() {
-			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), format.Span(in.GetFence(), "-"), in.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetContract(), "-"), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), format.Span(in.GetFence(), "-"), in.GetMessage())
 		}
 		if len(o.GetClusters()) == 0 {
-			t.Row(format.Short(o.GetNamespace()), "-", "-", cmp.Or(o.GetState(), "Pending"), "-", o.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), "-", "-", "-", cmp.Or(o.GetState(), "Pending"), "-", o.GetMessage())
 		}
 	}
 	return t

@@ -117,7 +117,7 @@ func agreed(ctx context.Context, t *testing.T, w *e2e.World) {
 		var o v1alpha1.NamespaceOffloading
 		err := w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: v1alpha1.NamespaceOffloadingName}, &o)
 		for _, c := range o.Status.Clusters {
-			if c.Fence != nil && c.Fence.After.Duration == fence {
+			if c.Fence != nil && c.Fence.Duration == fence {
 				return "", err
 			}
 		}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -335,6 +334,14 @@ func (n *nodes) stands(ctx context.Context, contract string) (bool, error) {
 	return len(list.Items) > 0, nil
 }
 
+// starts says whether there is a node object of a contract whose virtual node does not run yet.
+func (n *nodes) starts(ctx context.Context, contract string) (bool, error) {
+	if n.of(contract) != nil {
+		return false, nil
+	}
+	return n.stands(ctx, contract)
+}
+
 func (n *nodes) Status(contract string) controller.NodeStatus {
 	v := n.of(contract)
 	if v == nil {
@@ -394,25 +401,27 @@ func (n *nodes) readdressed(peer peering.ClusterID) {
 	}
 }
 
-// states returns how a namespace fares at each provider.
-func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
+// states returns how a namespace fares by each contract, sorted by provider.
+func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alpha1.NamespaceInCluster {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []v1alpha1.NamespaceInCluster
 	for _, v := range n.running {
 		fc := n.addresses.peer(v.spec.Peer)
-		if fc == nil || slices.ContainsFunc(out, func(s v1alpha1.NamespaceInCluster) bool { return s.ForeignCluster == fc.Name }) {
+		if fc == nil {
 			continue
 		}
 		for _, s := range v.node.Namespaces() {
 			if s.Name != namespace {
 				continue
 			}
-			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, State: "Pending"}
+			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, Contract: v.spec.Contract, State: "Pending"}
 			if s.Agreed > 0 {
-				state.Fence = &v1alpha1.AgreedFence{After: metav1.Duration{Duration: s.Agreed}, Contract: v.spec.Contract}
+				state.Fence = &metav1.Duration{Duration: s.Agreed}
 			}
 			switch {
+			case !placement.Selects(selector, *v.labels.Load()):
+				state.State, state.Message = "Ending", "spec.clusterSelector selects this cluster no longer, and pods of the namespace are there"
 			case s.Refusal != nil:
 				state.State, state.Message = "Refused", s.Refusal.Error()
 			case s.Accepted:
@@ -421,7 +430,7 @@ func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
 			out = append(out, state)
 		}
 	}
-	slices.SortFunc(out, func(a, b v1alpha1.NamespaceInCluster) int { return cmp.Compare(a.ForeignCluster, b.ForeignCluster) })
+	slices.SortFunc(out, namespaces.ByCluster)
 	return out
 }
 

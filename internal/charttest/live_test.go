@@ -1164,7 +1164,7 @@ func (c cluster) testUnoffload(t *testing.T) {
 		Client:         c.as(t, "entente-agent", nil),
 		ServiceAccount: client.ObjectKey{Namespace: namespace, Name: "entente-agent"},
 		Evict:          func(context.Context, string) (int, error) { return 0, nil },
-		States:         func(string) []v1alpha1.NamespaceInCluster { return nil },
+		States:         func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster { return nil },
 		Changed:        func() {}, Events: said,
 	}
 	reconcile := func() {

@@ -32,8 +32,8 @@ func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
 // Fenced is the fence that was agreed by a contract, as the status says; 0 is none.
 func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
 	for _, c := range o.Status.Clusters {
-		if c.Fence != nil && c.Fence.Contract == contract {
-			return c.Fence.After.Duration
+		if c.Fence != nil && c.Contract == contract {
+			return c.Fence.Duration
 		}
 	}
 	return 0
@@ -50,7 +50,7 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 		case want == 0:
 			c.Fence = nil
 		case c.Fence != nil:
-			c.Fence.After.Duration = max(c.Fence.After.Duration, want)
+			c.Fence.Duration = max(c.Fence.Duration, want)
 		case c.State == "Ready":
 			c.Message = notAgreed
 		}
@@ -59,30 +59,35 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 		return is, nil
 	}
 	for _, was := range o.Status.Clusters {
-		if was.Fence == nil || slices.ContainsFunc(is, func(c v1alpha1.NamespaceInCluster) bool { return c.ForeignCluster == was.ForeignCluster }) {
+		if was.Fence == nil || slices.ContainsFunc(is, func(c v1alpha1.NamespaceInCluster) bool { return c.Contract == was.Contract }) {
 			continue
 		}
-		stands, err := r.Stands(ctx, was.Fence.Contract)
+		starts, err := r.Starts(ctx, was.Contract)
 		if err != nil {
 			return nil, err
 		}
-		if stands {
+		if starts {
 			was.State, was.Message = "Pending", ""
 			is = append(is, was)
 		}
 	}
-	slices.SortFunc(is, func(a, b v1alpha1.NamespaceInCluster) int { return cmp.Compare(a.ForeignCluster, b.ForeignCluster) })
+	slices.SortFunc(is, ByCluster)
 	return is, nil
+}
+
+// ByCluster orders a namespace's states by provider and contract.
+func ByCluster(a, b v1alpha1.NamespaceInCluster) int {
+	return cmp.Or(cmp.Compare(a.ForeignCluster, b.ForeignCluster), cmp.Compare(a.Contract, b.Contract))
 }
 
 // sayFences records which fences count that did not by the status before.
 func (r *Reconciler) sayFences(before, now *v1alpha1.NamespaceOffloading) {
 	for _, c := range now.Status.Clusters {
-		if c.Fence == nil || Fenced(before, c.Fence.Contract) == c.Fence.After.Duration {
+		if c.Fence == nil || Fenced(before, c.Contract) == c.Fence.Duration {
 			continue
 		}
 		r.Events.Eventf(now, nil, corev1.EventTypeNormal, "FenceAgreed", "Fence", "%s", fmt.Sprintf(
 			"%s stops the pods of the namespace by itself, at the latest a minute before it has heard nothing of this cluster for %s; they run elsewhere after that",
-			c.ForeignCluster, c.Fence.After.Duration))
+			c.ForeignCluster, c.Fence.Duration))
 	}
 }

@@ -18,10 +18,17 @@ import (
 
 // in is the namespace in a foreign cluster; a fence of no length is none.
 func in(cluster, state string, fence time.Duration) v1alpha1.NamespaceInCluster {
-	c := v1alpha1.NamespaceInCluster{ForeignCluster: cluster, State: state}
+	c := v1alpha1.NamespaceInCluster{ForeignCluster: cluster, Contract: "c-" + cluster, State: state}
 	if fence > 0 {
-		c.Fence = &v1alpha1.AgreedFence{After: metav1.Duration{Duration: fence}, Contract: "c-" + cluster}
+		c.Fence = &metav1.Duration{Duration: fence}
 	}
+	return c
+}
+
+// second is the namespace there by a second contract.
+func second(cluster, state string, fence time.Duration) v1alpha1.NamespaceInCluster {
+	c := in(cluster, state, fence)
+	c.Contract += "-second"
 	return c
 }
 
@@ -37,17 +44,31 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 		want    states
 		said    []string
 	}{
-		"nobody wants one":                 {nil, nil, states{in("office", "Ready", 0)}, states{in("office", "Ready", 0)}, nil},
-		"it is not agreed on":              {fence(five), nil, states{in("office", "Ready", 0)}, states{waits}, nil},
-		"it is agreed on":                  {fence(five), states{in("office", "Ready", 0)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, []string{"Normal FenceAgreed"}},
-		"it was before":                    {fence(five), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, nil},
-		"a longer one is wanted":           {fence(ten), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", ten)}, []string{"Normal FenceAgreed"}},
-		"a shorter one is wanted":          {fence(five), states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, nil},
-		"none is wanted any more":          {&v1alpha1.PeerLost{Action: v1alpha1.PeerLostKeep}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", 0)}, nil},
-		"no virtual node runs yet":         {fence(five), states{in("office", "Ready", five)}, nil, states{in("office", "Pending", five)}, nil},
-		"one runs, and knows of none":      {fence(five), states{in("office", "Ready", five)}, states{in("office", "Pending", 0)}, states{in("office", "Pending", 0)}, nil},
-		"the contract is over":             {fence(five), states{in("gone", "Ready", five)}, nil, nil, nil},
-		"of several each":                  {fence(five), states{in("office", "Ready", five)}, states{in("plant", "Ready", five)}, states{in("office", "Pending", five), in("plant", "Ready", five)}, []string{"Normal FenceAgreed"}},
+		"nobody wants one":            {nil, nil, states{in("office", "Ready", 0)}, states{in("office", "Ready", 0)}, nil},
+		"it is not agreed on":         {fence(five), nil, states{in("office", "Ready", 0)}, states{waits}, nil},
+		"it is agreed on":             {fence(five), states{in("office", "Ready", 0)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, []string{"Normal FenceAgreed"}},
+		"it was before":               {fence(five), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, nil},
+		"a longer one is wanted":      {fence(ten), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", ten)}, []string{"Normal FenceAgreed"}},
+		"a shorter one is wanted":     {fence(five), states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, nil},
+		"none is wanted any more":     {&v1alpha1.PeerLost{Action: v1alpha1.PeerLostKeep}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", 0)}, nil},
+		"no virtual node runs yet":    {fence(five), states{in("office", "Ready", five)}, nil, states{in("office", "Pending", five)}, nil},
+		"one runs, and knows of none": {fence(five), states{in("office", "Ready", five)}, states{in("office", "Pending", 0)}, states{in("office", "Pending", 0)}, nil},
+		"the contract is over":        {fence(five), states{in("gone", "Ready", five)}, nil, nil, nil},
+		"of several each":             {fence(five), states{in("office", "Ready", five)}, states{in("plant", "Ready", five)}, states{in("office", "Pending", five), in("plant", "Ready", five)}, []string{"Normal FenceAgreed"}},
+		"of two contracts with one each": {
+			fence(five),
+			states{in("office", "Ready", five)},
+			states{in("office", "Ready", five), second("office", "Ready", ten)},
+			states{in("office", "Ready", five), second("office", "Ready", ten)},
+			[]string{"Normal FenceAgreed"},
+		},
+		"one of them starts": {
+			fence(five),
+			states{in("office", "Ready", five), second("office", "Ready", ten)},
+			states{in("office", "Ready", five)},
+			states{in("office", "Ready", five), second("office", "Pending", ten)},
+			nil,
+		},
 		"none is wanted, and no node runs": {nil, states{in("office", "Ready", five)}, nil, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,8 +80,8 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 			c := peertest.Client(t, o, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 			r := &Reconciler{
 				Client: c, Events: said,
-				States: func(string) []v1alpha1.NamespaceInCluster { return slices.Clone(test.is) },
-				Stands: func(_ context.Context, contract string) (bool, error) { return contract != "c-gone", nil },
+				States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster { return slices.Clone(test.is) },
+				Starts: func(_ context.Context, contract string) (bool, error) { return contract != "c-gone", nil },
 				// Whoever asks providers hears of a change after it is written down.
 				Changed: func() {
 					if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), &stored); err != nil {

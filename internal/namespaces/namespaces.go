@@ -50,10 +50,11 @@ type Reconciler struct {
 	// Evict moves the namespace's pods off virtual nodes and says how many are
 	// still there.
 	Evict func(ctx context.Context, namespace string) (int, error)
-	// States returns the state of the namespace at each provider, sorted by name.
-	States func(namespace string) []v1alpha1.NamespaceInCluster
-	// Stands says whether there is a virtual node of a contract.
-	Stands func(ctx context.Context, contract string) (bool, error)
+	// States returns the state of a namespace by each contract whose virtual node runs, sorted with
+	// ByCluster, where the selector is the namespace's.
+	States func(namespace string, selector *metav1.LabelSelector) []v1alpha1.NamespaceInCluster
+	// Starts says whether there is a virtual node of a contract that does not run yet.
+	Starts func(ctx context.Context, contract string) (bool, error)
 	// Changed is called when the set of offloaded namespaces may have changed.
 	Changed func()
 	// Events records what people have to know of pods.
@@ -92,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	before := offloading.DeepCopy()
-	clusters, err := r.fences(ctx, &offloading, r.States(req.Namespace))
+	clusters, err := r.fences(ctx, &offloading, r.States(req.Namespace, offloading.Spec.ClusterSelector))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -139,7 +140,7 @@ func (r *Reconciler) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 // ending says in the status why a namespace is not closed yet, and requeues it.
 func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
-	offloading.Status.State, offloading.Status.Message = "Ending", peering.Text(why.Error(), maxMessage)
+	offloading.Status.State, offloading.Status.Message = stateEnding, peering.Text(why.Error(), maxMessage)
 	err := store.PatchStatus(ctx, r.Client, before, offloading)
 	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
@@ -207,6 +208,7 @@ const (
 	statePending    = "Pending"
 	stateRefused    = "Refused"
 	stateNoProvider = "NoProvider"
+	stateEnding     = "Ending"
 )
 
 // stateOf sums up how a namespace is at its providers, given all ForeignClusters.
@@ -223,7 +225,7 @@ func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, a
 			return stateNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
 		}
 	}
-	if len(clusters) == 0 {
+	if !slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State != stateEnding }) {
 		return stateNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
 	}
 	for _, state := range []string{stateRefused, statePending} {

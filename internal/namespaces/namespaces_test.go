@@ -169,7 +169,7 @@ func TestNamespaceIsBoundOnce(t *testing.T) {
 			return c.Create(ctx, o, opts...)
 		},
 	})
-	r := &Reconciler{Client: c, States: func(string) []v1alpha1.NamespaceInCluster { return nil }, Changed: func() {}}
+	r := &Reconciler{Client: c, States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster { return nil }, Changed: func() {}}
 	reconcile := func() {
 		t.Helper()
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(offloading)}); err != nil {
@@ -206,15 +206,17 @@ func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
 		clusters       []v1alpha1.NamespaceInCluster
 		state, message string
 	}{
-		"no provider":              {nil, nil, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
-		"none of those selected":   {selecting("gold"), nil, "NoProvider", "no cluster that spec.clusterSelector selects provides resources to this one: see `kubectl get peeringrequests`"},
-		"none is selected":         {selecting("lead"), nil, "NoProvider", none},
-		"none is any more":         {selecting("lead"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "NoProvider", none},
-		"a selector that is wrong": {&metav1.LabelSelector{MatchLabels: map[string]string{"-": ""}}, nil, "NoProvider", none},
-		"it is selected":           {selecting("gold"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "Ready", ""},
-		"all ready":                {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ready", "")}, "Ready", ""},
-		"one pending":              {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Pending", "")}, "Pending", "b"},
-		"refused is worst":         {nil, []v1alpha1.NamespaceInCluster{at("a", "Pending", "x"), at("b", "Refused", "names")}, "Refused", "b: names"},
+		"no provider":               {nil, nil, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
+		"none of those selected":    {selecting("gold"), nil, "NoProvider", "no cluster that spec.clusterSelector selects provides resources to this one: see `kubectl get peeringrequests`"},
+		"none is selected":          {selecting("lead"), nil, "NoProvider", none},
+		"none is any more":          {selecting("lead"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "NoProvider", none},
+		"a selector that is wrong":  {&metav1.LabelSelector{MatchLabels: map[string]string{"-": ""}}, nil, "NoProvider", none},
+		"it is selected":            {selecting("gold"), []v1alpha1.NamespaceInCluster{at("a", "Ready", "")}, "Ready", ""},
+		"all ready":                 {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ready", "")}, "Ready", ""},
+		"one pending":               {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Pending", "")}, "Pending", "b"},
+		"one is selected no longer": {nil, []v1alpha1.NamespaceInCluster{at("a", "Ready", ""), at("b", "Ending", "pods")}, "Ready", ""},
+		"only such a one":           {nil, []v1alpha1.NamespaceInCluster{at("b", "Ending", "pods")}, "NoProvider", "no cluster provides resources to this one: see `kubectl get peeringrequests`"},
+		"refused is worst":          {nil, []v1alpha1.NamespaceInCluster{at("a", "Pending", "x"), at("b", "Refused", "names")}, "Refused", "b: names"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

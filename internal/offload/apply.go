@@ -179,7 +179,7 @@ func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1
 	if err := p.nameAsAtHome(t, ns, o.Ref); err != nil {
 		return nil, nil, err
 	}
-	if err := p.addOverhead(ctx, o.Ref, &t.Spec); err != nil {
+	if err := p.addOverhead(ctx, o.Ref, &t.Spec, terms.Was); err != nil {
 		return nil, nil, err
 	}
 	if need, err = podspec.Demand(&t.Spec); err != nil {
@@ -192,9 +192,14 @@ func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1
 }
 
 // addOverhead adds what this cluster's runtime class takes besides the pod's
-// containers, as the API server will: it counts against the contract.
-func (p *Provider) addOverhead(ctx context.Context, ref peering.ObjectRef, spec *corev1.PodSpec) error {
+// containers, as the API server will: it counts against the contract. A pod that is here keeps
+// what it was given, whatever became of the class.
+func (p *Provider) addOverhead(ctx context.Context, ref peering.ObjectRef, spec, was *corev1.PodSpec) error {
 	if spec.RuntimeClassName == nil || *spec.RuntimeClassName == "" {
+		return nil
+	}
+	if was != nil && was.RuntimeClassName != nil && *was.RuntimeClassName == *spec.RuntimeClassName {
+		spec.Overhead = was.Overhead
 		return nil
 	}
 	var class nodev1.RuntimeClass

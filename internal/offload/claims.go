@@ -53,13 +53,13 @@ func (p *Provider) keepVolumes(ctx context.Context, contract string, ns *corev1.
 
 // leave takes away what a contract holds in a namespace that stays.
 func (p *Provider) leave(ctx context.Context, contract string, ns *corev1.Namespace, record *corev1.ConfigMap) error {
-	if err := p.releaseShared(ctx, contract, ns, peering.ClusterID(ns.Labels[api.LabelPeer])); err != nil || record == nil {
+	if err := p.releaseShared(ctx, contract, ns, peering.ClusterID(ns.Labels[api.LabelPeer])); err != nil {
+		return err
+	}
+	if err := p.noteFence(ctx, ns, contract, 0); err != nil || record == nil {
 		return err
 	}
 	if err := p.release(ctx, contract, record); err != nil {
-		return err
-	}
-	if err := p.noteFence(ctx, ns, contract, 0); err != nil {
 		return err
 	}
 	return p.enforce(ctx, ns, record)

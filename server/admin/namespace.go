@@ -181,10 +181,10 @@ func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	}
 	for _, c := range o.Status.Clusters {
 		in := &ententev1.OffloadingInCluster{
-			Peer: "peers/" + c.ForeignCluster, RemoteName: c.RemoteName, State: c.State, Message: c.Message,
+			Peer: "peers/" + c.ForeignCluster, RemoteName: c.RemoteName, State: c.State, Message: c.Message, Contract: c.Contract,
 		}
 		if c.Fence != nil {
-			in.Fence = durationpb.New(c.Fence.After.Duration)
+			in.Fence = durationpb.New(c.Fence.Duration)
 		}
 		m.Clusters = append(m.Clusters, in)
 	}

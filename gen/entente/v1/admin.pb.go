@@ -2475,20 +2475,22 @@ func (x *Offloading) GetPeerLost() *PeerLost {
 	return nil
 }
 
-// OffloadingInCluster is an offloaded namespace at one provider.
+// OffloadingInCluster is an offloaded namespace at one provider, by one contract.
 type OffloadingInCluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// What the namespace is called there.
 	RemoteName string `protobuf:"bytes,2,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
-	// Ready, Pending or Refused.
+	// Ready, Pending or Refused; Ending where the provider is selected no longer and has pods of it.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// Why.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// The fence that the provider agreed to: it has stopped the pods once it did not hear of this
 	// cluster for as long. Unset is none.
-	Fence         *durationpb.Duration `protobuf:"bytes,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence *durationpb.Duration `protobuf:"bytes,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	// The contract's name.
+	Contract      string `protobuf:"bytes,6,opt,name=contract,proto3" json:"contract,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2556,6 +2558,13 @@ func (x *OffloadingInCluster) GetFence() *durationpb.Duration {
 		return x.Fence
 	}
 	return nil
+}
+
+func (x *OffloadingInCluster) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
 }
 
 // UnoffloadNamespaceRequest names a namespace.
@@ -6995,14 +7004,15 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x0emisplaced_pods\x18\b \x01(\x05R\rmisplacedPods\x12+\n" +
 	"\x11misplaced_message\x18\t \x01(\tR\x10misplacedMessage\x121\n" +
 	"\tpeer_lost\x18\n" +
-	" \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\"\xab\x01\n" +
+	" \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\"\xc7\x01\n" +
 	"\x13OffloadingInCluster\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x1f\n" +
 	"\vremote_name\x18\x02 \x01(\tR\n" +
 	"remoteName\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12/\n" +
-	"\x05fence\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05fence\"n\n" +
+	"\x05fence\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05fence\x12\x1a\n" +
+	"\bcontract\x18\x06 \x01(\tR\bcontract\"n\n" +
 	"\x19UnoffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\"\x1c\n" +
 	"\x1aUnoffloadNamespaceResponse\"b\n" +
