@@ -129,6 +129,8 @@ const (
 	MaxServicePorts = 64
 	MaxServicesSize = 64 << 10
 	serviceSize     = 64
+	// MaxExternalNameLen is the longest name of DNS that a Service may stand for.
+	MaxExternalNameLen = 253
 	// MaxServiceEndpoints is how many endpoints of one Service cross, MaxExportedEndpoints
 	// how many of all that one peer imports.
 	MaxServiceEndpoints  = 5000

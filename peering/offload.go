@@ -179,6 +179,11 @@ type ServiceObject struct {
 	// SessionAffinitySeconds is for how long ClientIP holds; 0 leaves it to Kubernetes.
 	SessionAffinitySeconds int32             `json:"sessionAffinitySeconds,omitempty"`
 	Endpoints              []ServiceEndpoint `json:"endpoints,omitempty"`
+	// ExternalName is the name of DNS that the Service stands for, resolved as in the
+	// consumer's cluster; see CheckExternalName. Such a Service is said to be headless, and has
+	// neither ports nor endpoints: a provider that does not know the field answers that
+	// there is no such name.
+	ExternalName string `json:"externalName,omitempty"`
 }
 
 // ServicePort is a port of a Service. Endpoints listen on Port themselves only

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -253,16 +254,22 @@ func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, 
 	return err == nil && !is, err
 }
 
-// exportable says whether a Service crosses: not an ExternalName, not one that came from
-// another cluster, and never the API server's.
+// exportable says whether a Service crosses: not one that came from another cluster, and
+// never the API server's.
 func exportable(svc *corev1.Service) bool {
-	return svc.Spec.Type != corev1.ServiceTypeExternalName &&
-		svc.Labels[api.LabelManaged] != api.Manager &&
+	return svc.Labels[api.LabelManaged] != api.Manager &&
 		!(svc.Namespace == corev1.NamespaceDefault && svc.Name == "kubernetes")
 }
 
-// serviceObject is a Service as it crosses, with its endpoints in home terms.
+// serviceObject is a Service as it crosses, with its endpoints in home terms, or the name
+// that it stands for. Whether that may cross is the provider's to say, who tells why not.
 func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) peering.ServiceObject {
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return peering.ServiceObject{
+			Labels: svc.Labels, Headless: true, Ports: []peering.ServicePort{},
+			ExternalName: strings.TrimSuffix(svc.Spec.ExternalName, "."),
+		}
+	}
 	o := peering.ServiceObject{
 		Labels:    svc.Labels,
 		Headless:  svc.Spec.ClusterIP == corev1.ClusterIPNone,

@@ -66,6 +66,18 @@ func TestServiceObjectHasPortsAndEndpoints(t *testing.T) {
 	}
 }
 
+func TestServiceObjectHasTheNameThatItStandsFor(t *testing.T) {
+	alias := service("db", "1", func(s *corev1.Service) {
+		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "db.example.org.", Ports: s.Spec.Ports}
+	})
+	got := serviceObject(alias, []*discoveryv1.EndpointSlice{slice("a", "db", "10.1.0.9")})
+	// Headless, so that a provider that does not know the field makes nothing of it.
+	want := peering.ServiceObject{Labels: map[string]string{"app": "db"}, Headless: true, Ports: []peering.ServicePort{}, ExternalName: "db.example.org"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("service (-want +got):\n%s", diff)
+	}
+}
+
 func TestEndpointsAreBounded(t *testing.T) {
 	var slices []*discoveryv1.EndpointSlice
 	for i := range 60 {
@@ -89,7 +101,7 @@ func TestExportableLeavesOutForeignServices(t *testing.T) {
 		want    bool
 	}{
 		"an ordinary one":              {service("web", "1"), true},
-		"a name for another name":      {service("web", "1", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), false},
+		"a name for another name":      {service("web", "1", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), true},
 		"one that was imported":        {service("web", "1", func(s *corev1.Service) { s.Labels[api.LabelManaged] = api.Manager }), false},
 		"the API server's":             {service("kubernetes", "1", func(s *corev1.Service) { s.Namespace = "default" }), false},
 		"one that is called like that": {service("kubernetes", "1"), true},

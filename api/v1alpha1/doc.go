@@ -52,6 +52,9 @@ const (
 	// AnnotationAutomaticEnded says of a ForeignCluster that is being deleted that the
 	// policy it names ended the peering, and not a person: "true".
 	AnnotationAutomaticEnded = "entente.dev/automatic-ended"
+	// AnnotationExternalName is the name of DNS that a Service of a consumer stands for, here
+	// only for the resolver of the consumer's pods.
+	AnnotationExternalName = "entente.dev/external-name"
 	// AnnotationClusterDomain is the domain of the cluster that a namespace is from,
 	// where its peer named one.
 	AnnotationClusterDomain = "entente.dev/cluster-domain"

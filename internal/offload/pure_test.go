@@ -164,6 +164,41 @@ func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
 	}
 }
 
+// A Service that stands for another name is nothing to this cluster's own DNS.
+func TestServicesThatStandForAnotherName(t *testing.T) {
+	t.Parallel()
+	read := func(in peering.ServiceObject) (*corev1.Service, error) {
+		b, err := json.Marshal(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		svc, _, err := readService(thing(peering.KindService, "shop", "db", "u", string(b)))
+		return svc, err
+	}
+	for _, name := range []string{"db.example.org", "kubernetes.default.svc.cluster.local"} {
+		svc, err := read(peering.ServiceObject{ExternalName: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := svc.Spec; s.Type != corev1.ServiceTypeClusterIP || s.ClusterIP != corev1.ClusterIPNone || s.ExternalName != "" || svc.Annotations[api.AnnotationExternalName] != name {
+			t.Errorf("%s: %+v, %v", name, s, svc.Annotations)
+		}
+	}
+	for what, in := range map[string]peering.ServiceObject{
+		"reads as an address": {ExternalName: "169.254.169.254"},
+		"not a label":         {ExternalName: "db.example.org."},
+		"each machine":        {ExternalName: "a.localhost"},
+		"short":               {ExternalName: "kubernetes.default.svc"},
+		"has one label":       {ExternalName: "metadata"},
+		"1 to 253":            {ExternalName: strings.Repeat("a.", 127) + "a"},
+		"1 ports and":         {ExternalName: "db.example.org", Ports: []peering.ServicePort{{Port: 80}}},
+		"1 ports and end":     {ExternalName: "db.example.org", Endpoints: []peering.ServiceEndpoint{end("10.0.0.1", 80)}},
+	} {
+		_, err := read(in)
+		refused(t, err, peering.RefusedInvalid, false, what)
+	}
+}
+
 func TestPodSecurityIsTheContracts(t *testing.T) {
 	ps, err := newPodSecurity()
 	if err != nil {
@@ -405,14 +440,18 @@ func FuzzReadPod(f *testing.F) {
 func FuzzReadService(f *testing.F) {
 	b, _ := json.Marshal(service(true, end("10.0.0.1", 80)))
 	f.Add(b)
+	f.Add([]byte(`{"headless":true,"ports":[],"externalName":"db.example.org"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o := peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "u"}, JSON: b}
 		svc, _, err := readService(o)
 		if err != nil {
 			return
 		}
-		if svc.Spec.Selector != nil || svc.Spec.Type != corev1.ServiceTypeClusterIP || len(svc.Spec.ExternalIPs) > 0 {
+		if svc.Spec.Selector != nil || svc.Spec.Type != corev1.ServiceTypeClusterIP || len(svc.Spec.ExternalIPs) > 0 || svc.Spec.ExternalName != "" {
 			t.Fatalf("%+v", svc.Spec)
+		}
+		if target, ok := svc.Annotations[api.AnnotationExternalName]; ok && (peering.CheckExternalName(target) != nil || svc.Spec.ClusterIP != corev1.ClusterIPNone || len(svc.Spec.Ports) > 0) {
+			t.Fatalf("%q stands for %q: %+v", b, target, svc.Spec)
 		}
 		var in peering.ServiceObject
 		if err := json.Unmarshal([]byte(svc.Annotations[noteService]), &in); err != nil {

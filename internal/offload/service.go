@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
@@ -46,6 +47,9 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
 		return nil, item, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
 	}
+	if err := checkExternal(in); err != nil {
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
 	note, err := writeNote(in)
 	if err != nil {
 		return nil, item, fmt.Errorf("encode %s: %w", o.Ref, err)
@@ -71,12 +75,28 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 			s.Labels[k] = v
 		}
 	}
-	if in.Headless {
+	if in.ExternalName != "" {
+		s.Annotations[api.AnnotationExternalName] = in.ExternalName
+	}
+	if in.Headless || in.ExternalName != "" {
 		s.Spec.ClusterIP = corev1.ClusterIPNone
 	}
 	endpoints.Affinity(&s.Spec, in)
 	s.Spec.Ports = endpoints.Ports(in.Ports)
 	return s, countService(in), nil
+}
+
+// checkExternal says why a Service cannot stand for another name. It is kept as a
+// headless Service without endpoints, never of the type ExternalName: this cluster's own DNS,
+// and whatever else reads its Services, must not be led to where a consumer says.
+func checkExternal(in peering.ServiceObject) error {
+	if in.ExternalName == "" {
+		return nil
+	}
+	if n := len(in.Ports) + len(in.Endpoints); n > 0 {
+		return fmt.Errorf("it stands for another name, and has %d ports and endpoints of its own", n)
+	}
+	return peering.CheckExternalName(in.ExternalName) //nolint:wrapcheck // the caller says of what
 }
 
 // countService returns what a Service counts besides its bytes. An EndpointSlice

@@ -907,6 +907,19 @@ func testServices(t *testing.T, c *cluster) {
 	eventually(t, "a service that became headless is one", func() bool {
 		return c.get(t, remote, "web", got) && got.Spec.ClusterIP == "None" && slices.Equal(addresses(), []string{"10.241.0.5"})
 	})
+	svc.JSON = []byte(`{"headless":true,"ports":[],"externalName":"db.example.org"}`)
+	apply(t, p, id, svc)
+	eventually(t, "a service that stands for another name has nothing else", func() bool {
+		return c.get(t, remote, "web", got) && got.Annotations[api.AnnotationExternalName] == "db.example.org" &&
+			got.Spec.ClusterIP == "None" && got.Spec.ExternalName == "" && len(got.Spec.Ports)+len(addresses()) == 0
+	})
+	svc.JSON = []byte(`{"headless":true,"ports":[],"externalName":"10.96.0.1"}`)
+	refused(t, p.Apply(t.Context(), id, svc), peering.RefusedInvalid, false, "reads as an address")
+	svc.JSON = b
+	apply(t, p, id, svc)
+	eventually(t, "a service that stands for a name no longer has endpoints", func() bool {
+		return c.get(t, remote, "web", got) && got.Annotations[api.AnnotationExternalName] == "" && len(got.Spec.Ports) == 2 && slices.Equal(addresses(), []string{"10.241.0.5"})
+	})
 	if err := p.Delete(t.Context(), id, svc.Ref, nil); err != nil || c.get(t, remote, "web", got) || len(addresses()) > 0 {
 		t.Errorf("after the delete: %v, %v", err, addresses())
 	}

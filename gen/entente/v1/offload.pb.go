@@ -1122,7 +1122,8 @@ type SyncRequest_Apply struct {
 	// The SHA-256 of the object, by which either side sees that it is in step.
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
 	// The object as JSON. Namespace: offload.Namespace; Service: a Service and
-	// its endpoints, see the guide; else the Kubernetes object.
+	// its endpoints, or the externalName that it stands for, see the guide; else the
+	// Kubernetes object.
 	Object        []byte `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
