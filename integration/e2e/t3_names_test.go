@@ -73,6 +73,28 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 			OK(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://"+dbs[i].Name+".db.shop.svc.cluster.local:8080/name", dbs[i:i+1]))
 		}
 	})
+	t.Run("a Service that stands for another name leads where it does at home", func(t *testing.T) {
+		aliases := map[string]string{"front": "web.shop.svc.cluster.local", "first": dbs[0].Name + ".db.shop.svc.cluster.local.", "api": "own.default.svc.cluster.local"}
+		for name, target := range aliases {
+			OK(t, w.Home.Create(ctx, &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name},
+				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: target},
+			}))
+		}
+		OK(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://front:8080/name", webs))
+		OK(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://first.shop:8080/name", dbs[:1]))
+		OK(t, w.Until(ctx, Soon, "the Service api to be at the provider", func(ctx context.Context) (string, error) {
+			var there corev1.Service
+			err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: twin.Namespace, Name: "api"}, &there)
+			if err == nil && (there.Spec.Type != corev1.ServiceTypeClusterIP || there.Spec.ClusterIP != corev1.ClusterIPNone) {
+				t.Errorf("it is %+v there", there.Spec)
+			}
+			return "", err
+		}))
+		if out, err := w.Abroad.InPod(ctx, twin.Namespace, twin.Name, "/tool", "dig", "api"); err == nil {
+			t.Errorf("home's api leads to the provider's own Service: %s", out)
+		}
+	})
 	t.Run("names of the provider are none", func(t *testing.T) {
 		for _, name := range []string{
 			"own.default", "own.default.svc.cluster.local", "kubernetes.default.svc.cluster.local", "web." + twin.Namespace + ".svc.cluster.local",

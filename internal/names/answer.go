@@ -31,6 +31,11 @@ type Answer struct {
 	Partial bool
 	// Authority is, where there are no Records, what says for how long.
 	Authority []dns.RR
+	// Aliases lead from the name of the question to that of Records, one to the next.
+	Aliases []dns.RR
+	// Outside is the name that the last of Aliases leads to, if it is not home's: the
+	// node's resolvers are to be asked for it. There are no Records then.
+	Outside string
 	// Work is how many endpoints and ports were looked at.
 	Work int
 }
@@ -46,7 +51,8 @@ type ClusterNames struct {
 
 // Answer answers a question of a consumer's pod, with at most so many records.
 //
-//	NAME.NAMESPACE.svc.DOMAIN               A, AAAA, SRV   of a Service
+//	NAME.NAMESPACE.svc.DOMAIN               A, AAAA, SRV   of a Service; or CNAME,
+//	                                                       and what its target has
 //	HOST.NAME.NAMESPACE.svc.DOMAIN          A, AAAA        of an endpoint
 //	_PORT._PROTO.NAME.NAMESPACE.svc.DOMAIN  SRV            of a named port
 //	….in-addr.arpa, ….ip6.arpa              PTR            of what home knows
@@ -65,6 +71,37 @@ func (b *Book) Answer(who Who, q dns.Question, limit int, cluster ClusterNames) 
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
+	a := b.answer(who, q, limit, cluster)
+	if q.Qtype == dns.TypeCNAME {
+		a.Outside = ""
+		return a
+	}
+	return b.follow(who, a, q, limit, cluster.Hidden)
+}
+
+// follow goes after what an alias leads to, as far as that is home's.
+func (b *Book) follow(who Who, a Answer, q dns.Question, limit int, hidden []string) Answer {
+	aliases, work := a.Aliases, a.Work
+	for a.Outside != "" {
+		if len(aliases) > maxAliases {
+			return Answer{Rcode: dns.RcodeServerFailure, Work: work}
+		}
+		// Home's names mean home's, even if its pods see this cluster's, too: nobody at home
+		// chose these.
+		q.Name = a.Outside
+		if a = b.answer(who, q, limit, ClusterNames{Hidden: hidden}); a.Forward {
+			a = Answer{Outside: q.Name}
+			break
+		}
+		aliases, work = append(aliases, a.Aliases...), work+a.Work
+	}
+	a.Aliases, a.Work = aliases, work
+	return a
+}
+
+// answer answers a question, and does not go after what an alias leads to: Outside is
+// that, whosever name it is.
+func (b *Book) answer(who Who, q dns.Question, limit int, cluster ClusterNames) Answer {
 	// As far as names are compared they are in lower case; answers repeat the
 	// question as it was asked.
 	labels := dns.SplitDomainName(strings.ToLower(q.Name))
@@ -153,10 +190,13 @@ func (z *zone) answer(labels []string, q dns.Question) Answer {
 }
 
 func (z *zone) service(s *space, name string, svc Service, q dns.Question) Answer {
-	if q.Qtype == dns.TypeSRV {
+	switch {
+	case svc.ExternalName != "":
+		target := dns.Fqdn(svc.ExternalName)
+		return Answer{Aliases: []dns.RR{&dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: target}}, Outside: target}
+	case q.Qtype == dns.TypeSRV:
 		return z.srv(s, name, svc, svc.Ports, q)
-	}
-	if !svc.Headless {
+	case !svc.Headless:
 		return z.addresses(slices.Values(svc.Addresses), q)
 	}
 	for range s.endpoints(name) {

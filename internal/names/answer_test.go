@@ -53,13 +53,16 @@ func say(a Answer) string {
 		return "forward"
 	}
 	out := []string{dns.RcodeToString[a.Rcode]}
-	for _, part := range [][]dns.RR{a.Records, a.Extra} {
+	for _, part := range [][]dns.RR{a.Aliases, a.Records, a.Extra} {
 		for _, rr := range part {
 			out = append(out, strings.TrimPrefix(strings.ReplaceAll(rr.String(), "\t", " "), ""))
 		}
 	}
 	for _, rr := range a.Authority {
 		out = append(out, "soa "+rr.Header().Name)
+	}
+	if a.Outside != "" {
+		out = append(out, "ask "+a.Outside)
 	}
 	text := strings.Join(out, " | ")
 	return strings.ReplaceAll(text, " 5 IN ", " ")
@@ -303,7 +306,7 @@ func FuzzAnswer(f *testing.F) {
 	b := twoConsumers()
 	f.Fuzz(func(t *testing.T, name string, qtype uint16) {
 		a := b.Answer(Who{homeB, "home.example"}, dns.Question{Name: name, Qtype: qtype, Qclass: dns.ClassINET}, 100, ClusterNames{Hidden: []string{"cluster.local"}})
-		for _, rr := range slices.Concat(a.Records, a.Extra) {
+		for _, rr := range slices.Concat(a.Aliases, a.Records, a.Extra) {
 			text := rr.String()
 			for _, other := range []string{"10.96.0.1", "10.96.0.3", "10.244.0.", "fd00:", "cluster.local"} {
 				if strings.Contains(strings.TrimPrefix(text, rr.Header().Name), other) {

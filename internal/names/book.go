@@ -12,6 +12,8 @@ type Service struct {
 	Addresses []netip.Addr
 	Headless  bool
 	Ports     []Port
+	// ExternalName is the name that it stands for. It has nothing else then.
+	ExternalName string
 }
 
 // Port is a port of a Service or of its endpoints.

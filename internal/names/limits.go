@@ -35,6 +35,9 @@ const (
 	// over UDP and over TCP.
 	maxRecordsUDP = 100
 	maxRecords    = 2000
+	// maxAliases is how many Services that stand for another name one answer follows,
+	// one to the next: more are a loop.
+	maxAliases = 8
 	// maxReverse is how many names one address has.
 	maxReverse = 16
 )

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,9 @@ import (
 type Config struct {
 	// Book has what is answered. Required.
 	Book *Book
+	// Refuse says why a Service of home that stands for a name of the Internet must not lead
+	// to an address, as when that is another thing on each node. Nil refuses none.
+	Refuse func(netip.Addr) error
 	// Upstreams are the resolvers that know the names of the Internet.
 	Upstreams []netip.AddrPort
 	// ClusterNames is what consumers see of this cluster's own names.
@@ -403,22 +407,48 @@ func (s *Server) answer(ctx context.Context, who Who, c *consumer, reply *dns.Ms
 	if n := a.Work / workPerQuery; n > 0 {
 		c.queries.ReserveN(time.Now(), min(n, queryBurst))
 	}
-	if a.Forward {
-		s.ask(ctx, who, c, reply, dnssec)
+	switch {
+	case a.Forward:
+		s.ask(ctx, who, c, q, reply, dnssec)
+		return
+	case a.Outside != "":
+		s.askOutside(ctx, who, c, a, reply, dnssec)
 		return
 	}
 	s.count(outcomeHome)
 	reply.Authoritative = true
-	reply.Rcode, reply.Answer, reply.Ns = a.Rcode, a.Records, a.Authority
+	reply.Rcode, reply.Ns = a.Rcode, a.Authority
 	reply.Extra = append(a.Extra, reply.Extra...)
 	reply.Truncated = a.Partial
 	// Clients use the first.
-	rand.Shuffle(len(reply.Answer), func(i, j int) { reply.Answer[i], reply.Answer[j] = reply.Answer[j], reply.Answer[i] })
+	rand.Shuffle(len(a.Records), func(i, j int) { a.Records[i], a.Records[j] = a.Records[j], a.Records[i] })
+	reply.Answer = append(a.Aliases, a.Records...)
+}
+
+// askOutside fills in what a name of home leads to that is not home's, without addresses
+// that home cannot mean.
+func (s *Server) askOutside(ctx context.Context, who Who, c *consumer, a Answer, reply *dns.Msg, dnssec bool) {
+	s.ask(ctx, who, c, dns.Question{Name: a.Outside, Qtype: reply.Question[0].Qtype, Qclass: dns.ClassINET}, reply, dnssec)
+	if reply.Rcode == dns.RcodeServerFailure {
+		return
+	}
+	reply.Authoritative = true
+	reply.Answer = append(a.Aliases, slices.DeleteFunc(reply.Answer, func(rr dns.RR) bool {
+		var addr netip.Addr
+		switch rr := rr.(type) {
+		case *dns.A:
+			addr, _ = netip.AddrFromSlice(rr.A.To4())
+		case *dns.AAAA:
+			addr, _ = netip.AddrFromSlice(rr.AAAA)
+		default:
+			return false
+		}
+		return s.cfg.Refuse != nil && s.cfg.Refuse(addr) != nil
+	})...)
 }
 
 // ask fills in what the node's resolvers say, or said a moment ago.
-func (s *Server) ask(ctx context.Context, who Who, c *consumer, reply *dns.Msg, dnssec bool) {
-	q := reply.Question[0]
+func (s *Server) ask(ctx context.Context, who Who, c *consumer, q dns.Question, reply *dns.Msg, dnssec bool) {
 	key := question{peer: who.Peer, name: strings.ToLower(q.Name), qtype: q.Qtype, dnssec: dnssec}
 	m := s.cache.get(key, time.Now())
 	if m != nil {

@@ -32,7 +32,15 @@ func newRig(t *testing.T, upstreams ...netip.AddrPort) *rig {
 	r := &rig{book: twoConsumers()}
 	r.book.SetPod("shop-a", "local", addrs("127.0.0.1"))
 	r.book.SetPod("shop-b", "local", addrs("127.0.0.2"))
-	s, err := New(Config{Book: r.book, Upstreams: upstreams, ClusterNames: ClusterNames{Hidden: []string{"cluster.local"}}})
+	s, err := New(Config{
+		Book: r.book, Upstreams: upstreams, ClusterNames: ClusterNames{Hidden: []string{"cluster.local"}},
+		Refuse: func(a netip.Addr) error {
+			if a.IsLinkLocalUnicast() {
+				return errors.New("it is another thing on each node")
+			}
+			return nil
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/names"
 	"github.com/entente-dev/entente/internal/offload"
@@ -57,6 +58,9 @@ type Config struct {
 	Log        *slog.Logger
 }
 
+// clusterSetDomain is the domain of Services of the Multi-Cluster Services API.
+const clusterSetDomain = "clusterset.local"
+
 // Run answers the DNS queries of pods that run here for consumers, until ctx ends. It
 // needs the agent for nothing: what it reads is in the API server, and what it has read
 // it keeps while that is away.
@@ -70,12 +74,17 @@ func Run(ctx context.Context, cfg Config) error {
 	if len(upstreams) == 0 {
 		cfg.Log.Warn("this node has no resolver that can be asked from a pod: names of the Internet do not resolve", "file", cfg.ResolvConf)
 	}
-	hidden := []string{peering.DefaultClusterDomain}
-	if cfg.ClusterDomain != "" && cfg.ClusterDomain != hidden[0] {
+	// Names of a cluster set would be this cluster's: home's are not known here.
+	hidden := []string{peering.DefaultClusterDomain, clusterSetDomain}
+	if cfg.ClusterDomain != "" && cfg.ClusterDomain != peering.DefaultClusterDomain {
 		hidden = append(hidden, cfg.ClusterDomain)
 	}
 	var serving atomic.Bool
-	server, err := names.New(names.Config{Book: book, Upstreams: upstreams, ClusterNames: names.ClusterNames{Hidden: hidden, Visible: cfg.ShowClusterNames}, Metrics: metrics.Registry, Log: cfg.Log})
+	server, err := names.New(names.Config{
+		Book: book, Upstreams: upstreams, ClusterNames: names.ClusterNames{Hidden: hidden, Visible: cfg.ShowClusterNames},
+		Refuse:  func(a netip.Addr) error { return discovery.Dialable(a) },
+		Metrics: metrics.Registry, Log: cfg.Log,
+	})
 	if err != nil {
 		return err
 	}
@@ -140,7 +149,10 @@ func namesCache() cache.Options {
 			&corev1.Namespace{}: {Label: ours, Transform: cache.TransformStripManagedFields()},
 			&corev1.Service{}: {Label: ours, Transform: func(o any) (any, error) {
 				if s, ok := o.(*corev1.Service); ok {
-					s.ManagedFields, s.Annotations = nil, nil
+					target := s.Annotations[v1alpha1.AnnotationExternalName]
+					if s.ManagedFields, s.Annotations = nil, nil; target != "" {
+						s.Annotations = map[string]string{v1alpha1.AnnotationExternalName: target}
+					}
 				}
 				return o, nil
 			}},
@@ -208,6 +220,9 @@ func fill(ctx context.Context, book *names.Book, objects cache.Cache) (synced []
 
 func nameService(s *corev1.Service) names.Service {
 	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Addresses: kube.Addrs(s.Spec.ClusterIPs)}
+	if target := s.Annotations[v1alpha1.AnnotationExternalName]; peering.CheckExternalName(target) == nil {
+		out.ExternalName = target
+	}
 	for _, p := range s.Spec.Ports {
 		out.Ports = append(out.Ports, names.Port{Name: p.Name, Protocol: strings.ToLower(string(p.Protocol)), Number: uint16(p.Port)})
 	}

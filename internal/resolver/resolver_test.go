@@ -201,6 +201,29 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 	}
 	resolves("web.shop.svc.home.example.", dns.TypeA, "NXDOMAIN")
 
+	// A Service that stands for another one is home's, too.
+	alias := service("shop-peer", ours(), corev1.ClusterIPNone)
+	alias.Name, alias.Spec.Ports = "alias", nil
+	alias.Annotations = map[string]string{v1alpha1.AnnotationExternalName: "db-0.db.shop.svc.home.example"}
+	create(alias)
+	slice.Endpoints[0].Conditions.Ready = nil
+	if err := owner.Update(t.Context(), slice); err != nil {
+		t.Fatal(err)
+	}
+	resolves("alias.shop.svc.home.example.", dns.TypeA, "NOERROR db-0.db.shop.svc.home.example. 10.9.0.1")
+	for target, want := range map[string]string{
+		"kubernetes.default.svc.cluster.local": "NXDOMAIN kubernetes.default.svc.cluster.local.",
+		"web.shop.svc.clusterset.local":        "NXDOMAIN web.shop.svc.clusterset.local.",
+		"example.org":                          "SERVFAIL", // this node has no resolver
+		"10.9.0.1":                             "NXDOMAIN", // and what nobody would have let in is nothing
+	} {
+		alias.Annotations[v1alpha1.AnnotationExternalName] = target
+		if err := owner.Update(t.Context(), alias); err != nil {
+			t.Fatal(err)
+		}
+		resolves("alias.shop.svc.home.example.", dns.TypeA, want)
+	}
+
 	// A pod that ended is nobody.
 	pod.Status.PodIPs = nil
 	if err := owner.Status().Update(t.Context(), pod); err != nil {
