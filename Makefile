@@ -35,6 +35,9 @@ RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 # take up to ten times as long, and sees the same code in shorter tests.
 LONG := ^(TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestAHundredThousandInstances|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestUseIsWrittenWithinThePeersBudget)$$
 LONGIN := discovery/mdns internal/agent internal/controller
+# Tests of tunnel that spend their minutes on waiting for networks. Without the race detector, which
+# has ciphers take a processor; what goes on at once in a fabric is in the others of the package too.
+WAITS := ^(TestWhateverTheNetworkPasses|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesWhatIsExposedAndNothingElse|TestAThirdClusterPassesOnWhatIsListed|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$
 # What `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 
@@ -103,7 +106,7 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 .PHONY: test
 test: ## All tests: unit with the race detector, controllers and end to end on real clusters
 	@rm -rf .build/times
-	@$(MAKE) --jobs 2 rigs live
+	@$(MAKE) --jobs 3 rigs waits live
 	@$(MAKE) together
 	@$(MAKE) alone
 	@$(MAKE) beside
@@ -116,11 +119,15 @@ slowest: $(BIN)/gotestsum ## List the tests that took longest when tests last ra
 	@cat .build/times/*.json | $(CURDIR)/$(BIN)/gotestsum tool slowest --threshold 5s
 
 .PHONY: unit
-unit: rigs beside ## Unit tests, with the race detector
+unit: rigs waits beside ## Unit tests, with the race detector
 
 .PHONY: rigs
 rigs: $(BIN)/gotestsum | .build/times
-	@CGO_ENABLED=1 $(GOTEST) --packages '$(RIGS:%=./%)' -- -race -skip '$(LONG)' -timeout 40m
+	@CGO_ENABLED=1 $(GOTEST) --packages '$(RIGS:%=./%)' -- -race -skip '$(LONG)|$(WAITS)' -timeout 40m
+
+.PHONY: waits
+waits: $(BIN)/gotestsum | .build/times
+	@$(GOTEST) --packages ./tunnel -- -run '$(WAITS)' -timeout 40m
 
 # The core starts no goroutine: there is nothing to race, and all interleavings of two
 # clusters take eight times as long where it is looked for.
@@ -169,7 +176,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 40m -v -run '^(TestAnAgentMayDieAtAnyMoment|TestPeeringAgainAndAgainLeavesNothing)$$' ./control
 	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@for version in 1.32 1.34 1.37; do bin/demo -kubernetes $$version; done
-	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself)$$' ./tunnel
+	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself|TestFirewallFollowsAnySequence)$$' ./tunnel ./tunnel/firewall
 
 .PHONY: soak
 soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)

@@ -49,7 +49,7 @@ func hops() (all, sample []hop) {
 			}
 		}
 	}
-	return all, []hop{{1280, true, false}, {1400, true, true}, {1450, false, false}, {9000, false, true}}
+	return all, []hop{{1280, true, false}, {1450, false, true}}
 }
 
 // between puts routers and the hop between two nodes.

@@ -45,8 +45,8 @@ func TestMakeTargetsOfTheDocsExistInAFreshClone(t *testing.T) {
 	}
 }
 
-// The Makefile names tests and packages: each test that runs without the race detector is
-// there, and each package whose tests make networks is among those that run beside no
+// The Makefile names tests and packages: each test that runs without the race detector, or apart,
+// is there, and each package whose tests make networks is among those that run beside no
 // clusters.
 func TestMakefileNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
@@ -61,8 +61,10 @@ func TestMakefileNamesWhatThereIs(t *testing.T) {
 		}
 		return string(m[1])
 	}
-	long := strings.Split(strings.TrimSuffix(strings.TrimPrefix(variable("LONG"), "^("), ")$$"), "|")
-	defined, networks := map[string]bool{}, []string{}
+	named := func(name string) []string {
+		return strings.Split(strings.TrimSuffix(strings.TrimPrefix(variable(name), "^("), ")$$"), "|")
+	}
+	defined, networks := map[string]bool{}, []string{} // by package and test
 	root := os.DirFS("../..")
 	err = fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
 		switch dir := path.Dir(file); {
@@ -74,10 +76,8 @@ func TestMakefileNamesWhatThereIs(t *testing.T) {
 			return nil
 		default:
 			source, err := fs.ReadFile(root, file)
-			if slices.Contains(strings.Fields(variable("LONGIN")), dir) {
-				for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllSubmatch(source, -1) {
-					defined[string(m[1])] = true
-				}
+			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllSubmatch(source, -1) {
+				defined[dir+" "+string(m[1])] = true
 			}
 			if regexp.MustCompile(`"netns", "add"|CLONE_NEWNET`).Match(source) && !slices.Contains(networks, dir) {
 				networks = append(networks, dir)
@@ -88,9 +88,11 @@ func TestMakefileNamesWhatThereIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range long {
-		if !defined[name] {
-			t.Errorf("LONG names %s, which is no test of %s", name, variable("LONGIN"))
+	for list, packages := range map[string][]string{"LONG": strings.Fields(variable("LONGIN")), "WAITS": {"tunnel"}} {
+		for _, name := range named(list) {
+			if !slices.ContainsFunc(packages, func(dir string) bool { return defined[dir+" "+name] }) {
+				t.Errorf("%s names %s, which is no test of %s", list, name, packages)
+			}
 		}
 	}
 	slices.Sort(networks)

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -215,6 +216,11 @@ func TestFirewallOpensDirectPathsOneByOne(t *testing.T) {
 
 // Whatever was there, what is wanted is there afterwards: peers come, go, and change.
 func TestFirewallFollowsAnySequence(t *testing.T) {
+	if os.Getenv("ENTENTE_MATRIX") == "" { // each change waits for the kernel
+		if err := flag.Set("rapid.checks", "30"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	err := alone(t, func() error {
 		rapid.Check(t, func(t *rapid.T) {
 			for range rapid.IntRange(1, 5).Draw(t, "steps") {
