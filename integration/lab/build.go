@@ -280,7 +280,9 @@ func (c component) ensure(ctx context.Context, source, cache string, progress fu
 		return dir, nil
 	}
 	// Others may be building the same: one does, the others wait.
-	unlock, err := lockFile(ctx, filepath.Join(cache, c.name+".lock"))
+	unlock, err := lockFile(ctx, filepath.Join(cache, c.name+".lock"), func() {
+		progress("waiting for " + c.name + ", which another process builds")
+	})
 	if err != nil {
 		return "", err
 	}

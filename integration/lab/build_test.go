@@ -124,18 +124,19 @@ func TestFailedBuildLeavesNothingInTheCache(t *testing.T) {
 
 func TestLockOnARemovedFileIsNoLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lockFile(t.Context(), name)
+	unlock, err := lockFile(t.Context(), name, func() { t.Error("waits for nobody") })
 	if err != nil {
 		t.Fatal(err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 	defer cancel()
-	if _, err := lockFile(short, name); err == nil {
-		t.Error("two hold the lock")
+	said := 0
+	if _, err := lockFile(short, name, func() { said++ }); err == nil || said != 1 {
+		t.Errorf("two hold the lock, or it was said %d times that one waits: %v", said, err)
 	}
 	got := make(chan error)
 	go func() {
-		u, err := lockFile(t.Context(), name)
+		u, err := lockFile(t.Context(), name, func() {})
 		if err == nil {
 			defer u()
 			_, err = os.Stat(name)

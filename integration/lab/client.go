@@ -47,7 +47,7 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lockFile(ctx, upLockFile(o.Name))
+	unlock, err := lockFile(ctx, upLockFile(o.Name), func() { progress("waiting for another process that starts or ends lab " + o.Name) })
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func labBinary(ctx context.Context) (string, error) {
 		return "", err
 	}
 	out := filepath.Join(cache, "test", "lab")
-	unlock, err := lockFile(ctx, filepath.Join(cache, "lab.lock"))
+	unlock, err := lockFile(ctx, filepath.Join(cache, "lab.lock"), func() {})
 	if err != nil {
 		return "", err
 	}

@@ -311,7 +311,7 @@ func (d *daemon) delayed(f Faults) map[uint16]time.Duration {
 // raiseLimits raises what the kernel allows all namespaces together, and notes
 // what it was for whoever takes the last lab down.
 func (d *daemon) raiseLimits(ctx context.Context) error {
-	unlock, err := lockFile(ctx, filepath.Join(baseDir(), lockName))
+	unlock, err := lockFile(ctx, filepath.Join(baseDir(), lockName), func() {})
 	if err != nil {
 		return err
 	}

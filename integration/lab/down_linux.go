@@ -64,7 +64,7 @@ func lastOneOut(ctx context.Context) error {
 	if _, err := os.Stat(base); os.IsNotExist(err) {
 		return nil
 	}
-	unlock, err := lockFile(ctx, filepath.Join(base, lockName))
+	unlock, err := lockFile(ctx, filepath.Join(base, lockName), func() {})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -18,13 +19,18 @@ import (
 const lockName = ".lock"
 
 // lockFile waits for an exclusive lock on a file, which it makes. The lock ends
-// with the process, too. Whoever holds it may remove the file.
-func lockFile(ctx context.Context, name string) (unlock func(), err error) {
+// with the process, too. Whoever holds it may remove the file. If somebody holds it, waits is called
+// once.
+func lockFile(ctx context.Context, name string, waits func()) (unlock func(), err error) {
+	waits = sync.OnceFunc(waits)
 	var held *os.File
 	var failed error
 	err = eventually.Poll(ctx, 50*time.Millisecond, func() bool {
-		held, failed = tryLock(name)
-		return held != nil || failed != nil
+		if held, failed = tryLock(name); held == nil && failed == nil {
+			waits()
+			return false
+		}
+		return true
 	})
 	if err := errors.Join(failed, err); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)

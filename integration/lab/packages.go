@@ -118,7 +118,9 @@ func installPackages(ctx context.Context, missingNow func() []string, progress f
 	if err != nil {
 		return err
 	}
-	unlock, err := lockFile(ctx, filepath.Join(cache, "packages.lock"))
+	unlock, err := lockFile(ctx, filepath.Join(cache, "packages.lock"), func() {
+		progress("waiting for another process that installs packages")
+	})
 	if err != nil {
 		return err
 	}

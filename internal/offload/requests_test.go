@@ -131,7 +131,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	atMost("to run", 8.5) // it was 13.1
+	atMost("to run", 9) // it was 13.1
 	each(func(_ int, pod string) {
 		if err := p.Delete(t.Context(), id, podObject(name, pod, "1m").Ref, nil); err != nil {
 			t.Fatal(err)
