@@ -71,7 +71,11 @@ func (n *Node) Status() Status {
 // itself. n.mu is held.
 func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
 	wasReady := !n.link.ever && n.ready.Status == corev1.ConditionTrue
-	up, until := n.link.shown(now, n.started, wasReady, n.cfg.StartGrace, n.cfg.LossGrace)
+	grace := n.cfg.LossGrace
+	if n.tunnel.Wanted && n.tunnel.Up {
+		grace = n.cfg.LossGraceTunnel
+	}
+	up, until := n.link.shown(now, n.started, wasReady, n.cfg.StartGrace, grace)
 	c := corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "PeerConnected",
 		Message: "the provider answers, and runs pods by contract " + n.cfg.Contract,

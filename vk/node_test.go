@@ -102,6 +102,40 @@ func TestALostPeerShowsWithinSeconds(t *testing.T) {
 	})
 }
 
+// While its tunnel passes traffic a provider that does not answer is one whose agent is being replaced.
+func TestTheNodeStaysReadyWhileAProvidersAgentIsReplaced(t *testing.T) {
+	up := Network{Wanted: true, Up: true, Known: true, Reason: "ProbesAnswered"}
+	atHome(t, func(h *home) {
+		h.remote.connect(true)
+		h.node.SetNetwork(up)
+		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		before := readyOf(h.office()).LastTransitionTime
+		h.remote.connect(false)
+		h.after(10 * time.Second)
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		h.remote.connect(true)
+		h.settle()
+		if after := readyOf(h.office()).LastTransitionTime; !after.Equal(&before) {
+			t.Errorf("Ready changed at %s, first at %s", after, before)
+		}
+		// The line itself was cut: the tunnel says so a moment later.
+		h.remote.connect(false)
+		h.after(4 * time.Second)
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		h.node.SetNetwork(Network{Wanted: true, Known: true, Reason: "ProbesLost"})
+		h.settle()
+		h.wantReady(corev1.ConditionFalse, "PeerLost")
+		h.remote.connect(true)
+		h.node.SetNetwork(up)
+		h.settle()
+		// Or there is no agent any more.
+		h.remote.connect(false)
+		h.after(17 * time.Second)
+		h.wantReady(corev1.ConditionFalse, "PeerLost")
+	})
+}
+
 func TestNetworkUnavailableFollowsTheTunnel(t *testing.T) {
 	up := Network{Wanted: true, Up: true, Known: true, Reason: "ProbesAnswered"}
 	down := Network{Wanted: true, Known: true, Reason: "ProbesLost", Message: "probes were lost"}

@@ -134,8 +134,10 @@ type Config struct {
 	// Budget bounds what providers make the agent write; its nodes share one. Default
 	// is a budget for this node alone.
 	Budget *Budget
-	// LossGrace is for how long a lost provider is not yet shown. Default 2 s.
-	LossGrace time.Duration
+	// LossGrace is for how long a lost provider is not yet shown, LossGraceTunnel while the
+	// tunnel to it passes traffic: then most likely another agent takes over there. Default 2 s
+	// and 15 s.
+	LossGrace, LossGraceTunnel time.Duration
 	// StartGrace is for how long, after a restart, a node that was Ready stays so
 	// while the provider has not been reached yet. Default 20 s.
 	StartGrace time.Duration
@@ -204,6 +206,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	if cfg.LossGrace == 0 {
 		cfg.LossGrace = 2 * time.Second
+	}
+	if cfg.LossGraceTunnel == 0 {
+		cfg.LossGraceTunnel = 15 * time.Second
 	}
 	if cfg.StartGrace == 0 {
 		cfg.StartGrace = 20 * time.Second
