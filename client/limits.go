@@ -39,6 +39,17 @@ const (
 	podMetricsTimeout = 8 * time.Second
 )
 
+// Limits of logs that are followed.
+const (
+	// maxLine is the most bytes that are kept of a line that has not ended.
+	maxLine = 256 << 10
+	// followPatience is for how long a log that broke is opened again, each followAgain; followOverlap is how
+	// much of what was read may come again.
+	followPatience = 30 * time.Second
+	followAgain    = 500 * time.Millisecond
+	followOverlap  = 10 * time.Second
+)
+
 // Limits of connections that third peers carry.
 const (
 	// maxCarryData is the most bytes in one message of such a connection.

@@ -520,7 +520,7 @@ func (r *remote) Ready() {
 }
 
 func (r *remote) Logs(ctx context.Context, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
-	return client.Logs(ctx, r.conn, r.contract, pod, o)
+	return client.FollowLogs(ctx, r.conn, r.contract, pod, o)
 }
 
 func (r *remote) Exec(ctx context.Context, pod peering.ObjectRef, o peering.ExecOptions) error {
