@@ -85,6 +85,19 @@ func (s *Side) Freeze(ctx context.Context, part string) (thaw func() error, err 
 	if err != nil {
 		return nil, err
 	}
+	return freeze(pid)
+}
+
+// FreezePod is Freeze for the agent in a pod.
+func FreezePod(pod *corev1.Pod) (thaw func() error, err error) {
+	pid, err := ProcessOf(pod, PartAgent)
+	if err != nil {
+		return nil, err
+	}
+	return freeze(pid)
+}
+
+func freeze(pid int) (thaw func() error, err error) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return nil, fmt.Errorf("stop %d: %w", pid, err)
 	}
@@ -99,11 +112,24 @@ func KillProcess(pid int) error {
 	return nil
 }
 
+// KillPod kills the agent in a pod without warning, and the pod with it, as when its node died.
+func (s *Side) KillPod(ctx context.Context, pod *corev1.Pod) error {
+	pid, err := ProcessOf(pod, PartAgent)
+	if err != nil {
+		return err
+	}
+	return errors.Join(KillProcess(pid), s.deleteAtOnce(ctx, pod))
+}
+
+func (s *Side) deleteAtOnce(ctx context.Context, pod *corev1.Pod) error {
+	return ctrlclient.IgnoreNotFound(s.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+}
+
 // KillAgent kills the agent without warning and replaces its pod, so that the
 // kubelet's back-off delays nothing. It is for use in the middle of things: the
 // pod need not be ready.
 func (s *Side) KillAgent(ctx context.Context) error {
-	pods, err := s.Pods(ctx, SystemNamespace, map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"})
+	pods, err := s.AgentPods(ctx)
 	if err != nil {
 		return err
 	}
@@ -117,8 +143,7 @@ func (s *Side) KillAgent(ctx context.Context) error {
 			return err
 		}
 		killed++
-		err = s.Kube.CoreV1().Pods(SystemNamespace).Delete(ctx, pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-		if ctrlclient.IgnoreNotFound(err) != nil {
+		if err := s.deleteAtOnce(ctx, &pods[i]); err != nil {
 			return err
 		}
 	}

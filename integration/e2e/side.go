@@ -255,19 +255,25 @@ func (s *Side) Pods(ctx context.Context, namespace string, labels map[string]str
 	return list.Items, nil
 }
 
-// AgentPod is the agent's pod that is ready, or an error that says why there is
+// AgentPods are the agent's pods.
+func (s *Side) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
+	return s.Pods(ctx, SystemNamespace, map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"})
+}
+
+// AgentPod is the pod of the agent that leads and is ready, or an error that says why there is
 // none.
 func (s *Side) AgentPod(ctx context.Context) (*corev1.Pod, error) {
-	pods, err := s.Pods(ctx, SystemNamespace, map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"})
+	pods, err := s.AgentPods(ctx)
 	if err != nil {
 		return nil, err
 	}
 	why := "there is none"
 	for i := range pods {
-		if pods[i].DeletionTimestamp.IsZero() && PodReady(&pods[i]) {
+		leads := pods[i].Labels[v1alpha1.LabelLeader] == "true"
+		if pods[i].DeletionTimestamp.IsZero() && PodReady(&pods[i]) && leads {
 			return &pods[i], nil
 		}
-		why = "pod " + pods[i].Name + " is " + string(pods[i].Status.Phase) + " and not ready"
+		why = fmt.Sprintf("pod %s is %s, ready: %v, leads: %v", pods[i].Name, pods[i].Status.Phase, PodReady(&pods[i]), leads)
 	}
 	return nil, fmt.Errorf("no agent of %s is ready: %s", s.Name, why)
 }
