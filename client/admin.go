@@ -44,6 +44,8 @@ const (
 	// CLIRole is the Role, in the namespace of the installation, of those who reach the
 	// agent through the API server.
 	CLIRole = "entente-cli"
+	// leaderLabel is "true" on the pod that leads, as the API has it.
+	leaderLabel = "entente.dev/leader"
 	// AgentSelector selects the agent's pods.
 	AgentSelector = "app.kubernetes.io/name=entente,app.kubernetes.io/component=agent"
 )

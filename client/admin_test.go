@@ -75,7 +75,8 @@ type apiServer struct {
 func newAPIServer(t testing.TB) *apiServer {
 	t.Helper()
 	source := newSource(t)
-	s := &apiServer{t: t, agent: &agent{}, ca: source.Identity().RootPEM(), pods: []corev1.Pod{pod("old", false, 2*time.Hour), pod("ready", true, time.Hour)}}
+	s := &apiServer{t: t, agent: &agent{}, ca: source.Identity().RootPEM(), pods: []corev1.Pod{pod("old", false, 2*time.Hour), pod("ready", true, time.Hour), pod("standby", true, time.Minute)}}
+	s.pods[1].Labels = map[string]string{leaderLabel: "true"}
 	s.agentAddr = serveAgent(t, source, s.agent)
 	s.server = httptest.NewTLSServer(s)
 	t.Cleanup(s.server.Close)
@@ -383,6 +384,35 @@ func TestAnAgentThatIsAwayIsDialledSlowly(t *testing.T) {
 	}
 	if took := time.Since(began); took < adminRedialFirst {
 		t.Errorf("dialled twice again within %s", took)
+	}
+}
+
+func TestTheAgentThatLeadsIsAsked(t *testing.T) {
+	t.Parallel()
+	leads := func(p corev1.Pod) corev1.Pod {
+		p.Labels = map[string]string{leaderLabel: "true"}
+		return p
+	}
+	ends := func(p corev1.Pod) corev1.Pod {
+		p.DeletionTimestamp = new(metav1.Now())
+		return p
+	}
+	for name, tc := range map[string]struct {
+		pods []corev1.Pod
+		want string
+		soon bool
+	}{
+		"one that leads and one that stands by": {[]corev1.Pod{leads(pod("a", true, time.Hour)), pod("b", true, time.Minute)}, "a", true},
+		"the leader died a moment ago":          {[]corev1.Pod{leads(pod("a", false, time.Hour)), pod("b", true, time.Minute)}, "", true},
+		"the leader is being deleted":           {[]corev1.Pod{ends(leads(pod("a", true, time.Hour))), pod("b", true, time.Minute)}, "", true},
+		"another took over":                     {[]corev1.Pod{leads(pod("a", true, time.Hour)), leads(pod("b", true, time.Minute))}, "b", true},
+		"none is ready":                         {[]corev1.Pod{leads(pod("a", false, time.Hour)), pod("b", false, time.Minute)}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, soon := leaderOf(tc.pods); got != tc.want || soon != tc.soon {
+				t.Errorf("it is %q, soon %v, want %q, %v", got, soon, tc.want, tc.soon)
+			}
+		})
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 // API server. Nothing listens on this machine meanwhile, so nobody else on it
 // can use the connection.
 func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.Interface, namespace string) (net.Conn, error) {
-	pod, err := readyAgent(ctx, clients, namespace)
+	pod, err := leadingAgent(ctx, clients, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -72,28 +72,53 @@ func mayForward(ctx context.Context, clients kubernetes.Interface, namespace str
 	return err != nil || review.Status.Allowed
 }
 
-// readyAgent returns a pod of the agent that is ready, the youngest if several
-// are.
-func readyAgent(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
-	pods, err := clients.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: AgentSelector})
-	if err != nil {
-		return "", fmt.Errorf("list the agent's pods in %s: %w", namespace, err)
+// leaderAgain is how often it is looked whether an agent leads, leaderWait for how long: another one
+// takes over within that.
+const leaderAgain, leaderWait = 500 * time.Millisecond, 12 * time.Second
+
+// leadingAgent returns the pod of the agent that leads, and waits for one to take over.
+func leadingAgent(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
+	began := time.Now()
+	for {
+		pods, err := clients.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: AgentSelector})
+		if err != nil {
+			return "", fmt.Errorf("list the agent's pods in %s: %w", namespace, err)
+		}
+		name, soon := leaderOf(pods.Items)
+		switch {
+		case name != "":
+			return name, nil
+		case len(pods.Items) == 0:
+			return "", fmt.Errorf("no pod of the agent in namespace %s: is Entente installed there?", namespace)
+		case !soon || time.Since(began) >= leaderWait:
+			return "", fmt.Errorf("no pod of the agent in namespace %s is ready and leads: see `kubectl -n %s describe pod -l %s`", namespace, namespace, AgentSelector)
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(leaderAgain):
+		}
 	}
+}
+
+// leaderOf returns the agent's pod that leads, the youngest if two say so; empty is none, and soon that
+// another one is ready to.
+func leaderOf(pods []corev1.Pod) (name string, soon bool) {
 	var best *corev1.Pod
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if pod.DeletionTimestamp.IsZero() && podReady(pod) &&
-			(best == nil || best.CreationTimestamp.Before(&pod.CreationTimestamp)) {
+	for i := range pods {
+		pod := &pods[i]
+		if !pod.DeletionTimestamp.IsZero() || !podReady(pod) {
+			continue
+		}
+		soon = true
+		if pod.Labels[leaderLabel] == "true" && (best == nil || best.CreationTimestamp.Before(&pod.CreationTimestamp)) {
 			best = pod
 		}
 	}
-	switch {
-	case best != nil:
-		return best.Name, nil
-	case len(pods.Items) == 0:
-		return "", fmt.Errorf("no pod of the agent in namespace %s: is Entente installed there?", namespace)
+	if best == nil {
+		return "", soon
 	}
-	return "", fmt.Errorf("no pod of the agent in namespace %s is ready: see `kubectl -n %s describe pod -l %s`", namespace, namespace, AgentSelector)
+	return best.Name, true
 }
 
 func podReady(pod *corev1.Pod) bool {

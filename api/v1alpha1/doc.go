@@ -19,6 +19,8 @@ var GroupVersion = schema.GroupVersion{Group: "entente.dev", Version: "v1alpha1"
 const (
 	// LabelManaged marks everything that Entente made: "entente".
 	LabelManaged = "app.kubernetes.io/managed-by"
+	// LabelLeader is "true" on the pod of the agent that leads. Services select it.
+	LabelLeader = "entente.dev/leader"
 	// LabelPeer is the cluster ID of the peer that an object is there for.
 	LabelPeer = "entente.dev/peer"
 	// LabelContract is the contract that an object is there for.

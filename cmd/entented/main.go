@@ -153,6 +153,10 @@ type agentOptions struct {
 // many writes.
 const leastKeyEvery = time.Hour
 
+// leastLease is the shortest lease: a shorter one is lost where an API server is busy. Beyond maxLease a virtual node
+// would be lost before another agent leads.
+const leastLease, maxLease = 4 * time.Second, 25 * time.Second
+
 func checkKeyEvery(flag string, d time.Duration) error {
 	if d != 0 && d < leastKeyEvery {
 		return fmt.Errorf("--%s %s must be 0 or at least %s", flag, d, leastKeyEvery)
@@ -193,6 +197,9 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 	}
 	if err := checkKeyEvery("preshared-key-every", cfg.PresharedKeyEvery); err != nil {
 		return cfg, err
+	}
+	if cfg.LeaseDuration < leastLease || cfg.LeaseDuration > maxLease || cfg.LeaseDuration%time.Second != 0 {
+		return cfg, fmt.Errorf("--lease-duration %s must be whole seconds, from %s to %s", cfg.LeaseDuration, leastLease, maxLease)
 	}
 	if cfg.FabricService != "" && cfg.FabricService != corev1.ServiceTypeLoadBalancer && cfg.FabricService != corev1.ServiceTypeNodePort {
 		return cfg, fmt.Errorf("--fabric-service %q must be LoadBalancer or NodePort", cfg.FabricService)
@@ -311,6 +318,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.MetricsAddress, "metrics-address", ":7447", "where /metrics listens, over TLS, for callers that may get it")
 	flags.BoolVar(&cfg.NodeMetrics, "node-metrics", false, "give the nodes a certificate for readers of their metrics, in the Secret entente-fabric-metrics")
 	flags.StringVar(&o.profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
+	flags.DurationVar(&cfg.LeaseDuration, "lease-duration", 20*time.Second, "how long another agent waits after one that died without a word before it leads, at least 4s; a leader ends when it could not renew its lease for three quarters of that")
 	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
 }
 

@@ -35,7 +35,7 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		Relay:              agent.RelayConfig{Address: ":7449", Rate: 12 << 20, AllRate: 48 << 20},
 		Carry:              agent.CarryConfig{For: agent.CarryForNone, Through: true, Rate: 12 << 20, AllRate: 48 << 20},
 		Placement:          agent.PlacementConfig{Certificate: "/etc/entente/placement"},
-		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
+		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour, LeaseDuration: 20 * time.Second,
 	}
 	for name, tc := range map[string]struct {
 		args   []string
@@ -46,6 +46,10 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		"without flags":           {change: func(*agent.Config) {}},
 		"in no pod":               {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
 		"no gateways":             {args: []string{"--gateways=0"}, err: "--gateways 0 must be from 1 to 16"},
+		"an agent stands by":      {args: []string{"--lease-duration=6s"}, change: func(c *agent.Config) { c.LeaseDuration = 6 * time.Second }},
+		"a lease that is lost":    {args: []string{"--lease-duration=3s"}, err: "--lease-duration 3s must be whole seconds, from 4s to 25s"},
+		"a lease that lasts":      {args: []string{"--lease-duration=26s"}, err: "from 4s to 25s"},
+		"a lease of a fraction":   {args: []string{"--lease-duration=4500ms"}, err: "whole seconds"},
 		"keys that last for ever": {args: []string{"--preshared-key-every=0s"}, change: func(c *agent.Config) { c.PresharedKeyEvery = 0 }},
 		"keys that do not last":   {args: []string{"--preshared-key-every=59m"}, err: "--preshared-key-every 59m0s must be 0 or at least 1h"},
 		"malformed lists":         {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},

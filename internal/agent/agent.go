@@ -31,6 +31,7 @@ import (
 	"github.com/entente-dev/entente/internal/handback"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/leader"
 	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/namespaces"
 	"github.com/entente-dev/entente/internal/notify"
@@ -99,7 +100,10 @@ type agent struct {
 	published atomic.Pointer[[]admin.DNSPublication]
 
 	peersWake, trustWake, contractsWake *waker
-	serving                             atomic.Bool
+	timing                              leader.Timing
+	lease                               *leader.Lease
+	// serving is while this agent leads, standsBy since its caches are filled.
+	serving, standsBy atomic.Bool
 }
 
 // Run runs the agent until ctx ends. One agent of a cluster leads and serves;

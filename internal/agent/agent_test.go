@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -126,10 +125,5 @@ func TestALostLeaseSaysWhatHappened(t *testing.T) {
 	err := a.leaseLost(lost)
 	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "entente-system/entente-agent") || !strings.Contains(err.Error(), "restarted") {
 		t.Errorf("it says %v", err)
-	}
-	// A virtual node's lease of 40 s is renewed each 10 s; its agent may be killed and
-	// another have to wait for the lease.
-	if slack := 40*time.Second - 10*time.Second - leaseDuration - leaseRetry; slack < 5*time.Second || renewDeadline >= leaseDuration {
-		t.Errorf("the next agent has %s to start", slack)
 	}
 }

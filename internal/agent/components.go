@@ -38,6 +38,7 @@ type (
 // uses those before it.
 func components(cfg *Config) []component {
 	list := []component{
+		configured("lease", cfg.LeaseDuration, (*agent).elect),
 		part("API server", (*agent).clients),
 		configured("cluster domain", cfg.ClusterDomain, (*agent).findDomain),
 		configured("identity", cfg.LeafLife, (*agent).identify),

@@ -26,6 +26,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		KubeletCertificate: OwnCertificate,
 	}
 	least := []component{
+		{Name: "lease", Config: time.Duration(0)},
 		{Name: "API server"},
 		{Name: "cluster domain", Config: ""},
 		{Name: "identity", Config: 24 * time.Hour},

@@ -22,6 +22,9 @@ type Config struct {
 	// PodUID is the pod's UID. With it an agent that was killed leads again as soon as
 	// its container is restarted; without it, when the lease of the dead one ended.
 	PodUID string
+	// LeaseDuration is how long an agent in another pod waits for one that died without a word.
+	// Default 20 s.
+	LeaseDuration time.Duration
 	// ClusterName is how this cluster calls itself; default: the short form of its
 	// ID.
 	ClusterName string
@@ -133,12 +136,13 @@ const (
 	leaseName   = "entente-agent"
 	eventSource = "entente-agent"
 
-	// renewDeadline is for how long the lease may not be renewed before an agent gives
-	// up leading, each try taking half of it at most: an API server under load takes
-	// seconds. leaseDuration is how long an agent in another pod waits after one that died. With
-	// its start, and the ten seconds since the lease of a virtual node was renewed, that
-	// stays below the 40 s after which a node counts as lost.
-	leaseDuration, renewDeadline, leaseRetry = 20 * time.Second, 15 * time.Second, 3 * time.Second
+	// defaultLease is the length of the lease where no other agent stands by: it has to be
+	// long, as an API server under load takes seconds, and nobody waits for its end but an agent
+	// that follows one on a node that died.
+	defaultLease = 20 * time.Second
+	// stopLimit is how long the parts of an agent that stops may take, before it gives its lease
+	// up all the same.
+	stopLimit = 8 * time.Second
 
 	// ownLook is how often this cluster's own ClusterInfo is checked for changes.
 	ownLook = 5 * time.Second

@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/internal/leader"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/slim"
 	"github.com/entente-dev/entente/internal/store"
@@ -37,14 +40,25 @@ func (a *agent) leaseLost(err error) error {
 		return err
 	}
 	return fmt.Errorf("lease %s/%s could not be renewed for %s, because the API server or this node was too slow, so this agent stops leading; "+
-		"it goes on where it was when it is restarted, and tunnels and running pods go on meanwhile: %w", a.cfg.Namespace, leaseName, renewDeadline, err)
+		"another one leads, or this one again when it is restarted, and tunnels and running pods go on meanwhile: %w", a.cfg.Namespace, leaseName, a.timing.Deadline, err)
+}
+
+// elect prepares the lease by which one agent leads. No other client of this agent changes anything
+// once it ended.
+func (a *agent) elect(_ context.Context, duration time.Duration) error {
+	a.timing = leader.TimingOf(cmp.Or(duration, defaultLease))
+	var err error
+	a.lease, err = leader.New(leader.Config{
+		Kubernetes: a.cfg.Kubernetes, Namespace: a.cfg.Namespace, Name: leaseName,
+		Pod: a.cfg.Pod, PodUID: a.cfg.PodUID, Timing: a.timing,
+	})
+	a.cfg.Kubernetes = rest.CopyConfig(a.cfg.Kubernetes)
+	a.cfg.Kubernetes.Wrap(a.lease.Fence)
+	return err
 }
 
 func (a *agent) manager(ctx context.Context, serve serveConfig) error {
-	lock, err := leaseLock(a.cfg)
-	if err != nil {
-		return err
-	}
+	var err error
 	a.mgr, err = ctrl.NewManager(a.cfg.Kubernetes, ctrl.Options{
 		Scheme: kube.Scheme(),
 		Logger: logr.FromSlogHandler(a.log.Handler()),
@@ -56,10 +70,11 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 		LeaderElectionID:                    leaseName,
 		LeaderElectionNamespace:             a.cfg.Namespace,
 		LeaderElectionReleaseOnCancel:       true,
-		LeaderElectionResourceLockInterface: lock,
-		LeaseDuration:                       new(leaseDuration),
-		RenewDeadline:                       new(renewDeadline),
-		RetryPeriod:                         new(leaseRetry),
+		LeaderElectionResourceLockInterface: a.lease,
+		LeaseDuration:                       new(a.timing.Duration),
+		RenewDeadline:                       new(a.timing.Deadline),
+		RetryPeriod:                         new(a.timing.Retry),
+		GracefulShutdownTimeout:             new(stopLimit),
 		// Metrics tell of all peers, so a pod has to show that it may read them.
 		Metrics: metricsserver.Options{
 			BindAddress: serve.Metrics, SecureServing: true, FilterProvider: a.metricsFilter,
@@ -73,7 +88,8 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	if err := errors.Join(a.mgr.AddHealthzCheck("ping", healthz.Ping), a.mgr.AddReadyzCheck("leads", a.ready)); err != nil {
+	mark := &leader.Mark{Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Pod: a.cfg.Pod, Log: a.log}
+	if err := errors.Join(a.mgr.AddHealthzCheck("ping", healthz.Ping), a.mgr.AddReadyzCheck("leads", a.ready), a.mgr.Add(&standby{a}), a.run(mark.Run)); err != nil {
 		return fmt.Errorf("serve health: %w", err)
 	}
 	if err := store.AddIndexes(ctx, a.mgr.GetFieldIndexer()); err != nil {
@@ -110,10 +126,27 @@ func cacheOptions(namespace string) cache.Options {
 	}
 }
 
+// ready says whether this agent does its part: it leads and serves, or it knows all that it has to
+// know to do so, and another one leads. Services lead to the one that leads only, by its label.
 func (a *agent) ready(*http.Request) error {
-	if !a.serving.Load() {
-		return errors.New("another agent leads, or this one is starting")
+	if a.serving.Load() || a.standsBy.Load() && a.lease.Follows() {
+		return nil
 	}
+	return errors.New("this agent is starting, or nobody leads")
+}
+
+// standby is what an agent does from when its caches are filled, whoever leads. It implements
+// manager.Runnable and manager.LeaderElectionRunnable.
+type standby struct{ *agent }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*standby) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (s *standby) Start(ctx context.Context) error {
+	s.standsBy.Store(true)
+	defer s.standsBy.Store(false)
+	<-ctx.Done()
 	return nil
 }
 

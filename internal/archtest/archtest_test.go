@@ -59,6 +59,7 @@ var rules = []rule{
 	}},
 	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "peering/...", "internal/budget", "internal/identity"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/placement", ours: []string{"api/...", "peering/...", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
+	{packages: "internal/leader", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
 	{packages: "internal/carry", ours: []string{"peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},

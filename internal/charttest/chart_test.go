@@ -3,10 +3,12 @@ package charttest
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -267,6 +270,50 @@ func TestTheBinaryTakesWhatTheChartPasses(t *testing.T) {
 	}
 }
 
+// Of two agents that are ready one leads. Services lead to it alone; what drains nodes and replaces pods
+// counts both.
+func TestAnAgentStandsBy(t *testing.T) {
+	t.Parallel()
+	for replicas, lease := range map[string]string{"1": "20s", "2": "6s"} {
+		found := render(t, "--set", "agent.replicas="+replicas)
+		agent := one[*appsv1.Deployment](t, found, "entente-agent")
+		if got := strconv.Itoa(int(*agent.Spec.Replicas)); got != replicas {
+			t.Errorf("%s replicas, want %s", got, replicas)
+		}
+		if up := agent.Spec.Strategy.RollingUpdate; up == nil || up.MaxUnavailable.IntValue() != 0 || up.MaxSurge.IntValue() != 1 {
+			t.Errorf("with %s replicas the strategy is %+v", replicas, agent.Spec.Strategy)
+		}
+		if args := agent.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--lease-duration="+lease) {
+			t.Errorf("with %s replicas the arguments are %q", replicas, args)
+		}
+		if agent.Spec.Template.Labels[v1alpha1.LabelLeader] != "" {
+			t.Error("all pods of the agent are labelled as its leader")
+		}
+		for _, name := range []string{"entente-agent", "entente-peer"} {
+			selector := maps.Clone(one[*corev1.Service](t, found, name).Spec.Selector)
+			if selector[v1alpha1.LabelLeader] != "true" {
+				t.Errorf("Service %s selects %v", name, selector)
+			}
+			delete(selector, v1alpha1.LabelLeader)
+			if diff := cmp.Diff(agent.Spec.Selector.MatchLabels, selector); diff != "" {
+				t.Errorf("Service %s (-want +got):\n%s", name, diff)
+			}
+		}
+		budgets := 0
+		for _, b := range all[*policyv1.PodDisruptionBudget](found) {
+			if b.Name == "entente-agent" {
+				budgets++
+				if diff := cmp.Diff(agent.Spec.Selector.MatchLabels, b.Spec.Selector.MatchLabels); diff != "" || b.Spec.MaxUnavailable.IntValue() != 1 {
+					t.Errorf("the budget is %+v", b.Spec)
+				}
+			}
+		}
+		if want := map[string]int{"1": 0, "2": 1}[replicas]; budgets != want {
+			t.Errorf("with %s replicas there are %d budgets, want %d: with one, a node with it could not be drained", replicas, budgets, want)
+		}
+	}
+}
+
 func TestValuesReachTheProcesses(t *testing.T) {
 	t.Parallel()
 	found := render(t, "--values", filepath.Join("testdata", "all-values.yaml"))
@@ -276,7 +323,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	resolver := one[*appsv1.Deployment](t, found, "entente-dns").Spec.Template
 	for name, c := range map[string]struct{ got, want []string }{
 		"agent": {agent.Spec.Containers[0].Args, []string{
-			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--kubelet-certificate=Cluster", "--node-metrics", "--cluster-name=milano",
+			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--lease-duration=6s", "--kubelet-certificate=Cluster", "--node-metrics", "--cluster-name=milano",
 			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
 			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10", "--external-hosts=192.168.7.0/24", "--gateways=2", "--direct=Gateways", "--preshared-key-every=48h",
 			"--relay-address=:7449", "--relay-rate=1Mi", "--relay-total-rate=2M", "--carry-for-peers=Contracts", "--carry-through-peers=false",
@@ -492,7 +539,7 @@ func TestNotesSayHowToSeeWhatDiscoveryFinds(t *testing.T) {
 func TestInvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{
-		"agent.replicas=3", "agent.kubeletCertificate=Any", "nonsense=1", "image.tag=a b", "image.digest=sha256:1", "image.pullPolicy=Sometimes",
+		"agent.replicas=0", "agent.replicas=9", "agent.kubeletCertificate=Any", "nonsense=1", "image.tag=a b", "image.digest=sha256:1", "image.pullPolicy=Sometimes",
 		"cluster.name=Not_A_Label", "cluster.podCIDRs={10.0.0.0}", "log.level=loud",
 		"peer.endpoints={nowhere}", "peer.endpoints={https://a:1}", "peer.service.type=ExternalName", "peer.service.nodePort=99999",
 		"fabric.wireguardPort=0", "fabric.wireguardPort=no", "fabric.mtu=100", "fabric.interface=a-name-that-is-too-long", "fabric.updateStrategy.type=Never",

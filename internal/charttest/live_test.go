@@ -198,8 +198,12 @@ func (c cluster) testGuard(t *testing.T) {
 		byHand      = newPod(foreign.Name, corev1.PodSpec{NodeName: virtual.Name})
 		waiting     = newPod(foreign.Name, corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: "Exists"}}})
 		ofAConsumer = newPod(provided.Name, corev1.PodSpec{NodeName: realNode.Name})
+		ofAnAgent   = newPod(namespace, corev1.PodSpec{NodeName: realNode.Name})
+		ofAFabric   = newPod(namespace, corev1.PodSpec{NodeName: realNode.Name})
 	)
-	c.create(t, ordinary, everywhere, placedHome, byHand, onVirtual, daemon, waiting, ofAConsumer)
+	ofAnAgent.Spec.ServiceAccountName, ofAFabric.Spec.ServiceAccountName = "entente-agent", "entente-fabric"
+	ofAnAgent.Labels = labels("app.kubernetes.io/component", "agent")
+	c.create(t, ordinary, everywhere, placedHome, byHand, onVirtual, daemon, waiting, ofAConsumer, ofAnAgent, ofAFabric)
 	binding := func(ns, role, account string, l map[string]string) *rbacv1.RoleBinding {
 		return &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name("rb"), Namespace: ns, Labels: l},
@@ -316,6 +320,14 @@ func (c cluster) testGuard(t *testing.T) {
 		{"delete a pod that waits for a node", remove(waiting, now), false},
 		{"delete a pod of a virtual node", remove(onVirtual, now), true},
 		{"delete a pod of a DaemonSet on a virtual node", remove(daemon, now), true},
+		{"say of an agent's pod that it leads", label(ofAnAgent, v1alpha1.LabelLeader, "true"), true},
+		{"take that back", merge(ofAnAgent, `{"metadata":{"labels":{"entente.dev/leader":null}}}`), true},
+		{"make an agent's pod another's", label(ofAnAgent, "app.kubernetes.io/component", "fabric"), false},
+		{"annotate an agent's pod", merge(ofAnAgent, `{"metadata":{"annotations":{"a":"b"}}}`), false},
+		{"change the image of an agent's pod", merge(ofAnAgent, `{"spec":{"containers":[{"name":"c","image":"other"}]}}`), false},
+		{"write the status of an agent's pod", status(ofAnAgent), false},
+		{"delete an agent's pod", remove(ofAnAgent, now), false},
+		{"say of a fabric's pod that it leads", label(ofAFabric, v1alpha1.LabelLeader, "true"), false},
 		{"read a pod's Secrets in a foreign namespace", func() error {
 			return agent.List(t.Context(), &corev1.SecretList{}, client.InNamespace(foreign.Name))
 		}, false},

@@ -464,7 +464,7 @@ FOUND
   kubectl create serviceaccount clerk
   kubectl create clusterrolebinding clerk --clusterrole=entente-admin --serviceaccount=default:clerk
   kubectl -n SYSTEM get configmap entente-ca -o 'jsonpath={.data.ca\.crt}' > /tmp/entente-ca.crt
-  kubectl -n SYSTEM port-forward deployment/entente-agent 7444 &
+  kubectl -n SYSTEM port-forward service/entente-agent 7444 &
   TOKEN=$(kubectl create token clerk)
   .build/bin/grpcurl -cacert /tmp/entente-ca.crt -H "Authorization: Bearer $TOKEN" localhost:7444 list
   .build/bin/grpcurl -cacert /tmp/entente-ca.crt -H "Authorization: Bearer $TOKEN" localhost:7444 describe entente.v1.AdminService
