@@ -154,8 +154,10 @@ type ClaimObject struct {
 
 // NamespaceObject is the JSON of an Object of KindNamespace.
 type NamespaceObject struct {
-	// Mapping is Suffixed or Same.
+	// Mapping is Suffixed, Same or Chosen.
 	Mapping string `json:"mapping"`
+	// Name is what it is to be called at the provider, with the mapping Chosen only.
+	Name string `json:"name,omitempty"`
 	// ClusterDomain is the domain of the names of Services at home; empty is
 	// DefaultClusterDomain.
 	ClusterDomain string `json:"clusterDomain,omitempty"`

@@ -79,7 +79,7 @@ func (n *Node) wake(namespace string) {
 }
 
 func (n *Node) export(ctx context.Context, space Namespace) error {
-	o, err := object(namespaceRef(space), peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain, FenceSeconds: int64(space.Fence / time.Second)})
+	o, err := object(namespaceRef(space), peering.NamespaceObject{Mapping: space.Mapping, Name: space.RemoteName, ClusterDomain: n.cfg.ClusterDomain, FenceSeconds: int64(space.Fence / time.Second)})
 	if err != nil {
 		return err
 	}

@@ -84,8 +84,8 @@ var _ Handler = (*Node)(nil)
 type Namespace struct {
 	Name string
 	UID  string
-	// Mapping is Suffixed or Same.
-	Mapping string
+	// Mapping is Suffixed, Same or Chosen, and RemoteName what was chosen.
+	Mapping, RemoteName string
 	// PodsStay says that its pods do not cross, only its Services do.
 	PodsStay bool
 	// Loss is what becomes of its pods while the provider does not answer.

@@ -40,7 +40,7 @@ const (
 )
 
 // NameMapping is what a namespace is called in the provider.
-// +kubebuilder:validation:Enum=Suffixed;Same
+// +kubebuilder:validation:Enum=Suffixed;Same;Chosen
 type NameMapping string
 
 // What a namespace is called in the provider.
@@ -48,12 +48,15 @@ const (
 	// MappingSuffixed is NAME-CONSUMER, where CONSUMER is short for the
 	// consumer's cluster ID.
 	MappingSuffixed NameMapping = "Suffixed"
-	// MappingSame is the same name; the provider refuses it where it has such a
-	// namespace already.
-	MappingSame NameMapping = "Same"
+	// MappingSame is the same name, and MappingChosen the one in remoteName. The provider
+	// refuses a name that its policy does not list, or that it has already.
+	MappingSame   NameMapping = "Same"
+	MappingChosen NameMapping = "Chosen"
 )
 
 // NamespaceOffloadingSpec is where pods may run.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.nameMapping) && self.nameMapping == 'Chosen') == has(self.remoteName)",message="remoteName goes with nameMapping Chosen, and with no other"
 type NamespaceOffloadingSpec struct {
 	// podStrategy is where pods may run.
 	// +kubebuilder:default=LocalAndRemote
@@ -64,6 +67,13 @@ type NamespaceOffloadingSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nameMapping never changes; delete the NamespaceOffloading and create another"
 	// +optional
 	NameMapping NameMapping `json:"nameMapping,omitempty"`
+	// remoteName is what the namespace is called in each provider with nameMapping Chosen. Its
+	// PeeringPolicy has to list the name in namespaceNames.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="remoteName never changes; delete the NamespaceOffloading and create another"
+	// +optional
+	RemoteName string `json:"remoteName,omitempty"`
 	// clusterSelector selects ForeignClusters by their labels. Absent selects all.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`

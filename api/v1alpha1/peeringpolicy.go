@@ -188,14 +188,17 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:default=baseline
 	// +optional
 	PodSecurity PodSecurityLevel `json:"podSecurity,omitempty"`
-	// sameNamespaces is the names that a consumer's namespaces may have here
-	// unchanged (nameMapping Same). None by default: a namespace's name is part of
-	// what this cluster's other pods resolve.
+	// namespaceNames is the names that a consumer's namespaces may have here, its own
+	// (nameMapping Same) or others (Chosen); a * at the end stands for any end. None by default: a
+	// namespace's name is part of what this cluster's other pods resolve. What begins with kube- is
+	// never given, nor what this cluster has. Give each consumer a beginning of its own, or one of
+	// them can have the name that another one wants.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=63
-	SameNamespaces []string `json:"sameNamespaces,omitempty"`
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9*])?$`
+	NamespaceNames []string `json:"namespaceNames,omitempty"`
 	// nodeLabels are shown on the consumer's virtual node, besides architecture
 	// and operating system.
 	// +optional

@@ -2003,8 +2003,8 @@ func (in *PeeringPolicySpec) DeepCopyInto(out *PeeringPolicySpec) {
 		*out = new(metav1.Duration)
 		**out = **in
 	}
-	if in.SameNamespaces != nil {
-		in, out := &in.SameNamespaces, &out.SameNamespaces
+	if in.NamespaceNames != nil {
+		in, out := &in.NamespaceNames, &out.NamespaceNames
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}

@@ -488,7 +488,7 @@ func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNa
 	if p := r.GetPeerLost(); p != nil {
 		lost = fmt.Sprintf(" %s %s", p.GetAction(), p.GetAfter().AsDuration())
 	}
-	leave, err := c.enter("OffloadNamespace %s %s %s %v%s", r.GetNamespace(), r.GetPodStrategy(), r.GetNameMapping(), r.GetPeers(), lost)
+	leave, err := c.enter("OffloadNamespace %s %s %s %v%s", r.GetNamespace(), r.GetPodStrategy(), cmp.Or(r.GetRemoteName(), r.GetNameMapping()), r.GetPeers(), lost)
 	defer leave()
 	return &ententev1.OffloadNamespaceResponse{}, err
 }

@@ -23,13 +23,13 @@ func (a *app) offloadCommand() *cobra.Command {
 }
 
 func (a *app) offloadNamespaceCommand() *cobra.Command {
-	var strategy, mapping string
+	var strategy, mapping, remoteName string
 	var peers []string
 	var move bool
 	var lost flags.PeerLost
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.OffloadNamespaceRequest{
-			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers, Move: move, PeerLost: lost.Proto(),
+			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move, PeerLost: lost.Proto(),
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
@@ -41,7 +41,8 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 		return r.result(req)
 	})
 	flags.Choice(cmd, &strategy, "strategy", "", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote", "Local", "Remote", "LocalAndRemote")
-	flags.Choice(cmd, &mapping, "mapping", "", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes", "Suffixed", "Same")
+	flags.Choice(cmd, &mapping, "mapping", "", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default), Same or Chosen; it never changes", "Suffixed", "Same", "Chosen")
+	cmd.Flags().StringVar(&remoteName, "remote-name", "", "What the namespace is called abroad, with --mapping Chosen, which it implies; providers have to list it in their policies")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
 	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they may not any more (default: they stay until they end)")
 	cmd.Flags().Var(&lost, "peer-lost", "What becomes of pods in a provider that does not answer: keep, evict=DURATION or fence=DURATION (default: as before, and keep at first)")

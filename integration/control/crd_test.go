@@ -71,18 +71,25 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		// want is what the refusal says; empty takes the object.
 		want string
 	}{
-		"a cluster ID is 32 characters of base32":   {object: foreignCluster("crd-a", "abc"), want: "spec.clusterID: Invalid value: \"abc\": spec.clusterID in body should match '^[a-z2-7]{32}$'"},
-		"a cluster ID has no capitals":              {object: foreignCluster("crd-b", strings.ToUpper(anID)), want: "should match '^[a-z2-7]{32}$'"},
-		"a cluster ID has no digits 0, 1, 8 and 9":  {object: foreignCluster("crd-c", anID[:31]+"8"), want: "should match"},
-		"eight endpoints are enough":                {object: foreignCluster("crd-d", anID, strings.Split("1:1,2:1,3:1,4:1,5:1,6:1,7:1,8:1,9:1", ",")...), want: "spec.endpoints: Too many: 9: must have at most 8 items"},
-		"an endpoint is no novel":                   {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
-		"a well formed foreign cluster is taken":    {object: foreignCluster("crd-f", anID, "peer.example:7443")},
-		"a request asks somebody":                   {object: requestOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
-		"a request's network is Tunnel or None":     {object: requestOf("crd-b", "x", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
-		"a well formed request is taken":            {object: requestOf("crd-c", "nobody", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "None" })},
-		"a namespace has one offloading":            {object: &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mine"}}, want: "a namespace has one NamespaceOffloading, named offloading"},
-		"a strategy is one of three":                {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.PodStrategy = "Anywhere" }), want: `spec.podStrategy: Unsupported value: "Anywhere": supported values: "Local", "Remote", "LocalAndRemote"`},
-		"a mapping is one of two":                   {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.NameMapping = "Other" }), want: `spec.nameMapping: Unsupported value: "Other": supported values: "Suffixed", "Same"`},
+		"a cluster ID is 32 characters of base32":  {object: foreignCluster("crd-a", "abc"), want: "spec.clusterID: Invalid value: \"abc\": spec.clusterID in body should match '^[a-z2-7]{32}$'"},
+		"a cluster ID has no capitals":             {object: foreignCluster("crd-b", strings.ToUpper(anID)), want: "should match '^[a-z2-7]{32}$'"},
+		"a cluster ID has no digits 0, 1, 8 and 9": {object: foreignCluster("crd-c", anID[:31]+"8"), want: "should match"},
+		"eight endpoints are enough":               {object: foreignCluster("crd-d", anID, strings.Split("1:1,2:1,3:1,4:1,5:1,6:1,7:1,8:1,9:1", ",")...), want: "spec.endpoints: Too many: 9: must have at most 8 items"},
+		"an endpoint is no novel":                  {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
+		"a well formed foreign cluster is taken":   {object: foreignCluster("crd-f", anID, "peer.example:7443")},
+		"a request asks somebody":                  {object: requestOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
+		"a request's network is Tunnel or None":    {object: requestOf("crd-b", "x", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
+		"a well formed request is taken":           {object: requestOf("crd-c", "nobody", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "None" })},
+		"a namespace has one offloading":           {object: &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mine"}}, want: "a namespace has one NamespaceOffloading, named offloading"},
+		"a strategy is one of three":               {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.PodStrategy = "Anywhere" }), want: `spec.podStrategy: Unsupported value: "Anywhere": supported values: "Local", "Remote", "LocalAndRemote"`},
+		"a mapping is one of three":                {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.NameMapping = "Other" }), want: `spec.nameMapping: Unsupported value: "Other": supported values: "Suffixed", "Same", "Chosen"`},
+		"a chosen name is said":                    {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.NameMapping = v1alpha1.MappingChosen }), want: "remoteName goes with nameMapping Chosen, and with no other"},
+		"and only then":                            {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.RemoteName = "rome" }), want: "remoteName goes with nameMapping Chosen, and with no other"},
+		"it is a label": {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) {
+			o.Spec.NameMapping, o.Spec.RemoteName = v1alpha1.MappingChosen, "rome.shop"
+		}), want: "spec.remoteName in body should match"},
+		"names that are given begin with something": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.NamespaceNames = []string{"*"} }), want: "should match"},
+		"and may end with anything":                 {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.NamespaceNames = []string{"shop", "rome-*"} })},
 		"the system's namespaces are not offloaded": {object: offloadingOf("kube-system", nil), want: "the namespaces of the system and of Entente are not offloaded"},
 		"our own namespace is not offloaded":        {object: offloadingOf(systemNamespace, nil), want: "the namespaces of the system and of Entente are not offloaded"},
 		"a well formed offloading is taken":         {object: offloadingOf(namespace, nil)},
@@ -160,6 +167,13 @@ func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
 			object: offloadingOf(namespace, nil),
 			change: func(o ctrlclient.Object) { o.(*v1alpha1.NamespaceOffloading).Spec.NameMapping = v1alpha1.MappingSame },
 			want:   "nameMapping never changes; delete the NamespaceOffloading and create another",
+		},
+		"what was chosen": {
+			object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) {
+				o.Spec.NameMapping, o.Spec.RemoteName = v1alpha1.MappingChosen, "rome"
+			}),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.NamespaceOffloading).Spec.RemoteName = "milan" },
+			want:   "remoteName never changes; delete the NamespaceOffloading and create another",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -601,14 +601,14 @@ func TestConfigurationFollowsThePod(t *testing.T) {
 	}
 }
 
-// TestARefusedNamespaceIsTold: a namespace that wants to keep its name abroad may
-// do so if the provider lists the name and has no such namespace itself, and what
-// is wrong is to be read at home.
+// TestARefusedNamespaceIsTold: a namespace that wants to keep its name abroad, or have
+// another one, may do so if the provider lists the name and has no such namespace itself,
+// and what is wrong is to be read at home.
 func TestARefusedNamespaceIsTold(t *testing.T) {
 	home, abroad := agents(t)
 	taken := newNamespace(t, abroad, "taken")
 	policy := lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
-	patch := fmt.Appendf(nil, `{"spec":{"sameNamespaces":[%q]}}`, taken)
+	patch := fmt.Appendf(nil, `{"spec":{"namespaceNames":[%q]}}`, taken)
 	if err := abroad.client.Patch(t.Context(), policy, ctrlclient.RawPatch("application/merge-patch+json", patch)); err != nil {
 		t.Fatal(err)
 	}
@@ -621,8 +621,13 @@ func TestARefusedNamespaceIsTold(t *testing.T) {
 	same := func(o *v1alpha1.NamespaceOffloading) { o.Spec.NameMapping = v1alpha1.MappingSame }
 	listed := offloadingOf(taken, same)
 	unlisted := offloadingOf(newNamespace(t, home, "unlisted"), same)
+	named := "rome-" + taken
+	chosen := offloadingOf(newNamespace(t, home, "chosen"), func(o *v1alpha1.NamespaceOffloading) {
+		o.Spec.NameMapping, o.Spec.RemoteName = v1alpha1.MappingChosen, named
+	})
 	offload(t, home, listed)
 	offload(t, home, unlisted)
+	offload(t, home, chosen)
 	state := func(o *v1alpha1.NamespaceOffloading, want, why string) error {
 		return eventually.Is(t.Context(), later, "namespace "+o.Namespace+" to be "+want, func(ctx context.Context) error {
 			if err := home.get(ctx, o.Name, o); err != nil {
@@ -634,23 +639,32 @@ func TestARefusedNamespaceIsTold(t *testing.T) {
 			return nil
 		})
 	}
-	if err := state(unlisted, "Refused", "sameNamespaces"); err != nil {
+	if err := state(unlisted, "Refused", "namespaceNames"); err != nil {
 		t.Error(err)
 	}
-	if err := state(listed, "Refused", "of its own"); err != nil {
+	if err := state(listed, "Refused", "not the consumer's"); err != nil {
 		t.Fatal(err)
+	}
+	if err := state(chosen, "Refused", "may not be called "+named); err != nil {
+		t.Error(err)
 	}
 	theirs := &corev1.Namespace{}
 	if err := abroad.get(t.Context(), taken, theirs); err != nil || theirs.Labels[v1alpha1.LabelManaged] != "" {
 		t.Errorf("somebody else's namespace was touched: %v, %v", theirs.Labels, err)
 	}
 	// The owner allows the name.
-	patch = fmt.Appendf(nil, `{"spec":{"sameNamespaces":[%q,%q]}}`, taken, unlisted.Namespace)
+	patch = fmt.Appendf(nil, `{"spec":{"namespaceNames":[%q,%q,"rome-*"]}}`, taken, unlisted.Namespace)
 	if err := abroad.client.Patch(t.Context(), policy, ctrlclient.RawPatch("application/merge-patch+json", patch)); err != nil {
 		t.Fatal(err)
 	}
 	if err := state(unlisted, "Ready", ""); err != nil {
 		t.Errorf("the policy lists the name now: %v", err)
+	}
+	if err := state(chosen, "Ready", ""); err != nil || chosen.Status.Clusters[0].RemoteName != named {
+		t.Errorf("the policy gives such names now: %v, %+v", err, chosen.Status)
+	}
+	if err := abroad.get(t.Context(), named, &corev1.Namespace{}); err != nil {
+		t.Errorf("the namespace is not called what was chosen: %v", err)
 	}
 	// The owner makes room.
 	if err := abroad.client.Delete(t.Context(), theirs); err != nil {

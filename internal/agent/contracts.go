@@ -127,7 +127,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,
-		SameNamespaces: c.lender.SameNamespaces(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
+		NamespaceNames: c.lender.NamespaceNames(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
 		MinFence:       c.lender.MinFence(context.Background(), terms.Consumer.ID),       //nolint:forbidigo // a cache answers at once
 		Classes:        podspec.Classes{Runtime: runtime, Priority: priority},
 		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",

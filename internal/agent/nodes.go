@@ -28,6 +28,7 @@ import (
 	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/namespaces"
+	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/podmetrics"
 	"github.com/entente-dev/entente/internal/version"
@@ -56,6 +57,7 @@ type nodes struct {
 	volumes    *volumes.Home
 	metrics    *podmetrics.Home
 	podIP      netip.Addr
+	self       peering.ClusterID
 	// clusterDomain is this cluster's.
 	clusterDomain string
 	// contractChanged and exposureChanged are called with a contract and a peer.
@@ -419,6 +421,9 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			if s.Agreed > 0 {
 				state.Fence = &metav1.Duration{Duration: s.Agreed}
 			}
+			if s.Accepted {
+				state.RemoteName, _ = offload.RemoteNamespace(n.self, s.Name, peering.NamespaceObject{Mapping: s.Mapping, Name: s.RemoteName})
+			}
 			switch {
 			case !placement.Selects(selector, *v.labels.Load()):
 				state.State, state.Message = "Ending", "spec.clusterSelector selects this cluster no longer, and pods of the namespace are there"
@@ -460,7 +465,7 @@ func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string) (
 		if namespace.Labels[v1alpha1.LabelOffloading] != "enabled" {
 			continue
 		}
-		space := vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: namespaces.LossOf(o), Fenced: namespaces.Fenced(o, spec.Contract)}
+		space := vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), RemoteName: o.Spec.RemoteName, PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: namespaces.LossOf(o), Fenced: namespaces.Fenced(o, spec.Contract)}
 		space.Fence = fencing.AskFor(space.Loss.Fence(), space.Fenced)
 		out = append(out, space)
 	}
@@ -547,7 +552,7 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 	a.nodes = &nodes{
 		budget: vk.NewBudget(), metrics: measured,
 		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
-		kubelet: kubelet, podIP: a.cfg.PodIP, clusterDomain: a.cfg.ClusterDomain, log: a.log,
+		kubelet: kubelet, podIP: a.cfg.PodIP, self: a.source.ID(), clusterDomain: a.cfg.ClusterDomain, log: a.log,
 		contractChanged: a.contractsWake.wake,
 		exposureChanged: gather(podsPause, a.exposureChanged),
 	}

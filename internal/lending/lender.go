@@ -610,11 +610,11 @@ func (l *Lender) signedNow(id string) bool {
 	return ok && l.Now().Sub(r.at) < recentSettle
 }
 
-// SameNamespaces returns the names that namespaces of a peer may have here
-// unchanged.
-func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
+// NamespaceNames returns the names that namespaces of a peer may have here, with a *
+// at the end of some.
+func (l *Lender) NamespaceNames(ctx context.Context, peer peering.ClusterID) []string {
 	if p := l.policyOf(ctx, peer); p != nil {
-		return slices.Clone(p.Spec.SameNamespaces)
+		return slices.Clone(p.Spec.NamespaceNames)
 	}
 	return nil
 }

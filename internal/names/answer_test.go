@@ -325,7 +325,7 @@ func FuzzAnswer(f *testing.F) {
 // Names of a StatefulSet's pods that software builds of its POD_NAMESPACE are those of home,
 // whatever the namespace is called here: by its own name, with the peer's suffix, or cut.
 func TestNamesOfPodsAreThoseOfHomeUnderEachMapping(t *testing.T) {
-	for mapping, here := range map[string]string{"Same": "shop", "Suffixed": "shop-aaaaaaaa", "Suffixed and cut": "sh-1a2b3c4d-aaaaaaaa"} {
+	for mapping, here := range map[string]string{"Same": "shop", "Suffixed": "shop-aaaaaaaa", "Suffixed and cut": "sh-1a2b3c4d-aaaaaaaa", "Chosen": "rome-web"} {
 		t.Run(mapping, func(t *testing.T) {
 			b := NewBook()
 			b.SetNamespace(here, "a", "shop", "cluster.local.")

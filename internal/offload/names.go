@@ -37,25 +37,43 @@ const (
 	noteResizing = "entente.dev/resizing"
 )
 
-// remoteNamespace returns what a consumer's namespace is called here.
-func remoteNamespace(peer peering.ClusterID, name string, mapping api.NameMapping) (string, error) {
+// RemoteNamespace returns what a consumer's namespace is called at its provider.
+func RemoteNamespace(consumer peering.ClusterID, name string, want peering.NamespaceObject) (string, error) {
+	mapping := api.NameMapping(want.Mapping)
+	if want.Name != "" && mapping != api.MappingChosen {
+		return "", fmt.Errorf("a name is chosen with the mapping %s alone, not %q", api.MappingChosen, mapping)
+	}
 	switch mapping {
 	case api.MappingSuffixed:
-		remote := name + "-" + peer.Short()
+		remote := name + "-" + consumer.Short()
 		if len(remote) > validation.DNS1123LabelMaxLength {
 			// Cut, with a hash of the whole so that two long names stay two.
 			sum := sha256.Sum256([]byte(name))
-			tail := "-" + endpoints.Short(sum[:]) + "-" + peer.Short()
+			tail := "-" + endpoints.Short(sum[:]) + "-" + consumer.Short()
 			remote = strings.TrimRight(name[:validation.DNS1123LabelMaxLength-len(tail)], "-") + tail
 		}
 		return remote, nil
-	case api.MappingSame:
+	case api.MappingSame, api.MappingChosen:
+		if mapping == api.MappingChosen {
+			name = want.Name
+		}
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return "", fmt.Errorf("%q is no name of a namespace: %s", peering.Text(name, validation.DNS1123LabelMaxLength), strings.Join(problems, "; "))
+		}
 		if strings.HasPrefix(name, "kube-") {
 			return "", fmt.Errorf("names that begin with kube- are this cluster's own; use the mapping %s", api.MappingSuffixed)
 		}
 		return name, nil
 	}
-	return "", fmt.Errorf("mapping %q is neither %s nor %s", mapping, api.MappingSuffixed, api.MappingSame)
+	return "", fmt.Errorf("mapping %q is not %s, %s or %s", mapping, api.MappingSuffixed, api.MappingSame, api.MappingChosen)
+}
+
+// granted says whether a policy gives a name to a consumer's namespaces.
+func granted(names []string, name string) bool {
+	return slices.ContainsFunc(names, func(n string) bool {
+		beginning, open := strings.CutSuffix(n, "*")
+		return n == name || open && beginning != "" && strings.HasPrefix(name, beginning)
+	})
 }
 
 // heldKey is the annotation by which a contract holds an object.

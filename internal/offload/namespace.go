@@ -94,7 +94,7 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	if err := json.Unmarshal(o.JSON, &want); err != nil {
 		return refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
 	}
-	remote, err := remoteNamespace(c.Peer, o.Ref.Name, api.NameMapping(want.Mapping))
+	remote, err := RemoteNamespace(c.Peer, o.Ref.Name, want)
 	if err != nil {
 		return refuse(peering.RefusedNamespace, false, "%s: %v", o.Ref, err)
 	}
@@ -105,10 +105,10 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 		return err
 	}
 	// A name is worth something: other pods here would resolve what it holds.
-	if api.NameMapping(want.Mapping) == api.MappingSame && !slices.Contains(c.SameNamespaces, o.Ref.Name) {
+	if api.NameMapping(want.Mapping) != api.MappingSuffixed && !granted(c.NamespaceNames, remote) {
 		// The policy may change, so it is tried again.
 		return refuse(peering.RefusedNamespace, true,
-			"%s may not keep its name at the provider; use the mapping %s, or have the provider list it in sameNamespaces of its PeeringPolicy", o.Ref, api.MappingSuffixed)
+			"%s may not be called %s at the provider; use the mapping %s, or have the provider list the name in namespaceNames of its PeeringPolicy", o.Ref, remote, api.MappingSuffixed)
 	}
 	release, err := p.locks.lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
 	if err != nil {
@@ -208,13 +208,26 @@ func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.Ob
 		undo()
 	}
 	if apierrors.IsAlreadyExists(err) {
-		return nil, refuse(peering.RefusedNamespace, true,
-			"the provider has a namespace %s of its own, which is not touched; use the mapping %s, or another name", remote, api.MappingSuffixed)
+		return nil, p.refuseTaken(ctx, c, remote)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create namespace %s: %w", remote, err)
 	}
 	return ns, nil
+}
+
+// refuseTaken says whose a namespace is that has the name which another one is to have.
+func (p *Provider) refuseTaken(ctx context.Context, c Contract, name string) error {
+	const or = "use the mapping " + string(api.MappingSuffixed) + ", or another name"
+	ns := &corev1.Namespace{}
+	if err := p.client.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
+		return fmt.Errorf("read namespace %s: %w", name, err)
+	}
+	if ours(ns, c.Peer) {
+		return refuse(peering.RefusedNamespace, true, "the consumer's namespace %s is called %s here; %s", ns.Labels[api.LabelOriginNamespace], name, or)
+	}
+	// Whether it is the provider's or another consumer's is not told.
+	return refuse(peering.RefusedNamespace, true, "the provider has a namespace %s that is not the consumer's, and it is not touched; %s", name, or)
 }
 
 // grant gives the agent its rights in a namespace that it made, and waits until

@@ -43,9 +43,9 @@ type Contract struct {
 	RuntimeClasses []string
 	// Classes is which classes of this cluster others of the consumer's are.
 	Classes podspec.Classes
-	// SameNamespaces is the names that namespaces of the peer may have here
-	// unchanged.
-	SameNamespaces []string
+	// NamespaceNames is the names that namespaces of the peer may have here with another
+	// mapping than Suffixed. A * at the end stands for any end.
+	NamespaceNames []string
 	// MinFence is the shortest fence that its consumer may ask for.
 	MinFence time.Duration
 	// AcceptNew says whether new pods are taken: not while it drains, nor later.

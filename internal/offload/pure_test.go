@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -30,37 +31,92 @@ const (
 
 func TestRemoteNamespacesAreUniqueLabels(t *testing.T) {
 	long := strings.Repeat("a", 63)
+	suffixed, same := peering.NamespaceObject{Mapping: "Suffixed"}, peering.NamespaceObject{Mapping: "Same"}
+	chosen := func(name string) peering.NamespaceObject {
+		return peering.NamespaceObject{Mapping: "Chosen", Name: name}
+	}
 	tests := map[string]struct {
-		name    string
-		mapping api.NameMapping
-		want    string
-		refused bool
+		name string
+		as   peering.NamespaceObject
+		// want is empty if it is refused.
+		want string
 	}{
-		"a name gets the consumer's ID":           {"shop", api.MappingSuffixed, "shop-aaaaaaaa", false},
-		"the same name stays":                     {"shop", api.MappingSame, "shop", false},
-		"this cluster's own names are not given":  {"kube-public", api.MappingSame, "", true},
-		"a mapping that there is not is refused":  {"shop", "Other", "", true},
-		"a system name can be had with a suffix":  {"kube-system", api.MappingSuffixed, "kube-system-aaaaaaaa", false},
-		"a name that just fits is not cut":        {long[:54], api.MappingSuffixed, long[:54] + "-aaaaaaaa", false},
-		"a name that is too long gets a hash too": {long, api.MappingSuffixed, "", false},
+		"a name gets the consumer's ID":            {"shop", suffixed, "shop-aaaaaaaa"},
+		"the same name stays":                      {"shop", same, "shop"},
+		"this cluster's own names are not given":   {"kube-public", same, ""},
+		"a mapping that there is not is refused":   {"shop", peering.NamespaceObject{Mapping: "Other"}, ""},
+		"a system name can be had with a suffix":   {"kube-system", suffixed, "kube-system-aaaaaaaa"},
+		"a name that just fits is not cut":         {long[:54], suffixed, long[:54] + "-aaaaaaaa"},
+		"a chosen name is what it is":              {"shop", chosen("rome-shop"), "rome-shop"},
+		"a system's namespace can have one":        {"kube-system", chosen("rome"), "rome"},
+		"no system's name is chosen":               {"shop", chosen("kube-rome"), ""},
+		"nor none":                                 {"shop", chosen(""), ""},
+		"nor what is no label":                     {"shop", chosen("rome.shop"), ""},
+		"nor in capitals":                          {"shop", chosen("Rome"), ""},
+		"nor one that is too long":                 {"shop", chosen(long + "a"), ""},
+		"nor a pattern":                            {"shop", chosen("rome-*"), ""},
+		"a name is chosen with its mapping, alone": {"shop", peering.NamespaceObject{Mapping: "Suffixed", Name: "rome"}, ""},
+		"and with no other":                        {"shop", peering.NamespaceObject{Mapping: "Same", Name: "rome"}, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := remoteNamespace(peerA, tc.name, tc.mapping)
-			if (err != nil) != tc.refused {
-				t.Fatalf("remoteNamespace: %v", err)
-			}
-			if tc.want != "" && got != tc.want || len(got) > 63 {
-				t.Fatalf("got %q, want %q", got, tc.want)
+			got, err := RemoteNamespace(peerA, tc.name, tc.as)
+			if got != tc.want || (err != nil) != (tc.want == "") {
+				t.Fatalf("got %q, %v, want %q", got, err, tc.want)
 			}
 		})
 	}
-	x, _ := remoteNamespace(peerA, long, api.MappingSuffixed)
-	y, _ := remoteNamespace(peerA, long[:62]+"b", api.MappingSuffixed)
-	z, _ := remoteNamespace(peerB, long, api.MappingSuffixed)
+	x, _ := RemoteNamespace(peerA, long, suffixed)
+	y, _ := RemoteNamespace(peerA, long[:62]+"b", suffixed)
+	z, _ := RemoteNamespace(peerB, long, suffixed)
 	if x == y || x == z || len(x) != 63 {
 		t.Fatalf("%q, %q and %q", x, y, z)
 	}
+}
+
+func TestNamesThatAPolicyGives(t *testing.T) {
+	for _, tc := range []struct {
+		list, name string
+		want       bool
+	}{
+		{"shop", "shop", true},
+		{"shop", "shop2", false},
+		{"rome-*", "rome-shop", true},
+		{"rome-*", "rome-", true},
+		{"rome-*", "rome", false},
+		{"rome-*", "xrome-shop", false},
+		{"a b rome-*", "rome-x", true},
+		{"*", "shop", false}, // the API server takes no such entry
+		{"ro*e", "rome", false},
+		{"", "", false},
+		{"", "shop", false},
+	} {
+		if got := granted(strings.Fields(tc.list), tc.name); got != tc.want {
+			t.Errorf("%q gives %q: %v", tc.list, tc.name, got)
+		}
+	}
+}
+
+func FuzzRemoteNamespace(f *testing.F) {
+	f.Add("shop", "Suffixed", "")
+	f.Add("kube-system", "Same", "")
+	f.Add("shop", "Chosen", "rome-shop")
+	f.Add(strings.Repeat("a", 63), "Chosen", "kube-x")
+	f.Fuzz(func(t *testing.T, name, mapping, chosen string) {
+		if len(validation.IsDNS1123Label(name)) > 0 {
+			return // the consumer's API server has no such namespace
+		}
+		got, err := RemoteNamespace(peerA, name, peering.NamespaceObject{Mapping: mapping, Name: chosen})
+		if err != nil {
+			return
+		}
+		if problems := validation.IsDNS1123Label(got); len(problems) > 0 {
+			t.Errorf("%q: %v", got, problems)
+		}
+		if strings.HasPrefix(got, "kube-") && !strings.HasSuffix(got, "-"+peerA.Short()) {
+			t.Errorf("%q is the provider's own", got)
+		}
+	})
 }
 
 func container(requests, limits string) corev1.Container {

@@ -88,7 +88,7 @@ func (c *cluster) fresh(resources string) (id, ns string) {
 	}
 	c.set(id, &Contract{
 		Peer: peerA, Resources: container(resources, "").Resources.Requests, PodSecurity: baseline, AcceptNew: true,
-		SameNamespaces: []string{ns, ns + "-own", "kube-extra"},
+		NamespaceNames: []string{ns, ns + "-own", "kube-extra", "rome-" + ns + "*"},
 	})
 	return id, ns
 }
@@ -438,7 +438,7 @@ func testNamespaces(t *testing.T, c *cluster) {
 		t.Errorf("held %v, %v", held, err)
 	}
 	refused(t, p.Apply(t.Context(), id, namespaceObject(name, "Same")), peering.RefusedNamespace, false, "never changes")
-	refused(t, p.Apply(t.Context(), id, namespaceObject("com", "Same")), peering.RefusedNamespace, true, "may not keep its name")
+	refused(t, p.Apply(t.Context(), id, namespaceObject("com", "Same")), peering.RefusedNamespace, true, "may not be called com")
 	younger := o
 	younger.Ref.UID = "another"
 	refused(t, p.Apply(t.Context(), id, younger), peering.RefusedNamespace, true, "older namespace")
@@ -447,11 +447,25 @@ func testNamespaces(t *testing.T, c *cluster) {
 	if err := c.owner.Create(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, p.Apply(t.Context(), id, namespaceObject(name+"-own", "Same")), peering.RefusedNamespace, true, "of its own")
+	refused(t, p.Apply(t.Context(), id, namespaceObject(name+"-own", "Same")), peering.RefusedNamespace, true, "not the consumer's")
 	if c.get(t, "", own.Name, own); own.Labels[api.LabelManaged] != "" {
 		t.Error("a namespace of the provider's was touched")
 	}
 	refused(t, p.Apply(t.Context(), id, namespaceObject("kube-extra", "Same")), peering.RefusedNamespace, false, "kube-")
+
+	// Names that the consumer chose.
+	chosen := func(origin, name string) peering.Object {
+		return thing(peering.KindNamespace, "", origin, "uid-"+origin, fmt.Sprintf(`{"mapping":"Chosen","name":%q}`, name))
+	}
+	apply(t, p, id, chosen(name+"-x", "rome-"+name))
+	if !c.get(t, "", "rome-"+name, ns) || ns.Labels[api.LabelOriginNamespace] != name+"-x" || ns.Labels[api.LabelPeer] != string(peerA) {
+		t.Errorf("the namespace with the chosen name is %+v", ns.ObjectMeta)
+	}
+	refused(t, p.Apply(t.Context(), id, chosen(name+"-y", "rome-"+name)), peering.RefusedNamespace, true, "the consumer's namespace "+name+"-x is called")
+	refused(t, p.Apply(t.Context(), id, chosen(name+"-x", "rome-"+name+"-2")), peering.RefusedNamespace, false, "never changes")
+	refused(t, p.Apply(t.Context(), id, chosen(name+"-y", "paris")), peering.RefusedNamespace, true, "namespaceNames")
+	refused(t, p.Apply(t.Context(), id, chosen(name+"-y", name+"-own")), peering.RefusedNamespace, true, "not the consumer's")
+	refused(t, p.Apply(t.Context(), id, chosen(name+"-y", "kube-extra")), peering.RefusedNamespace, false, "kube-")
 	refused(t, p.Apply(t.Context(), "c-none", namespaceObject("x", "Same")), peering.RefusedContract, false, "unknown")
 }
 

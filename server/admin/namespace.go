@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,9 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, err
 	}
 	want := offloadingSpec(req, selector)
+	if chosen := want.NameMapping == v1alpha1.MappingChosen; chosen != (want.RemoteName != "") {
+		return nil, peering.Errorf(peering.ReasonRequestInvalid, "remote_name goes with the mapping %s, and with no other", v1alpha1.MappingChosen)
+	}
 	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
 	old, err := s.currentOffloading(ctx, key)
 	switch {
@@ -50,11 +54,11 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
 	}
 	if want.NameMapping == "" {
-		want.NameMapping = old.Spec.NameMapping
+		want.NameMapping, want.RemoteName = old.Spec.NameMapping, old.Spec.RemoteName
 	}
-	if want.NameMapping != old.Spec.NameMapping {
+	if want.NameMapping != old.Spec.NameMapping || want.RemoteName != old.Spec.RemoteName {
 		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
-			namespace, old.Spec.NameMapping, namespace)
+			namespace, strings.TrimSpace(string(old.Spec.NameMapping)+" "+old.Spec.RemoteName), namespace)
 	}
 	want.Unschedulable = old.Spec.Unschedulable // this call does not speak of it
 	if want.PeerLost == nil {
@@ -72,8 +76,12 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 	want := v1alpha1.NamespaceOffloadingSpec{
 		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
 		NameMapping:     v1alpha1.NameMapping(req.GetNameMapping()),
+		RemoteName:      req.GetRemoteName(),
 		ClusterSelector: selector,
 		Misplaced:       v1alpha1.MisplacedStay,
+	}
+	if want.NameMapping == "" && want.RemoteName != "" {
+		want.NameMapping = v1alpha1.MappingChosen
 	}
 	if req.GetMove() {
 		want.Misplaced = v1alpha1.MisplacedMove

@@ -1071,6 +1071,10 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 		req  *ententev1.OffloadNamespaceRequest
 		want peering.Reason
 	}{
+		"another name":         {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", RemoteName: "rome"}, peering.ReasonMappingFixed},
+		"no name":              {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Chosen"}, peering.ReasonRequestInvalid},
+		"a name of no use":     {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Same", RemoteName: "rome"}, peering.ReasonRequestInvalid},
+		"what is no name":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", RemoteName: "../x"}, peering.ReasonRequestInvalid},
 		"another mapping":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Same"}, peering.ReasonMappingFixed},
 		"an unknown namespace": {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/nope"}, peering.ReasonNamespaceUnknown},
 		"an unknown peer":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", Peers: []string{"nobody"}}, peering.ReasonPeerUnknown},

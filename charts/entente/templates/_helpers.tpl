@@ -191,8 +191,8 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   {{- if kindIs "map" .clusterSet }}
   clusterSet: {{- toYaml .clusterSet | nindent 4 }}
   {{- end }}
-  {{- with .sameNamespaces }}
-  sameNamespaces: {{- toYaml . | nindent 4 }}
+  {{- with .namespaceNames }}
+  namespaceNames: {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .nodeLabels }}
   nodeLabels: {{- toYaml . | nindent 4 }}

@@ -2058,8 +2058,8 @@ type OffloadNamespaceRequest struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Where its pods may run: Local, Remote, or LocalAndRemote (the default).
 	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
-	// What it is called in the provider: Suffixed (the default: NAME-CONSUMER) or
-	// Same.
+	// What it is called in the provider: Suffixed (the default: NAME-CONSUMER),
+	// Same, or Chosen: remote_name.
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
 	// The peers in which they may run; empty is all.
 	Peers []string `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
@@ -2067,7 +2067,10 @@ type OffloadNamespaceRequest struct {
 	// disruption budgets allow. Else they stay until they end.
 	Move bool `protobuf:"varint,5,opt,name=move,proto3" json:"move,omitempty"`
 	// What becomes of its pods in a provider that does not answer. Unset changes nothing.
-	PeerLost      *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
+	PeerLost *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
+	// What it is called in each provider: with the mapping Chosen, which it implies, and
+	// no other. The provider's policy has to list it.
+	RemoteName    string `protobuf:"bytes,7,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2142,6 +2145,13 @@ func (x *OffloadNamespaceRequest) GetPeerLost() *PeerLost {
 		return x.PeerLost
 	}
 	return nil
+}
+
+func (x *OffloadNamespaceRequest) GetRemoteName() string {
+	if x != nil {
+		return x.RemoteName
+	}
+	return ""
 }
 
 // PeerLost is what becomes of pods in a provider that does not answer.
@@ -2355,7 +2365,7 @@ type Offloading struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Where its pods may run: Local, Remote or LocalAndRemote.
 	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
-	// What it is called in the provider: Suffixed or Same.
+	// What it is called in the provider: Suffixed, Same or Chosen.
 	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
 	// Ready, Pending, Refused or NoProvider; Ending while it is being taken down.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
@@ -6972,14 +6982,16 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06forget\x18\x03 \x01(\bR\x06forget\x12*\n" +
 	"\x11refuse_if_running\x18\x04 \x01(\bR\x0frefuseIfRunning\"(\n" +
 	"\x12EndPeeringResponse\x12\x12\n" +
-	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xe1\x02\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xb7\x03\n" +
 	"\x17OffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12I\n" +
-	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12:\n" +
-	"\fname_mapping\x18\x03 \x01(\tB\x17\xbaH\x14r\x12R\x00R\bSuffixedR\x04SameR\vnameMapping\x12%\n" +
+	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12B\n" +
+	"\fname_mapping\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\bSuffixedR\x04SameR\x06ChosenR\vnameMapping\x12%\n" +
 	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\x12\x12\n" +
 	"\x04move\x18\x05 \x01(\bR\x04move\x121\n" +
-	"\tpeer_lost\x18\x06 \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\"n\n" +
+	"\tpeer_lost\x18\x06 \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\x12L\n" +
+	"\vremote_name\x18\a \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\n" +
+	"remoteName\"n\n" +
 	"\bPeerLost\x121\n" +
 	"\x06action\x18\x01 \x01(\tB\x19\xbaH\x16r\x14R\x04KeepR\x05EvictR\x05FenceR\x06action\x12/\n" +
 	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\"\x1a\n" +
