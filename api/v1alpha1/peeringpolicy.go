@@ -383,7 +383,24 @@ type ClusterSet struct {
 	// all. Whoever may label a namespace decides about it.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// endpoints is when the addresses of Services of the set lead to endpoints of the clusters that this
+	// policy selects: All is always; OwnFirst while this cluster has none that is ready; Nearest
+	// while no cluster has one ready to which a message takes less time, this one among them. The
+	// annotation entente.dev/endpoints of a ServiceExport says otherwise for its Service. Absent is All.
+	// +optional
+	Endpoints EndpointPreference `json:"endpoints,omitempty"`
 }
+
+// EndpointPreference is which endpoints of a Service that several clusters have are used.
+// +kubebuilder:validation:Enum=All;OwnFirst;Nearest
+type EndpointPreference string
+
+// Which endpoints of a Service that several clusters have are used.
+const (
+	EndpointsAll      EndpointPreference = "All"
+	EndpointsOwnFirst EndpointPreference = "OwnFirst"
+	EndpointsNearest  EndpointPreference = "Nearest"
+)
 
 // PolicyLimits is the most that is lent. Of amounts and percentage the smaller
 // counts.

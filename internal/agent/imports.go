@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -53,6 +54,8 @@ func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 	a.set.Watch = func(ctx context.Context, peer peering.ClusterID, contract string, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
 		return a.peeringClient(peer).WatchClusterSet(ctx, contract, changed, synced)
 	}
+	var far distances
+	a.set.Distance = func(peer peering.ClusterID) int { return far.look(peer, a.sessions.RoundTrip(peer), time.Now()) }
 	a.set.Changed = func() {
 		a.lender.ExportsChanged()
 		a.exports.Changed()

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"maps"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +47,29 @@ func (l *latency) get() string {
 		return *c
 	}
 	return ""
+}
+
+// distances is how far peers are, by their classes of latency: two that are about as far do not
+// take turns.
+type distances struct {
+	mu    sync.Mutex
+	peers map[peering.ClusterID]*latency
+}
+
+// look returns the class of a peer in milliseconds, after what its round trip is now. 0 is not
+// known; of a peer that is away it stays as it was.
+func (d *distances) look(peer peering.ClusterID, roundTrip time.Duration, now time.Time) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.peers == nil {
+		d.peers = map[peering.ClusterID]*latency{}
+	}
+	if d.peers[peer] == nil {
+		d.peers[peer] = &latency{}
+	}
+	d.peers[peer].look(roundTrip, now)
+	most, _ := strconv.Atoi(d.peers[peer].get())
+	return most
 }
 
 // labelsOf returns the labels of a virtual node that home gives it by what it knows of the peer, and

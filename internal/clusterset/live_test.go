@@ -171,7 +171,11 @@ func (s *sharing) look(t *testing.T) string {
 	var ends []string
 	for _, slice := range list.Items {
 		for _, e := range slice.Endpoints {
-			ends = append(ends, slice.Labels[mcs.LabelSourceCluster][:1]+"/"+e.Addresses[0])
+			end := slice.Labels[mcs.LabelSourceCluster][:1] + "/" + e.Addresses[0]
+			if i.Spec.Type == mcs.ClusterSetIP && slice.Labels[discoveryv1.LabelServiceName] == "" {
+				end += " unused"
+			}
+			ends = append(ends, end)
 		}
 	}
 	slices.Sort(ends)
@@ -229,6 +233,19 @@ func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 	s.shows(t, "Headless web=80 a b a/10.0.0.7 b/198.18.0.2")
 	s.say <- []peering.ExportedService{older}
 	s.shows(t, "ClusterSetIP web=80 more=81 a b addressed a/10.0.0.7 b/198.18.0.2")
+	// This cluster's own endpoints come first, by policy; those of the peer when none is ready.
+	policy.Spec.ClusterSet.Endpoints = api.EndpointsOwnFirst
+	if err := s.owner.Update(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	s.shows(t, "ClusterSetIP web=80 more=81 a b addressed a/10.0.0.7 b/198.18.0.2 unused")
+	own.Endpoints[0].Conditions.Ready = new(false)
+	if err := s.owner.Update(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	s.shows(t, "ClusterSetIP web=80 more=81 a b addressed a/10.0.0.7 b/198.18.0.2")
+	t.Logf("failed over after %s", time.Since(start).Round(time.Millisecond))
 	if err := s.owner.Delete(t.Context(), export); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
@@ -21,6 +22,10 @@ type side struct {
 	service peering.ExportedService
 	// resolve says where an endpoint is from here.
 	resolve endpoints.Resolver
+	// endpoints is when its endpoints are used, by the policy that selects it.
+	endpoints api.EndpointPreference
+	// distance is the class of the round trip to it, in milliseconds; 0 is not known.
+	distance int
 	// down says that the tunnel is known to pass nothing: no endpoint is used.
 	down bool
 }

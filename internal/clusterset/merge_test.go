@@ -2,6 +2,7 @@ package clusterset
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -236,29 +237,64 @@ func TestWhatIsSaidOfAnExport(t *testing.T) {
 	}
 }
 
-// A cluster's own endpoints are preferred as long as one is ready, and all of the others stay
-// there to fail over to.
-func TestOwnEndpointsComeFirstWhereTheExportSaysSo(t *testing.T) {
+// Endpoints of some clusters are preferred as long as one is ready, by an annotation or by policy, and all
+// of the others stay there to fail over to.
+func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 	t.Parallel()
-	first := func(s *peering.ExportedService) {
-		s.Export.Annotations = map[string]string{AnnotationEndpoints: OwnFirst}
+	says := func(preference string) func(*peering.ExportedService) {
+		return func(s *peering.ExportedService) {
+			s.Export.Annotations = map[string]string{AnnotationEndpoints: preference}
+		}
 	}
+	first, near, all := says("OwnFirst"), says("Nearest"), says("All")
 	unready := func(s *peering.ExportedService) { s.Service.Endpoints[0].Ready = false }
 	none := func(s *peering.ExportedService) { s.Service.Endpoints = nil }
 	headless := func(s *peering.ExportedService) { s.Service.Headless = true }
+	// side is a cluster at a distance, with what the policy says that selects it.
+	at := func(distance int, policy api.EndpointPreference, s side) side {
+		s.distance, s.endpoints = distance, policy
+		return s
+	}
+	far := func(s side) side {
+		s.resolve = func(peering.ServiceEndpoint) (netip.Addr, bool) { return netip.Addr{}, false }
+		return s
+	}
+	down := func(s side) side { s.down = true; return s }
+	own := func(edit ...func(*peering.ExportedService)) side { return exported(here, 1, "web:TCP/80", edit...) }
+	b := func(edit ...func(*peering.ExportedService)) side { return exported(there, 2, "web:TCP/80", edit...) }
+	c := func(edit ...func(*peering.ExportedService)) side { return exported(third, 3, "web:TCP/80", edit...) }
+	const ownFirst, nearest = api.EndpointsOwnFirst, api.EndpointsNearest
 	for name, test := range map[string]struct {
 		sides []side
 		want  string
 	}{
-		"all by default":           {[]side{exported(here, 1, "web:TCP/80"), exported(there, 2, "web:TCP/80")}, "a b"},
-		"its own":                  {[]side{exported(here, 1, "web:TCP/80", first), exported(there, 2, "web:TCP/80")}, "a (b)"},
-		"of all others none":       {[]side{exported(here, 1, "web:TCP/80", first), exported(there, 2, "web:TCP/80"), exported(third, 3, "web:TCP/80")}, "a (b) (c)"},
-		"its own are not ready":    {[]side{exported(here, 1, "web:TCP/80", first, unready), exported(there, 2, "web:TCP/80")}, "a b"},
-		"it has none":              {[]side{exported(here, 1, "web:TCP/80", first, none), exported(there, 2, "web:TCP/80")}, "b"},
-		"it does not export it":    {[]side{exported(there, 2, "web:TCP/80", first), exported(third, 3, "web:TCP/80")}, "b c"},
-		"the oldest says not":      {[]side{exported(there, 1, "web:TCP/80"), exported(here, 2, "web:TCP/80", first)}, "b a"},
-		"the oldest says so":       {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/80")}, "(b) a"},
-		"a headless one has names": {[]side{exported(here, 1, "web:TCP/80", first, headless), exported(there, 2, "web:TCP/80", headless)}, "(a) (b)"},
+		"all by default":                              {[]side{own(), b()}, "a b"},
+		"its own":                                     {[]side{own(first), b()}, "a (b)"},
+		"of all others none":                          {[]side{own(first), b(), c()}, "a (b) (c)"},
+		"its own are not ready":                       {[]side{own(first, unready), b()}, "a b"},
+		"it has none":                                 {[]side{own(first, none), b()}, "b"},
+		"it does not export it":                       {[]side{b(first), c()}, "b c"},
+		"the oldest says not":                         {[]side{exported(there, 1, "web:TCP/80"), exported(here, 2, "web:TCP/80", first)}, "b a"},
+		"the oldest says so":                          {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/80")}, "(b) a"},
+		"a headless one has names":                    {[]side{own(first, headless), b(headless)}, "(a) (b)"},
+		"what is no preference is none":               {[]side{own(says("Mine")), b()}, "a b"},
+		"its own by policy":                           {[]side{own(), at(0, ownFirst, b())}, "a (b)"},
+		"by the policy of each":                       {[]side{own(), at(0, ownFirst, b()), c()}, "a (b) c"},
+		"the export says otherwise":                   {[]side{own(all), at(0, ownFirst, b())}, "a b"},
+		"its own has other ports":                     {[]side{exported(there, 1, "web:TCP/80", first), exported(here, 2, "web:TCP/81")}, "b"},
+		"the nearest is its own":                      {[]side{own(near), at(2, "", b()), at(50, "", c())}, "a (b) (c)"},
+		"then the next":                               {[]side{own(near, unready), at(2, "", b()), at(50, "", c())}, "a b (c)"},
+		"whichever that is":                           {[]side{own(near, none), at(50, "", b()), at(2, "", c())}, "(b) c"},
+		"then all that are left":                      {[]side{own(near, unready), at(2, "", b(unready)), at(50, "", c())}, "a b c"},
+		"two that are as far":                         {[]side{own(near, unready), at(10, "", b()), at(10, "", c())}, "a b c"},
+		"how far is not known":                        {[]side{own(near, unready), at(0, "", b()), at(500, "", c())}, "a (b) c"},
+		"of any":                                      {[]side{own(near, unready), at(0, "", b()), at(0, "", c())}, "a b c"},
+		"the next is down":                            {[]side{own(near, unready), down(at(2, "", b())), at(50, "", c())}, "a c"},
+		"the next is not reached":                     {[]side{own(near, unready), far(at(2, "", b())), at(50, "", c())}, "a c"},
+		"the nearest by policy":                       {[]side{own(none), at(2, nearest, b()), at(50, nearest, c())}, "b (c)"},
+		"some by policy":                              {[]side{own(none), at(50, nearest, b()), at(2, "", c())}, "(b) c"},
+		"some by policy, though a farther one is all": {[]side{own(none), at(2, nearest, b()), at(50, "", c())}, "b c"},
+		"nobody is ready":                             {[]side{own(near, unready), at(2, "", b(unready)), at(50, "", c(unready))}, "a b c"},
 	} {
 		p := decide(snapshot{name: hello, shared: true, sides: test.sides})
 		var out []string
@@ -273,6 +309,42 @@ func TestOwnEndpointsComeFirstWhereTheExportSaysSo(t *testing.T) {
 		}
 		if got := strings.Join(out, " "); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// Of whichever endpoints are ready, and whatever is said of which come first, the address leads to one that is
+// ready as long as any is, and to no other while its cluster is preferred.
+func TestTheAddressLeadsToWhatIsReady(t *testing.T) {
+	t.Parallel()
+	preferences := []api.EndpointPreference{"", api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest}
+	distances := []int{0, 2, 10, 10}
+	ids := []peering.ClusterID{here, there, third}
+	for n := range 4 * 4 * 4 * 4 * 8 {
+		at := func(base int) int { d := n % base; n /= base; return d }
+		annotation, ready := preferences[at(4)], at(8)
+		var sides []side
+		for i, id := range ids {
+			s := exported(id, int64(i+1), "web:TCP/80", func(s *peering.ExportedService) {
+				s.Export.Annotations = map[string]string{AnnotationEndpoints: string(annotation)}
+				s.Service.Endpoints[0].Ready = ready>>i&1 == 1
+			})
+			if i > 0 {
+				s.distance, s.endpoints = distances[at(4)], preferences[(n+i)%4]
+			}
+			sides = append(sides, s)
+		}
+		p := decide(snapshot{name: hello, shared: true, sides: sides})
+		used, usable := false, false
+		for _, s := range p.sides {
+			usable = usable || p.serves(s)
+			used = used || p.serves(s) && p.leadsTo(s)
+			if s.own && !p.leadsTo(s) {
+				t.Fatalf("%v: this cluster's own endpoints are not used", sides)
+			}
+		}
+		if used != usable {
+			t.Fatalf("annotation %q, ready %03b: an endpoint is ready (%v) and used (%v)", annotation, ready, usable, used)
 		}
 	}
 }

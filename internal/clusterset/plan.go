@@ -22,10 +22,9 @@ const (
 	// AnnotationDerived says of a ServiceImport which Service has its address here.
 	AnnotationDerived = "multicluster.kubernetes.io/derived-service"
 	// AnnotationEndpoints is the annotation, among the exportedAnnotations of a ServiceExport, that
-	// says which endpoints the address of a Service leads to. By default it is all.
+	// says which endpoints the address of a Service leads to, as the clusterSet of a PeeringPolicy
+	// says by default.
 	AnnotationEndpoints = "entente.dev/endpoints"
-	// OwnFirst is those of the cluster that it is used in, as long as one of them is ready.
-	OwnFirst = "OwnFirst"
 	// derivedPrefix is how the names of such Services begin.
 	derivedPrefix = "clusterset-"
 )
@@ -207,16 +206,47 @@ func owner(i *mcs.ServiceImport) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: mcs.GroupVersion.String(), Kind: "ServiceImport", Name: i.Name, UID: i.UID, Controller: new(true)}
 }
 
-// balancedTo says whether the address of a Service leads to the endpoints of a cluster: this
-// one's, or another's. Those that it does not lead to keep their EndpointSlices, which are no Service's
-// then, so that any kube-proxy obeys.
-func balancedTo(prefer string, sides []side, own bool) bool {
-	if own || prefer != OwnFirst {
-		return true
+// leadsTo says whether the address of the Service leads to the endpoints of a cluster, this
+// one or another. Those that it does not lead to keep their EndpointSlices, which are no Service's
+// then, so that any kube-proxy obeys, and finds the others when the last that it uses is not ready.
+func (p plan) leadsTo(s side) bool {
+	preference := s.endpoints
+	switch said := api.EndpointPreference(p.export.Annotations[AnnotationEndpoints]); said {
+	case api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest:
+		preference = said
 	}
-	return !slices.ContainsFunc(sides, func(s side) bool {
-		return s.own && slices.ContainsFunc(s.service.Service.Endpoints, func(e peering.ServiceEndpoint) bool { return e.Ready })
+	switch preference {
+	case api.EndpointsOwnFirst:
+		return s.own || !slices.ContainsFunc(p.sides, func(o side) bool { return o.own && p.serves(o) })
+	case api.EndpointsNearest:
+		return !slices.ContainsFunc(p.sides, func(o side) bool { return o.nearer(s) && p.serves(o) })
+	case api.EndpointsAll:
+	}
+	return true
+}
+
+// serves says whether a cluster has an endpoint that is ready, and that the address could lead to.
+func (p plan) serves(s side) bool {
+	ports := s.service.Service.Ports
+	if s.down || len(ports) > 0 && len(p.shared(ports)) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(s.service.Service.Endpoints, func(e peering.ServiceEndpoint) bool {
+		_, reached := s.resolve(e)
+		return e.Ready && reached
 	})
+}
+
+// nearer says whether a cluster is nearer than another one: this one is nearest, and of which it
+// is not known how far they are, furthest. Two that are as far are both used.
+func (s side) nearer(o side) bool {
+	switch {
+	case s.own || o.own:
+		return s.own && !o.own
+	case s.distance == 0 || o.distance == 0:
+		return s.distance != 0 && o.distance == 0
+	}
+	return s.distance < o.distance
 }
 
 // slicesOf returns the EndpointSlices of a cluster. Those of a headless Service are of no
@@ -237,7 +267,7 @@ func (p plan) slicesOf(s side, i *mcs.ServiceImport) []*discoveryv1.EndpointSlic
 		if slice.Labels[api.LabelPeer] = string(s.cluster); s.own {
 			delete(slice.Labels, api.LabelPeer)
 		}
-		if p.headless || !balancedTo(p.export.Annotations[AnnotationEndpoints], p.sides, s.own) {
+		if p.headless || !p.leadsTo(s) {
 			delete(slice.Labels, discoveryv1.LabelServiceName)
 		}
 	}

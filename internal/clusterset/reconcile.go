@@ -43,6 +43,9 @@ type Reconciler struct {
 	Own func(ctx context.Context, name peering.ServiceName) (peering.ExportedService, error)
 	// Home returns a peer's pod address in this cluster's terms, if it has one.
 	Home func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
+	// Distance returns how far a peer is, as the class in milliseconds of a message to it and its
+	// answer; 0 is not known. Nil knows none.
+	Distance func(peering.ClusterID) int
 	// Changed is called when what this cluster exports changed.
 	Changed func()
 	// Budget bounds what peers have written here by what they say.
@@ -230,11 +233,16 @@ func (r *Reconciler) loadPeers(ctx context.Context, s *snapshot, policies []mark
 		if fc == nil {
 			continue
 		}
-		if policy, err := market.Selecting(policies, fc); err != nil || !shares(*policy) {
+		policy, err := market.Selecting(policies, fc)
+		if err != nil || !shares(*policy) {
 			continue
 		}
+		distance := 0
+		if r.Distance != nil {
+			distance = r.Distance(peer)
+		}
 		s.sides = append(s.sides, side{
-			cluster: peer, service: service, down: !services.Passes(fc),
+			cluster: peer, service: service, down: !services.Passes(fc), endpoints: policy.Spec.ClusterSet.Endpoints, distance: distance,
 			resolve: func(e peering.ServiceEndpoint) (netip.Addr, bool) {
 				a, err := netip.ParseAddr(e.Address)
 				if err != nil {
