@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -66,6 +67,15 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 	home := needLab(t).home
 	namespace := newNamespace(t, home, "crd")
 	percent := func(n int32) *int32 { return &n }
+	// A policy holds some seconds after it was installed.
+	if err := eventually.Is(t.Context(), later, "the guard of NamespaceOffloadings to be in force", func(ctx context.Context) error {
+		if home.client.Create(ctx, offloadingOf("kube-system", nil), ctrlclient.DryRunAll) == nil {
+			return errors.New("one in kube-system would be taken")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		object ctrlclient.Object
 		// want is what the refusal says; empty takes the object.
