@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"slices"
 	"strings"
@@ -223,21 +224,32 @@ func (w *cleanup) takenDown() func(context.Context) (string, error) {
 	}
 }
 
-// peerings says what is left of peerings, and its state, which changes with whatever is done.
-func (w *cleanup) peerings(ctx context.Context) (waiting, state string, err error) {
+// peerings says what is left of peerings, and its state, which changes with whatever is done. Of OffloadedPods,
+// of which there may be 10,000, one is read and the others are counted: they are only deleted.
+func (w *cleanup) peerings(ctx context.Context) (waiting string, state uint64, err error) {
+	sum := fnv.New64a()
 	for _, list := range append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}) {
-		found, err := w.list(ctx, list)
+		var opts []client.ListOption
+		if _, many := list.(*v1alpha1.OffloadedPodList); many {
+			opts = append(opts, client.Limit(1))
+		}
+		found, err := w.list(ctx, list, opts...)
 		if err != nil {
-			return "", "", err
+			return "", 0, err
 		}
-		if len(found) > 0 && waiting == "" {
-			waiting = fmt.Sprintf("%d %T, the first %s%s", len(found), found[0], found[0].GetName(), heldBy(found[0]))
+		count := int64(len(found))
+		if more := list.GetRemainingItemCount(); more != nil {
+			count += *more
 		}
+		if count > 0 && waiting == "" {
+			waiting = fmt.Sprintf("%d %T, the first %s%s", count, found[0], found[0].GetName(), heldBy(found[0]))
+		}
+		fmt.Fprintf(sum, "%d ", count)
 		for _, o := range found {
-			state += string(o.GetUID()) + "/" + o.GetResourceVersion() + " "
+			fmt.Fprintf(sum, "%s/%s ", o.GetUID(), o.GetResourceVersion())
 		}
 	}
-	return waiting, state, nil
+	return waiting, sum.Sum64(), nil
 }
 
 // heldBy says why an object is still there, as far as it says so.
@@ -255,12 +267,12 @@ func heldBy(o client.Object) string {
 // wait for others, as for pods that end as their budgets allow, and is waited for.
 type stall struct {
 	began, lost time.Time
-	first       string
+	first       uint64
 	acted       bool
 }
 
 // look returns why the agent is not to be waited for any longer, empty while it is.
-func (s *stall) look(state string, lives bool, now time.Time) string {
+func (s *stall) look(state uint64, lives bool, now time.Time) string {
 	if s.began.IsZero() {
 		s.began, s.first = now, state
 	}

@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -236,5 +238,40 @@ func TestPeeringsAreEndedInOrder(t *testing.T) {
 	}
 	if !w.agentLives(t.Context()) {
 		t.Error("the agent does not live")
+	}
+}
+
+// A provider may hold 10,000 pods for others, and they are looked at each second.
+func TestOfOffloadedPodsOneIsRead(t *testing.T) {
+	t.Parallel()
+	w := newCleanup(Config{})
+	left := int64(9999)
+	read := 0
+	w.client = interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			pods, is := list.(*v1alpha1.OffloadedPodList)
+			if !is {
+				return c.List(ctx, list, opts...)
+			}
+			o := (&client.ListOptions{}).ApplyOptions(opts)
+			read += int(o.Limit)
+			if left >= 0 {
+				pods.Items = []v1alpha1.OffloadedPod{{ObjectMeta: metav1.ObjectMeta{Name: "first", UID: "u", ResourceVersion: "1"}}}
+				pods.RemainingItemCount = new(left)
+			}
+			return nil
+		},
+	})
+	waiting, before, err := w.peerings(t.Context())
+	if err != nil || waiting != "10000 *v1alpha1.OffloadedPod, the first first" || read != 1 {
+		t.Errorf("it waits for %q (%v), and read %d", waiting, err, read)
+	}
+	left--
+	if _, now, _ := w.peerings(t.Context()); now == before {
+		t.Error("one of them went, and that is not noticed")
+	}
+	left = -1
+	if waiting, _, err := w.peerings(t.Context()); err != nil || waiting != "" {
+		t.Errorf("with none left it waits for %q, %v", waiting, err)
 	}
 }
