@@ -181,6 +181,9 @@ type ServiceObject struct {
 	// SessionAffinitySeconds is for how long ClientIP holds; 0 leaves it to Kubernetes.
 	SessionAffinitySeconds int32             `json:"sessionAffinitySeconds,omitempty"`
 	Endpoints              []ServiceEndpoint `json:"endpoints,omitempty"`
+	// OwnFirst says that the Service leads to endpoints in the provider's cluster alone, as long
+	// as one of them is ready. A headless one leads to all.
+	OwnFirst bool `json:"ownFirst,omitempty"`
 	// ExternalName is the name of DNS that the Service stands for, resolved as in the
 	// consumer's cluster; see CheckExternalName. Such a Service is said to be headless, and has
 	// neither ports nor endpoints: a provider that does not know the field answers that

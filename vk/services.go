@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
@@ -275,9 +276,22 @@ func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) pee
 		Headless:  svc.Spec.ClusterIP == corev1.ClusterIPNone,
 		Ports:     endpoints.ReadPorts(svc.Spec.Ports),
 		Endpoints: endpoints.Read(slices),
+		OwnFirst:  ownFirst(svc),
 	}
 	endpoints.ReadAffinity(svc.Spec, &o)
 	return o
+}
+
+// ownFirst says whether a Service prefers the endpoints of the cluster that it is used in: by its
+// annotation, or because its traffic is to stay close, which another cluster is not.
+func ownFirst(svc *corev1.Service) bool {
+	switch api.EndpointPreference(svc.Annotations[api.AnnotationEndpoints]) {
+	case api.EndpointsOwnFirst, api.EndpointsNearest:
+		return true
+	case api.EndpointsAll:
+		return false
+	}
+	return ptr.Deref(svc.Spec.TrafficDistribution, "") != ""
 }
 
 // serviceReference names a Service in an event.

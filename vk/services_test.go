@@ -78,6 +78,31 @@ func TestServiceObjectHasTheNameThatItStandsFor(t *testing.T) {
 	}
 }
 
+func TestServicesThatPreferTheClusterTheyAreUsedIn(t *testing.T) {
+	for name, test := range map[string]struct {
+		annotation, traffic string
+		want                bool
+	}{
+		"none says so":               {"", "", false},
+		"its annotation":             {"OwnFirst", "", true},
+		"the nearest is its own":     {"Nearest", "", true},
+		"its traffic stays close":    {"", "PreferSameZone", true},
+		"as older clusters say":      {"", "PreferClose", true},
+		"its annotation says not so": {"All", "PreferClose", false},
+		"what is no preference":      {"Mine", "", false},
+	} {
+		svc := service("web", "1", func(s *corev1.Service) {
+			s.Annotations = map[string]string{api.AnnotationEndpoints: test.annotation}
+			if test.traffic != "" {
+				s.Spec.TrafficDistribution = &test.traffic
+			}
+		})
+		if got := serviceObject(svc, nil).OwnFirst; got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestEndpointsAreBounded(t *testing.T) {
 	var slices []*discoveryv1.EndpointSlice
 	for i := range 60 {

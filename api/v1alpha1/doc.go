@@ -54,6 +54,9 @@ const (
 	// AnnotationAutomaticEnded says of a ForeignCluster that is being deleted that the
 	// policy it names ended the peering, and not a person: "true".
 	AnnotationAutomaticEnded = "entente.dev/automatic-ended"
+	// AnnotationEndpoints is which endpoints a Service leads to: an EndpointPreference. A
+	// ServiceExport has it among its exportedAnnotations, a Service of an offloaded namespace itself.
+	AnnotationEndpoints = "entente.dev/endpoints"
 	// AnnotationExternalName is the name of DNS that a Service of a consumer stands for, here
 	// only for the resolver of the consumer's pods.
 	AnnotationExternalName = "entente.dev/external-name"

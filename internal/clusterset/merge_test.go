@@ -243,7 +243,7 @@ func TestEndpointsOfSomeClustersComeFirst(t *testing.T) {
 	t.Parallel()
 	says := func(preference string) func(*peering.ExportedService) {
 		return func(s *peering.ExportedService) {
-			s.Export.Annotations = map[string]string{AnnotationEndpoints: preference}
+			s.Export.Annotations = map[string]string{api.AnnotationEndpoints: preference}
 		}
 	}
 	first, near, all := says("OwnFirst"), says("Nearest"), says("All")
@@ -326,7 +326,7 @@ func TestTheAddressLeadsToWhatIsReady(t *testing.T) {
 		var sides []side
 		for i, id := range ids {
 			s := exported(id, int64(i+1), "web:TCP/80", func(s *peering.ExportedService) {
-				s.Export.Annotations = map[string]string{AnnotationEndpoints: string(annotation)}
+				s.Export.Annotations = map[string]string{api.AnnotationEndpoints: string(annotation)}
 				s.Service.Endpoints[0].Ready = ready>>i&1 == 1
 			})
 			if i > 0 {

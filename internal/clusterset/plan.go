@@ -21,10 +21,6 @@ import (
 const (
 	// AnnotationDerived says of a ServiceImport which Service has its address here.
 	AnnotationDerived = "multicluster.kubernetes.io/derived-service"
-	// AnnotationEndpoints is the annotation, among the exportedAnnotations of a ServiceExport, that
-	// says which endpoints the address of a Service leads to, as the clusterSet of a PeeringPolicy
-	// says by default.
-	AnnotationEndpoints = "entente.dev/endpoints"
 	// derivedPrefix is how the names of such Services begin.
 	derivedPrefix = "clusterset-"
 )
@@ -211,7 +207,7 @@ func owner(i *mcs.ServiceImport) metav1.OwnerReference {
 // then, so that any kube-proxy obeys, and finds the others when the last that it uses is not ready.
 func (p plan) leadsTo(s side) bool {
 	preference := s.endpoints
-	switch said := api.EndpointPreference(p.export.Annotations[AnnotationEndpoints]); said {
+	switch said := api.EndpointPreference(p.export.Annotations[api.AnnotationEndpoints]); said {
 	case api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest:
 		preference = said
 	}

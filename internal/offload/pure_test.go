@@ -220,6 +220,36 @@ func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
 	}
 }
 
+// Endpoints at home are there to fail over to.
+func TestEndpointsHereComeFirstWhereTheConsumerSaysSo(t *testing.T) {
+	t.Parallel()
+	ips := map[string]netip.Addr{"here": netip.MustParseAddr("10.200.0.1"), "second": netip.MustParseAddr("10.200.0.2"), "starts": {}}
+	pod := func(uid string, ready bool) peering.ServiceEndpoint {
+		return peering.ServiceEndpoint{Address: "10.1.0.1", PodUID: uid, Ready: ready}
+	}
+	for name, test := range map[string]struct {
+		in   peering.ServiceObject
+		want string
+	}{
+		"all by default":                   {peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
+		"those here":                       {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true), pod("second", false)}}, "here second"},
+		"none here is ready":               {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", false), pod("home", true)}}, "here home"},
+		"none is here":                     {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("home", true), pod("", true)}}, "home "},
+		"one that has no address is not":   {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("starts", true), pod("home", true)}}, "starts home"},
+		"what is no pod is elsewhere":      {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("", true)}}, "here"},
+		"a headless one has names for all": {peering.ServiceObject{OwnFirst: true, Headless: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
+		"none":                             {peering.ServiceObject{OwnFirst: true}, ""},
+	} {
+		var got []string
+		for _, e := range preferred(test.in, ips) {
+			got = append(got, e.PodUID)
+		}
+		if text := strings.Join(got, " "); text != test.want {
+			t.Errorf("%s: %q, want %q", name, text, test.want)
+		}
+	}
+}
+
 // A Service that stands for another name is nothing to this cluster's own DNS.
 func TestServicesThatStandForAnotherName(t *testing.T) {
 	t.Parallel()

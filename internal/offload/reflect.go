@@ -229,6 +229,7 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have
 		return fmt.Errorf("read what the consumer said of it: %w", err)
 	}
 	peer := peering.ClusterID(svc.Labels[api.LabelPeer])
+	in.Endpoints = preferred(in, ips)
 	want, dropped := endpoints.Slices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
 		if a, here := ips[e.PodUID]; here && e.PodUID != "" {
 			return a, a.IsValid()
@@ -257,6 +258,25 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have
 		}
 	}
 	return p.noteDropped(ctx, svc, dropped)
+}
+
+// preferred returns the endpoints that a Service leads to here, where the pods with these
+// addresses are. kube-proxy goes by what is in EndpointSlices, on nodes without a zone, too.
+func preferred(in peering.ServiceObject, ips map[string]netip.Addr) []peering.ServiceEndpoint {
+	if !in.OwnFirst || in.Headless {
+		return in.Endpoints
+	}
+	here := func(e peering.ServiceEndpoint) bool { return e.PodUID != "" && ips[e.PodUID].IsValid() }
+	if !slices.ContainsFunc(in.Endpoints, func(e peering.ServiceEndpoint) bool { return e.Ready && here(e) }) {
+		return in.Endpoints
+	}
+	var out []peering.ServiceEndpoint
+	for _, e := range in.Endpoints {
+		if here(e) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func (p *Provider) writeSlice(ctx context.Context, have, want *discoveryv1.EndpointSlice, exists bool) error {

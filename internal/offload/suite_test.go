@@ -912,6 +912,21 @@ func testServices(t *testing.T, c *cluster) {
 	}
 	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.77")
 	eventually(t, "a pod's new address follows", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77", "10.241.0.5"}) })
+	// Its own pods first, as long as one is ready.
+	say := func(in peering.ServiceObject) {
+		if b, err = json.Marshal(in); err != nil {
+			t.Fatal(err)
+		}
+		svc.JSON = b
+		apply(t, p, id, svc)
+	}
+	own := service(false, atHome, abroad)
+	own.OwnFirst = true
+	say(own)
+	eventually(t, "its own pods come first", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77"}) })
+	own.Endpoints[1].Ready = false
+	say(own)
+	eventually(t, "and the others when none is ready", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77", "10.241.0.5"}) })
 	b, err = json.Marshal(service(true, atHome))
 	if err != nil {
 		t.Fatal(err)
