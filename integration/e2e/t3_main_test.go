@@ -252,6 +252,22 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a Service that prefers the cluster it is used in leads abroad to the pods there", func(t *testing.T) {
+		_, err := w.Home.Kubectl(ctx, "annotate", "-n", shop, "service", "web", v1alpha1.AnnotationEndpoints+"=OwnFirst")
+		OK(t, err)
+		OK(t, w.Until(ctx, Soon, "pods abroad alone to answer one there", func(ctx context.Context) (string, error) {
+			answers, err := w.Home.Answers(ctx, shop, away[0].Name, 4*replicas, "http://web:8080/name")
+			for a := range answers {
+				if slices.ContainsFunc(home, func(p corev1.Pod) bool { return strings.HasPrefix(a, p.Name+" ") || a == p.Name }) {
+					return a + " answers, too", nil
+				}
+			}
+			return "", err
+		}))
+		_, err = w.Home.Kubectl(ctx, "annotate", "-n", shop, "service", "web", v1alpha1.AnnotationEndpoints+"-")
+		OK(t, err)
+		OK(t, w.Home.ReachesAll(ctx, Soon, shop, away[0].Name, "http://web:8080/name", pods))
+	})
 	t.Run("pods reach each other by address, and large answers fit through", func(t *testing.T) {
 		for _, path := range []struct{ from, to corev1.Pod }{{home[0], away[0]}} {
 			out, err := w.Home.InPod(ctx, shop, path.from.Name, "/tool", "curl", "-t", "20s", "http://"+path.to.Status.PodIP+":8080/bytes/5000000")
