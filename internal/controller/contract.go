@@ -175,6 +175,9 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if plan.step == stepPrune {
 		return r.pruneClosed(ctx, s)
 	}
+	if plan.step == stepTakeDown {
+		return r.takeDown(ctx, s.stored)
+	}
 	if plan.step == stepReport {
 		s.stored.Status.Message = s.invalid.Error()
 		_, err := r.write(ctx, before, s.stored)
@@ -467,6 +470,26 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 	before := stored.DeepCopy() // not locked: the deletion changed the version
 	controllerutil.RemoveFinalizer(stored, v1alpha1.Finalizer)
 	return reconcile.Result{}, client.IgnoreNotFound(store.Patch(ctx, r.Client, before, stored))
+}
+
+// takeDown removes a contract that this cluster did not sign, as when it lost its identity, with what
+// exists because of it. The peer knows this cluster as another one, so nobody is told.
+func (r *Contracts) takeDown(ctx context.Context, stored *v1alpha1.Contract) (reconcile.Result, error) {
+	role := peering.Consumer
+	if stored.Spec.Role == v1alpha1.ContractProvider {
+		role = peering.Provider
+	}
+	closed := peering.Restore(peering.Terms{ContractID: stored.Name}, peering.Hash{}, role, peering.Stored{Phase: peering.PhaseClosed, Reason: peering.EndedHere})
+	after, _, err := r.act(ctx, &closed, stored)
+	if err != nil || after > 0 {
+		return reconcile.Result{RequeueAfter: after}, err
+	}
+	before := stored.DeepCopy()
+	controllerutil.RemoveFinalizer(stored, v1alpha1.Finalizer)
+	if err := store.Patch(ctx, r.Client, before, stored); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}))
 }
 
 // notify tells the peer by a call that this side ended a contract, or ends it.

@@ -724,3 +724,22 @@ func TestSettledContractsThatCostLeastArePrunedFirst(t *testing.T) {
 		t.Errorf("%d are kept: %v", len(names), names)
 	}
 }
+
+// A cluster that lost its identity is another one: what it agreed on before binds it no longer, and goes when
+// somebody says so.
+func TestAContractOfAnotherIdentityGoesWhenItIsEnded(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := p.stored(t, p.terms(t, nil), p.consumer)
+	c.Status.Node = "request.entente.dev"
+	b := newBench(t, newParties(t).consumer, c, foreign("peer", p.provider))
+	if got := b.look(t); got == nil || !strings.Contains(got.Status.Message, "is of contract c-1 between") || b.nodes.removes > 0 {
+		t.Fatalf("with another identity it is %+v, and its node was removed %d times", got, b.nodes.removes)
+	}
+	if err := b.client.Delete(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.look(t); got != nil || b.nodes.removes == 0 {
+		t.Errorf("it was deleted, and is %+v; its node was removed %d times", got, b.nodes.removes)
+	}
+}

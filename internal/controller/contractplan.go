@@ -41,6 +41,8 @@ const (
 	// stepReport: the envelope does not verify, so it binds nobody; what exists because of it
 	// stays until a person acts.
 	stepReport
+	// stepTakeDown: and one did.
+	stepTakeDown
 )
 
 // contractPlan is what is to be done about a contract.
@@ -60,6 +62,8 @@ func planContract(s *contractSnapshot) contractPlan {
 	switch {
 	case store.Settled(s.stored):
 		return contractPlan{step: stepPrune}
+	case s.invalid != nil && (s.stored.Spec.Termination == v1alpha1.TerminateNow || !s.stored.DeletionTimestamp.IsZero()):
+		return contractPlan{step: stepTakeDown}
 	case s.invalid != nil:
 		return contractPlan{step: stepReport}
 	}
