@@ -26,9 +26,11 @@ func accesses(method string, t target, node string) []authorizationv1.ResourceAt
 	}
 	proxy := authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: "proxy", Name: node}
 	switch t.verb {
-	case "pods", "metrics", "stats":
+	case "pods", "runningpods", "metrics", "stats":
 		own := proxy
-		own.Subresource = t.verb
+		if own.Subresource = t.verb; t.verb == "runningpods" {
+			own.Subresource = "pods"
+		}
 		return []authorizationv1.ResourceAttributes{own, proxy}
 	}
 	return []authorizationv1.ResourceAttributes{proxy}

@@ -66,7 +66,7 @@ type Metrics interface {
 }
 
 // Kubelet is the one HTTPS endpoint of all virtual nodes: logs, exec, attach,
-// port-forward, the list of pods and their metrics, as the API server and metrics-server
+// port-forward, the lists of pods and their metrics, as the API server and metrics-server
 // ask a kubelet for them.
 // A caller has to have a client certificate of the cluster's client CA or a
 // bearer token that a TokenReview accepts, and a SubjectAccessReview has to allow
@@ -180,7 +180,7 @@ const (
 
 // target is what a path asks for.
 type target struct {
-	verb                      string // containerLogs, exec, attach, portForward, pods, metrics or stats
+	verb                      string // containerLogs, exec, attach, portForward, pods, runningpods, metrics or stats
 	namespace, pod, container string
 	// node is the one whose metrics are wanted; empty is all.
 	node string
@@ -193,8 +193,8 @@ func parseTarget(path string) (target, bool) {
 		return target{}, false
 	}
 	switch {
-	case len(parts) == 1 && parts[0] == "pods":
-		return target{verb: "pods"}, true
+	case len(parts) == 1 && (parts[0] == "pods" || parts[0] == "runningpods"):
+		return target{verb: parts[0]}, true
 	case (len(parts) == 2 || len(parts) == 3) && (parts[0] == "metrics" && parts[1] == "resource" || parts[0] == "stats" && parts[1] == "summary"):
 		return target{verb: parts[0], node: strings.Join(parts[2:], "")}, true
 	case len(parts) == 4 && (parts[0] == "containerLogs" || parts[0] == "exec" || parts[0] == "attach"):
@@ -316,6 +316,11 @@ func (k *Kubelet) handle(w http.ResponseWriter, r *http.Request, t target, node 
 	switch t.verb {
 	case "pods":
 		h.GetPodsFromKubernetes = func(context.Context) ([]*corev1.Pod, error) { return k.allPods(), nil }
+	case "runningpods":
+		vkapi.HandleRunningPods(func(context.Context) ([]*corev1.Pod, error) { // the library routes it where it debugs only
+			return k.runningPods(), nil
+		})(out, r)
+		return
 	case "containerLogs":
 		h.GetContainerLogs = func(ctx context.Context, _, _, container string, o vkapi.ContainerLogOpts) (io.ReadCloser, error) {
 			logs, err := node.cfg.Remote.Logs(ctx, ref, logOptions(container, r.URL.Query(), o, time.Now()))
@@ -351,6 +356,24 @@ func (k *Kubelet) allPods() []*corev1.Pod {
 	var out []*corev1.Pod
 	for n := range k.nodes {
 		out = append(out, n.localPods()...)
+	}
+	return out
+}
+
+// runningPods are those that run by what their providers last said: as a kubelet's runtime, a provider knows
+// before the API server does.
+func (k *Kubelet) runningPods() []*corev1.Pod {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []*corev1.Pod
+	for n := range k.nodes {
+		n.mu.Lock()
+		for _, p := range n.localPods() {
+			if st := n.state[string(p.UID)]; st != nil && !st.gone && st.remote != nil && st.remote.Phase == corev1.PodRunning {
+				out = append(out, p)
+			}
+		}
+		n.mu.Unlock()
 	}
 	return out
 }

@@ -248,6 +248,8 @@ func TestKubeletCallersNeedPermission(t *testing.T) {
 		"a container that is not there":           {e.as(t, "apiserver"), "/containerLogs/shop/web/other", 404},
 		"a path that is not served":               {e.as(t, "apiserver"), "/run/shop/web/c", 404},
 		"pods":                                    {e.as(t, "apiserver"), "/pods", 200},
+		"running pods":                            {e.as(t, "apiserver"), "/runningpods/", 200},
+		"running pods, somebody without rights":   {with(nil, nil, "token-of-nobody"), "/runningpods/", 403},
 		"metrics for somebody without rights":     {with(nil, nil, "token-of-nobody"), "/metrics/resource/office", 403},
 		"metrics for anonymous":                   {with(nil, nil, ""), "/metrics/resource", 401},
 		"metrics for a reader":                    {with(nil, nil, "token-of-reader"), "/metrics/resource", 200},
@@ -270,6 +272,26 @@ func TestKubeletCallersNeedPermission(t *testing.T) {
 		if x.Resource != "nodes" || x.Name != "office" && x.Name != "" {
 			t.Errorf("asked about %+v", x)
 		}
+	}
+}
+
+// A kubelet's list of pods that run has no others.
+func TestRunningPodsAreThoseThatRun(t *testing.T) {
+	e := newEndpoint(t)
+	if code, got := e.get(t, e.as(t, "apiserver"), "/runningpods"); code != 200 || strings.Contains(got, `"web"`) {
+		t.Errorf("before the pod runs /runningpods gives %d %s", code, got)
+	}
+	n := e.another(t, "depot")
+	running := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "u2"}, Spec: corev1.PodSpec{NodeName: "depot"}}
+	n.mu.Lock()
+	n.podState(podRef(running)).remote = &corev1.PodStatus{Phase: corev1.PodRunning}
+	n.mu.Unlock()
+	if err := n.pods.GetStore().Add(running); err != nil {
+		t.Fatal(err)
+	}
+	e.kubelet.Add(n)
+	if code, got := e.get(t, e.as(t, "apiserver"), "/runningpods/"); code != 200 || !strings.Contains(got, `"db"`) || strings.Contains(got, `"web"`) {
+		t.Errorf("/runningpods/ gives %d %s", code, got)
 	}
 }
 
