@@ -54,6 +54,8 @@ type PeerConfig struct {
 	// Carrier carries connections between peers, and from peers to this cluster; nil refuses
 	// them.
 	Carrier Carrier
+	// HomeAPI answers this cluster's pods that peers run; nil leaves the service out.
+	HomeAPI HomeAPI
 	// Offload runs the peers' pods; nil leaves the service out.
 	Offload ententev1.OffloadServiceServer
 	// Exports tells consumers of Services that they import; nil leaves the service out.
@@ -147,6 +149,9 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	ententev1.RegisterRelayServiceServer(p.grpc, &relayServer{cfg: cfg, datagrams: newStreamCount()})
 	if cfg.Offload != nil {
 		ententev1.RegisterOffloadServiceServer(p.grpc, cfg.Offload)
+	}
+	if cfg.HomeAPI != nil {
+		ententev1.RegisterHomeServiceServer(p.grpc, &homeServer{home: cfg.HomeAPI})
 	}
 	if cfg.Exports != nil {
 		ententev1.RegisterExportServiceServer(p.grpc, &exportServer{exports: cfg.Exports, watches: newStreamCount(), sets: newStreamCount()})
@@ -273,7 +278,8 @@ func peerMutates(method string) bool {
 		ententev1.PeeringService_Session_FullMethodName,
 		ententev1.OffloadService_Sync_FullMethodName,
 		ententev1.OffloadService_Exec_FullMethodName,
-		ententev1.OffloadService_PortForward_FullMethodName:
+		ententev1.OffloadService_PortForward_FullMethodName,
+		ententev1.HomeService_ConnectAPI_FullMethodName:
 		return true
 	}
 	return false
