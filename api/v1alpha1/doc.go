@@ -97,6 +97,9 @@ const (
 	// the namespace's podStrategy: Local, Remote or LocalAndRemote. With a namespace's Local
 	// no pod leaves.
 	AnnotationPodStrategy = "entente.dev/pod-strategy"
+	// AnnotationHomeAPI says of a pod that it asks the API server of its home, as its ServiceAccount,
+	// where it runs abroad: "true". Its namespace and the provider have to allow that.
+	AnnotationHomeAPI = "entente.dev/home-api"
 	// LabelExport withholds a Service from peers, whatever policies say: "false".
 	LabelExport = "entente.dev/export"
 	// PodOffloaded is the condition of a pod on a virtual node that says whether the provider

@@ -90,7 +90,24 @@ type NamespaceOffloadingSpec struct {
 	// +kubebuilder:default=Stay
 	// +optional
 	Misplaced MisplacedAction `json:"misplaced,omitempty"`
+	// homeAPI says whether pods with the annotation entente.dev/home-api: "true" may ask this
+	// cluster's API server, each as its own ServiceAccount, from where they run. What a
+	// ServiceAccount may do, the provider of its pod can do then, for as long as the pod runs there.
+	// A change holds at once.
+	// +kubebuilder:default=Denied
+	// +optional
+	HomeAPI HomeAPI `json:"homeAPI,omitempty"`
 }
+
+// HomeAPI is whether pods abroad may ask the API server of their home.
+// +kubebuilder:validation:Enum=Denied;Allowed
+type HomeAPI string
+
+// Whether pods abroad may ask the API server of their home.
+const (
+	HomeAPIDenied  HomeAPI = "Denied"
+	HomeAPIAllowed HomeAPI = "Allowed"
+)
 
 // PeerLostAction is what becomes of pods in a foreign cluster that does not answer.
 // +kubebuilder:validation:Enum=Keep;Evict;Fence

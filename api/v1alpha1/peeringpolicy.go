@@ -180,6 +180,11 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m') && duration(self) <= duration('24h')",message="minFence is from 3m to 24h"
 	// +optional
 	MinFence *metav1.Duration `json:"minFence,omitempty"`
+	// homeAPI says whether this cluster's agent carries what pods ask the API server of their own home,
+	// where they and their home opted in. A pod that asks for it is refused otherwise.
+	// +kubebuilder:default=Denied
+	// +optional
+	HomeAPI HomeAPI `json:"homeAPI,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional

@@ -1,0 +1,291 @@
+package homeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/entente-dev/entente/internal/carry"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Pod is a pod of a consumer that runs here.
+type Pod struct {
+	// Consumer is its home.
+	Consumer peering.ClusterID
+	// Contract is the contract by which it runs, UID is its UID at home.
+	Contract, UID string
+}
+
+// AbroadConfig is what an Abroad needs. All of it is required.
+type AbroadConfig struct {
+	// Listener is where pods of consumers connect.
+	Listener net.Listener
+	// TLS has the certificate of the API server of every home, of an authority that the pods find
+	// as ca.crt. How Abroad speaks on it is its own to say.
+	TLS *tls.Config
+	// PodAt returns the pod of a consumer that has an address, unless none has it or two seem to. It
+	// must not block.
+	PodAt func(netip.Addr) (Pod, bool)
+	// Allowed says whether connections are carried by a contract: it is in force, and a policy says
+	// so. It must not block.
+	Allowed func(contract string) bool
+	// Open asks a pod's home to answer a connection. The call ends with ctx.
+	Open func(ctx context.Context, pod Pod) (carry.Stream, error)
+	Log  *slog.Logger
+}
+
+// Abroad carries connections of pods that run here to the API servers of their homes.
+type Abroad struct {
+	cfg AbroadConfig
+
+	mu   sync.Mutex
+	all  int
+	from map[netip.Addr]int
+	// open is the connections that are carried.
+	open map[*carried]struct{}
+}
+
+// carried is a connection that is carried.
+type carried struct {
+	from netip.Addr
+	pod  Pod
+	end  context.CancelFunc
+}
+
+// NewAbroad returns an Abroad that accepts connections while Run runs.
+func NewAbroad(cfg AbroadConfig) (*Abroad, error) {
+	if cfg.Listener == nil || cfg.TLS == nil || cfg.PodAt == nil || cfg.Allowed == nil || cfg.Open == nil || cfg.Log == nil {
+		return nil, errors.New("home API: all of its configuration is required")
+	}
+	cfg.TLS = cfg.TLS.Clone()
+	cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
+	return &Abroad{cfg: cfg, from: make(map[netip.Addr]int), open: make(map[*carried]struct{})}, nil
+}
+
+// Run carries connections until ctx ends.
+func (a *Abroad) Run(ctx context.Context) error {
+	var work sync.WaitGroup
+	defer work.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work.Go(func() { a.recheck(ctx) })
+	stop := context.AfterFunc(ctx, func() { _ = a.cfg.Listener.Close() })
+	defer stop()
+	for {
+		conn, err := a.cfg.Listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept pods of consumers: %w", err)
+		case err != nil:
+			// Such as too many open files. What is open goes on.
+			select {
+			case <-ctx.Done():
+			case <-time.After(newsLook):
+			}
+			continue
+		}
+		from := addressOf(conn)
+		if !a.enter(from) {
+			_ = conn.Close()
+			continue
+		}
+		work.Go(func() {
+			defer a.leave(from)
+			defer conn.Close() //nolint:errcheck // it is over
+			a.take(ctx, conn, from)
+		})
+	}
+}
+
+// addressOf returns from where a connection comes.
+func addressOf(c net.Conn) netip.Addr {
+	from, err := netip.ParseAddrPort(c.RemoteAddr().String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return from.Addr().Unmap().WithZone("")
+}
+
+func (a *Abroad) enter(from netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all >= maxConnections || a.from[from] >= maxConnectionsOfAddress {
+		return false
+	}
+	a.all++
+	a.from[from]++
+	return true
+}
+
+func (a *Abroad) leave(from netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all--
+	if a.from[from]--; a.from[from] == 0 {
+		delete(a.from, from)
+	}
+}
+
+// recheck ends connections of pods that are gone, or that may not have them any more.
+func (a *Abroad) recheck(ctx context.Context) {
+	tick := time.NewTicker(recheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		open := make([]*carried, 0, len(a.open))
+		for c := range a.open {
+			open = append(open, c)
+		}
+		a.mu.Unlock()
+		for _, c := range open {
+			if pod, ok := a.cfg.PodAt(c.from); !ok || pod != c.pod || !a.cfg.Allowed(c.pod.Contract) {
+				c.end()
+			}
+		}
+	}
+}
+
+// take carries one connection, or tells the pod why not. Whoever is no pod of a consumer's is not
+// told anything.
+func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
+	pod, ok := a.await(ctx, from)
+	if !ok {
+		return
+	}
+	secure := tls.Server(conn, a.cfg.TLS)
+	handshake, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if secure.HandshakeContext(handshake) != nil {
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	stream, err := a.connect(ctx, pod)
+	if err != nil {
+		a.cfg.Log.Info("a pod of a consumer does not reach its home's API", "peer", pod.Consumer, "contract", pod.Contract, "uid", pod.UID, "err", err)
+		tell(secure, err)
+		return
+	}
+	own := &carried{from: from, pod: pod, end: end}
+	a.mu.Lock()
+	a.open[own] = struct{}{}
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.open, own)
+	}()
+	join(ctx, secure, stream, pod)
+}
+
+// await returns the pod that has an address. The news of that may come a little later than the pod.
+func (a *Abroad) await(ctx context.Context, from netip.Addr) (Pod, bool) {
+	ctx, cancel := context.WithTimeout(ctx, newsTimeout)
+	defer cancel()
+	for {
+		if pod, ok := a.cfg.PodAt(from); ok {
+			return pod, true
+		}
+		select {
+		case <-ctx.Done():
+			return Pod{}, false
+		case <-time.After(newsLook):
+		}
+	}
+}
+
+// connect asks a pod's home to answer.
+func (a *Abroad) connect(ctx context.Context, pod Pod) (carry.Stream, error) {
+	if !a.cfg.Allowed(pod.Contract) {
+		return nil, peering.Errorf(peering.ReasonPolicyRefused, "the cluster where the pod runs does not carry its home's API: its PeeringPolicy has to say homeAPI: Allowed")
+	}
+	// The call lasts as long as the connection, so its context has no deadline.
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(openTimeout, func() {
+		cancel(&peering.Error{Reason: peering.ReasonPeerUnreachable, Message: "the pod's home does not answer", RetryAfter: time.Second})
+	})
+	stream, err := a.cfg.Open(ctx, pod)
+	if late.Stop() {
+		return stream, err
+	}
+	if err == nil {
+		stream.End(nil)
+	}
+	return nil, context.Cause(ctx) //nolint:wrapcheck // it is for the pod
+}
+
+// join passes bytes between a pod and its home until either ends.
+func join(ctx context.Context, pod net.Conn, home carry.Stream, of Pod) {
+	near, pass := carry.Join(home, of.Consumer, pod.RemoteAddr())
+	var work sync.WaitGroup
+	end := func() {
+		_ = near.Close()
+		_ = pod.Close()
+		home.End(nil)
+	}
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
+	work.Go(pass)
+	work.Go(func() {
+		defer end()
+		_, _ = io.Copy(near, pod)
+	})
+	_, _ = io.Copy(pod, near)
+	end()
+	work.Wait()
+}
+
+// tell answers requests of a pod that cannot reach its home, once, and ends.
+func tell(conn *tls.Conn, why error) {
+	listener := newAccepted()
+	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+		refuse(w, why)
+	}))
+	once := &closing{Conn: conn, closed: make(chan struct{})}
+	server.ConnContext = nil
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), refusalTimeout) //nolint:forbidigo // it is bounded by itself
+	defer cancel()
+	if listener.add(ctx, once) {
+		select {
+		case <-once.closed:
+		case <-ctx.Done():
+		}
+	}
+	_ = server.Close()
+	_ = listener.Close()
+	<-done
+}
+
+// closing is a connection that says when it is closed.
+type closing struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *closing) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close() //nolint:wrapcheck // it is a net.Conn
+}

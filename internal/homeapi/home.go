@@ -1,0 +1,335 @@
+package homeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/carry"
+	"github.com/entente-dev/entente/peering"
+)
+
+// HomeConfig is what a Home needs. All of it is required.
+type HomeConfig struct {
+	// REST is how to reach the API server. Its credentials are not used for requests of pods.
+	REST *rest.Config
+	// Client asks for tokens.
+	Client kubernetes.Interface
+	// Pod returns the pod of a UID that is on the virtual node of a contract with a provider, nil if
+	// there is none. It must not block, and what it returns is only read.
+	Pod func(provider peering.ClusterID, contract, uid string) *corev1.Pod
+	// Offloading returns the NamespaceOffloading of a namespace, nil if there is none. It must not
+	// block.
+	Offloading func(namespace string) *v1alpha1.NamespaceOffloading
+	// Namespace is the agent's own.
+	Namespace string
+	Log       *slog.Logger
+}
+
+// Home answers connections of pods abroad with what the API server of their home says.
+type Home struct {
+	cfg      HomeConfig
+	proxy    *httputil.ReverseProxy
+	accepted *accepted
+	tokens   *tokens
+	now      func() time.Time
+
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+	pods  map[types.UID]*account
+	peers map[peering.ClusterID]*account
+}
+
+// conn is a connection of a pod.
+type conn struct {
+	net.Conn
+	provider      peering.ClusterID
+	contract, uid string
+	namespace     string
+	pod, peer     *account
+	// moved is when bytes passed last, in Unix nanoseconds.
+	moved    atomic.Int64
+	requests atomic.Int64
+	// why is why home ended it.
+	why atomic.Pointer[error]
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.moved.Store(time.Now().UnixNano())
+	return n, err //nolint:wrapcheck // it is a net.Conn
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.moved.Store(time.Now().UnixNano())
+	return n, err //nolint:wrapcheck // it is a net.Conn
+}
+
+// cut ends a connection, and with it all of its requests.
+func (c *conn) cut(why error) {
+	c.why.CompareAndSwap(nil, &why)
+	_ = c.Close()
+}
+
+// NewHome returns a Home that answers while Run runs.
+func NewHome(cfg HomeConfig) (*Home, error) {
+	if cfg.REST == nil || cfg.Client == nil || cfg.Pod == nil || cfg.Offloading == nil || cfg.Namespace == "" || cfg.Log == nil {
+		return nil, errors.New("home API: all of its configuration is required")
+	}
+	h := &Home{
+		cfg: cfg, accepted: newAccepted(), now: time.Now,
+		conns: make(map[*conn]struct{}), pods: make(map[types.UID]*account), peers: make(map[peering.ClusterID]*account),
+	}
+	h.tokens = &tokens{client: cfg.Client, now: h.now, all: make(map[types.UID]*token)}
+	var err error
+	h.proxy, err = newProxy(cfg.REST, func(c *conn) { h.tokens.forget(types.UID(c.uid)) }, cfg.Log)
+	return h, err
+}
+
+// Run answers connections until ctx ends.
+func (h *Home) Run(ctx context.Context) error {
+	server := newServer(http.HandlerFunc(h.serve))
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(h.accepted) }()
+	tick := time.NewTicker(recheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			_ = h.accepted.Close()
+			_ = server.Close()
+			<-done
+			h.check(func(*conn) error { return errStopping })
+			return nil
+		case err := <-done:
+			return fmt.Errorf("answer pods abroad: %w", err)
+		case <-tick.C:
+			h.check(h.over)
+		}
+	}
+}
+
+var (
+	errStopping = &peering.Error{Reason: peering.ReasonStopping, Message: "the agent of the pod's home is about to stop", RetryAfter: time.Second}
+	errIdle     = fmt.Errorf("nothing passed for %s", idleTimeout)
+)
+
+// over says why a connection has to end; nil if it may go on.
+func (h *Home) over(c *conn) error {
+	if h.now().Sub(time.Unix(0, c.moved.Load())) > idleTimeout {
+		return errIdle
+	}
+	_, err := h.allowed(c.provider, c.contract, c.uid)
+	return err
+}
+
+// check cuts the connections that have to end, and forgets what is not needed any more.
+func (h *Home) check(over func(*conn) error) {
+	h.mu.Lock()
+	open := make([]*conn, 0, len(h.conns))
+	for c := range h.conns {
+		open = append(open, c)
+	}
+	for id, a := range h.peers {
+		if a.over(h.now()) {
+			delete(h.peers, id)
+		}
+	}
+	for uid, a := range h.pods {
+		if a.over(h.now()) {
+			delete(h.pods, uid)
+			h.tokens.forget(uid)
+		}
+	}
+	h.mu.Unlock()
+	for _, c := range open {
+		if why := over(c); why != nil {
+			c.cut(why)
+		}
+	}
+}
+
+// allowed returns a pod abroad that may ask, or why it may not.
+func (h *Home) allowed(provider peering.ClusterID, contract, uid string) (*corev1.Pod, error) {
+	f := facts{pod: h.cfg.Pod(provider, contract, uid), own: h.cfg.Namespace, now: h.now()}
+	if f.pod != nil {
+		f.offloading = h.cfg.Offloading(f.pod.Namespace)
+	}
+	return f.pod, f.refusal()
+}
+
+// Connect answers a connection that a provider brings of a pod that it runs, until it ends. Its
+// error is for the provider, and the pod.
+func (h *Home) Connect(ctx context.Context, provider peering.ClusterID, contract, uid string, s carry.Stream) error {
+	pod, err := h.allowed(provider, contract, uid)
+	if err != nil {
+		h.cfg.Log.Info("refused a pod abroad its home's API", "peer", provider, "contract", contract, "uid", uid, "why", err)
+		return err
+	}
+	c := &conn{provider: provider, contract: contract, uid: uid, namespace: pod.Namespace}
+	c.moved.Store(h.now().UnixNano())
+	near, pass := carry.Join(s, provider, abroad{})
+	c.Conn = near
+	if err := h.enter(c, pod.UID); err != nil {
+		s.End(err)
+		return err
+	}
+	defer h.leave(c)
+	if err := s.Send(nil); err != nil {
+		return err //nolint:wrapcheck // of the call that it ends
+	}
+	log := h.cfg.Log.With("peer", provider, "contract", contract, "pod", pod.Namespace+"/"+pod.Name, "uid", uid, "serviceAccount", serviceAccount(pod))
+	if !h.accepted.add(ctx, c) {
+		return errStopping
+	}
+	log.Info("a pod abroad is connected to its home's API")
+	began := h.now()
+	pass()
+	_ = c.Close()
+	why := c.why.Load()
+	if why == nil {
+		log.Info("a pod abroad is disconnected from its home's API", "requests", c.requests.Load(), "after", h.now().Sub(began))
+		return nil
+	}
+	log.Info("cut a pod abroad off its home's API", "requests", c.requests.Load(), "after", h.now().Sub(began), "why", *why)
+	return *why
+}
+
+// enter counts a connection, unless that would be too many.
+func (h *Home) enter(c *conn, uid types.UID) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.peer = h.peers[c.provider]; c.peer == nil {
+		c.peer = accountOfPeer()
+		h.peers[c.provider] = c.peer
+	}
+	if err := c.peer.open(h.now()); err != nil {
+		return err
+	}
+	if c.pod = h.pods[uid]; c.pod == nil {
+		c.pod = accountOfPod()
+		h.pods[uid] = c.pod
+	}
+	if err := c.pod.open(h.now()); err != nil {
+		c.peer.close(h.now())
+		return err
+	}
+	h.conns[c] = struct{}{}
+	return nil
+}
+
+func (h *Home) leave(c *conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, c)
+	c.peer.close(h.now())
+	c.pod.close(h.now())
+}
+
+// begin counts a request, unless that would be too many.
+func (h *Home) begin(c *conn) (end func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := c.peer.begin(h.now()); err != nil {
+		return nil, err
+	}
+	if err := c.pod.begin(h.now()); err != nil {
+		c.peer.end()
+		return nil, err
+	}
+	c.requests.Add(1)
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		c.peer.end()
+		c.pod.end()
+	}, nil
+}
+
+// serve answers a request.
+func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(connKey{}).(*conn)
+	if !ok {
+		refuse(w, peering.Errorf(peering.ReasonInternal, "nobody knows whose request this is"))
+		return
+	}
+	end, err := h.begin(c)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer end()
+	pod, err := h.allowed(c.provider, c.contract, c.uid)
+	if err == nil {
+		err = checkRequest(r)
+	}
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	value, err := h.tokens.of(r.Context(), pod)
+	if err != nil {
+		if r.Context().Err() == nil {
+			h.cfg.Log.Warn("no token for a pod abroad", "peer", c.provider, "pod", pod.Namespace+"/"+pod.Name, "uid", c.uid, "err", err)
+		}
+		refuse(w, tokenRefusal(err, pod))
+		return
+	}
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, value)))
+}
+
+// accepted is the connections that an HTTP server accepts. It implements net.Listener.
+type accepted struct {
+	out  chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func newAccepted() *accepted { return &accepted{out: make(chan net.Conn), done: make(chan struct{})} }
+
+// add has a connection accepted; false if none is any more.
+func (a *accepted) add(ctx context.Context, c net.Conn) bool {
+	select {
+	case a.out <- c:
+		return true
+	case <-a.done:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (a *accepted) Accept() (net.Conn, error) {
+	select {
+	case c := <-a.out:
+		return c, nil
+	case <-a.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (a *accepted) Close() error {
+	a.once.Do(func() { close(a.done) })
+	return nil
+}
+
+func (a *accepted) Addr() net.Addr { return abroad{} }
+
+// abroad is the address of what comes from another cluster.
+type abroad struct{}
+
+func (abroad) Network() string { return "peer" }
+func (abroad) String() string  { return "a pod abroad" }
