@@ -24,6 +24,8 @@ const usage = `usage: tool [COMMAND]
   serve [ADDRESS]            the default: HTTP on :8080, TCP and UDP echo on :8081
   curl [-4|-6] [-n N] [-t D] URL
                              fetch URL N times, waiting at most D each time
+  api [-w D] PATH            ask the API server, as client-go does in a cluster, and watch
+                             for D
   dig NAME                   addresses of NAME
   echo tcp|udp HOST:PORT TXT send TXT and print what comes back
   sleep [SECONDS]            wait; for ever without SECONDS
@@ -53,6 +55,8 @@ func run(ctx context.Context, command string, args []string) error {
 		return serve(ctx, args)
 	case "curl":
 		return curl(ctx, args)
+	case "api":
+		return api(ctx, args)
 	case "dig":
 		return dig(ctx, args)
 	case "echo":
