@@ -126,6 +126,9 @@ func (n *Node) localPods() []*corev1.Pod {
 	return out
 }
 
+// Pod returns the pod with a UID that is on the node, or nil. It must not be changed.
+func (n *Node) Pod(uid string) *corev1.Pod { return n.localPod(uid) }
+
 // localPod returns the pod with a UID, or nil.
 func (n *Node) localPod(uid string) *corev1.Pod {
 	list, err := n.pods.GetIndexer().ByIndex(uidIndex, uid)

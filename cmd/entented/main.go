@@ -309,6 +309,8 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&cfg.Carry.For), "carry-for-peers", string(agent.CarryForNone), "between which peers this cluster carries sessions where their agents cannot dial each other, at the same rates: None, Contracts, those with which a contract is in force, or Peers, all that are trusted")
 	flags.BoolVar(&cfg.Carry.Through, "carry-through-peers", true, "whether sessions of this cluster may go through a third peer where neither agent can dial the other")
 	flags.StringVar(&cfg.InBandAddress, "in-band-address", ":7448", "where gateways bring peers whose peer API runs inside the tunnel; empty for nowhere")
+	flags.StringVar(&cfg.HomeAPI.Address, "home-api-address", "", "where pods of consumers reach the API servers of their homes, as policies say (default: nowhere)")
+	flags.StringVar(&cfg.HomeAPI.Service, "home-api-service", "", "the Service, in the agent's namespace, that leads there from port 443")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.Placement.Address, "placement-address", "", "where the webhook listens that lets pods onto virtual nodes, for API servers without MutatingAdmissionPolicy (default: nowhere)")
 	flags.StringVar(&cfg.Placement.Certificate, "placement-certificate", "/etc/entente/placement", "the directory of its certificate: tls.crt and tls.key")

@@ -29,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/handback"
+	"github.com/entente-dev/entente/internal/homeapi"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/leader"
@@ -92,6 +93,7 @@ type agent struct {
 	groups    *trust.Groups
 	nodes     *nodes
 	lent      *offload.Provider
+	home      *homeapi.Home
 	fences    *fencing.Keeper
 	exports   *services.Exports
 	set       *clusterset.Reconciler // nil: no namespaces are shared

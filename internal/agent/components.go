@@ -48,6 +48,7 @@ func components(cfg *Config) []component {
 		configured("provider", cfg.DNSService, (*agent).provider),
 		part("discovery", (*agent).discovery),
 		configured("relay", cfg.Relay, (*agent).relayDatagrams),
+		configured("home API", cfg.HomeAPI, (*agent).buildHomeAPI),
 		configured("peer API", peerConfig{cfg.PeerAddress, cfg.InBandAddress, cfg.Carry}, (*agent).peerAPI),
 		part("sessions", (*agent).runSessions),
 		configured("virtual nodes", nodesConfig{cfg.KubeletAddress, cfg.KubeletCertificate}, (*agent).virtualNodes),

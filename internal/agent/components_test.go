@@ -36,6 +36,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "provider", Config: ""},
 		{Name: "discovery"},
 		{Name: "relay", Config: RelayConfig{}},
+		{Name: "home API", Config: HomeAPIConfig{}},
 		{Name: "peer API", Config: peerConfig{Address: ":7443"}},
 		{Name: "sessions"},
 		{Name: "virtual nodes", Config: nodesConfig{Address: ":10250", Certificate: OwnCertificate}},

@@ -84,6 +84,8 @@ type Config struct {
 	Relay RelayConfig
 	// Carry is how sessions are carried through third peers.
 	Carry CarryConfig
+	// HomeAPI is where pods of consumers reach the API servers of their homes.
+	HomeAPI HomeAPIConfig
 	// KubeletCertificate is who signs the certificate of the kubelet API.
 	KubeletCertificate KubeletCertificate
 	// NodeMetrics has the agent give nodes a certificate for readers of their metrics.
@@ -109,6 +111,14 @@ type RelayConfig struct {
 	Address string
 	// Rate is how many bytes a second are carried for a peer, each way, AllRate for all.
 	Rate, AllRate int
+}
+
+// HomeAPIConfig is where pods of consumers reach the API servers of their homes.
+type HomeAPIConfig struct {
+	// Address is where the agent listens for them; empty: nothing is carried.
+	Address string
+	// Service is the Service, in the agent's namespace, that leads there from port 443.
+	Service string
 }
 
 // KubeletCertificate is who signs the certificate with which virtual nodes answer

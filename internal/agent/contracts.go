@@ -89,6 +89,8 @@ type contractCache struct {
 	self   peering.ClusterID
 	lender *lending.Lender
 	reader *store.ContractReader
+	// homeAPI returns how pods here reach the API servers of their homes, nil if none do.
+	homeAPI func() *podspec.HomeAPI
 }
 
 // state returns the contract as a value. What is asked for is what was signed:
@@ -121,9 +123,14 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
+	var homeAPI *podspec.HomeAPI
+	if c.lender.HomeAPI(context.Background(), terms.Consumer.ID) { //nolint:forbidigo // a cache answers at once
+		homeAPI = c.homeAPI()
+	}
 	runtime, priority := c.lender.Classes(context.Background(), terms.Consumer.ID) //nolint:forbidigo // a cache answers at once
 	return offload.Contract{
 		Peer: terms.Consumer.ID, Resources: resources,
+		HomeAPI:        homeAPI,
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,

@@ -24,7 +24,7 @@ import (
 )
 
 func (a *agent) provider(_ context.Context, dnsService string) error {
-	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified)}
+	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified), homeAPI: a.homeAPIHere}
 	a.contracts = contracts
 	a.fences = &fencing.Keeper{Clock: fencing.Clock(), Wall: time.Now, Log: a.log, Stopped: func(f fencing.Fence, pods int) {
 		ns := &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: f.Namespace}
@@ -76,7 +76,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds,
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },

@@ -26,6 +26,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -203,6 +204,8 @@ func (c cluster) testGuard(t *testing.T) {
 	)
 	ofAnAgent.Spec.ServiceAccountName, ofAFabric.Spec.ServiceAccountName = "entente-agent", "entente-fabric"
 	ofAnAgent.Labels = labels("app.kubernetes.io/component", "agent")
+	placedHome.Spec.ServiceAccountName = "abroad"
+	c.create(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: offloaded.Name, Name: "abroad"}})
 	c.create(t, ordinary, everywhere, placedHome, byHand, onVirtual, daemon, waiting, ofAConsumer, ofAnAgent, ofAFabric)
 	binding := func(ns, role, account string, l map[string]string) *rbacv1.RoleBinding {
 		return &rbacv1.RoleBinding{
@@ -263,6 +266,34 @@ func (c cluster) testGuard(t *testing.T) {
 			return err
 		}
 	}
+	token := func(of *corev1.Pod, seconds int64) func() error {
+		return func() error {
+			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+			if of != nil {
+				request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: of.Name, UID: of.UID}
+			}
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: offloaded.Name, Name: "abroad"}}
+			return agent.SubResource("token").Create(t.Context(), account, request)
+		}
+	}
+	// bound does something with the right to ask for tokens.
+	bound := func(do func() error) func() error {
+		return func() error {
+			b := binding(offloaded.Name, "entente-home-api-namespace", "entente-agent", ours)
+			if err := agent.Create(t.Context(), b); err != nil {
+				return err
+			}
+			defer c.remove(t, b)
+			var err error
+			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				// A binding takes a moment to be in force. What the guard forbids, it says.
+				if err = do(); !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "Entente's agent may ask only for tokens") {
+					break
+				}
+			}
+			return err
+		}
+	}
 	named := func(n string) *corev1.Namespace { return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n}} }
 	now := client.GracePeriodSeconds(0)
 
@@ -302,6 +333,13 @@ func (c cluster) testGuard(t *testing.T) {
 		{"take the provider's rights elsewhere", create(binding(foreign.Name, "entente-provider-namespace", "entente-agent", ours)), false},
 		{"take the consumer's rights in an offloaded namespace", create(binding(offloaded.Name, "entente-consumer-namespace", "entente-agent", ours)), true},
 		{"take the consumer's rights in kube-system", create(binding("kube-system", "entente-consumer-namespace", "entente-agent", ours)), false},
+		{"take the right to tokens in an offloaded namespace", create(binding(offloaded.Name, "entente-home-api-namespace", "entente-agent", ours)), true},
+		{"take the right to tokens in kube-system", create(binding("kube-system", "entente-home-api-namespace", "entente-agent", ours)), false},
+		{"take the right to tokens in its own namespace", create(binding(namespace, "entente-home-api-namespace", "entente-agent", ours)), false},
+		{"ask for a token where it has no right to", token(placedHome, 600), false},
+		{"ask for a token of a pod", bound(token(placedHome, 600)), true},
+		{"ask for a token that lasts", bound(token(placedHome, 3600)), false},
+		{"ask for a token that is no pod's", bound(token(nil, 600)), false},
 		{"take the rights of a cluster's admin", create(binding(provided.Name, "cluster-admin", "entente-agent", ours)), false},
 		{"give rights to another", create(binding(provided.Name, "entente-provider-namespace", "default", ours)), false},
 		{"take rights without a mark", create(binding(provided.Name, "entente-provider-namespace", "entente-agent", nil)), false},

@@ -632,6 +632,12 @@ func (l *Lender) MinFence(ctx context.Context, peer peering.ClusterID) time.Dura
 	return p.Spec.MinFence.Duration
 }
 
+// HomeAPI says whether this cluster carries what pods of a peer ask the API server of their home.
+func (l *Lender) HomeAPI(ctx context.Context, peer peering.ClusterID) bool {
+	p := l.policyOf(ctx, peer)
+	return p != nil && p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed
+}
+
 // Classes returns which runtime and priority classes of this cluster those of a peer are.
 func (l *Lender) Classes(ctx context.Context, peer peering.ClusterID) ([]v1alpha1.ClassMapping, []v1alpha1.PriorityMapping) {
 	if p := l.policyOf(ctx, peer); p != nil {

@@ -30,6 +30,10 @@ import (
 // pods it offloads: to read what the pods refer to and who answers for services.
 const ConsumerClusterRole = "entente-consumer-namespace"
 
+// HomeAPIClusterRole holds the right to ask for tokens of ServiceAccounts, for pods abroad
+// that may ask their home's API server.
+const HomeAPIClusterRole = "entente-home-api-namespace"
+
 const (
 	// evictPoll is how often a namespace that is being closed is checked.
 	evictPoll = 2 * time.Second
@@ -85,6 +89,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := kube.Bind(ctx, r.Client, req.Namespace, ConsumerClusterRole, r.ServiceAccount); err != nil {
 		return reconcile.Result{}, err
 	}
+	if err := r.homeAPI(ctx, &offloading); err != nil {
+		return reconcile.Result{}, err
+	}
 	if err := r.label(ctx, req.Namespace, true); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -113,6 +120,9 @@ func (r *Reconciler) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 		return reconcile.Result{}, nil
 	}
 	namespace := offloading.Namespace
+	if err := r.unbind(ctx, namespace, HomeAPIClusterRole); err != nil {
+		return reconcile.Result{}, err
+	}
 	if err := r.label(ctx, namespace, false); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -130,11 +140,35 @@ func (r *Reconciler) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if replaced {
 		return reconcile.Result{RequeueAfter: evictPoll}, nil
 	}
-	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ConsumerClusterRole}}
-	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
+	if err := r.unbind(ctx, namespace, ConsumerClusterRole); err != nil {
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{}, store.RemoveFinalizer(ctx, r.Client, offloading)
+}
+
+// homeAPI gives the agent the right to ask for tokens of a namespace's ServiceAccounts while its pods
+// may ask its API server from abroad, and takes it away otherwise.
+func (r *Reconciler) homeAPI(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) error {
+	if offloading.Spec.HomeAPI == v1alpha1.HomeAPIAllowed {
+		return kube.Bind(ctx, r.Client, offloading.Namespace, HomeAPIClusterRole, r.ServiceAccount)
+	}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: offloading.Namespace, Name: HomeAPIClusterRole}, &rbacv1.RoleBinding{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil // one that the cache does not show yet is seen at the next poll
+	case err != nil:
+		return fmt.Errorf("look for the agent's rights in namespace %s: %w", offloading.Namespace, err)
+	}
+	return r.unbind(ctx, offloading.Namespace, HomeAPIClusterRole)
+}
+
+// unbind takes away the rights of a ClusterRole that the agent has in a namespace.
+func (r *Reconciler) unbind(ctx context.Context, namespace, clusterRole string) error {
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterRole}}
+	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
+	}
+	return nil
 }
 
 // ending says in the status why a namespace is not closed yet, and requeues it.

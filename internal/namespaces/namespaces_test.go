@@ -226,3 +226,26 @@ func TestNamespaceStateIsTheWorstOfItsClusters(t *testing.T) {
 		})
 	}
 }
+
+func TestTheRightToTokensLastsAsLongAsTheOptIn(t *testing.T) {
+	t.Parallel()
+	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading"}}
+	c := peertest.Client(t, offloading, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	r := &Reconciler{Client: c, States: func(string, *metav1.LabelSelector) []v1alpha1.NamespaceInCluster { return nil }, Changed: func() {}}
+	for _, opt := range []v1alpha1.HomeAPI{"", v1alpha1.HomeAPIAllowed, v1alpha1.HomeAPIDenied, v1alpha1.HomeAPIAllowed} {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(offloading), offloading); err != nil {
+			t.Fatal(err)
+		}
+		offloading.Spec.HomeAPI = opt
+		if err := c.Update(t.Context(), offloading); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(offloading)}); err != nil {
+			t.Fatal(err)
+		}
+		err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: HomeAPIClusterRole}, &rbacv1.RoleBinding{})
+		if bound := err == nil; bound != (opt == v1alpha1.HomeAPIAllowed) {
+			t.Errorf("with homeAPI %q bound is %t: %v", opt, bound, err)
+		}
+	}
+}

@@ -166,7 +166,10 @@ func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1
 	if len(o.JSON) > maxPodBytes {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
 	}
-	t, err = readPod(o.JSON)
+	homeAPI := false
+	if t, err = readPod(o.JSON); err == nil {
+		homeAPI, err = podspec.AsksHomeAPI(t, terms)
+	}
 	if err == nil {
 		err = podspec.Admit(t, terms)
 	}
@@ -174,7 +177,10 @@ func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1
 		err = checkMounts(&t.Spec)
 	}
 	if err != nil {
-		return nil, nil, refuse(peering.RefusedInvalid, errors.Is(err, podspec.ErrClass), "%s: %v", o.Ref, err)
+		return nil, nil, refuse(peering.RefusedInvalid, errors.Is(err, podspec.ErrClass) || errors.Is(err, podspec.ErrHomeAPI), "%s: %v", o.Ref, err)
+	}
+	if homeAPI {
+		podspec.PlaceHomeAPI(t, *terms.HomeAPI, ns.Labels[api.LabelOriginNamespace], ClusterDomain(ns))
 	}
 	if err := p.nameAsAtHome(t, ns, o.Ref); err != nil {
 		return nil, nil, err

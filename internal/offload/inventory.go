@@ -65,10 +65,11 @@ type spaceWatch struct {
 }
 
 // byContract and byUID find OffloadedPods by their contract, and by that and the UID of
-// the pod at home.
+// the pod at home, byAddress those that have not ended by the addresses of their pods.
 const (
 	byContract = "contract"
 	byUID      = "uid"
+	byAddress  = "address"
 )
 
 func newInventory(p *Provider) *inventory {
@@ -90,6 +91,12 @@ func newInventory(p *Provider) *inventory {
 		byUID: func(o any) ([]string, error) {
 			s := o.(*api.OffloadedPod).Spec
 			return []string{graveOf(s.Contract, s.OriginUID)}, nil
+		},
+		byAddress: func(o any) ([]string, error) {
+			if p := o.(*api.OffloadedPod); live(p) {
+				return p.Status.PodIPs, nil
+			}
+			return nil, nil
 		},
 	})
 	return v

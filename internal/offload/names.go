@@ -3,6 +3,7 @@ package offload
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,4 +133,13 @@ func notedBytes(annotations map[string]string) int {
 		return 0
 	}
 	return n
+}
+
+// PodAt returns which consumer's pod here has an address, unless none has it or two seem to.
+func (p *Provider) PodAt(address netip.Addr) (api.OffloadedPodSpec, bool) {
+	found := indexed[*api.OffloadedPod](p.inv.offloads, byAddress, address.String())
+	if len(found) != 1 {
+		return api.OffloadedPodSpec{}, false
+	}
+	return found[0].Spec, true
 }

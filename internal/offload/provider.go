@@ -43,6 +43,8 @@ type Contract struct {
 	RuntimeClasses []string
 	// Classes is which classes of this cluster others of the consumer's are.
 	Classes podspec.Classes
+	// HomeAPI is how pods reach the API server of their home, nil if it is not carried.
+	HomeAPI *podspec.HomeAPI
 	// NamespaceNames is the names that namespaces of the peer may have here with another
 	// mapping than Suffixed. A * at the end stands for any end.
 	NamespaceNames []string
@@ -54,7 +56,7 @@ type Contract struct {
 
 // terms is what of a contract decides about a single pod.
 func (c Contract) terms() podspec.Terms {
-	return podspec.Terms{Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, RuntimeClasses: c.RuntimeClasses, Classes: c.Classes}
+	return podspec.Terms{Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, RuntimeClasses: c.RuntimeClasses, Classes: c.Classes, HomeAPI: c.HomeAPI}
 }
 
 // Config configures a Provider.

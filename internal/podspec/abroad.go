@@ -42,6 +42,8 @@ type Terms struct {
 	RuntimeClasses []string
 	// Classes is which classes of this cluster others of the consumer's are.
 	Classes Classes
+	// HomeAPI is how pods reach the API server of their home, nil if it is not carried.
+	HomeAPI *HomeAPI
 	// Was is the pod as it was admitted, nil if it is new: its classes stay.
 	Was *corev1.PodSpec
 }

@@ -79,7 +79,7 @@ func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	s.Affinity, t.Notes = affinityAbroad(s.Affinity, pod.Labels)
 
 	EphemeralToClaims(pod.Name, s)
-	gone, notes := dropTokens(s)
+	gone, notes := dropTokens(s, asksHomeAPI(pod.Annotations))
 	t.Notes = append(t.Notes, notes...)
 	EachContainer(s, func(_ string, c *corev1.Container) {
 		c.VolumeMounts = deleteIf(c.VolumeMounts, func(m *corev1.VolumeMount) bool { return gone[m.Name] })
@@ -163,16 +163,22 @@ func foreignVolume(src corev1.VolumeSource) []string {
 }
 
 // dropTokens takes ServiceAccount tokens out of the pod's volumes. It returns
-// the volumes that went as a whole.
-func dropTokens(s *corev1.PodSpec) (gone map[string]bool, notes []string) {
+// the volumes that went as a whole. That of a pod that asks for its home's API stays, with what
+// the provider writes in place of a token.
+func dropTokens(s *corev1.PodSpec, homeAPI bool) (gone map[string]bool, notes []string) {
 	gone = map[string]bool{}
 	isToken := func(p *corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }
 	s.Volumes = deleteIf(s.Volumes, func(v *corev1.Volume) bool {
-		if v.Projected == nil || !strings.HasPrefix(v.Name, tokenVolumePrefix) {
+		if v.Projected == nil || !strings.HasPrefix(v.Name, tokenVolumePrefix) ||
+			!slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return isToken(&p) }) {
 			return false
 		}
-		gone[v.Name] = slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return isToken(&p) })
-		return gone[v.Name]
+		if homeAPI {
+			v.VolumeSource = homeAPIVolume()
+			return false
+		}
+		gone[v.Name] = true
+		return true
 	})
 	for i := range s.Volumes {
 		p := s.Volumes[i].Projected

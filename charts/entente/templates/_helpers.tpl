@@ -173,6 +173,7 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   notice: {{ .notice }}
   statementPeriod: {{ .statementPeriod }}
   podSecurity: {{ .podSecurity }}
+  homeAPI: {{ .homeAPI }}
   contractDuration: {{ .contractDuration }}
   {{- with .runtimeClasses }}
   runtimeClasses: {{- toYaml . | nindent 4 }}

@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/carry"
+	"github.com/entente-dev/entente/internal/homeapi"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+)
+
+// homeAPI answers pods of this cluster that peers run. It implements server.HomeAPI.
+type homeAPI struct{ *homeapi.Home }
+
+func (h homeAPI) Connect(ctx context.Context, provider peering.ClusterID, contract, uid string, s server.CarryStream) error {
+	return h.Home.Connect(ctx, provider, contract, uid, s)
+}
+
+// buildHomeAPI builds both halves: what answers this cluster's pods abroad, and what carries
+// connections of pods that run here to their homes.
+func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
+	var err error
+	a.home, err = homeapi.NewHome(homeapi.HomeConfig{
+		REST: a.cfg.Kubernetes, Client: a.kubernetes, Namespace: a.cfg.Namespace, Log: a.log,
+		Pod: func(provider peering.ClusterID, contract, uid string) *corev1.Pod {
+			return a.nodes.pod(provider, contract, uid)
+		},
+		Offloading: a.offloading,
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.run(a.home.Run); err != nil || cfg.Address == "" {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address)
+	if err != nil {
+		return fmt.Errorf("listen for pods of consumers on %s: %w", cfg.Address, err)
+	}
+	abroad, err := homeapi.NewAbroad(homeapi.AbroadConfig{
+		Listener: listener, TLS: a.homeAPITLS(), Log: a.log,
+		PodAt: func(address netip.Addr) (homeapi.Pod, bool) {
+			p, ok := a.lent.PodAt(address)
+			return homeapi.Pod{Consumer: peering.ClusterID(p.PeerID), Contract: p.Contract, UID: p.OriginUID}, ok
+		},
+		Allowed: func(contract string) bool {
+			c, ok := a.contracts.lent(contract)
+			return ok && c.HomeAPI != nil
+		},
+		Open: func(ctx context.Context, pod homeapi.Pod) (carry.Stream, error) {
+			return client.ConnectHomeAPI(ctx, a.sessions.Conn(pod.Consumer), pod.Contract, pod.UID)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return a.run(abroad.Run)
+}
+
+// pod returns the pod of a UID that is on the virtual node of a contract with a provider, nil if
+// there is none.
+func (n *nodes) pod(provider peering.ClusterID, contract, uid string) *corev1.Pod {
+	v := n.of(contract)
+	if v == nil || v.spec.Peer != provider {
+		return nil
+	}
+	return v.node.Pod(uid)
+}
+
+// offloading returns the NamespaceOffloading of a namespace, nil if there is none.
+func (a *agent) offloading(namespace string) *v1alpha1.NamespaceOffloading {
+	var o v1alpha1.NamespaceOffloading
+	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
+	if a.mgr.GetClient().Get(context.Background(), key, &o) != nil { //nolint:forbidigo // a cache answers at once
+		return nil
+	}
+	return &o
+}
+
+// homeAPIAddresses returns where pods here reach the API servers of their homes.
+func (a *agent) homeAPIAddresses() []netip.Addr {
+	var s corev1.Service
+	key := ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: a.cfg.HomeAPI.Service}
+	if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a cache answers at once
+		a.log.Warn("cannot tell where pods of consumers reach their home's API", "service", key, "err", err)
+		return nil
+	}
+	return kube.Addrs(s.Spec.ClusterIPs)
+}
+
+// homeAPIHere returns how pods here reach the API servers of their homes, nil if none do.
+func (a *agent) homeAPIHere() *podspec.HomeAPI {
+	if a.cfg.HomeAPI.Address == "" {
+		return nil
+	}
+	addresses := a.homeAPIAddresses()
+	if len(addresses) == 0 {
+		return nil
+	}
+	return &podspec.HomeAPI{Address: addresses[0], CA: string(a.source.Identity().RootPEM())}
+}
+
+// homeAPITLS has a certificate for the addresses of the Service, which may be made, or made again,
+// later than the agent, and for the names of the API server.
+func (a *agent) homeAPITLS() *tls.Config {
+	var mu sync.Mutex
+	var last []netip.Addr
+	var with *tls.Config
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		now := a.homeAPIAddresses()
+		mu.Lock()
+		if with == nil || !slices.Equal(now, last) {
+			last, with = now, a.source.AdminTLS(podspec.HomeAPINames(), now)
+		}
+		use := with
+		mu.Unlock()
+		return use.GetCertificate(hello)
+	}}
+}
