@@ -102,7 +102,7 @@ func (a *Abroad) Run(ctx context.Context) error {
 		}
 		work.Go(func() {
 			defer a.leave(from)
-			defer conn.Close() //nolint:errcheck // it is over
+			defer conn.Close()
 			a.take(ctx, conn, from)
 		})
 	}
@@ -179,7 +179,7 @@ func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
 	stream, err := a.connect(ctx, pod)
 	if err != nil {
 		a.cfg.Log.Info("a pod of a consumer does not reach its home's API", "peer", pod.Consumer, "contract", pod.Contract, "uid", pod.UID, "err", err)
-		tell(secure, err)
+		tell(ctx, secure, err)
 		return
 	}
 	own := &carried{from: from, pod: pod, end: end}
@@ -252,7 +252,7 @@ func join(ctx context.Context, pod net.Conn, home carry.Stream, of Pod) {
 }
 
 // tell answers requests of a pod that cannot reach its home, once, and ends.
-func tell(conn *tls.Conn, why error) {
+func tell(ctx context.Context, conn *tls.Conn, why error) {
 	listener := newAccepted()
 	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -265,7 +265,7 @@ func tell(conn *tls.Conn, why error) {
 		defer close(done)
 		_ = server.Serve(listener)
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), refusalTimeout) //nolint:forbidigo // it is bounded by itself
+	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
 	defer cancel()
 	if listener.add(ctx, once) {
 		select {

@@ -401,7 +401,7 @@ func testEnds(t *testing.T, w *world, owner, c kubernetes.Interface) {
 		w.change(tc.end)
 		began := time.Now()
 		late := time.AfterFunc(5*recheck, watch.Stop)
-		for range watch.ResultChan() { //nolint:revive // until it ends
+		for range watch.ResultChan() { // until it ends
 		}
 		if !late.Stop() {
 			t.Errorf("a watch outlives the end of %s by more than %s", tc.name, 5*recheck)
