@@ -18,13 +18,15 @@ import (
 
 // optedIn returns a pod abroad and the NamespaceOffloading of its namespace that let it ask.
 func optedIn() (*corev1.Pod, *v1alpha1.NamespaceOffloading) {
-	return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "u1", Annotations: map[string]string{v1alpha1.AnnotationHomeAPI: "true"}},
-			Spec:       corev1.PodSpec{ServiceAccountName: "web"},
-		}, &v1alpha1.NamespaceOffloading{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName},
-			Spec:       v1alpha1.NamespaceOffloadingSpec{HomeAPI: v1alpha1.HomeAPIAllowed},
-		}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "u1", Annotations: map[string]string{v1alpha1.AnnotationHomeAPI: "true"}},
+		Spec:       corev1.PodSpec{ServiceAccountName: "web"},
+	}
+	offloading := &v1alpha1.NamespaceOffloading{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName},
+		Spec:       v1alpha1.NamespaceOffloadingSpec{HomeAPI: v1alpha1.HomeAPIAllowed},
+	}
+	return pod, offloading
 }
 
 func TestAPodAbroadAsksItsHomeOnlyWhereAllOptedIn(t *testing.T) {

@@ -112,7 +112,7 @@ func (h *Home) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			_ = h.accepted.Close()
 			_ = server.Close()
-			_ = <-done // it was closed
+			<-done //nolint:errcheck // it was closed
 			h.check(func(*conn) error { return errStopping })
 			return nil
 		case err := <-done:
