@@ -311,9 +311,9 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return n.hold(ctx, p)
 	case stepWant:
 		// First: where this agent dies in between, Kubernetes must not evict the pod against the
-		// choice of its namespace.
+		// choice of its namespace. Where somebody forbids it, that is no reason not to run the pod.
 		tolerated := n.tolerateLoss(ctx, p.pod)
-		if tolerated == nil || offloadedBefore(p.pod) {
+		if tolerated == nil || apierrors.IsForbidden(tolerated) || offloadedBefore(p.pod) {
 			n.wantPod(p)
 		}
 		return errors.Join(tolerated, n.show(ctx, p))

@@ -948,26 +948,37 @@ func TestARefusedStatusKeepsNoPod(t *testing.T) {
 }
 
 // Kubernetes evicts a pod from a node that is lost after five minutes if nobody says otherwise, and
-// an agent may die at any moment.
+// an agent may die at any moment. Where its tolerations are not the agent's to change it runs all the same.
 func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
-	atHome(t, func(h *home) {
-		refuses := true
-		h.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
-			patch, ok := a.(k8stesting.PatchAction)
-			return refuses && ok && strings.Contains(string(patch.GetPatch()), `"tolerations"`), nil, apierrors.NewServiceUnavailable("busy")
+	for name, test := range map[string]struct {
+		refusal error
+		phase   corev1.PodPhase
+	}{
+		"the API server is away": {apierrors.NewServiceUnavailable("busy"), corev1.PodPending},
+		"a policy forbids it":    {apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web", errors.New("tolerations are ours")), corev1.PodRunning},
+		"nobody minds":           {nil, corev1.PodRunning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				refusal := test.refusal
+				h.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+					patch, ok := a.(k8stesting.PatchAction)
+					return refusal != nil && ok && strings.Contains(string(patch.GetPatch()), `"tolerations"`), nil, refusal
+				})
+				space := fencedShop(0)
+				space.Loss = peering.Loss{Action: peering.LossKeep}
+				h.offload(space)
+				h.bind("u1", "web")
+				h.settle()
+				if runs := h.pod("web").Status.Phase == corev1.PodRunning; runs != (test.phase == corev1.PodRunning) {
+					t.Errorf("the pod is %s, want %s", h.pod("web").Status.Phase, test.phase)
+				}
+				refusal = nil
+				h.after(time.Minute)
+				h.wantPhase("web", corev1.PodRunning, "")
+			})
 		})
-		space := fencedShop(0)
-		space.Loss = peering.Loss{Action: peering.LossKeep}
-		h.offload(space)
-		h.bind("u1", "web")
-		h.settle()
-		if phase := h.pod("web").Status.Phase; phase == corev1.PodRunning {
-			t.Error("the pod runs at the provider before home knows what it tolerates")
-		}
-		refuses = false
-		h.after(time.Minute)
-		h.wantPhase("web", corev1.PodRunning, "")
-	})
+	}
 }
 
 func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
