@@ -672,8 +672,8 @@ func peerByCLI(ctx context.Context, _ *testing.T, f *fiveWays) error {
 func kubeconfigThroughFront(t *testing.T, c *cluster, bearer string) string {
 	t.Helper()
 	ctx := t.Context()
-	p := pod(systemNamespace, "entente-agent-front", func(p *corev1.Pod) {
-		p.Labels = map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"}
+	p := pod(systemNamespace, "entente-agent-"+c.name, func(p *corev1.Pod) { // as the process is told
+		p.Labels = map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent", v1alpha1.LabelLeader: "true"}
 	})
 	err := eventually.Is(ctx, soon, "the agent's pod to be made", func(ctx context.Context) error { return c.client.Create(ctx, p.DeepCopy()) })
 	if err != nil {
