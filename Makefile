@@ -172,8 +172,8 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_IPAM=shared-pool go test -count 1 -timeout 30m -v ./twonodes
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestDoctorNamesFaults|TestNothingRunsTwiceUnderAFence|TestAnAgentThatStandsByTakesOver)$$' ./faults
-	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^TestTopAndAutoscalingCountPodsAbroad$$' ./e2e
-	@cd integration && ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 40m -v -run '^(TestAnAgentMayDieAtAnyMoment|TestPeeringAgainAndAgainLeavesNothing)$$' ./control
+	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestTopAndAutoscalingCountPodsAbroad|TestAgentsKilledWhilePeering)$$' ./e2e
+	@cd integration && ENTENTE_MATRIX=1 ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 50m -v -run '^(TestAnAgentMayDieAtAnyMoment|TestPeeringAgainAndAgainLeavesNothing|TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable)$$' ./control
 	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@for version in 1.32 1.34 1.37; do bin/demo -kubernetes $$version; done
 	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself|TestFirewallFollowsAnySequence)$$' ./tunnel ./tunnel/firewall

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func every(ctrlclient.Object) bool { return true }
 // TestAgentsKilledWhilePeering kills agents at each step of joining and peering:
 // both sides end up with the same, once.
 func TestAgentsKilledWhilePeering(t *testing.T) {
+	if os.Getenv("ENTENTE_MATRIX") == "" {
+		t.Skip("set ENTENTE_MATRIX=1, as `make matrix` does: with agents that are processes, package control tries it with each change")
+	}
 	ctx, w := theStage.On(t)
 	OK(t, w.Unpeer(ctx))
 
