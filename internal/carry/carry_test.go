@@ -15,66 +15,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/peering"
 )
-
-// end is one end of a call in memory. As in gRPC, a send waits while the other end does not
-// read, and an end that was ended fails at both.
-type end struct {
-	in, out chan []byte
-	call    *call
-}
-
-type call struct {
-	done chan struct{}
-	once sync.Once
-	why  error
-}
-
-// newCall returns both ends of a call, whose flow control lets some messages wait.
-func newCall() (near, far *end) {
-	a, b, c := make(chan []byte, 4), make(chan []byte, 4), &call{done: make(chan struct{})}
-	return &end{a, b, c}, &end{b, a, c}
-}
-
-func (e *end) Send(data []byte) error {
-	select {
-	case e.out <- bytes.Clone(data):
-		return nil
-	case <-e.call.done:
-		return io.EOF
-	}
-}
-
-func (e *end) Recv() ([]byte, error) {
-	select {
-	case data := <-e.in:
-		return data, nil
-	default:
-	}
-	select {
-	case data := <-e.in:
-		return data, nil
-	case <-e.call.done:
-		return nil, errors.Join(io.EOF, e.call.why)
-	}
-}
-
-func (e *end) End(why error) {
-	e.call.once.Do(func() {
-		e.call.why = why
-		close(e.call.done)
-	})
-}
-
-func (e *end) ended() bool {
-	select {
-	case <-e.call.done:
-		return true
-	default:
-		return false
-	}
-}
 
 // world is the peers of a Carrier.
 type world struct {
@@ -82,14 +25,14 @@ type world struct {
 	sessions map[peering.ClusterID]uint64
 	denied   map[peering.ClusterID]bool
 	// take answers the calls of the Carrier; nil takes all.
-	take func(peer peering.ClusterID, s *end)
-	far  chan *end
+	take func(peer peering.ClusterID, s *peertest.CallEnd)
+	far  chan *peertest.CallEnd
 }
 
 const a, b, c peering.ClusterID = "aaaa", "bbbb", "cccc"
 
 func newWorld() *world {
-	return &world{sessions: map[peering.ClusterID]uint64{a: 1, b: 2}, denied: map[peering.ClusterID]bool{}, far: make(chan *end, 100)}
+	return &world{sessions: map[peering.ClusterID]uint64{a: 1, b: 2}, denied: map[peering.ClusterID]bool{}, far: make(chan *peertest.CallEnd, 100)}
 }
 
 func (w *world) set(change func()) {
@@ -120,7 +63,7 @@ func (w *world) carrier(t *testing.T, rate int) *Carrier {
 			return !w.denied[id]
 		},
 		Open: func(ctx context.Context, peer peering.ClusterID) (Stream, error) {
-			near, far := newCall()
+			near, far := peertest.NewCall()
 			context.AfterFunc(ctx, func() { near.End(nil) })
 			if w.take != nil {
 				w.take(peer, far)
@@ -139,9 +82,9 @@ func (w *world) carrier(t *testing.T, rate int) *Carrier {
 }
 
 // carry asks for a connection from a to a peer. What the Carrier answers in the end comes on done.
-func carryTo(t *testing.T, carrier *Carrier, to peering.ClusterID) (near *end, done chan error) {
+func carryTo(t *testing.T, carrier *Carrier, to peering.ClusterID) (near *peertest.CallEnd, done chan error) {
 	t.Helper()
-	near, far := newCall()
+	near, far := peertest.NewCall()
 	done = make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	context.AfterFunc(ctx, func() { near.End(nil) })
@@ -205,11 +148,13 @@ func TestConnectionsThatAreNotCarriedAreAllRefusedAlike(t *testing.T) {
 		"a peer that is not allowed":  func(w *world) { w.denied[b] = true },
 		"a caller that is not":        func(w *world) { w.denied[a] = true },
 		"a caller that is carried":    func(w *world) { w.sessions[a] = 0 },
-		"a peer that refuses":         func(w *world) { w.take = func(_ peering.ClusterID, s *end) { s.End(errNotTaken) } },
-		"a peer that says nothing":    func(w *world) { w.take = func(peering.ClusterID, *end) {} },
-		"a peer that says too much":   func(w *world) { w.take = func(_ peering.ClusterID, s *end) { _ = s.Send([]byte("hello")) } },
+		"a peer that refuses":         func(w *world) { w.take = func(_ peering.ClusterID, s *peertest.CallEnd) { s.End(errNotTaken) } },
+		"a peer that says nothing":    func(w *world) { w.take = func(peering.ClusterID, *peertest.CallEnd) {} },
+		"a peer that says too much": func(w *world) {
+			w.take = func(_ peering.ClusterID, s *peertest.CallEnd) { _ = s.Send([]byte("hello")) }
+		},
 		"a session that is gone by then": func(w *world) {
-			w.take = func(id peering.ClusterID, s *end) { _ = s.Send(nil); w.set(func() { w.sessions[id]++ }) }
+			w.take = func(id peering.ClusterID, s *peertest.CallEnd) { _ = s.Send(nil); w.set(func() { w.sessions[id]++ }) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,12 +186,12 @@ func TestAConnectionEndsWithWhatAllowedIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(10 * recheck)
-				if near.ended() {
+				if near.Ended() {
 					t.Fatal("it ended before")
 				}
 				began := time.Now()
 				w.set(func() { change(w) })
-				if err := <-done; !errors.Is(err, errUnavailable) || time.Since(began) > recheck || !far.ended() {
+				if err := <-done; !errors.Is(err, errUnavailable) || time.Since(began) > recheck || !far.Ended() {
 					t.Errorf("it ended after %s: %v", time.Since(began), err)
 				}
 			})
@@ -265,7 +210,7 @@ func TestAConnectionOverWhichNothingPassesEnds(t *testing.T) {
 					go func() {
 						for near.Send(send) == nil {
 							select {
-							case <-near.call.done:
+							case <-near.Done():
 							case <-time.After(time.Second):
 							}
 						}
@@ -349,7 +294,7 @@ func TestRequestsAndConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		carrier := w.carrier(t, 1<<20)
-		var open []*end
+		var open []*peertest.CallEnd
 		for range maxCarriedOfPeer {
 			near, _ := carryTo(t, carrier, b)
 			if _, err := near.Recv(); err != nil {
@@ -394,8 +339,8 @@ func TestAListenerTakesABoundedNumberOfAThirdPeer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		take := func(third peering.ClusterID) (*end, chan error) {
-			near, far := newCall()
+		take := func(third peering.ClusterID) (*peertest.CallEnd, chan error) {
+			near, far := peertest.NewCall()
 			done := make(chan error, 1)
 			go func() {
 				err := listener.Take(t.Context(), third, far)

@@ -33,6 +33,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/carry"
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -40,54 +41,6 @@ const (
 	provider = peering.ClusterID("provider")
 	consumer = peering.ClusterID("consumer")
 )
-
-// end is one end of a call in memory. As in gRPC, a send waits while the other end does not read,
-// and an end that was ended fails at both.
-type end struct {
-	in, out chan []byte
-	call    *call
-}
-
-type call struct {
-	done chan struct{}
-	once sync.Once
-	why  error
-}
-
-func newCall() (near, far *end) {
-	a, b, c := make(chan []byte, 4), make(chan []byte, 4), &call{done: make(chan struct{})}
-	return &end{a, b, c}, &end{b, a, c}
-}
-
-func (e *end) Send(data []byte) error {
-	select {
-	case e.out <- bytes.Clone(data):
-		return nil
-	case <-e.call.done:
-		return io.EOF
-	}
-}
-
-func (e *end) Recv() ([]byte, error) {
-	select {
-	case data := <-e.in:
-		return data, nil
-	default:
-	}
-	select {
-	case data := <-e.in:
-		return data, nil
-	case <-e.call.done:
-		return nil, errors.Join(io.EOF, e.call.why)
-	}
-}
-
-func (e *end) End(why error) {
-	e.call.once.Do(func() {
-		e.call.why = why
-		close(e.call.done)
-	})
-}
 
 // world is a home and a provider with a pod of it.
 type world struct {
@@ -174,7 +127,7 @@ func newWorld(t *testing.T, cfg *rest.Config, pod *corev1.Pod, offloading *v1alp
 			return w.allowed && contract == "c1"
 		},
 		Open: func(ctx context.Context, p Pod) (carry.Stream, error) {
-			near, far := newCall()
+			near, far := peertest.NewCall()
 			done := make(chan error, 1)
 			go func() {
 				err := w.home.Connect(ctx, provider, p.Contract, p.UID, far)
