@@ -50,6 +50,7 @@ type Abroad struct {
 	mu   sync.Mutex
 	all  int
 	from map[netip.Addr]int
+	of   map[peering.ClusterID]int
 	// open is the connections that are carried.
 	open map[*carried]struct{}
 }
@@ -68,7 +69,7 @@ func NewAbroad(cfg AbroadConfig) (*Abroad, error) {
 	}
 	cfg.TLS = cfg.TLS.Clone()
 	cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
-	return &Abroad{cfg: cfg, from: make(map[netip.Addr]int), open: make(map[*carried]struct{})}, nil
+	return &Abroad{cfg: cfg, from: make(map[netip.Addr]int), of: make(map[peering.ClusterID]int), open: make(map[*carried]struct{})}, nil
 }
 
 // Run carries connections until ctx ends.
@@ -137,6 +138,23 @@ func (a *Abroad) leave(from netip.Addr) {
 	}
 }
 
+// claim counts a connection for a consumer, unless it has too many: the others have some left.
+func (a *Abroad) claim(consumer peering.ClusterID) (release func(), ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of[consumer] >= maxConnectionsOfConsumer {
+		return nil, false
+	}
+	a.of[consumer]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.of[consumer]--; a.of[consumer] == 0 {
+			delete(a.of, consumer)
+		}
+	}, true
+}
+
 // recheck ends connections of pods that are gone, or that may not have them any more.
 func (a *Abroad) recheck(ctx context.Context) {
 	tick := time.NewTicker(recheck)
@@ -168,6 +186,11 @@ func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
 	if !ok {
 		return
 	}
+	release, ok := a.claim(pod.Consumer)
+	if !ok {
+		return
+	}
+	defer release()
 	secure := tls.Server(conn, a.cfg.TLS)
 	handshake, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()

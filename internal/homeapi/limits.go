@@ -49,9 +49,11 @@ const (
 // Limits of a provider on what pods of consumers send.
 const (
 	// maxConnections is how many connections of pods a provider has at once,
-	// maxConnectionsOfAddress how many come from one address.
-	maxConnections          = 512
-	maxConnectionsOfAddress = 16
+	// maxConnectionsOfConsumer how many those of one consumer have, and maxConnectionsOfAddress how
+	// many come from one address.
+	maxConnections           = 512
+	maxConnectionsOfConsumer = 128
+	maxConnectionsOfAddress  = 16
 	// newsTimeout is how long a connection waits to be known by its address: a pod may run
 	// before the news of its address is there. newsLook is how often it is looked for.
 	newsTimeout = 4 * time.Second
