@@ -123,20 +123,20 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
+	grants := c.lender.Grants(context.Background(), terms.Consumer.ID) //nolint:forbidigo // a cache answers at once
 	var homeAPI *podspec.HomeAPI
-	if c.lender.HomeAPI(context.Background(), terms.Consumer.ID) { //nolint:forbidigo // a cache answers at once
+	if grants.HomeAPI {
 		homeAPI = c.homeAPI()
 	}
-	runtime, priority := c.lender.Classes(context.Background(), terms.Consumer.ID) //nolint:forbidigo // a cache answers at once
 	return offload.Contract{
 		Peer: terms.Consumer.ID, Resources: resources,
 		HomeAPI:        homeAPI,
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,
-		NamespaceNames: c.lender.NamespaceNames(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
-		MinFence:       c.lender.MinFence(context.Background(), terms.Consumer.ID),       //nolint:forbidigo // a cache answers at once
-		Classes:        podspec.Classes{Runtime: runtime, Priority: priority},
+		NamespaceNames: grants.NamespaceNames,
+		MinFence:       grants.MinFence,
+		Classes:        podspec.Classes{Runtime: grants.RuntimeClasses, Priority: grants.PriorityClasses},
 		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",
 	}, true
 }

@@ -610,40 +610,34 @@ func (l *Lender) signedNow(id string) bool {
 	return ok && l.Now().Sub(r.at) < recentSettle
 }
 
-// NamespaceNames returns the names that namespaces of a peer may have here, with a *
-// at the end of some.
-func (l *Lender) NamespaceNames(ctx context.Context, peer peering.ClusterID) []string {
-	if p := l.policyOf(ctx, peer); p != nil {
-		return slices.Clone(p.Spec.NamespaceNames)
-	}
-	return nil
+// Grants is what a policy gives a peer besides resources.
+type Grants struct {
+	// NamespaceNames is the names that its namespaces may have here, with a * at the end of some.
+	NamespaceNames []string
+	// MinFence is the shortest fence that it may ask for; one that is too long for anybody, while that
+	// is not known.
+	MinFence time.Duration
+	// HomeAPI says that this cluster carries what its pods ask the API server of their home.
+	HomeAPI bool
+	// RuntimeClasses and PriorityClasses are which classes of this cluster its own are.
+	RuntimeClasses  []v1alpha1.ClassMapping
+	PriorityClasses []v1alpha1.PriorityMapping
 }
 
-// MinFence returns the shortest fence that a peer may ask for; one that is too long for anybody,
-// while that is not known.
-func (l *Lender) MinFence(ctx context.Context, peer peering.ClusterID) time.Duration {
+// Grants returns what the policy that selects a peer gives it: nothing, if there is none.
+func (l *Lender) Grants(ctx context.Context, peer peering.ClusterID) Grants {
 	p := l.policyOf(ctx, peer)
-	switch {
-	case p == nil:
-		return peering.MaxFence + 1
-	case p.Spec.MinFence == nil:
-		return peering.MinFence
+	if p == nil {
+		return Grants{MinFence: peering.MaxFence + 1}
 	}
-	return p.Spec.MinFence.Duration
-}
-
-// HomeAPI says whether this cluster carries what pods of a peer ask the API server of their home.
-func (l *Lender) HomeAPI(ctx context.Context, peer peering.ClusterID) bool {
-	p := l.policyOf(ctx, peer)
-	return p != nil && p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed
-}
-
-// Classes returns which runtime and priority classes of this cluster those of a peer are.
-func (l *Lender) Classes(ctx context.Context, peer peering.ClusterID) ([]v1alpha1.ClassMapping, []v1alpha1.PriorityMapping) {
-	if p := l.policyOf(ctx, peer); p != nil {
-		return slices.Clone(p.Spec.RuntimeClassMappings), slices.Clone(p.Spec.PriorityClassMappings)
+	g := Grants{
+		NamespaceNames: slices.Clone(p.Spec.NamespaceNames), MinFence: peering.MinFence, HomeAPI: p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed,
+		RuntimeClasses: slices.Clone(p.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(p.Spec.PriorityClassMappings),
 	}
-	return nil, nil
+	if p.Spec.MinFence != nil {
+		g.MinFence = p.Spec.MinFence.Duration
+	}
+	return g
 }
 
 // policyOf returns the policy that selects a peer, nil if there is none or it is not known: that

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -92,6 +94,37 @@ func policyNamed(name string, edit ...func(*v1alpha1.PeeringPolicySpec)) *v1alph
 		e(&p.Spec)
 	}
 	return p
+}
+
+func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
+	t.Parallel()
+	gives := policyNamed("gives", func(s *v1alpha1.PeeringPolicySpec) {
+		s.NamespaceNames, s.MinFence, s.HomeAPI = []string{"rome-*"}, &metav1.Duration{Duration: time.Hour}, v1alpha1.HomeAPIAllowed
+		s.RuntimeClassMappings = []v1alpha1.ClassMapping{{}}
+		s.PriorityClassMappings = []v1alpha1.PriorityMapping{{}, {}}
+	})
+	for name, test := range map[string]struct {
+		objects []client.Object
+		want    Grants
+	}{
+		"no policy":                        {nil, Grants{MinFence: peering.MaxFence + 1}},
+		"a policy that says nothing of it": {[]client.Object{policyNamed("plain")}, Grants{MinFence: peering.MinFence}},
+		"a policy that gives": {[]client.Object{gives}, Grants{
+			NamespaceNames: []string{"rome-*"}, MinFence: time.Hour, HomeAPI: true,
+			RuntimeClasses: make([]v1alpha1.ClassMapping, 1), PriorityClasses: make([]v1alpha1.PriorityMapping, 2),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLent(t, 1, test.objects...)
+			if diff := cmp.Diff(test.want, l.Grants(t.Context(), l.peers[0].ID()), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if got := l.Grants(t.Context(), "stranger"); got.MinFence <= peering.MaxFence || got.HomeAPI {
+				t.Errorf("a stranger is given %+v", got)
+			}
+		})
+	}
 }
 
 func nodes(n int) []client.Object {
