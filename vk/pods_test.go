@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -960,10 +961,10 @@ func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			atHome(t, func(h *home) {
-				refusal := test.refusal
+				var relented atomic.Bool
 				h.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 					patch, ok := a.(k8stesting.PatchAction)
-					return refusal != nil && ok && strings.Contains(string(patch.GetPatch()), `"tolerations"`), nil, refusal
+					return test.refusal != nil && !relented.Load() && ok && strings.Contains(string(patch.GetPatch()), `"tolerations"`), nil, test.refusal
 				})
 				space := fencedShop(0)
 				space.Loss = peering.Loss{Action: peering.LossKeep}
@@ -973,7 +974,7 @@ func TestAPodCrossesOnceItSaysWhatItTolerates(t *testing.T) {
 				if runs := h.pod("web").Status.Phase == corev1.PodRunning; runs != (test.phase == corev1.PodRunning) {
 					t.Errorf("the pod is %s, want %s", h.pod("web").Status.Phase, test.phase)
 				}
-				refusal = nil
+				relented.Store(true)
 				h.after(time.Minute)
 				h.wantPhase("web", corev1.PodRunning, "")
 			})
