@@ -34,6 +34,8 @@ type cluster struct {
 	admin *client.Admin
 	// nodeExists says whether a node is there. It may be nil: then nobody knows.
 	nodeExists func(ctx context.Context, name string) (bool, error)
+	// kube is the cluster's API server, with the rights of the caller. It may be nil.
+	kube kubernetes.Interface
 	// namespaces lists the cluster's namespaces. It may be nil.
 	namespaces func(ctx context.Context) ([]string, error)
 	// browsed tells where the cluster looks for others. It may be nil.
@@ -57,7 +59,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		return nil, fmt.Errorf("(%s) read kubeconfig: %w", t.label, err)
 	}
 	return &cluster{
-		label: t.label, admin: admin,
+		label: t.label, admin: admin, kube: clients,
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, clients, name) },
 		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, clients) },
 		browsed:    func(ctx context.Context) (*places.Places, error) { return places.Browsed(ctx, clients, t.namespace) },

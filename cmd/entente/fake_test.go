@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
@@ -101,6 +102,8 @@ type world struct {
 	// be read.
 	is         doctor.Report
 	unreadable error
+	// kube is the API server of the local cluster; nil is one that is not asked.
+	kube kubernetes.Interface
 	// domains is where they look for others.
 	domains []*ententev1.DNSDomain
 }
@@ -434,7 +437,7 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return &cluster{
-		label: target.label, admin: client.NewAdmin(conn),
+		label: target.label, admin: client.NewAdmin(conn), kube: w.kube,
 		namespaces: func(context.Context) ([]string, error) { return []string{"batch", "shop"}, nil },
 		browsed: func(context.Context) (*places.Places, error) {
 			if w.browsed == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -14,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/cmd/entente/internal/storage"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -111,18 +113,31 @@ func peerLost(p *ententev1.PeerLost) string {
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {
+	var volumes volumesFlag
+	var yes bool
+	var timeout flags.Timeout
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Stop letting the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
-		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + r.argv[0]}
+		ctx, cancel := timeout.Bound(ctx)
+		defer cancel()
+		namespace := r.argv[0]
+		again := "entente unoffload namespace " + namespace + " --delete-volumes"
+		if err := volumes.settle(ctx, r, yes, again, func(v storage.Volume) bool { return v.Namespace() == namespace }); err != nil {
+			return err
+		}
+		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + namespace}
 		switch _, err := r.admin.UnoffloadNamespace(ctx, req); {
 		case client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED":
-			r.done("Namespace %s is not offloaded: nothing to do", r.argv[0])
+			r.done("Namespace %s is not offloaded: nothing to do", namespace)
 		case err != nil:
-			return r.call("unoffload namespace "+r.argv[0], err)
+			return r.call("unoffload namespace "+namespace, err)
 		default:
-			r.done("New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", r.argv[0], r.argv[0])
+			r.done("New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", namespace, namespace)
 		}
 		return r.result(req)
 	})
+	volumes.add(cmd, "of its claims that providers hold")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	timeout.Add(cmd.Flags(), 5*time.Minute, "How long to wait until volumes are deleted")
 	a.completes(cmd, offloadedNames)
 	return a.group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, cmd)
 }

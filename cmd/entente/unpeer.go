@@ -11,6 +11,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
+	"github.com/entente-dev/entente/cmd/entente/internal/storage"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -18,6 +19,7 @@ type unpeerFlags struct {
 	remote           remoteFlags
 	peering          string
 	now, forget, yes bool
+	volumes          volumesFlag
 	timeout          flags.Timeout
 }
 
@@ -45,6 +47,7 @@ func (a *app) unpeerCommand() *cobra.Command {
 	a.completesFlag(cmd, "peering", peeringNames)
 	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: what runs there ends with the contract")
 	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it at once the peerings in both directions; with --remote-kubeconfig on both sides")
+	f.volumes.add(cmd, "that it holds for this cluster")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	f.timeout.Add(cmd.Flags(), 5*time.Minute, "How long to wait for everything together")
 	return cmd
@@ -60,6 +63,8 @@ func (f *unpeerFlags) check(r *run) (string, error) {
 	switch {
 	case ways != 1:
 		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
+	case f.peering != "" && f.volumes.delete:
+		return "", exit.Usagef("--delete-volumes is about all volumes that a peer holds: other asks of it may keep those of one --peering")
 	case f.peering != "" && (f.now || f.forget):
 		return "", exit.Usagef("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
 	}
@@ -100,6 +105,11 @@ func (u *unpeering) do(ctx context.Context) error {
 // end ends what this cluster uses of the peer, and waits until it is gone.
 func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.EndPeeringResponse, error) {
 	local := u.local
+	id := peer.GetClusterId()
+	again := "entente unpeer " + format.ShortName(peer) + " --delete-volumes"
+	if err := u.flags.volumes.settle(ctx, u.run, u.flags.yes, again, func(v storage.Volume) bool { return storage.Peer(v.PersistentVolume) == id }); err != nil {
+		return nil, err
+	}
 	ending := format.OpenContracts(peer, "Consumer")
 	asks, chosen := u.asks(ctx, format.ShortName(peer))
 	if !u.flags.forget && len(ending) == 0 && !asks {

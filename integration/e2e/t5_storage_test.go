@@ -234,6 +234,16 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			return fmt.Sprintf("%d claims abroad, want 1; that at home: %v", n, err), nil
 		}))
 	})
+	t.Run("the end of offloading deletes what is left if it is told to", func(t *testing.T) {
+		text, err := w.Home.Entente(ctx, "unoffload", "namespace", shop, "--delete-volumes", "--yes")
+		OK(t, err)
+		if !strings.Contains(text, "of claim "+shop+"/data-db-0, which is gone") || !strings.Contains(text, "Deleted 1 volume") {
+			t.Errorf("it says\n%s", text)
+		}
+		if n, err := w.Abroad.claims(ctx, remote); err != nil || n != 0 {
+			t.Errorf("%d claims are left abroad, %v", n, err)
+		}
+	})
 }
 
 // TestVolumesOutliveThePeering ends a peering while a pod has a volume, and peers again.

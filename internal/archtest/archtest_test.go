@@ -294,6 +294,8 @@ var rules = []rule{
 		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/...", "internal/wire", "internal/identity",
 	}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
 	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/..."}, outside: []string{"k8s.io/"}},
+	// It asks the API server, and no agent.
+	{packages: "cmd/entente/internal/storage", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	// What agents answer is told with what the client knows of it.
 	{packages: "cmd/entente/internal/exit", ours: []string{
 		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
