@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -115,14 +116,22 @@ func refusalOf(err error, ref peering.ObjectRef) error {
 // home returns the namespace that is here for one of the consumer's, for an
 // object in it.
 func (p *Provider) home(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) (*corev1.Namespace, error) {
+	enforced := func(ns *corev1.Namespace) bool {
+		level := api.PodSecurityLevel(ns.Labels[labelEnforce])
+		return looser(level, c.PodSecurity) == level
+	}
+	if ns := matchNamespace(p.inv.namespaces(), c.Peer, ref.Namespace, ""); ns != nil && enforced(ns) && p.holds.has(ns.Name, contract, time.Now()) {
+		return ns, nil
+	}
 	ns, record, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
 	if err != nil {
 		return nil, err
 	}
 	if ns != nil && record != nil {
 		if _, ok := heldBy(record, contract); ok {
+			p.holds.add(ns.Name, contract, time.Now())
 			// The contract may have changed since the namespace was applied.
-			if level := api.PodSecurityLevel(ns.Labels[labelEnforce]); ref.Kind == peering.KindPod && looser(level, c.PodSecurity) != level {
+			if ref.Kind == peering.KindPod && !enforced(ns) {
 				return ns, p.enforce(ctx, ns, record)
 			}
 			return ns, nil
@@ -142,8 +151,15 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 		return err
 	}
 	defer release()
+	key := types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}
+	if p.unheard(contract, key, o.Ref.UID) {
+		// Its name is the pod's alone, so making it finds out whether it is there.
+		if err := p.newPod(ctx, contract, c, ns, o); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
 	old := &api.OffloadedPod{}
-	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}, old)
+	err = p.client.Get(ctx, key, old)
 	switch {
 	case apierrors.IsNotFound(err):
 		return p.newPod(ctx, contract, c, ns, o)
@@ -266,10 +282,12 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		undo()
 		return err
 	}
+	answer := p.made.begin(client.ObjectKeyFromObject(pod))
 	if err := p.client.Create(ctx, pod, client.FieldOwner(api.Manager)); err != nil {
+		answer(nil)
 		// Whether it was created is not sure if the answer was lost.
 		var over *overBudget
-		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !errors.As(err, &over) {
+		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsAlreadyExists(err) && !errors.As(err, &over) {
 			p.ledger.Add(contract, pod)
 		} else {
 			undo()
@@ -277,6 +295,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		return fmt.Errorf("create offloaded pod: %w", err)
 	}
 	p.ledger.Add(contract, pod)
+	answer(pod.DeepCopy())
 	p.changed(contract)
 	return nil
 }
@@ -326,6 +345,10 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 // of a no as a refusal and not of a pod that waits for ever. Where it cannot be asked,
 // making the pod says so.
 func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering.ObjectRef, raw []byte) error {
+	like := trialOf(ns.Name, raw)
+	if p.trials.taken(like, time.Now()) {
+		return nil
+	}
 	trial := &api.OffloadedPod{
 		// There is no record yet, and so no UID of one.
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: ref.Name, UID: types.UID(ref.UID)},
@@ -340,6 +363,8 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	// It writes nothing, and counts against no budget.
 	err = p.client.WithWatch.Create(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
 	switch {
+	case err == nil:
+		p.trials.add(like, time.Now())
 	case apierrors.IsInvalid(err):
 		return refusalOf(err, ref)
 	case apierrors.IsForbidden(err):
@@ -460,6 +485,17 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 		p.hub.Gone(contract, ref)
 	}
 	return nil
+}
+
+// unheard says whether this process knows of no OffloadedPod of a name, nor of one whose pod
+// at home has the UID.
+func (p *Provider) unheard(contract string, key types.NamespacedName, uid string) bool {
+	select {
+	case <-p.inv.synced:
+	default:
+		return false
+	}
+	return p.inv.offloaded(key) == nil && len(p.withUID(contract, uid)) == 0
 }
 
 // withUID returns the OffloadedPods of a contract whose pod at home has the UID. Any pod

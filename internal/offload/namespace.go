@@ -338,6 +338,7 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 		return err
 	}
 	defer release()
+	p.holds.forget(ns.Name)
 	// As it is now, not as a cache has it: a younger namespace of the same name is
 	// another.
 	uid := ns.UID

@@ -106,6 +106,10 @@ type Provider struct {
 	ledger *ledger.Ledger
 	stock  *stock.Stock
 	graves graves
+	made   made
+	named  named
+	trials trials
+	holds  holds
 
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.

@@ -143,12 +143,16 @@ func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 }
 
 func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
+	made := p.made.take(req.NamespacedName, p.inv.offloaded(req.NamespacedName))
 	if done, err := p.reconcileSeen(ctx, req.NamespacedName); done {
 		return err
 	}
-	o := &api.OffloadedPod{}
-	if err := p.client.Get(ctx, req.NamespacedName, o); err != nil {
-		return client.IgnoreNotFound(err)
+	o := made
+	if o == nil {
+		o = &api.OffloadedPod{}
+		if err := p.client.Get(ctx, req.NamespacedName, o); err != nil {
+			return client.IgnoreNotFound(err)
+		}
 	}
 	if o.DeletionTimestamp != nil {
 		ctx = urgent(ctx)
@@ -180,6 +184,9 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 		return false, nil
 	}
 	seen := p.inv.offloaded(key)
+	if seen == nil || seen.Status.PodUID != "" {
+		p.named.forget(key)
+	}
 	if seen == nil {
 		return true, nil // it is gone, or comes: then it is reconciled again
 	}
@@ -187,8 +194,20 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 	switch decidePod(seen, pod) { //nolint:exhaustive // all else is decided by the object itself
 	case podWait:
 		return true, nil
+	case podAdopt:
+		if p.named.has(key, pod.UID) {
+			return true, nil // the cache is behind, and tells of it next
+		}
 	case podDelete:
 		return true, p.deleteRunning(urgent(ctx), seen, pod)
+	case podRelease:
+		// That it is being deleted never changes; that there is no pod has to be asked for.
+		if pod, err := p.currentPod(ctx, seen); err != nil || decidePod(seen, pod) != podRelease {
+			return err != nil, err
+		}
+		if err := p.letGo(urgent(ctx), seen.DeepCopy()); !apierrors.IsConflict(err) {
+			return true, err
+		}
 	case podRecord:
 		// If something changed since, the API server does not take it.
 		if err := p.recordPod(ctx, seen.DeepCopy(), pod); !apierrors.IsConflict(err) {
@@ -228,14 +247,20 @@ func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Po
 		return p.deleteRunning(ctx, o, pod)
 	case podWait:
 	case podRelease:
-		p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
-		// Before it goes: the watch tells of that later, and an apply that comes in
-		// between would find nothing, and run the pod again.
-		p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
-		before := o.DeepCopy()
-		if controllerutil.RemoveFinalizer(o, api.Finalizer) {
-			return client.IgnoreNotFound(p.patch(ctx, o, before))
-		}
+		return p.letGo(ctx, o)
+	}
+	return nil
+}
+
+// letGo lets an OffloadedPod go that is being deleted and has no pod.
+func (p *Provider) letGo(ctx context.Context, o *api.OffloadedPod) error {
+	p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
+	// Before it goes: the watch tells of that later, and an apply that comes in
+	// between would find nothing, and run the pod again.
+	p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
+	before := o.DeepCopy()
+	if controllerutil.RemoveFinalizer(o, api.Finalizer) {
+		return client.IgnoreNotFound(p.patch(ctx, o, before))
 	}
 	return nil
 }
@@ -313,7 +338,10 @@ func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	err = p.client.Create(ctx, pod, client.FieldOwner(api.Manager))
 	switch {
 	case err == nil:
-		return p.recordPod(ctx, o, pod)
+		if err = p.recordPod(ctx, o, pod); err == nil {
+			p.named.add(o)
+		}
+		return err
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("create pod: %w", err)
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):

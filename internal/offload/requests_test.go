@@ -131,7 +131,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	atMost("to run", 9) // it was 13.1
+	atMost("to run", 4.5) // it was 13.1
 	each(func(_ int, pod string) {
 		if err := p.Delete(t.Context(), id, podObject(name, pod, "1m").Ref, nil); err != nil {
 			t.Fatal(err)
@@ -141,7 +141,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 		var left api.OffloadedPodList
 		return c.owner.List(t.Context(), &left, client.InNamespace(remote)) == nil && len(left.Items) == 0
 	})
-	atMost("to end", 5.5) // it was 8
+	atMost("to end", 4.5) // it was 8
 }
 
 // What the cache does not show of a pod that was made is there all the same: it is taken over
