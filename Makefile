@@ -183,11 +183,12 @@ soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)
 	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -parallel 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
 
 .PHONY: bench
-bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, tunnels beside plain WireGuard, failover, what 250 peers cost an agent, what one at all of its limits does, how fast clusters on a LAN are found (Linux, root)
+bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, tunnels beside plain WireGuard, failover, what 250 peers cost an agent, what one at all of its limits does, what offloaded pods cost beside native ones, how fast clusters on a LAN are found (Linux, root)
 	@go test -run '^$$' -bench . -benchmem ./...
 	@TUNNEL_BENCH=1 go test -count 1 -timeout 1h -v -run '^(TestFabricBesidePlainWireGuard|TestFailoverGaps|TestMemoryUnderFlood|TestTunnelProcessAtRest)$$' ./tunnel
 	@cd integration && go run -buildvcs=false ./bench
 	@cd integration && go run -buildvcs=false ./bench -limits 100
+	@cd integration && go run -buildvcs=false ./bench -pods 1,100,1000,5000
 	@cd integration && go test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./lan
 
 .PHONY: conformance

@@ -33,19 +33,23 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// nodes is how many nodes the cluster pretends to have.
+// nodes is how many nodes a cluster pretends to have.
 const nodes = 3
+
+// provider is the name of the cluster that most runs have.
+const provider = "provider"
 
 // agent is a cluster's control plane, with the chart's objects, and its agent as a
 // process of this machine.
 type agent struct {
+	name   string
 	lab    *lab.LightLab
 	client ctrlclient.WithWatch
 	cmd    *exec.Cmd
 	ended  chan struct{}
-	// peers, health and profiles are where it listens.
-	peers, health, profiles string
-	log                     string
+	// peers, health, profiles and admin are where it listens.
+	peers, health, profiles, admin string
+	log                            string
 	// memory is what the chart lets the agent have, in bytes.
 	memory int64
 	// again starts it anew.
@@ -75,9 +79,9 @@ func build(ctx context.Context, root, binary string, instead map[string]string) 
 	return nil
 }
 
-// startAgent brings up a control plane and the agent in it.
-func startAgent(ctx context.Context, dir, root, binary string) (_ *agent, err error) {
-	a := &agent{log: filepath.Join(dir, "agent.log")}
+// startAgent brings up the control plane of a cluster and the agent in it.
+func startAgent(ctx context.Context, name, dir, root, binary string) (_ *agent, err error) {
+	a := &agent{name: name, log: filepath.Join(dir, "agent.log")}
 	if a.lab, err = lab.StartLight(ctx, filepath.Join(dir, "lab"), lab.Options{Clusters: 1, FakeNodes: nodes}, nil); err != nil {
 		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
@@ -147,15 +151,15 @@ func (a *agent) nodesReady(ctx context.Context) error {
 }
 
 func (a *agent) spawn(ctx context.Context, binary, kubeconfig string, addresses []string) error {
-	a.peers, a.health, a.profiles = addresses[0], addresses[1], addresses[2]
+	a.peers, a.health, a.profiles, a.admin = addresses[0], addresses[1], addresses[2], addresses[3]
 	out, err := os.OpenFile(a.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	a.cmd = exec.Command(binary, "agent", "--cluster-name=provider", //nolint:noctx // it is stopped by stop
+	a.cmd = exec.Command(binary, "agent", "--cluster-name="+a.name, //nolint:noctx // it is stopped by stop
 		"--peer-address="+a.peers, "--peer-endpoint="+a.peers, "--health-address="+a.health, "--profile-address="+a.profiles,
-		"--admin-address="+addresses[3], "--kubelet-address="+addresses[4], "--metrics-address="+addresses[5],
-		"--pod-cidr="+puppet.PodCIDR.String(), "--service-cidr=10.96.0.0/16")
+		"--admin-address="+a.admin, "--kubelet-address="+addresses[4], "--metrics-address="+addresses[5],
+		"--relay-address=", "--in-band-address=", "--pod-cidr="+puppet.PodCIDR.String(), "--service-cidr=10.96.0.0/16")
 	a.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "POD_NAME=entente-agent-bench", "POD_NAMESPACE="+bare.Namespace, "POD_IP=127.0.0.1",
 		fmt.Sprint("GOMEMLIMIT=", a.memory)) // as the chart does
 	a.cmd.Stdout, a.cmd.Stderr = out, out

@@ -115,27 +115,30 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	numbers := flags.String("peers", "1,10,100,250", "how many peers, one number after the other")
 	rest := flags.Duration("rest", heartbeat.MaxInterval, "how long the agent is measured at rest; peers repeat their states so often")
 	percent := flags.Int("limits", 0, "measure one peer at so many percent of all of its limits, and what it costs another, instead of many peers")
+	pods := flags.String("pods", "", "measure what offloading so many pods to another cluster costs, one number after the other, instead of many peers")
+	cycles := flags.Int("cycles", 10_000, "with -pods, how many pods come and go after that; 0 for none")
 	file := flags.String("o", "", "write the numbers to this file too, as JSON")
 	profiles := flags.String("profiles", "", "keep profiles of the agent, and its log, in this folder")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	var counts []int
-	for text := range strings.SplitSeq(*numbers, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > 1000 {
-			return fmt.Errorf("-peers %q: want numbers from 1 to 1000", *numbers)
+	counts, err := numbersOf("peers", *numbers, 1000)
+	if err != nil {
+		return err
+	}
+	var podCounts []int
+	if *pods != "" {
+		if podCounts, err = numbersOf("pods", *pods, mostPods); err != nil {
+			return err
 		}
-		counts = append(counts, n)
 	}
 	most := all
-	if *percent > 0 {
+	if *percent > 0 || len(podCounts) > 0 {
 		most = allLimits
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("it takes longer than %s", most))
 	defer cancel()
 	b := &bench{rest: *rest, keep: *profiles, out: out}
-	var err error
 	if b.root = os.Getenv("ENTENTE_ROOT"); b.root == "" {
 		if b.root, err = filepath.Abs(".."); err != nil {
 			return err
@@ -153,6 +156,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	b.binary = filepath.Join(b.dir, "entented")
 	if err := build(ctx, b.root, b.binary, nil); err != nil {
 		return err
+	}
+	if len(podCounts) > 0 {
+		r, err := b.offloading(ctx, podCounts, *cycles)
+		if len(r.Courses) > 0 {
+			b.reportPods(r)
+		}
+		return errors.Join(err, keepNumbers(*file, r))
 	}
 	if *percent != 0 {
 		if *percent < 1 || *percent > 100 {
@@ -180,6 +190,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return keepNumbers(*file, results)
 }
 
+// numbersOf reads what a flag says: numbers from 1 to most.
+func numbersOf(name, text string, most int) ([]int, error) {
+	var out []int
+	for one := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(one)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("-%s %q: want numbers from 1 to %d", name, text, most)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
 // keepNumbers writes numbers to a file, if one is named.
 func keepNumbers(file string, numbers any) error {
 	if file == "" {
@@ -201,7 +224,7 @@ func (b *bench) measure(ctx context.Context, n int, last bool) (r result, err er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return r, err
 	}
-	a, err := startAgent(ctx, dir, b.root, b.binary)
+	a, err := startAgent(ctx, provider, dir, b.root, b.binary)
 	if err != nil {
 		return r, err
 	}

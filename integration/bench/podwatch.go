@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// podWatch follows the pods of a namespace.
+type podWatch struct {
+	stop func()
+
+	mu      sync.Mutex
+	ready   map[string]bool
+	changed chan struct{}
+	// onUpdate, if set, hears of each pod that changed.
+	onUpdate func(*corev1.Pod, time.Time)
+}
+
+// watchPods follows the pods of a namespace until stop.
+func watchPods(ctx context.Context, kube kubernetes.Interface, namespace string) (*podWatch, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &podWatch{stop: cancel, ready: map[string]bool{}, changed: make(chan struct{})}
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
+	informer := factory.Core().V1().Pods().Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { w.see(o, false) },
+		UpdateFunc: func(_, o any) { w.see(o, false) },
+		DeleteFunc: func(o any) { w.see(o, true) },
+	})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	go informer.Run(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		cancel()
+		return nil, fmt.Errorf("watch the pods of %s: %w", namespace, context.Cause(ctx))
+	}
+	return w, nil
+}
+
+func (w *podWatch) see(o any, gone bool) {
+	if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = last.Obj
+	}
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if gone {
+		delete(w.ready, p.Name)
+	} else {
+		w.ready[p.Name] = running(p)
+		if w.onUpdate != nil {
+			w.onUpdate(p, time.Now())
+		}
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func running(p *corev1.Pod) bool {
+	if p.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// hear has each pod that changes from now on told to f.
+func (w *podWatch) hear(f func(*corev1.Pod, time.Time)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onUpdate = f
+}
+
+// are waits until there are n pods and all run.
+func (w *podWatch) are(ctx context.Context, n int) error {
+	for {
+		w.mu.Lock()
+		all, changed, run := len(w.ready), w.changed, 0
+		for _, r := range w.ready {
+			if r {
+				run++
+			}
+		}
+		w.mu.Unlock()
+		if all == n && run == n {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d pods run, %d are there: %w", run, n, all, context.Cause(ctx))
+		case <-changed:
+		}
+	}
+}
+
+// list is the names of pods there are.
+func names(ctx context.Context, kube kubernetes.Interface, namespace string) ([]string, error) {
+	list, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(list.Items))
+	for i := range list.Items {
+		out[i] = list.Items[i].Name
+	}
+	return out, nil
+}
