@@ -158,7 +158,9 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
-	for protocol, agrees := range map[uint32]bool{peering.Protocol: true, peering.Protocol + peering.MaxProtocolSkew + 1: false} {
+	for protocol, agrees := range map[uint32]bool{
+		peering.Protocol: true, peering.Protocol + peering.MaxProtocolSkew: true, peering.Protocol + peering.MaxProtocolSkew + 1: false,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
 			s := newExchange(&controller.States{
