@@ -174,6 +174,15 @@ type Unschedulable struct {
 	Then UnschedulableAction `json:"then,omitempty"`
 }
 
+// The states of an offloaded namespace, at one provider and in all.
+const (
+	OffloadingReady      = "Ready"
+	OffloadingPending    = "Pending"
+	OffloadingRefused    = "Refused"
+	OffloadingNoProvider = "NoProvider"
+	OffloadingEnding     = "Ending"
+)
+
 // NamespaceOffloadingStatus is what came of it.
 type NamespaceOffloadingStatus struct {
 	// state sums up clusters: Refused if one provider refuses the namespace, Pending

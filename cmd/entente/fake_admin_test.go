@@ -488,6 +488,9 @@ func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNa
 	if p := r.GetPeerLost(); p != nil {
 		lost = fmt.Sprintf(" %s %s", p.GetAction(), p.GetAfter().AsDuration())
 	}
+	if a := r.GetHomeApi(); a != "" {
+		lost += " home API " + a
+	}
 	leave, err := c.enter("OffloadNamespace %s %s %s %v%s", r.GetNamespace(), r.GetPodStrategy(), cmp.Or(r.GetRemoteName(), r.GetNameMapping()), r.GetPeers(), lost)
 	defer leave()
 	return &ententev1.OffloadNamespaceResponse{}, err

@@ -25,13 +25,13 @@ func (a *app) offloadCommand() *cobra.Command {
 }
 
 func (a *app) offloadNamespaceCommand() *cobra.Command {
-	var strategy, mapping, remoteName string
+	var strategy, mapping, remoteName, homeAPI string
 	var peers []string
 	var move bool
 	var lost flags.PeerLost
 	cmd := a.command(&cobra.Command{Use: "namespace NAMESPACE", Short: "Let the pods of a namespace run in other clusters"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.OffloadNamespaceRequest{
-			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move, PeerLost: lost.Proto(),
+			Namespace: "namespaces/" + r.argv[0], PodStrategy: strategy, NameMapping: mapping, RemoteName: remoteName, Peers: peers, Move: move, PeerLost: lost.Proto(), HomeApi: homeAPI,
 		}
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
@@ -48,6 +48,7 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
 	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they may not any more (default: they stay until they end)")
 	cmd.Flags().Var(&lost, "peer-lost", "What becomes of pods in a provider that does not answer: keep, evict=DURATION or fence=DURATION (default: as before, and keep at first)")
+	flags.Choice(cmd, &homeAPI, "home-api", "", "", "Whether pods that opt in may ask this cluster's API server from where they run: Denied or Allowed (default: as before, and Denied at first)", "Denied", "Allowed")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
 }

@@ -417,7 +417,7 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			if s.Name != namespace {
 				continue
 			}
-			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, Contract: v.spec.Contract, State: "Pending"}
+			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, Contract: v.spec.Contract, State: v1alpha1.OffloadingPending}
 			if s.Agreed > 0 {
 				state.Fence = &metav1.Duration{Duration: s.Agreed}
 			}
@@ -426,11 +426,11 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			}
 			switch {
 			case !placement.Selects(selector, *v.labels.Load()):
-				state.State, state.Message = "Ending", "spec.clusterSelector selects this cluster no longer, and pods of the namespace are there"
+				state.State, state.Message = v1alpha1.OffloadingEnding, "spec.clusterSelector selects this cluster no longer, and pods of the namespace are there"
 			case s.Refusal != nil:
-				state.State, state.Message = "Refused", s.Refusal.Error()
+				state.State, state.Message = v1alpha1.OffloadingRefused, s.Refusal.Error()
 			case s.Accepted:
-				state.State = "Ready"
+				state.State = v1alpha1.OffloadingReady
 			}
 			out = append(out, state)
 		}

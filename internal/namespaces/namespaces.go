@@ -174,7 +174,7 @@ func (r *Reconciler) unbind(ctx context.Context, namespace, clusterRole string) 
 // ending says in the status why a namespace is not closed yet, and requeues it.
 func (r *Reconciler) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
-	offloading.Status.State, offloading.Status.Message = stateEnding, peering.Text(why.Error(), maxMessage)
+	offloading.Status.State, offloading.Status.Message = v1alpha1.OffloadingEnding, peering.Text(why.Error(), maxMessage)
 	err := store.PatchStatus(ctx, r.Client, before, offloading)
 	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
@@ -236,15 +236,6 @@ func (r *Reconciler) label(ctx context.Context, name string, on bool) error {
 	return store.Patch(ctx, r.Client, before, &namespace)
 }
 
-// The states that sum up where an offloaded namespace is.
-const (
-	stateReady      = "Ready"
-	statePending    = "Pending"
-	stateRefused    = "Refused"
-	stateNoProvider = "NoProvider"
-	stateEnding     = "Ending"
-)
-
 // stateOf sums up how a namespace is at its providers, given all ForeignClusters.
 // What runs elsewhere already may be at one that the selector selects no longer.
 func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
@@ -253,22 +244,22 @@ func stateOf(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, a
 	if of != nil {
 		which = "no cluster that spec.clusterSelector selects"
 		if !selected && lost != "" {
-			return stateNoProvider, lost
+			return v1alpha1.OffloadingNoProvider, lost
 		}
 		if !selected {
-			return stateNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
+			return v1alpha1.OffloadingNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
 		}
 	}
-	if !slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State != stateEnding }) {
-		return stateNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
+	if !slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State != v1alpha1.OffloadingEnding }) {
+		return v1alpha1.OffloadingNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
 	}
-	for _, state := range []string{stateRefused, statePending} {
+	for _, state := range []string{v1alpha1.OffloadingRefused, v1alpha1.OffloadingPending} {
 		i := slices.IndexFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State == state })
 		if i >= 0 {
 			return state, strings.TrimSuffix(clusters[i].ForeignCluster+": "+clusters[i].Message, ": ")
 		}
 	}
-	return stateReady, lost
+	return v1alpha1.OffloadingReady, lost
 }
 
 // selects says whether a selector selects any of these ForeignClusters, as far as their labels

@@ -64,6 +64,9 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	if want.PeerLost == nil {
 		want.PeerLost = old.Spec.PeerLost
 	}
+	if want.HomeAPI == "" {
+		want.HomeAPI = old.Spec.HomeAPI
+	}
 	old.Spec = want
 	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
@@ -79,6 +82,7 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 		RemoteName:      req.GetRemoteName(),
 		ClusterSelector: selector,
 		Misplaced:       v1alpha1.MisplacedStay,
+		HomeAPI:         v1alpha1.HomeAPI(req.GetHomeApi()),
 	}
 	if want.NameMapping == "" && want.RemoteName != "" {
 		want.NameMapping = v1alpha1.MappingChosen
@@ -109,7 +113,7 @@ func (s *service) currentOffloading(ctx context.Context, key ctrlclient.ObjectKe
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		why := "its pods abroad are still ending"
-		if o.Status.State == stateEnding && o.Status.Message != "" {
+		if o.Status.State == v1alpha1.OffloadingEnding && o.Status.Message != "" {
 			why = o.Status.Message
 		}
 		return nil, peering.Errorf(peering.ReasonPodsRunning,
@@ -167,16 +171,14 @@ func (s *service) ListOffloadings(ctx context.Context, req *ententev1.ListOffloa
 	return &ententev1.ListOffloadingsResponse{Offloadings: part, NextPageToken: next}, nil
 }
 
-// stateEnding is the state of an offloading that is being taken down.
-const stateEnding = "Ending"
-
 func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
 	m := &ententev1.Offloading{
 		Namespace: "namespaces/" + o.Namespace, PodStrategy: string(o.Spec.PodStrategy), NameMapping: string(o.Spec.NameMapping),
 		State: o.Status.State, Message: o.Status.Message, CreateTime: writeTime(o.CreationTimestamp),
+		HomeApi: string(o.Spec.HomeAPI),
 	}
 	if !o.DeletionTimestamp.IsZero() {
-		m.State = stateEnding
+		m.State = v1alpha1.OffloadingEnding
 	}
 	if p := o.Status.Misplaced; p != nil {
 		m.MisplacedPods, m.MisplacedMessage = p.Pods, p.Message

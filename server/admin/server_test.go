@@ -1044,7 +1044,11 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 	if spec.PodStrategy != "Remote" || spec.Misplaced != v1alpha1.MisplacedMove || spec.NameMapping != "Suffixed" || spec.ClusterSelector == nil {
 		t.Errorf("changed to %+v", spec)
 	}
-	// What becomes of pods when a provider is lost stays as it was where a call does not say.
+	// What becomes of pods when a provider is lost, and whether they may ask home's API server, stays
+	// as it was where a call does not say.
+	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", HomeApi: "Allowed"}); err != nil {
+		t.Fatal(err)
+	}
 	for _, req := range []*ententev1.OffloadNamespaceRequest{
 		{Namespace: "namespaces/shop", PeerLost: &ententev1.PeerLost{Action: "Fence", After: durationpb.New(10 * time.Minute)}},
 		{Namespace: "namespaces/shop", PodStrategy: "Remote", Peers: []string{"office"}},
@@ -1054,6 +1058,9 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 		}
 		if p := get().PeerLost; p == nil || p.Action != v1alpha1.PeerLostFence || p.After == nil || p.After.Duration != 10*time.Minute {
 			t.Errorf("pods of a lost provider: %+v", p)
+		}
+		if got := get().HomeAPI; got != v1alpha1.HomeAPIAllowed {
+			t.Errorf("the API of home is %s", got)
 		}
 	}
 	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PeerLost: &ententev1.PeerLost{Action: "Drop"}}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {

@@ -2070,7 +2070,10 @@ type OffloadNamespaceRequest struct {
 	PeerLost *PeerLost `protobuf:"bytes,6,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
 	// What it is called in each provider: with the mapping Chosen, which it implies, and
 	// no other. The provider's policy has to list it.
-	RemoteName    string `protobuf:"bytes,7,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
+	RemoteName string `protobuf:"bytes,7,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
+	// Whether its pods that opt in may ask this cluster's API server from where they run: Denied (at
+	// first) or Allowed. Unset changes nothing.
+	HomeApi       string `protobuf:"bytes,8,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2150,6 +2153,13 @@ func (x *OffloadNamespaceRequest) GetPeerLost() *PeerLost {
 func (x *OffloadNamespaceRequest) GetRemoteName() string {
 	if x != nil {
 		return x.RemoteName
+	}
+	return ""
+}
+
+func (x *OffloadNamespaceRequest) GetHomeApi() string {
+	if x != nil {
+		return x.HomeApi
 	}
 	return ""
 }
@@ -2380,7 +2390,9 @@ type Offloading struct {
 	// Why one of them is not moved, or what its move waits for.
 	MisplacedMessage string `protobuf:"bytes,9,opt,name=misplaced_message,json=misplacedMessage,proto3" json:"misplaced_message,omitempty"`
 	// What becomes of its pods in a provider that does not answer.
-	PeerLost      *PeerLost `protobuf:"bytes,10,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
+	PeerLost *PeerLost `protobuf:"bytes,10,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`
+	// Whether its pods that opt in may ask this cluster's API server: Denied or Allowed.
+	HomeApi       string `protobuf:"bytes,11,opt,name=home_api,json=homeApi,proto3" json:"home_api,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2483,6 +2495,13 @@ func (x *Offloading) GetPeerLost() *PeerLost {
 		return x.PeerLost
 	}
 	return nil
+}
+
+func (x *Offloading) GetHomeApi() string {
+	if x != nil {
+		return x.HomeApi
+	}
+	return ""
 }
 
 // OffloadingInCluster is an offloaded namespace at one provider, by one contract.
@@ -6982,7 +7001,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06forget\x18\x03 \x01(\bR\x06forget\x12*\n" +
 	"\x11refuse_if_running\x18\x04 \x01(\bR\x0frefuseIfRunning\"(\n" +
 	"\x12EndPeeringResponse\x12\x12\n" +
-	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xb7\x03\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\"\xec\x03\n" +
 	"\x17OffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12I\n" +
 	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12B\n" +
@@ -6991,7 +7010,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04move\x18\x05 \x01(\bR\x04move\x121\n" +
 	"\tpeer_lost\x18\x06 \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\x12L\n" +
 	"\vremote_name\x18\a \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\n" +
-	"remoteName\"n\n" +
+	"remoteName\x123\n" +
+	"\bhome_api\x18\b \x01(\tB\x18\xbaH\x15r\x13R\x00R\x06DeniedR\aAllowedR\ahomeApi\"n\n" +
 	"\bPeerLost\x121\n" +
 	"\x06action\x18\x01 \x01(\tB\x19\xbaH\x16r\x14R\x04KeepR\x05EvictR\x05FenceR\x06action\x12/\n" +
 	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\"\x1a\n" +
@@ -7002,7 +7022,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"{\n" +
 	"\x17ListOffloadingsResponse\x128\n" +
 	"\voffloadings\x18\x01 \x03(\v2\x16.entente.v1.OffloadingR\voffloadings\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa1\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbc\x03\n" +
 	"\n" +
 	"Offloading\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
@@ -7016,7 +7036,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x0emisplaced_pods\x18\b \x01(\x05R\rmisplacedPods\x12+\n" +
 	"\x11misplaced_message\x18\t \x01(\tR\x10misplacedMessage\x121\n" +
 	"\tpeer_lost\x18\n" +
-	" \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\"\xc7\x01\n" +
+	" \x01(\v2\x14.entente.v1.PeerLostR\bpeerLost\x12\x19\n" +
+	"\bhome_api\x18\v \x01(\tR\ahomeApi\"\xc7\x01\n" +
 	"\x13OffloadingInCluster\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x1f\n" +
 	"\vremote_name\x18\x02 \x01(\tR\n" +
