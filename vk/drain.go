@@ -159,7 +159,9 @@ func (n *Node) Remove(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the lease of node %s: %w", n.cfg.Name, err)
 	}
-	return nil
+	// Who replaces a pod is quick, and the scheduler may have bound it here before it saw the cordon: Kubernetes would
+	// delete it, a minute later.
+	return n.removePods(ctx)
 }
 
 // removePods deletes the pods on the node at once.

@@ -333,6 +333,24 @@ func TestDrainRespectsBudgetsAndRemoveLeavesNothing(t *testing.T) {
 	})
 }
 
+// A controller replaces the pods that go with the node, and the scheduler may not know yet that the node is cordoned.
+func TestRemoveLeavesNoPodThatWasBoundMeanwhile(t *testing.T) {
+	atHome(t, func(h *home) {
+		late := h.bind("u1", "first").DeepCopy()
+		late.UID, late.Name = "u2", "second"
+		h.stop()
+		h.client.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return false, nil, h.client.Tracker().Add(late)
+		})
+		if err := h.node.Remove(h.t.Context()); err != nil {
+			t.Error(err)
+		}
+		if h.office() != nil || h.pod("first") != nil || h.pod("second") != nil {
+			t.Errorf("the node is %v, and its pods %v and %v", h.office(), h.pod("first"), h.pod("second"))
+		}
+	})
+}
+
 func TestNodeHasTheLabelsOfItsPeerAtHome(t *testing.T) {
 	t.Parallel()
 	got := nodeLabels(Config{
