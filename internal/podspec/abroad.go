@@ -163,13 +163,16 @@ func keepFields(t *Template) map[string]string {
 		if of == "annotations" {
 			values = t.Metadata.Annotations
 		}
-		value, ok := values[key]
-		if !ok {
-			return
-		}
 		sum := sha256.Sum256([]byte(of + "/" + key))
 		name := fieldPrefix + endpoints.Short(sum[:])
-		kept[name] = value
+		value, ok := values[key]
+		switch {
+		case ok:
+			kept[name] = value
+		case strings.HasPrefix(key, homeAPIPrefix):
+			return // it is written later, by this cluster
+		}
+		// Also where it has no value yet: what a pod's containers are cannot be changed later.
 		ref.FieldPath = "metadata.annotations['" + name + "']"
 	}
 	files := func(items []corev1.DownwardAPIVolumeFile) {
@@ -177,15 +180,13 @@ func keepFields(t *Template) map[string]string {
 			keep(items[i].FieldRef)
 		}
 	}
-	for _, containers := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
-		for i := range containers {
-			for j := range containers[i].Env {
-				if from := containers[i].Env[j].ValueFrom; from != nil {
-					keep(from.FieldRef)
-				}
+	EachContainer(&t.Spec, func(_ string, c *corev1.Container) {
+		for i := range c.Env {
+			if from := c.Env[i].ValueFrom; from != nil {
+				keep(from.FieldRef)
 			}
 		}
-	}
+	})
 	for i := range t.Spec.Volumes {
 		v := &t.Spec.Volumes[i]
 		if v.DownwardAPI != nil {

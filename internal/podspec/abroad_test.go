@@ -165,6 +165,9 @@ func TestPodsReadLabelsThatDoNotCross(t *testing.T) {
 			t.Errorf("%s is %q, want 7", ref.FieldPath, got)
 		}
 	}
+	if path := env[3].ValueFrom.FieldRef.FieldPath; !strings.Contains(path, fieldPrefix) {
+		t.Errorf("what has no value yet is read of %s, where none will be", path)
+	}
 	if path := tpl.Spec.Volumes[0].DownwardAPI.Items[1].FieldRef.FieldPath; path != "metadata.labels" {
 		t.Errorf("all labels became %s", path)
 	}

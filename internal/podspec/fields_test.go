@@ -29,7 +29,7 @@ func fieldDecisions() []fieldDecision {
 		{"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector", refused, "if it selects by another label than kubernetes.io/metadata.name: labels of namespaces do not cross; a preferred term goes, with a note"},
 		{"spec.automountServiceAccountToken", rewritten, "always false: the provider mounts no token of its own either"},
 		{"spec.containers", kept, "resources change while the pod runs, see Resizing"},
-		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, metadata.labels['…'], metadata.annotations['…'], spec.nodeName and spec.serviceAccountName become their values at home, and status.hostIP and status.hostIPs the virtual node's address; other fields resolve in the provider: status.podIP and status.podIPs are in the provider's terms, since a pod is sent before it has an address"},
+		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, spec.nodeName and spec.serviceAccountName become their values at home, and status.hostIP and status.hostIPs the virtual node's address; other fields resolve in the provider: metadata.labels['…'] and metadata.annotations['…'] are home's, as they are when the container starts, and status.podIP and status.podIPs are in the provider's terms, since a pod is sent before it has an address"},
 		{"spec.containers[].ports[].hostIP", refused, "a port of the provider's node"},
 		{"spec.containers[].ports[].hostPort", refused, "a port of the provider's node"},
 		{"spec.containers[].securityContext.windowsOptions.hostProcess", refused, "it is the provider's node"},

@@ -213,18 +213,7 @@ func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 	case "spec.serviceAccountName":
 		value = pod.Spec.ServiceAccountName
 	default:
-		// Many labels and annotations mean nothing abroad and do not cross, such as a
-		// Job's completion index.
-		labels, isLabel := strings.CutPrefix(e.ValueFrom.FieldRef.FieldPath, "metadata.labels['")
-		annotations, isAnnotation := strings.CutPrefix(e.ValueFrom.FieldRef.FieldPath, "metadata.annotations['")
-		switch {
-		case isLabel:
-			value = pod.Labels[strings.TrimSuffix(labels, "']")]
-		case isAnnotation:
-			value = pod.Annotations[strings.TrimSuffix(annotations, "']")]
-		default:
-			return
-		}
+		return // labels and annotations change, and a container reads them each time it starts
 	}
 	e.Value, e.ValueFrom = value, nil
 }

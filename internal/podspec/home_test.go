@@ -486,20 +486,18 @@ func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-func TestLabelsAndAnnotationsInTheEnvironmentAreResolvedAtHome(t *testing.T) {
-	const index = "batch.kubernetes.io/job-completion-index"
+func TestLabelsAndAnnotationsInTheEnvironmentAreReadWhereThePodRuns(t *testing.T) {
+	const index = "metadata.labels['batch.kubernetes.io/job-completion-index']"
+	env := []corev1.EnvVar{fieldEnv("INDEX", index), fieldEnv("PLAIN", "metadata.annotations['plain']"), fieldEnv("NAMESPACE", "metadata.namespace")}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{index: "7"}, Annotations: map[string]string{"example.com/site": "north", "plain": "p"}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: []corev1.EnvVar{
-			fieldEnv("JOB_COMPLETION_INDEX", "metadata.labels['"+index+"']"), fieldEnv("SITE", "metadata.annotations['example.com/site']"),
-			fieldEnv("PLAIN", "metadata.annotations['plain']"), fieldEnv("NONE", "metadata.labels['example.com/none']"),
-		}}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{"plain": "p"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: env}}},
 	}
 	got, refusal := Leave(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
-	want := []corev1.EnvVar{{Name: "JOB_COMPLETION_INDEX", Value: "7"}, {Name: "SITE", Value: "north"}, {Name: "PLAIN", Value: "p"}, {Name: "NONE"}}
+	want := []corev1.EnvVar{env[0], env[1], {Name: "NAMESPACE", Value: "shop"}}
 	if diff := cmp.Diff(want, got.Pod.Spec.Containers[0].Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
