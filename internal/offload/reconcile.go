@@ -375,6 +375,9 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 		pod.Labels, pod.Annotations = want.Labels, want.Annotations
 		setImages(pod.Spec.InitContainers, want.Spec.InitContainers)
 		setImages(pod.Spec.Containers, want.Spec.Containers)
+		if d := want.Spec.ActiveDeadlineSeconds; d != nil {
+			pod.Spec.ActiveDeadlineSeconds = d
+		}
 		err = p.client.Update(ctx, pod, client.FieldOwner(api.Manager))
 	}
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {

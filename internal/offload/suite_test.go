@@ -542,10 +542,10 @@ func testPodLife(t *testing.T, c *cluster) {
 		t.Errorf("usage %v %d %v", used, n, err)
 	}
 	changed := o
-	changed.JSON = []byte(strings.Replace(string(o.JSON), `"image":"i"`, `"image":"i2"`, 1))
+	changed.JSON = []byte(strings.Replace(strings.Replace(string(o.JSON), `"image":"i"`, `"image":"i2"`, 1), `"containers":`, `"activeDeadlineSeconds":600,"containers":`, 1))
 	apply(t, p, id, changed)
-	eventually(t, "the image follows", func() bool {
-		return c.get(t, remote, "web", pod) && pod.Spec.Containers[0].Image == "i2" && pod.Annotations[api.AnnotationHash] == changed.Hash().String()
+	eventually(t, "the image and the deadline follow", func() bool {
+		return c.get(t, remote, "web", pod) && pod.Spec.Containers[0].Image == "i2" && pod.Spec.ActiveDeadlineSeconds != nil && pod.Annotations[api.AnnotationHash] == changed.Hash().String()
 	})
 	if c.real { // a fake client has no such subresource
 		debugged := changed
