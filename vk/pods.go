@@ -35,6 +35,7 @@ type podState struct {
 	hash    peering.Hash
 	held    bool
 	refusal *peering.Refusal
+	answer  peering.Hash // what the provider took or refused last
 	claims  claims
 
 	remote         *corev1.PodStatus // the provider's last status
@@ -407,6 +408,9 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		showRefusedEphemeral(&status, &p.pod.Spec, r)
 		podspec.ShowRefusedResize(p.pod, &status, r, metav1.Now())
 	}
+	if p.st.answer == p.object.Hash() {
+		showGeneration(p.pod, &status)
+	}
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
@@ -730,6 +734,9 @@ func (n *Node) Ack(a peering.Ack) {
 		st.held, st.refusal = true, nil
 	default:
 		st.refusal = a.Refusal
+	}
+	if !deleted {
+		st.answer = a.Hash
 	}
 	synced := n.synced
 	n.mu.Unlock()

@@ -27,7 +27,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	}
 	web := r.bind("web", func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = cpu("1") })
 	running := func(has string, conditions ...corev1.PodCondition) corev1.PodStatus {
-		return corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.200.0.7", Conditions: conditions, ContainerStatuses: []corev1.ContainerStatus{{
+		return corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.200.0.7", Conditions: append(conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}), ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 			AllocatedResources: cpu(has), Resources: &corev1.ResourceRequirements{Requests: cpu(has)},
 		}}}
@@ -46,6 +46,11 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 			[]byte(`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"`+to+`"}}}]}}`), metav1.PatchOptions{}, "resize")
 		return err
 	}
+	observed := func() bool { // the status is of the pod as it is now
+		p := r.pod("web")
+		ready := findCondition(p.Status.Conditions, corev1.PodReady)
+		return p.Status.ObservedGeneration == p.Generation && ready != nil && ready.ObservedGeneration == p.Generation
+	}
 	asked := func(to string) (same bool) {
 		r.remote.look(func() {
 			for ref, o := range r.remote.held {
@@ -56,19 +61,22 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	}
 	r.until("the pod runs", func() bool { return r.pod("web").Status.Phase == corev1.PodRunning })
 	r.remote.set(string(web.UID), running("1"))
-	r.until("it shows what it has", func() bool { return shows("1") })
+	r.until("it shows what it has", func() bool { return shows("1") && observed() })
 
 	if err := resize("2"); err != nil {
 		t.Fatal(err)
 	}
 	r.until("the provider is asked for more", func() bool { return asked("2") })
+	if observed() {
+		t.Error("the pod says that it was resized before it was")
+	}
 	r.remote.set(string(web.UID), running("1", corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}))
 	r.until("the pod says that it is resized", func() bool {
 		return findCondition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) != nil && shows("1")
 	})
 	r.remote.set(string(web.UID), running("2"))
 	r.until("the pod has it", func() bool {
-		return findCondition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) == nil && shows("2")
+		return findCondition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) == nil && shows("2") && observed()
 	})
 
 	refusal := &peering.Refusal{Reason: peering.RefusedQuota, Message: "the contract has 2 cpu", Retryable: true}
@@ -76,7 +84,9 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	if err := resize("3"); err != nil {
 		t.Fatal(err)
 	}
-	r.until("the pod says why it is not resized", func() bool { return pending(corev1.PodReasonDeferred, "the contract has 2 cpu") && shows("2") })
+	r.until("the pod says why it is not resized", func() bool {
+		return pending(corev1.PodReasonDeferred, "the contract has 2 cpu") && shows("2") && observed()
+	})
 	r.until("so does an event", func() bool {
 		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
 		return err == nil && slices.ContainsFunc(list.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, "the contract has 2 cpu") })

@@ -189,6 +189,21 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 	return out
 }
 
+// showGeneration says in a pod's new status that it is that of the pod as it is now, which the provider
+// has answered, once the containers have what it asks for or a condition says that they do not. API servers that
+// keep no generation of pods take none.
+func showGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
+	if pod.Generation == 0 || !podspec.ShowsSizes(&pod.Spec, out) {
+		return
+	}
+	out.ObservedGeneration = pod.Generation
+	for i := range out.Conditions {
+		if c := &out.Conditions[i]; takenCondition(c.Type) || c.Type == corev1.PodScheduled {
+			c.ObservedGeneration = pod.Generation
+		}
+	}
+}
+
 // homeIPs returns the addresses of a pod in home terms: one of each family, as the
 // API server demands, the first.
 func (v view) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
@@ -227,6 +242,9 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 	for _, c := range remote {
 		if gates[c.Type] || unscheduled(&c) {
 			continue
+		}
+		if before := findCondition(pod.Status.Conditions, c.Type); before != nil {
+			c.ObservedGeneration = before.ObservedGeneration // until it is of the pod as it is now
 		}
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			if missing := gatesNotMet(pod, out.Conditions); missing != "" {

@@ -141,6 +141,21 @@ func Settled(want *corev1.PodSpec, pod *corev1.Pod) bool {
 	return true
 }
 
+// ShowsSizes says whether a pod's status shows the amounts of CPU and memory that the pod asks for, or
+// says that it does not have them. A container without a status has not begun.
+func ShowsSizes(spec *corev1.PodSpec, out *corev1.PodStatus) bool {
+	if slices.ContainsFunc(out.Conditions, func(c corev1.PodCondition) bool { return ResizeCondition(c.Type) }) {
+		return true
+	}
+	for name, c := range sized(spec) {
+		s := statusOf(out, name)
+		if s != nil && s.Resources != nil && !(has(s.Resources.Requests, c.Resources.Requests) && has(s.Resources.Limits, c.Resources.Limits)) {
+			return false
+		}
+	}
+	return true
+}
+
 // has says whether a list has the CPU and memory of another.
 func has(list, want corev1.ResourceList) bool {
 	for name, q := range want {
