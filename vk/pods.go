@@ -161,9 +161,8 @@ type podPlan struct {
 	step    step
 	object  peering.Object   // what to want
 	refusal *peering.Refusal // why it cannot cross
-	missing string           // what it waits for
+	missing missing          // what it waits for
 	waits   string           // which claims of it
-	soon    bool             // that it waits is not worth an event yet
 	notes   []string         // what was left behind
 	// references is what it refers to.
 	references []podspec.Reference
@@ -200,10 +199,10 @@ func (n *Node) plan(uid string) podPlan {
 		p.object, p.refusal, p.notes, p.references, p.waits = object, refusal, t.Notes, t.References, waits
 		f.portable = refusal == nil
 		if f.portable {
-			if p.missing, p.soon = n.missing(p.pod.Namespace, t.References); p.missing == "" {
-				p.missing = waits
+			if p.missing = n.missing(p.pod.Namespace, t.References); p.missing.what == "" {
+				p.missing = missing{reason: reasonMissing, what: waits}
 			}
-			f.complete = p.missing == ""
+			f.complete = p.missing.what == ""
 		}
 	}
 	p.step = decidePod(f)
@@ -303,11 +302,11 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonNotOffloaded, p.refusal.Message, metav1.Now()))
 	case stepWait:
 		n.wait(p)
-		if p.soon {
-			return nil
+		if p.missing.soon {
+			return nil // not worth an event yet
 		}
-		n.warn(p, reasonMissing, p.missing)
-		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonMissing, p.missing, metav1.Now()))
+		n.warn(p, p.missing.reason, p.missing.what)
+		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, p.missing.reason, p.missing.what, metav1.Now()))
 	case stepHold:
 		return n.hold(ctx, p)
 	case stepWant:
@@ -359,6 +358,7 @@ func (n *Node) wantPod(p podPlan) {
 		for _, note := range p.notes {
 			n.event(p.pod, corev1.EventTypeNormal, "NotCarried", note)
 		}
+		n.doWithout(p.pod, p.references)
 	}
 }
 

@@ -668,8 +668,8 @@ func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 	atHome(t, func(h *home) {
 		ctx, maps := h.t.Context(), h.client.CoreV1().ConfigMaps("shop")
 		h.bind("u1", "web", withConfigMap("cm", false), withConfigMap("maybe", true))
-		h.wantPhase("web", corev1.PodPending, reasonMissing)
-		if m := h.event(reasonMissing); !strings.Contains(m, `ConfigMap "cm" is not there`) {
+		h.wantPhase("web", corev1.PodPending, "MandatoryConfigMapNotFound")
+		if m := h.event("MandatoryConfigMapNotFound"); !strings.Contains(m, `ConfigMap "cm" is not there`) {
 			t.Errorf("the event says %q", m)
 		}
 		if h.remote.holds("u1") {
@@ -685,6 +685,9 @@ func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 		must(maps.Create(ctx, configMap("cm", "cm-1", "one"), metav1.CreateOptions{}))
 		must(maps.Create(ctx, configMap("unused", "cm-9", "secret"), metav1.CreateOptions{}))
 		h.wantPhase("web", corev1.PodRunning, "")
+		if m := h.event("OptionalConfigMapNotFound"); !strings.Contains(m, `ConfigMap "maybe" is not there; the pod runs without it`) {
+			t.Errorf("the event says %q", m)
+		}
 		value := func(uid string) (v string) {
 			h.remote.look(func() {
 				for ref, o := range h.remote.held {

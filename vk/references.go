@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -231,17 +232,23 @@ func (n *Node) wait(p podPlan) {
 	}
 	// What it waits for may have come since it was looked up.
 	if t, refusal := podspec.Leave(p.pod); refusal == nil {
-		if what, _ := n.missing(ns, t.References); what == "" {
+		if m := n.missing(ns, t.References); m.what == "" {
 			n.podQueue.Add(string(p.pod.UID))
 		}
 	}
 }
 
-// missing returns why a pod's references keep it from being sent; empty if they do not. soon
-// says that this is only because the caches of the namespace are not synced yet.
-func (n *Node) missing(namespace string, refs []podspec.Reference) (what string, soon bool) {
+// missing is why a pod's references keep it from being sent: what is empty if they do not.
+type missing struct {
+	reason, what string
+	// soon says that this is only because the caches of the namespace are not synced yet.
+	soon bool
+}
+
+// missing says what of a pod's references is not there.
+func (n *Node) missing(namespace string, refs []podspec.Reference) missing {
 	if len(refs) == 0 {
-		return "", false
+		return missing{}
 	}
 	w := n.watchesOf(namespace)
 	if !synced(w.configMaps, w.secrets) {
@@ -249,22 +256,42 @@ func (n *Node) missing(namespace string, refs []podspec.Reference) (what string,
 		if w.problem != "" {
 			m += ": " + w.problem
 		}
-		return m, w.problem == ""
+		return missing{reason: reasonMissing, what: m, soon: w.problem == ""}
 	}
 	var problems []string
+	var out missing
 	for _, r := range refs {
 		_, found, err := w.object(namespace, r)
 		switch {
 		case err != nil:
-			problems = append(problems, err.Error())
+			problems, out.reason = append(problems, err.Error()), reasonMissing
 		case !found && !r.Optional:
-			problems = append(problems, fmt.Sprintf("%s %q is not there", r.Kind, r.Name))
+			problems, out.reason = append(problems, fmt.Sprintf("%s %q is not there", r.Kind, r.Name)), cmp.Or(out.reason, notFound("Mandatory", r.Kind))
 		}
 	}
-	if len(problems) == 0 {
-		return "", false
+	if len(problems) > 0 {
+		out.what = strings.Join(problems, "; ") + "; the pod waits for that"
 	}
-	return strings.Join(problems, "; ") + "; the pod waits for that", false
+	return out
+}
+
+// notFound is the reason that the virtual-kubelet project's library has for an object that is not there.
+func notFound(how string, kind peering.Kind) string { return how + kind.String() + "NotFound" }
+
+// doWithout records which of the optional references of a pod that is sent are not there.
+func (n *Node) doWithout(pod *corev1.Pod, refs []podspec.Reference) {
+	if len(refs) == 0 {
+		return
+	}
+	w := n.watchesOf(pod.Namespace)
+	if !synced(w.configMaps, w.secrets) {
+		return
+	}
+	for _, r := range refs {
+		if _, found, err := w.object(pod.Namespace, r); r.Optional && !found && err == nil {
+			n.event(pod, corev1.EventTypeNormal, notFound("Optional", r.Kind), fmt.Sprintf("%s %q is not there; the pod runs without it", r.Kind, r.Name))
+		}
+	}
 }
 
 // object returns what a reference refers to, as it crosses, and whether the cache
