@@ -465,7 +465,7 @@ func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string) (
 		if namespace.Labels[v1alpha1.LabelOffloading] != "enabled" {
 			continue
 		}
-		space := vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), RemoteName: o.Spec.RemoteName, PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: namespaces.LossOf(o), Fenced: namespaces.Fenced(o, spec.Contract)}
+		space := vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), RemoteName: o.Spec.RemoteName, PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal, Loss: placement.LossOf(o), Fenced: namespaces.Fenced(o, spec.Contract)}
 		space.Fence = fencing.AskFor(space.Loss.Fence(), space.Fenced)
 		out = append(out, space)
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/placement"
 )
 
@@ -27,11 +28,13 @@ func (c cluster) testWebhook(t *testing.T) {
 		MatchLabels:      labels(v1alpha1.LabelPeer, "abc", v1alpha1.LabelCurrency, "EUR"),
 		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelLatency, Operator: "In", Values: []string{"2", "5"}}, {Key: v1alpha1.LabelPrice, Operator: "Exists"}, {Key: "region", Operator: "NotIn", Values: []string{"us", "asia"}}, {Key: "gpu", Operator: "Exists"}},
 	}}
+	losses := []*v1alpha1.PeerLost{nil, {Action: v1alpha1.PeerLostEvict}, {Action: v1alpha1.PeerLostEvict, After: &metav1.Duration{Duration: 90 * time.Second}}, {Action: v1alpha1.PeerLostFence}}
 	for _, strategy := range []v1alpha1.PodStrategy{v1alpha1.StrategyLocal, v1alpha1.StrategyLocalAndRemote, v1alpha1.StrategyRemote} {
 		for i, selector := range selectors {
 			t.Run(fmt.Sprintf("%s, selector %d", strategy, i), func(t *testing.T) {
 				ns := c.offloaded(t, strategy, selector)
-				offloading := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector}}
+				offloading := &v1alpha1.NamespaceOffloading{Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector, PeerLost: losses[i]}}
+				c.lose(t, ns, losses[i])
 				if i%2 == 1 {
 					offloading.Status.KeptAway = kept()
 					c.keepAway(t, ns, kept())
@@ -45,6 +48,10 @@ func (c cluster) testWebhook(t *testing.T) {
 					}
 					if ours(got) != ours(want) {
 						t.Errorf("%s: tolerates virtual nodes by the webhook %q, by the policy %q", name, ours(want), ours(got))
+					}
+					// What the agent would write on a virtual node is there.
+					if _, differ := fencing.Tolerations(got.Spec.Tolerations, placement.LossOf(offloading)); differ && strings.Contains(ours(got), corev1.TaintNodeNotReady) {
+						t.Errorf("%s: the agent changes the tolerations %s", name, text(got.Spec.Tolerations))
 					}
 				}
 			})
@@ -64,11 +71,11 @@ func sorted(a *corev1.Affinity) *corev1.Affinity {
 	return a
 }
 
-// ours is the tolerations of virtual nodes that a pod has.
+// ours is the tolerations of virtual nodes, and of those that are lost, that a pod has.
 func ours(p *corev1.Pod) string {
 	var out []corev1.Toleration
 	for _, t := range p.Spec.Tolerations {
-		if t.Key == virtualNode {
+		if t.Key == virtualNode || fencing.IsOurs(t) {
 			out = append(out, t)
 		}
 	}
@@ -184,6 +191,30 @@ func (c cluster) keepAway(t *testing.T, ns string, kept []v1alpha1.KeptAway) {
 		pod.OwnerReferences = owned()["of one that is kept away"]
 		if got := text(c.admit(t, pod).Spec.Affinity); !strings.Contains(got, "NotIn") {
 			return fmt.Errorf("the affinity is %s", got)
+		}
+		return nil
+	})
+}
+
+// lose has a namespace's pods stay, or not, where their provider is lost, and waits for placement to know it.
+func (c cluster) lose(t *testing.T, ns string, loss *v1alpha1.PeerLost) {
+	t.Helper()
+	var offloading v1alpha1.NamespaceOffloading
+	if err := c.admin.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName}, &offloading); err != nil {
+		t.Fatal(err)
+	}
+	offloading.Spec.PeerLost = loss
+	if err := c.admin.Update(t.Context(), &offloading); err != nil {
+		t.Fatal(err)
+	}
+	if loss == nil || loss.Action != v1alpha1.PeerLostEvict || offloading.Spec.PodStrategy == v1alpha1.StrategyLocal {
+		return
+	}
+	waitFor(t, "placement to evict pods", func() error {
+		pod := newPod(ns, corev1.PodSpec{})
+		pod.Annotations = labels(v1alpha1.AnnotationPodStrategy, string(v1alpha1.StrategyRemote))
+		if got := ours(c.admit(t, pod)); !strings.Contains(got, "tolerationSeconds") {
+			return fmt.Errorf("the tolerations are %s", got)
 		}
 		return nil
 	})

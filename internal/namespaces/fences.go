@@ -10,24 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/internal/placement"
 )
 
 // notAgreed is why the pods of a namespace that wants a fence have none at a provider.
 const notAgreed = "the provider did not agree to the fence yet: until it does, pods there are kept while it does not answer"
-
-// LossOf is what becomes of a namespace's pods in a provider that does not answer.
-func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
-	p := o.Spec.PeerLost
-	if p == nil {
-		return peering.Loss{Action: peering.LossKeep}
-	}
-	loss := peering.Loss{Action: peering.LossAction(p.Action)}
-	if p.After != nil {
-		loss.After = p.After.Duration
-	}
-	return loss
-}
 
 // Fenced is the fence that was agreed by a contract, as the status says; 0 is none.
 func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
@@ -44,7 +31,7 @@ func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
 // longer one, and none where none is wanted, before a provider hears of either. Where a virtual
 // node does not run yet, what was agreed holds as long as its node object stands.
 func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading, is []v1alpha1.NamespaceInCluster) ([]v1alpha1.NamespaceInCluster, error) {
-	want := LossOf(o).Fence()
+	want := placement.LossOf(o).Fence()
 	for i := range is {
 		switch c := &is[i]; {
 		case want == 0:

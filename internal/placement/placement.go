@@ -9,7 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Operation is one of a JSON patch (RFC 6902).
@@ -20,8 +22,9 @@ type Operation struct {
 }
 
 // Decide returns what has to change in a pod that is created in a namespace with this
-// NamespaceOffloading: a toleration of virtual nodes, if it can run on one, and a node affinity to those
-// where it may. It changes nothing in a pod that has both already.
+// NamespaceOffloading: a toleration of virtual nodes, if it can run on one, a node affinity to those
+// where it may, and if it can only run on a virtual node, for how long it tolerates that this is lost. It
+// changes nothing in a pod that has all of them already.
 func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operation {
 	if pod.Spec.NodeName != "" || ofDaemonSet(pod) {
 		return nil
@@ -35,12 +38,12 @@ func Decide(pod *corev1.Pod, offloading *v1alpha1.NamespaceOffloading) []Operati
 		return required(nil, pod, atHome(terms, true))
 	case v1alpha1.StrategyRemote:
 		// One that cannot cross goes to a virtual node still, where its status says what is wrong.
-		return required(tolerate(pod.Spec.Tolerations), pod, abroad(terms, selectedFor(pod, offloading), true))
+		return required(tolerate(pod.Spec.Tolerations, tolerateLoss(pod.Spec.Tolerations, offloading)), pod, abroad(terms, selectedFor(pod, offloading), true))
 	case v1alpha1.StrategyLocalAndRemote:
 		if !Crosses(&pod.Spec) {
 			return nil
 		}
-		selected, patch := selectedFor(pod, offloading), tolerate(pod.Spec.Tolerations)
+		selected, patch := selectedFor(pod, offloading), tolerate(pod.Spec.Tolerations, nil)
 		if len(selected) == 0 {
 			return patch
 		}
@@ -69,18 +72,43 @@ func ofDaemonSet(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })
 }
 
-// tolerate has a pod tolerate virtual nodes.
-func tolerate(has []corev1.Toleration) []Operation {
+// tolerate has a pod tolerate virtual nodes, and before all else, how one is lost.
+func tolerate(has, loss []corev1.Toleration) (patch []Operation) {
 	toleration := corev1.Toleration{Key: v1alpha1.LabelVirtualNode, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 	if len(has) == 0 {
-		return []Operation{{"add", "/spec/tolerations", []corev1.Toleration{toleration}}}
+		return []Operation{{"add", "/spec/tolerations", append(loss, toleration)}}
+	}
+	for _, t := range slices.Backward(loss) {
+		patch = append(patch, Operation{"add", "/spec/tolerations/0", t})
 	}
 	if slices.ContainsFunc(has, func(t corev1.Toleration) bool {
 		return t.Key == toleration.Key && t.Operator == toleration.Operator && (t.Effect == "" || t.Effect == toleration.Effect)
 	}) {
-		return nil
+		return patch
 	}
-	return []Operation{{"add", "/spec/tolerations/-", toleration}}
+	return append(patch, Operation{"add", "/spec/tolerations/-", toleration})
+}
+
+// tolerateLoss returns the tolerations of a lost virtual node that a pod does not have yet. The
+// agent would write them once the pod is on one, and by that change a pod's generation.
+func tolerateLoss(has []corev1.Toleration, offloading *v1alpha1.NamespaceOffloading) []corev1.Toleration {
+	want, _ := fencing.Tolerations(nil, LossOf(offloading))
+	return slices.DeleteFunc(want, func(w corev1.Toleration) bool {
+		return slices.ContainsFunc(has, func(t corev1.Toleration) bool { return t.Key == w.Key && fencing.IsOurs(t) })
+	})
+}
+
+// LossOf is what becomes of a namespace's pods in a provider that does not answer.
+func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
+	p := o.Spec.PeerLost
+	if p == nil {
+		return peering.Loss{Action: peering.LossKeep}
+	}
+	loss := peering.Loss{Action: peering.LossAction(p.Action)}
+	if p.After != nil {
+		loss.After = p.After.Duration
+	}
+	return loss
 }
 
 // keptAway returns the requirements of virtual nodes that keep a pod away from providers

@@ -40,7 +40,8 @@ func review(namespace, kind, operation, object string) string {
 func TestWebhookAllowsAllAndChangesWhatItCanDecide(t *testing.T) {
 	t.Parallel()
 	const pod = `{"spec":{"containers":[{"name":"c"}],"fieldOfTomorrow":{"a":1}}}`
-	const want = `[{"op":"add","path":"/spec/tolerations","value":[{"key":"entente.dev/virtual-node","operator":"Exists","effect":"NoSchedule"}]},` +
+	const want = `[{"op":"add","path":"/spec/tolerations","value":[{"key":"node.kubernetes.io/not-ready","operator":"Equal","effect":"NoExecute"},{"key":"node.kubernetes.io/unreachable","operator":"Equal","effect":"NoExecute"},` +
+		`{"key":"entente.dev/virtual-node","operator":"Exists","effect":"NoSchedule"}]},` +
 		`{"op":"add","path":"/spec/affinity","value":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"entente.dev/virtual-node","operator":"In","values":["true"]}]}]}}}}]`
 	for name, tc := range map[string]struct{ body, patch string }{
 		"a pod":                          {review("shop", "Pod", "CREATE", pod), want},
