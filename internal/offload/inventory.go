@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -93,10 +94,15 @@ func newInventory(p *Provider) *inventory {
 			return []string{graveOf(s.Contract, s.OriginUID)}, nil
 		},
 		byAddress: func(o any) ([]string, error) {
-			if p := o.(*api.OffloadedPod); live(p) {
-				return p.Status.PodIPs, nil
+			p := o.(*api.OffloadedPod)
+			if !live(p) {
+				return nil, nil
 			}
-			return nil, nil
+			var keys []string
+			for _, a := range kube.Addrs(p.Status.PodIPs) {
+				keys = append(keys, a.String()) // in one of its spellings
+			}
+			return keys, nil
 		},
 	})
 	return v

@@ -137,7 +137,7 @@ func notedBytes(annotations map[string]string) int {
 
 // PodAt returns which consumer's pod here has an address, unless none has it or two seem to.
 func (p *Provider) PodAt(address netip.Addr) (api.OffloadedPodSpec, bool) {
-	found := indexed[*api.OffloadedPod](p.inv.offloads, byAddress, address.String())
+	found := indexed[*api.OffloadedPod](p.inv.offloads, byAddress, address.Unmap().WithZone("").String())
 	if len(found) != 1 {
 		return api.OffloadedPodSpec{}, false
 	}
