@@ -3,6 +3,7 @@ package offload
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -22,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -99,8 +99,10 @@ func newInventory(p *Provider) *inventory {
 				return nil, nil
 			}
 			var keys []string
-			for _, a := range kube.Addrs(p.Status.PodIPs) {
-				keys = append(keys, a.String()) // in one of its spellings
+			for _, ip := range p.Status.PodIPs {
+				if a, err := netip.ParseAddr(ip); err == nil {
+					keys = append(keys, a.Unmap().String()) // in one of its spellings
+				}
 			}
 			return keys, nil
 		},
