@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,8 +76,10 @@ func (s Snapshot) Left(before Snapshot, own ...string) []string {
 	return left
 }
 
-// snapshotObjects lists all objects of all kinds but events and the leases of
-// what runs anyway.
+// addressesOfServices manages IPAddresses, whose names say what a Service happened to be given.
+const addressesOfServices = "ipallocator.k8s.io"
+
+// snapshotObjects lists all objects of all kinds but events and the addresses of Services.
 func (s *Side) snapshotObjects(ctx context.Context) (map[string][]string, error) {
 	client, err := metadata.NewForConfig(s.REST)
 	if err != nil {
@@ -110,6 +113,9 @@ func (s *Side) snapshotObjects(ctx context.Context) (map[string][]string, error)
 			kind := strings.TrimSuffix(r.Kind+"."+gv.Group, ".")
 			for i := range found.Items {
 				o := &found.Items[i]
+				if o.Labels[networkingv1.LabelManagedBy] == addressesOfServices {
+					continue // it is a Service's, and lives as long
+				}
 				out[kind+" "+strings.TrimPrefix(o.Namespace+"/"+o.Name, "/")] = marks(&o.ObjectMeta)
 			}
 		}
@@ -146,6 +152,7 @@ func marks(o *metav1.ObjectMeta) []string {
 // of the node. Pods' own interfaces come and go and are left out.
 func (s *Side) snapshotNetwork(ctx context.Context) ([]string, error) {
 	var lines []string
+	own := 0
 	links, err := s.ipJSON(ctx, "link", "show")
 	if err != nil {
 		return nil, err
@@ -165,6 +172,11 @@ func (s *Side) snapshotNetwork(ctx context.Context) ([]string, error) {
 			dst := fmt.Sprint(r["dst"])
 			if strings.HasPrefix(dst, "fe80:") || strings.HasPrefix(dst, "ff00:") {
 				continue
+			}
+			if r["dev"] == "entente0" && r["table"] == "local" {
+				// It follows from the cluster's ID, which is another one after an install whose namespace was deleted.
+				own++
+				dst = fmt.Sprintf("number %d of the node's own addresses", own)
 			}
 			if dev := fmt.Sprint(r["dev"]); !strings.HasPrefix(dev, "veth") {
 				lines = append(lines, fmt.Sprintf("route %s dev %s protocol %v table %v", dst, dev, r["protocol"], r["table"]))
