@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,24 +27,14 @@ const (
 // ProcessOf finds the process of a part in a pod, by its command line and what the
 // chart puts into its environment. It asks no API server.
 func ProcessOf(pod *corev1.Pod, part string) (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	found, err := processes(func(args []string, file string) bool {
+		return filepath.Base(args[0]) == "entented" && args[1] == part && hasEnvironment(file, "POD_NAME="+pod.Name)
+	})
 	if err != nil {
 		return 0, err
 	}
-	for _, file := range files {
-		cmdline, err := os.ReadFile(file)
-		if err != nil {
-			continue // it ended
-		}
-		args := strings.Split(string(cmdline), "\x00")
-		if len(args) < 2 || filepath.Base(args[0]) != "entented" || args[1] != part {
-			continue
-		}
-		environ, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
-		if err != nil || !bytes.Contains(append([]byte{0}, environ...), []byte("\x00POD_NAME="+pod.Name+"\x00")) {
-			continue
-		}
-		return strconv.Atoi(filepath.Base(filepath.Dir(file)))
+	if len(found) > 0 {
+		return found[0], nil
 	}
 	return 0, fmt.Errorf("no process `entented %s` of pod %s", part, pod.Name)
 }
@@ -85,7 +76,7 @@ func (s *Side) Freeze(ctx context.Context, part string) (thaw func() error, err 
 	if err != nil {
 		return nil, err
 	}
-	return freeze(pid)
+	return FreezeProcess(pid)
 }
 
 // FreezePod is Freeze for the agent in a pod.
@@ -94,14 +85,82 @@ func FreezePod(pod *corev1.Pod) (thaw func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return freeze(pid)
+	return FreezeProcess(pid)
 }
 
-func freeze(pid int) (thaw func() error, err error) {
+// Running is the processes of a part of Entente on this cluster's node. It asks no API server.
+func (s *Side) Running(part string) ([]int, error) {
+	return processes(func(args []string, file string) bool {
+		return filepath.Base(args[0]) == "entented" && args[1] == part && hasEnvironment(file, "NODE_NAME="+s.Node())
+	})
+}
+
+// Component is the process of a component of Kubernetes, such as kubelet, on this cluster's node.
+func (s *Side) Component(ctx context.Context, name string) (int, error) {
+	first, err := s.nodePID(ctx)
+	if err != nil {
+		return 0, err
+	}
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", first))
+	if err != nil {
+		return 0, err
+	}
+	found, err := processes(func(args []string, file string) bool {
+		space, err := os.Readlink(filepath.Join(filepath.Dir(file), "ns/pid"))
+		return err == nil && space == own && args[1] == name
+	})
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("no %s runs on node %s", name, s.Node())
+	}
+	if err != nil {
+		return 0, err
+	}
+	return found[0], nil
+}
+
+// processes finds processes by their arguments, two at least, and the file in /proc that has these.
+func processes(is func(args []string, file string) bool) ([]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	var found []int
+	for _, file := range files {
+		cmdline, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		args := strings.Split(string(cmdline), "\x00")
+		if len(args) < 2 || !is(args, file) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, pid)
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+// hasEnvironment says whether the process with this cmdline file began with a variable, as NAME=value.
+func hasEnvironment(file, variable string) bool {
+	environ, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
+	return err == nil && bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+variable+"\x00"))
+}
+
+// FreezeProcess stops a process, as if it hung, until thaw is called.
+func FreezeProcess(pid int) (thaw func() error, err error) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return nil, fmt.Errorf("stop %d: %w", pid, err)
 	}
-	return func() error { return syscall.Kill(pid, syscall.SIGCONT) }, nil
+	return func() error {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("continue %d: %w", pid, err)
+		}
+		return nil
+	}, nil
 }
 
 // KillProcess kills a process of a part, without warning.

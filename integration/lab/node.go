@@ -140,6 +140,9 @@ func (s nodeSpec) files() (map[string]string, error) {
 	return fs, nil
 }
 
+// maxPods is how many pods a node takes, which has a /24 of addresses for them.
+const maxPods = 240
+
 func (s nodeSpec) kubeletConfig() map[string]any {
 	return m{
 		"apiVersion":     "kubelet.config.k8s.io/v1beta1",
@@ -152,6 +155,7 @@ func (s nodeSpec) kubeletConfig() map[string]any {
 		"cgroupRoot":               s.Node.Cgroup,
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
+		"maxPods":                  maxPods,
 		"clusterDNS":               []string{s.Cluster.DNSService.String()},
 		"clusterDomain":            "cluster.local",
 		"resolvConf":               "",
