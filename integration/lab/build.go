@@ -152,6 +152,25 @@ func metricsServerComponent() component {
 	}}
 }
 
+// e2eComponent is part of Kubernetes' end-to-end tests, with programs of the images that they run.
+func e2eComponent() component {
+	const images = "k8s.io/kubernetes/test/images/"
+	return component{name: "e2e", module: "e2e", builds: []build{
+		{packages: []string{".", images + "agnhost", images + "nonewprivs"}, tags: staticTags, ldflags: smallLink},
+	}, files: []moduleFiles{{module: "k8s.io/kubernetes", names: []string{
+		"test/images/agnhost/porter/localhost.crt", "test/images/agnhost/porter/localhost.key",
+		"test/images/nautilus/html/data.json", "test/images/nautilus/html/nautilus.jpg",
+	}}}}
+}
+
+// KubernetesTests builds those of Kubernetes' end-to-end tests that are of pods, which takes many
+// minutes the first time, and returns the folder with them, as e2e, and with what their images are
+// made of.
+func KubernetesTests(ctx context.Context, progress func(string)) (dir string, err error) {
+	bins, err := buildComponents(ctx, []component{e2eComponent()}, progress)
+	return bins["e2e"], err
+}
+
 func imageComponent() component {
 	return component{name: "image", module: ".", sources: []string{"image/pause", "image/tool"}, builds: []build{
 		{packages: []string{"./image/pause", "./image/tool"}, tags: staticTags, ldflags: smallLink},

@@ -1,0 +1,104 @@
+// Package pods runs on a virtual node the tests that the virtual-kubelet project has for its
+// providers, and those of Kubernetes' own end-to-end tests that are of pods and what they use.
+package pods
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/disk"
+	. "github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
+)
+
+// Pods of the suites may do abroad what they may at home.
+var theStage = &Installed{
+	Config:   Config{Lab: "suites", Values: []string{"policy.podSecurity=privileged", "policy.podSecurityLevels={privileged,baseline,restricted}"}},
+	Patience: 90 * time.Minute,
+}
+
+func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
+
+// storageClass is what the provider lends.
+const storageClass = "disk"
+
+// stage returns two clusters of which home uses the other, with storage, and the name of the virtual
+// node, which is the only one that takes pods at home. binaries is what the images are made of.
+func stage(t *testing.T) (ctx context.Context, w *World, node, binaries string) {
+	t.Helper()
+	if os.Getenv("ENTENTE_CONFORMANCE") == "" {
+		t.Skip("the suites take an hour: make conformance")
+	}
+	binaries, err := lab.KubernetesTests(t.Context(), func(line string) { t.Log(line) })
+	OK(t, err)
+	ctx, w = theStage.On(t)
+	provisions(ctx, t, w.Abroad)
+	lends(ctx, t, w.Abroad)
+	loadImages(ctx, t, w, binaries)
+	virtual, err := w.Peer(ctx)
+	OK(t, err)
+	defaultClass(ctx, t, w.Home)
+	// What the suites mean to be on some node is to be on the virtual one.
+	_, err = w.Home.Kubectl(ctx, "cordon", w.Home.Node())
+	OK(t, err)
+	return ctx, w, virtual.Name, binaries
+}
+
+// provisions gives a cluster storage while the test runs.
+func provisions(ctx context.Context, t *testing.T, s *Side) {
+	t.Helper()
+	OK(t, disk.Class(ctx, s.Client, storageClass, corev1.PersistentVolumeReclaimDelete))
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+// lends has a cluster lend storage.
+func lends(ctx context.Context, t *testing.T, s *Side) {
+	t.Helper()
+	var policy v1alpha1.PeeringPolicy
+	OK(t, s.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
+	policy.Spec.Limits.Resources = corev1.ResourceList{
+		storageClass + ".storageclass.storage.k8s.io/requests.storage": resource.MustParse("100Gi"),
+	}
+	OK(t, s.Client.Update(ctx, &policy))
+}
+
+// defaultClass has claims at home that name no class get their volumes where their pods are.
+func defaultClass(ctx context.Context, t *testing.T, s *Side) {
+	t.Helper()
+	var class storagev1.StorageClass
+	OK(t, s.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente"}, &class))
+	metav1.SetMetaDataAnnotation(&class.ObjectMeta, "storageclass.kubernetes.io/is-default-class", "true")
+	OK(t, s.Client.Update(ctx, &class))
+}
+
+// results is where a suite writes what it did.
+func results(t *testing.T, w *World) string {
+	t.Helper()
+	dir := filepath.Join(w.Root, ".build/conformance", time.Now().UTC().Format("20060102-150405"), t.Name())
+	OK(t, os.MkdirAll(dir, 0o755))
+	return dir
+}
+
+// only is a regular expression of the tests to run, for one that looks for a fault.
+func only() string { return cmp.Or(os.Getenv("ENTENTE_CONFORMANCE_FOCUS"), ".") }
+
+func plural(n int, of string) string { return fmt.Sprintf("%d %ss", n, of) }
