@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"testing"
@@ -150,6 +151,13 @@ func testTakenUp(t *testing.T, c *cluster, p *Provider, name, space string, one 
 	claim := &corev1.PersistentVolumeClaim{}
 	if !c.get(t, space, one.Ref.Name, claim) || claim.Labels[api.LabelContract] != next || claim.Labels[api.LabelKept] != "" {
 		t.Errorf("the next contract does not hold the volume: %+v", claim.ObjectMeta)
+	}
+	// It says which claim has the volume now.
+	renamed := one
+	renamed.JSON = bytes.Replace(one.JSON, []byte("data-0"), []byte("data-9"), 1)
+	apply(t, p, next, renamed)
+	if c.get(t, space, one.Ref.Name, claim); claim.Annotations[api.LabelOriginName] != "data-9" {
+		t.Errorf("the volume of another claim says %v", claim.Annotations)
 	}
 	wrong := one.Ref
 	wrong.UID = "another"

@@ -110,6 +110,7 @@ func change(ctx context.Context, c client.Client, s Share, o peering.Object, wan
 		have.Annotations[s.Hold] = o.Hash().String()
 	}
 	have.Labels[api.LabelContract] = s.Contract
+	have.Annotations[api.LabelOriginName] = want.Claim // another claim may have it by now
 	delete(have.Labels, api.LabelKept)
 	delete(have.Annotations, api.AnnotationKeptSince)
 	// It may have been changed since it was looked at.
