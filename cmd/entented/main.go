@@ -53,7 +53,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	logs.add(cmd.PersistentFlags())
-	cmd.AddCommand(agentCommand(&logs), nodeCommand(&logs), dnsCommand(&logs), wireguardCommand(&logs), cleanCommand(&logs), cleanupCommand(&logs))
+	cmd.AddCommand(agentCommand(&logs), nodeCommand(&logs), dnsCommand(&logs), wireguardCommand(&logs), cleanCommand(&logs), cleanupCommand(&logs), volumeCommand(&logs))
 	return cmd
 }
 

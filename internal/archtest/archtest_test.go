@@ -133,6 +133,8 @@ var rules = []rule{
 	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"golang.org/x/sync/", "golang.org/x/sys/unix", "k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
 	{packages: "internal/volumes", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	// Both ends of a copy know files and each other, and nothing of Kubernetes.
+	{packages: "internal/volumecopy", outside: []string{"golang.org/x/sys/unix"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
@@ -280,7 +282,7 @@ var rules = []rule{
 		ours: []string{
 			"cmd/entente/internal/...",
 			"client", "api/...", "gen/...", "peering/...", "discovery/...", "internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
-			"internal/version",
+			"internal/version", "internal/volumecopy",
 		},
 		outside: []string{everything},
 	},
@@ -296,6 +298,7 @@ var rules = []rule{
 	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/..."}, outside: []string{"k8s.io/"}},
 	// It asks the API server, and no agent.
 	{packages: "cmd/entente/internal/storage", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
+	{packages: "cmd/entente/internal/move", ours: []string{"api/...", "cmd/entente/internal/storage", "internal/volumecopy"}, outside: []string{"k8s.io/"}},
 	// What agents answer is told with what the client knows of it.
 	{packages: "cmd/entente/internal/exit", ours: []string{
 		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",

@@ -1,0 +1,132 @@
+package volumecopy
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// message is what one side says to the other beside the archive.
+type message struct {
+	// Do is what the sender wants: copy, digest or done.
+	Do string `json:"do,omitempty"`
+	// All has all files sent, whatever the destination has.
+	All bool `json:"all,omitempty"`
+	// Finished says that the destination is not written any more.
+	Finished bool `json:"finished,omitempty"`
+	// Keys is how many identities of files follow.
+	Keys int  `json:"keys,omitempty"`
+	Sum  *Sum `json:"sum,omitempty"`
+	// Error is why the receiver cannot do what it should.
+	Error string `json:"error,omitempty"`
+}
+
+// What the sender wants.
+const (
+	doCopy   = "copy"
+	doDigest = "digest"
+	doDone   = "done"
+)
+
+// link is a connection to the other side.
+type link struct {
+	net.Conn
+	in  *bufio.Reader
+	out *bufio.Writer
+}
+
+func newLink(c net.Conn) *link {
+	l := &link{Conn: c}
+	l.in, l.out = bufio.NewReaderSize(c, 256<<10), bufio.NewWriterSize(patient{c}, 256<<10)
+	return l
+}
+
+// patient is a connection whose other side may take nothing for a while. Where it is silent the keepalives
+// of TCP tell whether it is there.
+type patient struct{ net.Conn }
+
+func (p patient) Write(b []byte) (int, error) {
+	if err := p.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return p.Conn.Write(b)
+}
+
+func keepalive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 6}
+}
+
+func (l *link) say(m message) error {
+	text, err := json.Marshal(m)
+	if err == nil {
+		_, err = l.out.Write(append(text, '\n'))
+	}
+	if err == nil {
+		err = l.out.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("write to the other side: %w", err)
+	}
+	return nil
+}
+
+func (l *link) hear() (message, error) {
+	m, err := readMessage(l.in)
+	if err == nil && m.Error != "" {
+		err = fmt.Errorf("the other side: %q", m.Error)
+	}
+	return m, err
+}
+
+// readMessage reads a line of at most maxMessage bytes.
+func readMessage(in *bufio.Reader) (message, error) {
+	var m message
+	var line []byte
+	for {
+		b, err := in.ReadByte()
+		if err != nil {
+			return m, fmt.Errorf("read of the other side: %w", err)
+		}
+		if b == '\n' {
+			break
+		}
+		if line = append(line, b); len(line) > maxMessage {
+			return m, errors.New("the other side says too much at once")
+		}
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		return m, fmt.Errorf("malformed message of the other side: %w", err)
+	}
+	if m.Keys < 0 || m.Keys > maxEntries {
+		return m, fmt.Errorf("the other side has %d files, the limit is %d", m.Keys, maxEntries)
+	}
+	return m, nil
+}
+
+func (l *link) sayKeys(keys []key) error {
+	if err := l.say(message{Keys: len(keys)}); err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if _, err := l.out.Write(k[:]); err != nil {
+			return fmt.Errorf("write to the other side: %w", err)
+		}
+	}
+	return l.out.Flush()
+}
+
+func (l *link) hearKeys(n int) (map[key]bool, error) {
+	keys := map[key]bool{}
+	for range n {
+		var k key
+		if _, err := io.ReadFull(l.in, k[:]); err != nil {
+			return nil, fmt.Errorf("read of the other side: %w", err)
+		}
+		keys[k] = true
+	}
+	return keys, nil
+}

@@ -1,0 +1,183 @@
+package volumecopy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Config is one side of a copy. All fields are required.
+type Config struct {
+	// Volume is where the volume is mounted.
+	Volume string
+	// State is a directory for the status, and the seal.
+	State string
+	// Secret is what both sides have, and ID says which copy it is.
+	Secret []byte
+	ID     string
+	// Address is where the receiver listens, or where the sender finds it.
+	Address string
+	Log     func(message string, args ...any)
+}
+
+// Receive takes what a sender sends, for as long as ctx lasts.
+func Receive(ctx context.Context, cfg Config) error {
+	config, err := secure(cfg.Secret)
+	if err != nil {
+		return err
+	}
+	listening := net.ListenConfig{KeepAliveConfig: keepalive()}
+	listener, err := listening.Listen(ctx, "tcp", cfg.Address)
+	if err != nil {
+		return fmt.Errorf("listen for the sender: %w", err)
+	}
+	r := &receiver{Config: cfg, report: &reporter{directory: cfg.State}}
+	r.report.set(func(s *Status) { s.Phase = Waiting })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, func() { _ = listener.Close() })
+	var running sync.WaitGroup
+	defer running.Wait()
+	turns := make(chan struct{}, maxHandshakes)
+	for {
+		conn, err := listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("listen for the sender: %w", err)
+		}
+		select {
+		case turns <- struct{}{}:
+			running.Go(func() { r.take(ctx, tls.Server(conn, config), func() { <-turns }) })
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+type receiver struct {
+	Config
+	report *reporter
+
+	mu      sync.Mutex
+	current func()     // ends the sender's connection before this one
+	turn    sync.Mutex // is held while one of them is served
+}
+
+// take serves a connection once the other side has proved who it is. The one before it ends: a
+// sender has one, and begins another when that is broken.
+func (r *receiver) take(ctx context.Context, conn *tls.Conn, begun func()) {
+	defer conn.Close() //nolint:errcheck // what was said over it was answered
+	hands, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	err := conn.HandshakeContext(hands)
+	cancel()
+	begun()
+	if err != nil {
+		r.Log("refused a connection", "from", conn.RemoteAddr().String(), "err", err)
+		return
+	}
+	ctx, cancel = context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	r.mu.Lock()
+	if r.current != nil {
+		r.current()
+	}
+	r.current = cancel
+	r.mu.Unlock()
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.serve(ctx, newLink(conn)); err != nil && ctx.Err() == nil {
+		r.Log("a connection ended", "err", err)
+		r.report.problem(err)
+	}
+}
+
+// serve does what a sender wants, until it wants nothing more.
+func (r *receiver) serve(ctx context.Context, l *link) error {
+	for {
+		m, err := l.hear()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.do(ctx, l, m); err != nil {
+			text := err.Error()
+			_ = l.say(message{Error: text[:min(len(text), maxProblem)]})
+			return err
+		}
+	}
+}
+
+func (r *receiver) do(ctx context.Context, l *link, m message) error {
+	d, finished, err := openDestination(r.Volume, r.ID)
+	if err != nil {
+		return err
+	}
+	defer d.root.Close() //nolint:errcheck // what matters was synced
+	switch m.Do {
+	case doCopy:
+		return r.copy(ctx, l, d, finished, m.All)
+	case doDigest:
+		r.report.set(func(s *Status) { s.Phase, s.Files, s.Bytes, s.Problem = Reading, 0, 0, "" })
+		sum, err := digest(ctx, r.Volume, func(bytes int64) { r.report.count(0, bytes) })
+		if err != nil {
+			return err
+		}
+		r.report.set(func(s *Status) { s.Sum = sum })
+		return l.say(message{Sum: &sum})
+	case doDone:
+		if !finished {
+			if err := d.finish(); err != nil {
+				return err
+			}
+		}
+		r.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
+		return l.say(message{Finished: true})
+	}
+	return fmt.Errorf("the sender wants %.32q, which is not known here", m.Do)
+}
+
+func (r *receiver) copy(ctx context.Context, l *link, d *destination, finished, all bool) error {
+	if finished {
+		return l.say(message{Finished: true})
+	}
+	var keys []key
+	if !all {
+		var err error
+		if keys, err = d.has(ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.sayKeys(keys); err != nil {
+		return err
+	}
+	r.report.set(func(s *Status) { *s = Status{Phase: Copying, Pass: s.Pass + 1} })
+	if err := d.fill(ctx, l.in, r.report.count); err != nil {
+		return err
+	}
+	if err := d.sync(); err != nil {
+		return err
+	}
+	r.report.set(func(s *Status) { s.Phase = Copied })
+	return l.say(message{})
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

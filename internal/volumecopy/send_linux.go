@@ -1,0 +1,229 @@
+package volumecopy
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// redialFirst is the pause before a connection is tried again, redialLast what it grows to.
+	redialFirst = 500 * time.Millisecond
+	redialLast  = 5 * time.Second
+	// sealEach is how often a sender looks whether it is sealed.
+	sealEach = 200 * time.Millisecond
+)
+
+// errDiffers says that both volumes are not equal after they were copied as often as they may be.
+var errDiffers = errors.New("the copy is not equal to the source, however often it is made")
+
+// Send sends a volume to a receiver, waits until it is sealed, verifies the copy, and then holds the
+// volume for as long as ctx lasts: nobody else can use it before what it is replaced by is there.
+func Send(ctx context.Context, cfg Config) error {
+	config, err := secure(cfg.Secret)
+	if err != nil {
+		return err
+	}
+	s := &sender{Config: cfg, tls: config, report: &reporter{directory: cfg.State}}
+	for wait := redialFirst; ; wait = min(wait*2, redialLast) {
+		s.report.set(func(s *Status) { s.Phase = Connecting })
+		verified, err := s.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // it was told to end
+		case verified:
+			s.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
+			<-ctx.Done()
+			return nil
+		case errors.Is(err, errDiffers):
+			return err
+		}
+		s.Log("will connect again", "err", err)
+		s.report.problem(err)
+		if pause(ctx, wait) != nil {
+			return nil //nolint:nilerr // it was told to end
+		}
+	}
+}
+
+type sender struct {
+	Config
+	tls    *tls.Config
+	report *reporter
+	// passes is how many copies were made since the source was sealed.
+	passes int
+}
+
+// session is one connection to the receiver: all that is left to do.
+func (s *sender) session(ctx context.Context) (verified bool, err error) {
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: handshakeTimeout, KeepAliveConfig: keepalive()}, Config: s.tls}
+	conn, err := dialer.DialContext(ctx, "tcp", s.Address)
+	if err != nil {
+		return false, fmt.Errorf("connect to the receiver: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	l := newLink(conn)
+	if !s.report.sealed() {
+		if err := s.copy(ctx, l); err != nil {
+			return false, err
+		}
+		s.report.set(func(s *Status) { s.Phase, s.Problem = Copied, "" })
+		for !s.report.sealed() {
+			if err := pause(ctx, sealEach); err != nil {
+				return false, err
+			}
+		}
+	}
+	s.report.set(func(s *Status) { s.Sealed = true })
+	for s.passes < maxPasses {
+		if err := s.copy(ctx, l); err != nil {
+			return false, err
+		}
+		s.passes++
+		equal, err := s.compare(ctx, l)
+		if err != nil {
+			return false, err
+		}
+		if equal {
+			return true, s.order(l, doDone)
+		}
+		s.Log("the copy differs from the source", "pass", s.passes)
+	}
+	return false, errDiffers
+}
+
+func (s *sender) order(l *link, what string) error {
+	if err := l.say(message{Do: what}); err != nil {
+		return err
+	}
+	_, err := l.hear()
+	return err
+}
+
+// copy has the destination become what the source is. After two copies that did not do it by what
+// is known of files, all of each is sent.
+func (s *sender) copy(ctx context.Context, l *link) error {
+	all := s.passes >= 2
+	if err := l.say(message{Do: doCopy, All: all}); err != nil {
+		return err
+	}
+	m, err := l.hear()
+	if err != nil || m.Finished {
+		return err
+	}
+	have, err := l.hearKeys(m.Keys)
+	if err != nil {
+		return err
+	}
+	s.report.set(func(is *Status) { is.Phase, is.Pass, is.Files, is.Bytes = Copying, is.Pass+1, 0, 0 })
+	if err := s.archive(ctx, l.out, have); err != nil {
+		// What the receiver had against it says more than that it hung up.
+		if said := s.lastWord(l); said != nil {
+			err = said
+		}
+		return err
+	}
+	if err := l.out.Flush(); err != nil {
+		return fmt.Errorf("write to the other side: %w", err)
+	}
+	_, err = l.hear()
+	return err
+}
+
+func (s *sender) lastWord(l *link) error {
+	if err := l.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return nil //nolint:nilerr // then there is none
+	}
+	if m, err := readMessage(l.in); err == nil && m.Error != "" {
+		return fmt.Errorf("the other side: %q", m.Error)
+	}
+	return nil
+}
+
+// archive writes what the destination lacks.
+func (s *sender) archive(ctx context.Context, to io.Writer, have map[key]bool) error {
+	out := tar.NewWriter(to)
+	w := walker{visit: func(e *Entry, open *os.File) error {
+		if e.Kind == File {
+			if e.have = have[e.identity()]; !e.have {
+				var st unix.Stat_t
+				if err := unix.Fstat(int(open.Fd()), &st); err != nil {
+					return fmt.Errorf("read %q: %w", e.Path, err)
+				}
+				e.extents = extentsOf(open, e.Size, st.Blocks)
+			}
+		}
+		if err := out.WriteHeader(e.header()); err != nil {
+			return fmt.Errorf("send %q: %w", e.Path, err)
+		}
+		if err := s.content(ctx, out, e, open); err != nil {
+			return fmt.Errorf("send %q: %w", e.Path, err)
+		}
+		s.report.count(1, 0)
+		return nil
+	}}
+	if err := w.walk(ctx, s.Volume); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// content writes the parts of a file that have data. What somebody cuts off meanwhile is zeros; the
+// digests differ then.
+func (s *sender) content(ctx context.Context, to io.Writer, e *Entry, file *os.File) error {
+	if e.follows() == 0 {
+		return nil
+	}
+	extents := e.extents
+	if extents == nil {
+		extents = []extent{{0, e.Size}}
+	}
+	buffer := make([]byte, 256<<10)
+	for _, x := range extents {
+		for at, end := x.offset, x.offset+x.length; at < end; {
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			part := buffer[:min(int64(len(buffer)), end-at)]
+			n, err := file.ReadAt(part, at)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			clear(part[n:])
+			if _, err := to.Write(part); err != nil {
+				return err
+			}
+			at += int64(len(part))
+			s.report.count(0, int64(len(part)))
+		}
+	}
+	return nil
+}
+
+// compare has both sides read their volumes at the same time.
+func (s *sender) compare(ctx context.Context, l *link) (equal bool, err error) {
+	s.report.set(func(s *Status) { s.Phase, s.Files, s.Bytes = Reading, 0, 0 })
+	if err := l.say(message{Do: doDigest}); err != nil {
+		return false, err
+	}
+	sum, err := digest(ctx, s.Volume, func(bytes int64) { s.report.count(0, bytes) })
+	if err != nil {
+		return false, err
+	}
+	s.report.set(func(is *Status) { is.Sum = sum })
+	m, err := l.hear()
+	if err != nil {
+		return false, err
+	}
+	return m.Sum != nil && *m.Sum == sum, nil
+}

@@ -1,0 +1,133 @@
+package volumecopy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Port is where the receiver listens.
+const Port = 7453
+
+// Phase is how far one side is.
+type Phase string
+
+// Phases. The receiver is Waiting, Copying, Reading and Verified; the sender also Connecting, and
+// Copied until it is sealed.
+const (
+	Connecting Phase = "Connecting"
+	Waiting    Phase = "Waiting"
+	Copying    Phase = "Copying"
+	Copied     Phase = "Copied"
+	Reading    Phase = "Reading"
+	Verified   Phase = "Verified"
+)
+
+// Status is what one side says of itself.
+type Status struct {
+	Phase Phase `json:"phase"`
+	// Pass counts how often all was compared with what the destination has.
+	Pass int `json:"pass,omitempty"`
+	// Files and Bytes are what this pass has copied, or read, so far.
+	Files int64 `json:"files,omitempty"`
+	Bytes int64 `json:"bytes,omitempty"`
+	// Sealed says that the source is not used by anybody else any more.
+	Sealed bool `json:"sealed,omitempty"`
+	// Sum is what this side has read of its own volume.
+	Sum Sum `json:"sum,omitzero"`
+	// Problem is what went wrong last, and is tried again.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Sum is what a volume has.
+type Sum struct {
+	Digest string `json:"digest"`
+	Files  int64  `json:"files"` // names, of whatever kind
+	Bytes  int64  `json:"bytes"` // of files
+}
+
+const (
+	statusFile = "status.json"
+	sealFile   = "seal"
+	// toldEach is how often a status that changes is written.
+	toldEach = 250 * time.Millisecond
+	// maxProblem is how many bytes a problem has in a status.
+	maxProblem = 512
+)
+
+// reporter writes the status of one side into a directory, where ReadStatus reads it.
+type reporter struct {
+	directory string
+
+	mu   sync.Mutex
+	is   Status
+	told time.Time
+}
+
+// set changes the status, and writes it.
+func (r *reporter) set(change func(*Status)) { r.change(change, true) }
+
+// count adds to what was done of a pass, and writes it now and then.
+func (r *reporter) count(files, bytes int64) {
+	r.change(func(s *Status) { s.Files, s.Bytes = s.Files+files, s.Bytes+bytes }, false)
+}
+
+func (r *reporter) change(change func(*Status), write bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.is)
+	if !write && time.Since(r.told) < toldEach {
+		return
+	}
+	r.told = time.Now()
+	text, err := json.Marshal(r.is)
+	if err == nil {
+		// A status that cannot be written stops nothing: whoever reads it sees the one before.
+		_ = replaceFile(filepath.Join(r.directory, statusFile), text)
+	}
+}
+
+func (r *reporter) problem(err error) {
+	text := err.Error()
+	r.set(func(s *Status) { s.Problem = text[:min(len(text), maxProblem)] })
+}
+
+func replaceFile(path string, text []byte) error {
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// ReadStatus returns the status of the side that writes it into a directory, and, if seal is set,
+// tells a sender first that nobody else can use the source any more.
+func ReadStatus(directory string, seal bool) (Status, error) {
+	if seal {
+		if err := replaceFile(filepath.Join(directory, sealFile), nil); err != nil {
+			return Status{}, fmt.Errorf("seal the source: %w", err)
+		}
+	}
+	var s Status
+	text, err := os.ReadFile(filepath.Join(directory, statusFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil // it has just begun
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the status: %w", err)
+	}
+	return s, nil
+}
+
+// sealed says whether somebody has sealed the source.
+func (r *reporter) sealed() bool {
+	_, err := os.Stat(filepath.Join(r.directory, sealFile))
+	return err == nil
+}
