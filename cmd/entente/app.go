@@ -78,7 +78,7 @@ func (a *app) root(name string) *cobra.Command {
 	cmd.AddCommand(
 		a.discoverCommand(), a.tokenCommand(), a.joinCommand(), a.approveCommand(), a.denyCommand(), a.requestsCommand(),
 		a.peerCommand(), a.peeringsCommand(), a.createCommand(), a.amendCommand(), a.unpeerCommand(),
-		a.offloadCommand(), a.offloadingsCommand(), a.unoffloadCommand(),
+		a.offloadCommand(), a.offloadingsCommand(), a.unoffloadCommand(), a.moveCommand(),
 		a.contractCommand(), a.usageCommand(), a.policyCommand(), a.networkCommand(),
 		a.infoCommand(), a.doctorCommand(), a.watchCommand(), a.identityCommand(), a.versionCommand(),
 	)

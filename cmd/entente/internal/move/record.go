@@ -1,0 +1,96 @@
+package move
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/entente-dev/entente/internal/volumecopy"
+)
+
+// Record is what is moved, and what was found out of it: the data of a ConfigMap.
+type Record struct {
+	// Namespace and Claim say whose volume is moved. UID is the claim's that has the old one.
+	Namespace string    `json:"namespace"`
+	Claim     string    `json:"claim"`
+	UID       types.UID `json:"uid"`
+	// Labels, Annotations and Spec are what the claim is made again with.
+	Labels      map[string]string                `json:"labels,omitempty"`
+	Annotations map[string]string                `json:"annotations,omitempty"`
+	Spec        corev1.PersistentVolumeClaimSpec `json:"spec"`
+	// From is the ID of the cluster in which the old volume is; empty is this one. Source is its
+	// name, and SourcePolicy what became of it with its claim.
+	From         string                               `json:"from,omitempty"`
+	Source       string                               `json:"source"`
+	SourcePolicy corev1.PersistentVolumeReclaimPolicy `json:"sourcePolicy"`
+	// To is the ID of the cluster to which it is moved, and ToName its name here. Class is the
+	// storage class of the new volume.
+	To     string `json:"to,omitempty"`
+	ToName string `json:"toName"`
+	Class  string `json:"class"`
+	// Image is what the pods run, User as whom; nil is root.
+	Image string `json:"image"`
+	User  *int64 `json:"user,omitempty"`
+	// DeleteSource says that the old volume goes in the end.
+	DeleteSource bool `json:"deleteSource,omitempty"`
+	// Aborted says that the claim is to have its old volume again, and the new one to go.
+	Aborted bool `json:"aborted,omitempty"`
+
+	// Destination is the name of the new volume once there is one, DestinationPolicy what is to
+	// become of it with its claim.
+	Destination       string                               `json:"destination,omitempty"`
+	DestinationPolicy corev1.PersistentVolumeReclaimPolicy `json:"destinationPolicy,omitempty"`
+	// Verified is what both sides read, once that was equal.
+	Verified *volumecopy.Sum `json:"verified,omitempty"`
+}
+
+const (
+	recordKey = "move"
+	// LabelMove is on all objects of a move, and says which claim's it is, by a hash.
+	LabelMove = "entente.dev/move"
+	// Finalizer is on a claim whose volume is about to be another one.
+	Finalizer = "entente.dev/move"
+)
+
+// ID names a move by the claim: there is at most one of it.
+func ID(namespace, claim string) string {
+	sum := sha256.Sum256([]byte(namespace + "/" + claim))
+	return hex.EncodeToString(sum[:5])
+}
+
+// Name is what the objects of the move of a claim are called.
+func Name(namespace, claim string) string { return "entente-move-" + ID(namespace, claim) }
+
+func (r *Record) name() string     { return Name(r.Namespace, r.Claim) }
+func (r *Record) sender() string   { return r.name() + "-from" }
+func (r *Record) receiver() string { return r.name() + "-to" }
+
+// data is the record as a ConfigMap has it.
+func (r *Record) data() (map[string]string, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("write the record: %w", err)
+	}
+	return map[string]string{recordKey: string(text)}, nil
+}
+
+// ReadRecord reads the record of a move from its ConfigMap.
+func ReadRecord(c *corev1.ConfigMap) (*Record, error) {
+	text := c.Data[recordKey]
+	if len(text) > maxRecord {
+		return nil, errors.New("the record is too large")
+	}
+	r := &Record{}
+	if err := json.Unmarshal([]byte(text), r); err != nil {
+		return nil, fmt.Errorf("configmap %s/%s is no record of a move: %w", c.Namespace, c.Name, err)
+	}
+	if r.Namespace != c.Namespace || r.name() != c.Name || r.Source == "" || r.UID == "" || r.From == r.To && r.Class == "" {
+		return nil, fmt.Errorf("configmap %s/%s is no record of a move", c.Namespace, c.Name)
+	}
+	return r, nil
+}

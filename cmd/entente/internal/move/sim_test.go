@@ -1,0 +1,468 @@
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"github.com/entente-dev/entente/internal/volumecopy"
+)
+
+const (
+	shop   = "shop"
+	data   = "data-db-0"
+	source = "pv-old"
+)
+
+// sim is a cluster with what of its controllers matters to a move: those that bind claims and keep those
+// that are used, a provisioner, a StatefulSet of one pod, db-0, and the two pods of a copy. Each volume
+// has a number, which the StatefulSet's pod raises while it runs.
+type sim struct {
+	t       *testing.T
+	r       *rand.Rand
+	kube    *fake.Clientset
+	uids    int
+	numbers map[string]int
+	last    int // the highest number that was written
+	scaled  bool
+	sealed  types.UID // the sender that is
+	copied  bool
+	// verified says of which sender that both sides read the same.
+	verified types.UID
+	history  []string
+}
+
+func newSim(t *testing.T, r *rand.Rand, policy corev1.PersistentVolumeReclaimPolicy) *sim {
+	s := &sim{t: t, r: r, numbers: map[string]int{source: 1}, last: 1}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	// The other one keeps who wrote which field, and takes ten times as long.
+	s.kube = fake.NewSimpleClientset(
+
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: source, UID: "pv-1"},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: size, PersistentVolumeReclaimPolicy: policy, StorageClassName: "standard",
+				ClaimRef: &corev1.ObjectReference{Namespace: shop, Name: data, UID: "claim-1"},
+			},
+			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+		},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: data, UID: "claim-1", Labels: map[string]string{"app": "db"}},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: source, StorageClassName: new("standard"), Resources: corev1.VolumeResourceRequirements{Requests: size}},
+			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+		},
+	)
+	s.kube.PrependReactor("create", "*", func(a ktesting.Action) (bool, runtime.Object, error) {
+		o := a.(ktesting.CreateAction).GetObject().(metav1.Object)
+		s.uids++
+		o.SetUID(types.UID(fmt.Sprintf("uid-%d", s.uids)))
+		return false, nil, nil
+	})
+	for _, kind := range []string{"persistentvolumeclaims", "pods"} {
+		s.kube.PrependReactor("delete", kind, func(a ktesting.Action) (bool, runtime.Object, error) {
+			d := a.(ktesting.DeleteAction)
+			o, err := s.kube.Tracker().Get(a.GetResource(), a.GetNamespace(), d.GetName())
+			if err != nil {
+				return true, nil, err
+			}
+			m := o.(metav1.Object)
+			if p := d.GetDeleteOptions().Preconditions; p == nil || *p.UID != m.GetUID() {
+				return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), d.GetName(), errors.New("another UID"))
+			}
+			// Both go when the controllers let them.
+			m.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1e9, 0)})
+			return true, nil, s.kube.Tracker().Update(a.GetResource(), o, a.GetNamespace())
+		})
+	}
+	return s
+}
+
+func (s *sim) ok(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%v\nafter %q", err, s.history)
+	}
+}
+
+func (s *sim) claims() []corev1.PersistentVolumeClaim {
+	list, err := s.kube.CoreV1().PersistentVolumeClaims(shop).List(s.t.Context(), metav1.ListOptions{})
+	s.ok(err)
+	return list.Items
+}
+
+func (s *sim) pods() []corev1.Pod {
+	list, err := s.kube.CoreV1().Pods(shop).List(s.t.Context(), metav1.ListOptions{})
+	s.ok(err)
+	return list.Items
+}
+
+func (s *sim) pod(name string) *corev1.Pod {
+	p, err := found(s.kube.CoreV1().Pods(shop).Get(s.t.Context(), name, metav1.GetOptions{}))
+	s.ok(err)
+	return p
+}
+
+func (s *sim) volume(name string) *corev1.PersistentVolume {
+	pv, err := found(s.kube.CoreV1().PersistentVolumes().Get(s.t.Context(), name, metav1.GetOptions{}))
+	s.ok(err)
+	return pv
+}
+
+func (s *sim) update(o runtime.Object) {
+	s.t.Helper()
+	switch o := o.(type) {
+	case *corev1.Pod:
+		s.ok(s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), o, shop))
+	case *corev1.PersistentVolume:
+		s.ok(s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), o, ""))
+	case *corev1.PersistentVolumeClaim:
+		s.ok(s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), o, shop))
+	}
+}
+
+func (s *sim) remove(kind, namespace, name string) {
+	s.t.Helper()
+	s.ok(s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource(kind), namespace, name))
+}
+
+func claimOf(p *corev1.Pod) string {
+	for _, v := range p.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
+}
+
+// used says whether a pod that was scheduled keeps a claim.
+func (s *sim) used(claim string) bool {
+	return slices.ContainsFunc(s.pods(), func(p corev1.Pod) bool { return claimOf(&p) == claim && p.Spec.NodeName != "" && !ended(&p) })
+}
+
+// settle lets each controller do one thing.
+func (s *sim) settle() {
+	for _, p := range s.pods() {
+		s.settlePod(&p)
+	}
+	for _, c := range s.claims() {
+		s.settleClaim(&c)
+	}
+	volumes, err := s.kube.CoreV1().PersistentVolumes().List(s.t.Context(), metav1.ListOptions{})
+	s.ok(err)
+	for _, pv := range volumes.Items {
+		s.settleVolume(&pv)
+	}
+	// The StatefulSet's controller.
+	db := s.pod("db-0")
+	switch {
+	case s.scaled && db == nil:
+		if !slices.ContainsFunc(s.claims(), func(c corev1.PersistentVolumeClaim) bool { return c.Name == data }) {
+			_, err := s.kube.CoreV1().PersistentVolumeClaims(shop).Create(s.t.Context(), &corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: data}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("standard")},
+			}, metav1.CreateOptions{})
+			s.ok(err)
+			s.history = append(s.history, "StatefulSet makes the claim")
+		}
+		_, err := s.kube.CoreV1().Pods(shop).Create(s.t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "db-0"},
+			Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: data},
+			}}}},
+		}, metav1.CreateOptions{})
+		s.ok(err)
+	case !s.scaled && db != nil && db.DeletionTimestamp == nil:
+		s.ok(s.kube.CoreV1().Pods(shop).Delete(s.t.Context(), "db-0", uid(db.UID)))
+	}
+}
+
+func (s *sim) settlePod(p *corev1.Pod) {
+	if p.DeletionTimestamp != nil {
+		s.remove("pods", shop, p.Name)
+		return
+	}
+	if p.Spec.NodeName == "" {
+		// A claim that is being deleted keeps its pods from being scheduled, as one that is not there.
+		for _, c := range s.claims() {
+			if c.Name == claimOf(p) && c.DeletionTimestamp == nil {
+				p.Spec.NodeName = "node"
+				s.update(p)
+			}
+		}
+		return
+	}
+	for _, c := range s.claims() {
+		if c.Name != claimOf(p) || c.Status.Phase != corev1.ClaimBound {
+			continue
+		}
+		if p.Status.Phase == "" {
+			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodRunning, []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			s.update(p)
+		}
+		if p.Name == "db-0" && p.Status.Phase == corev1.PodRunning {
+			s.write(c.Spec.VolumeName)
+		}
+	}
+}
+
+// write is what db-0 does: it finds what was written last, and writes more.
+func (s *sim) write(volume string) {
+	if s.numbers[volume] != s.last {
+		s.t.Fatalf("db-0 finds %d on %s, and %d was written last\nafter %q", s.numbers[volume], volume, s.last, s.history)
+	}
+	s.last++
+	s.numbers[volume] = s.last
+}
+
+func (s *sim) settleClaim(c *corev1.PersistentVolumeClaim) {
+	if c.DeletionTimestamp != nil {
+		if !s.used(c.Name) && !held(c) {
+			s.remove("persistentvolumeclaims", shop, c.Name)
+		}
+		return
+	}
+	if c.Status.Phase == corev1.ClaimBound {
+		return
+	}
+	volumes, err := s.kube.CoreV1().PersistentVolumes().List(s.t.Context(), metav1.ListOptions{})
+	s.ok(err)
+	for _, pv := range volumes.Items {
+		ref := pv.Spec.ClaimRef
+		if ref != nil && ref.Namespace == shop && ref.Name == c.Name && (ref.UID == "" || ref.UID == c.UID) && (c.Spec.VolumeName == "" || c.Spec.VolumeName == pv.Name) {
+			ref.UID, pv.Status.Phase = c.UID, corev1.VolumeBound
+			c.Spec.VolumeName, c.Status.Phase = pv.Name, corev1.ClaimBound
+			s.update(&pv)
+			s.update(c)
+			return
+		}
+	}
+	if c.Spec.VolumeName == "" && s.used(c.Name) { // the provisioner
+		pv := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv-" + string(c.UID)},
+			Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete, StorageClassName: *c.Spec.StorageClassName,
+				ClaimRef: &corev1.ObjectReference{Namespace: shop, Name: c.Name, UID: c.UID},
+			},
+		}
+		_, err := s.kube.CoreV1().PersistentVolumes().Create(s.t.Context(), pv, metav1.CreateOptions{})
+		s.ok(err)
+		s.numbers[pv.Name] = 0
+	}
+}
+
+func (s *sim) settleVolume(pv *corev1.PersistentVolume) {
+	ref := pv.Spec.ClaimRef
+	if ref == nil || ref.UID == "" {
+		pv.Status.Phase = corev1.VolumeAvailable
+		s.update(pv)
+		return
+	}
+	if slices.ContainsFunc(s.claims(), func(c corev1.PersistentVolumeClaim) bool { return c.UID == ref.UID }) {
+		return
+	}
+	pv.Status.Phase = corev1.VolumeReleased
+	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+		s.remove("persistentvolumes", "", pv.Name)
+		delete(s.numbers, pv.Name)
+		s.history = append(s.history, pv.Name+" is deleted")
+		return
+	}
+	s.update(pv)
+}
+
+// exec is what the pods say: they copy once both run, and compare once the sender is sealed.
+func (s *sim) exec(_ context.Context, _, name, _ string, command ...string) ([]byte, error) {
+	if s.r.IntN(5) == 0 {
+		return nil, errors.New("no answer")
+	}
+	p := s.pod(name)
+	if p == nil {
+		return nil, errors.New("no pod")
+	}
+	from, to := s.mounted(Name(shop, data)+"-from"), s.mounted(Name(shop, data)+"-to")
+	sender := name == Name(shop, data)+"-from"
+	if sender && slices.Contains(command, "--seal") {
+		s.sealed = p.UID
+	}
+	is := volumecopy.Status{Phase: volumecopy.Waiting}
+	if from != "" && to != "" && s.r.IntN(2) == 0 && (sender || s.copied) {
+		s.numbers[to], s.copied = s.numbers[from], true
+		is.Phase = volumecopy.Copied
+		is.Sum = volumecopy.Sum{Digest: fmt.Sprint(s.numbers[s.mounted(name)])}
+		if sender && s.sealed == p.UID {
+			is.Sealed, is.Phase, s.verified = true, volumecopy.Verified, p.UID
+		}
+		if f := s.pod(Name(shop, data) + "-from"); !sender && f != nil && s.verified == f.UID {
+			is.Phase = volumecopy.Verified
+		}
+	}
+	return json.Marshal(is)
+}
+
+// mounted is the volume that a pod of a copy mounts, if it runs.
+func (s *sim) mounted(pod string) string {
+	p := s.pod(pod)
+	if p == nil || p.Status.Phase != corev1.PodRunning {
+		return ""
+	}
+	for _, c := range s.claims() {
+		if c.Name == claimOf(p) {
+			return c.Spec.VolumeName
+		}
+	}
+	return ""
+}
+
+// chance is what may happen at any time.
+func (s *sim) chance() {
+	switch s.r.IntN(12) {
+	case 0:
+		s.scaled = !s.scaled
+		s.history = append(s.history, fmt.Sprintf("scaled %t", s.scaled))
+	case 1, 2:
+		side := []string{"-from", "-to"}[s.r.IntN(2)]
+		if p := s.pod(Name(shop, data) + side); p != nil {
+			s.history = append(s.history, side+" is lost")
+			if s.r.IntN(2) == 0 {
+				s.remove("pods", shop, p.Name)
+				return
+			}
+			p.Status.Phase = corev1.PodFailed
+			s.update(p)
+		}
+	}
+}
+
+// run runs the command for some steps; it may be killed after each. done says that there was nothing
+// more to do.
+func (s *sim) run(steps int, quiet bool) (done bool, err error) {
+	m := &Mover{Kube: s.kube, Exec: s.exec, Namespace: shop, Claim: data}
+	for range steps {
+		if !quiet {
+			s.chance()
+		}
+		s.settle()
+		is, err := m.Observe(s.t.Context())
+		s.ok(err)
+		step, _, err := Next(is)
+		if err != nil {
+			return false, err
+		}
+		if step == Done {
+			return true, nil
+		}
+		if step == Wait {
+			continue
+		}
+		s.history = append(s.history, string(step))
+		if err := m.Do(s.t.Context(), step, is); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+func (s *sim) begin(deleteSource bool) {
+	c, err := s.kube.CoreV1().PersistentVolumeClaims(shop).Get(s.t.Context(), data, metav1.GetOptions{})
+	s.ok(err)
+	m := &Mover{Kube: s.kube, Exec: s.exec, Namespace: shop, Claim: data}
+	s.ok(m.Begin(s.t.Context(), &Record{
+		Namespace: shop, Claim: data, UID: c.UID, Labels: c.Labels, Spec: c.Spec, Source: source, SourcePolicy: s.volume(source).Spec.PersistentVolumeReclaimPolicy,
+		To: "p", ToName: "office", Class: "entente", Image: "i", DeleteSource: deleteSource,
+	}))
+}
+
+// calm ends all that is going on beside the move, and whoever is in its way.
+func (s *sim) calm() {
+	s.scaled = false
+	for range 3 {
+		s.settle()
+	}
+}
+
+// TestNothingIsLost moves a volume while the command is killed at any moment, pods of the copy
+// are lost, and a StatefulSet is scaled up and down. Whenever its pod runs it finds what it wrote last; in the
+// end, once nobody uses it, the volume is moved, or where it was if the move was given up.
+func TestNothingIsLost(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		policy := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain}[r.IntN(2)]
+		s := newSim(t, r, policy)
+		drop := r.IntN(2) == 0
+		s.begin(drop)
+		done := false
+		for range r.IntN(12) {
+			if done, _ = s.run(r.IntN(15), false); done {
+				break
+			}
+			s.history = append(s.history, "killed")
+		}
+		s.calm()
+		aborted := false
+		if m := (&Mover{Kube: s.kube, Namespace: shop, Claim: data}); !done && r.IntN(3) == 0 {
+			record, err := m.Find(t.Context())
+			s.ok(err)
+			if aborted = record != nil && record.Verified == nil; aborted {
+				s.ok(m.Abort(t.Context(), record))
+				s.history = append(s.history, "given up")
+			}
+		}
+		if !done {
+			var err error
+			if done, err = s.run(400, true); err != nil || !done {
+				t.Fatalf("seed %d: done %t, %v\nafter %q", seed, done, err, s.history)
+			}
+		}
+		s.settle()
+		s.settle()
+		s.finished(seed, aborted, drop, policy)
+		s.scaled = true // db-0 looks for itself
+		for range 5 {
+			s.settle()
+		}
+		if p := s.pod("db-0"); p == nil || p.Status.Phase != corev1.PodRunning {
+			t.Fatalf("seed %d: db-0 does not run\nafter %q", seed, s.history)
+		}
+	}
+}
+
+// finished checks what is there after a move.
+func (s *sim) finished(seed uint64, aborted, drop bool, policy corev1.PersistentVolumeReclaimPolicy) {
+	claims, pods := s.claims(), s.pods()
+	if len(claims) != 1 || claims[0].Name != data || claims[0].Status.Phase != corev1.ClaimBound || len(pods) != 0 {
+		s.t.Fatalf("seed %d: there are claims %v, pods %v\nafter %q", seed, claims, pods, s.history)
+	}
+	// The StatefulSet's controller may have been first, for a volume that was reserved already.
+	if !slices.Contains(s.history, "StatefulSet makes the claim") && claims[0].Labels["app"] != "db" {
+		s.t.Fatalf("seed %d: the claim's labels are %v\nafter %q", seed, claims[0].Labels, s.history)
+	}
+	has := s.volume(claims[0].Spec.VolumeName)
+	want := corev1.PersistentVolumeReclaimDelete
+	if aborted {
+		want = policy
+	}
+	if has == nil || (has.Name == source) != aborted || has.Spec.PersistentVolumeReclaimPolicy != want {
+		s.t.Fatalf("seed %d: the claim has %v, given up %t\nafter %q", seed, has, aborted, s.history)
+	}
+	if old := s.volume(source); (old == nil) != (drop && !aborted) {
+		s.t.Fatalf("seed %d: the old volume is %v\nafter %q", seed, old, s.history)
+	}
+	maps, err := s.kube.CoreV1().ConfigMaps(shop).List(s.t.Context(), metav1.ListOptions{})
+	s.ok(err)
+	if len(maps.Items) > 0 {
+		s.t.Fatalf("seed %d: records are left: %v", seed, maps.Items)
+	}
+}
