@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -211,6 +214,29 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		OK(t, err)
 		reads(t)
 	})
+	t.Run("a volume moves home and back", func(t *testing.T) {
+		if os.Getenv("ENTENTE_MATRIX") == "" {
+			t.Skip("a minute and a half: make matrix runs it")
+		}
+		provisioned(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
+		_, err := w.Home.Entente(ctx, "move", "volume", "data-db-0", "-n", shop, "--to", "home", "--storage-class", diskClass)
+		if err == nil || !strings.Contains(err.Error(), "db-0") {
+			t.Errorf("a volume that a pod uses: %v", err)
+		}
+		_, err = w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=0")
+		OK(t, err)
+		_, err = w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 0)
+		OK(t, err)
+		moves(ctx, t, w.Home, "data-db-0", "home", "--storage-class", diskClass, "--delete-source")
+		readAtHome(ctx, t, w.Home, "data-db-0", "/data/name", "db-0")
+		if n, err := w.Abroad.claims(ctx, remote); err != nil || n != 1 {
+			t.Errorf("%d claims abroad, %v; want that of db-1", n, err)
+		}
+		moves(ctx, t, w.Home, "data-db-0", w.Abroad.Name, "--storage-class", "entente", "--delete-source")
+		_, err = w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=2")
+		OK(t, err)
+		reads(t)
+	})
 	t.Run("a claim that is deleted leaves its volume, one of policy Delete does not", func(t *testing.T) {
 		_, err := w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=0")
 		OK(t, err)
@@ -244,6 +270,168 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			t.Errorf("%d claims are left abroad, %v", n, err)
 		}
 	})
+}
+
+// TestAMoveSurvivesKills moves a volume home and back. The command is killed again and again on each way, a
+// pod of the copy is lost, one move is given up, and what is there in the end is what was there before.
+func TestAMoveSurvivesKills(t *testing.T) {
+	if os.Getenv("ENTENTE_MATRIX") == "" {
+		t.Skip("four minutes: make matrix moves volumes under kills")
+	}
+	ctx, w := theStage.On(t)
+	lendsStorage(ctx, t, w, "10Gi")
+	provisioned(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
+	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
+	db, service := stored(1)
+	OK(t, w.Home.Create(ctx, service, db))
+	scale := func(n int) {
+		t.Helper()
+		_, err := w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", fmt.Sprintf("--replicas=%d", n))
+		OK(t, err)
+		_, err = w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, n)
+		OK(t, err)
+	}
+	scale(1)
+	for i := range 40 {
+		_, err := w.Home.InPod(ctx, shop, "db-0", "/tool", "write", fmt.Sprintf("/data/file-%d", i), strings.Repeat(fmt.Sprint(i), 1000))
+		OK(t, err)
+	}
+	scale(0)
+
+	t.Run("one is given up", func(t *testing.T) {
+		w.Home.killed(ctx, t, 6*time.Second, "move", "volume", "data-db-0", "-n", shop, "--to", "home", "--storage-class", diskClass)
+		text, err := w.Home.Entente(ctx, "move", "volume", "data-db-0", "-n", shop, "--abort")
+		OK(t, err)
+		t.Log(text)
+		scale(1)
+		if text, err := w.Home.InPod(ctx, shop, "db-0", "/tool", "cat", "/data/file-39"); err != nil || text != strings.Repeat("39", 1000) {
+			t.Errorf("the pod reads %.20q, %v", text, err)
+		}
+		scale(0)
+	})
+	t.Run("home, and the sender is lost after the claim was locked", func(t *testing.T) {
+		args := []string{"move", "volume", "data-db-0", "-n", shop, "--to", "home", "--storage-class", diskClass, "--delete-source"}
+		w.Home.killedAt(ctx, t, "is locked", args...)
+		_, err := w.Home.Kubectl(ctx, "delete", "pod", "-n", shop, "-l", "entente.dev/move-side=from", "--wait=true")
+		OK(t, err)
+		var locked, later corev1.PersistentVolumeClaim
+		OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "data-db-0"}, &locked))
+		_, err = w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=1")
+		OK(t, err)
+		OK(t, w.Until(ctx, Soon, "db-0 to wait", func(ctx context.Context) (string, error) {
+			var pod corev1.Pod
+			err := w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "db-0"}, &pod)
+			for _, c := range pod.Status.Conditions {
+				if strings.Contains(c.Message, "being deleted") {
+					return "", nil
+				}
+			}
+			return fmt.Sprintf("it is %s, %v", pod.Status.Phase, pod.Status.Conditions), ctrlclient.IgnoreNotFound(err)
+		}))
+		OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "data-db-0"}, &later))
+		if later.UID != locked.UID || later.DeletionTimestamp == nil {
+			t.Errorf("the claim was %s and is %s, deleted %v", locked.UID, later.UID, later.DeletionTimestamp)
+		}
+		scale(0)
+		moves(ctx, t, w.Home, "data-db-0", "home", args[7:]...)
+		readAtHome(ctx, t, w.Home, "data-db-0", "/data/file-7", strings.Repeat("7", 1000))
+	})
+	t.Run("back, with the command killed again and again", func(t *testing.T) {
+		args := []string{"move", "volume", "data-db-0", "-n", shop, "--to", w.Abroad.Name, "--storage-class", "entente", "--delete-source"}
+		kills := 0
+		for ; kills < 20 && !w.Home.killed(ctx, t, 1500*time.Millisecond, args...); kills++ {
+			if kills == 3 { // a pod of the copy, if it is there
+				_, err := w.Home.Kubectl(ctx, "delete", "pod", "-n", shop, "-l", "entente.dev/move-side=to", "--wait=false")
+				OK(t, err)
+			}
+		}
+		t.Logf("the command was killed %d times", kills)
+		if kills == 20 {
+			moves(ctx, t, w.Home, "data-db-0", w.Abroad.Name, args[7:]...)
+		}
+	})
+	scale(1)
+	for i := range 40 {
+		if text, err := w.Home.InPod(ctx, shop, "db-0", "/tool", "cat", fmt.Sprintf("/data/file-%d", i)); err != nil || text != strings.Repeat(fmt.Sprint(i), 1000) {
+			t.Errorf("file %d has %.20q, %v", i, text, err)
+		}
+	}
+}
+
+// killed runs the command and kills it after a time; done says that it was done before.
+func (s *Side) killed(ctx context.Context, t *testing.T, after time.Duration, args ...string) (done bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, after)
+	defer cancel()
+	text, err := s.Entente(ctx, args...)
+	t.Logf("after %s:\n%s", after, text)
+	if err != nil && ctx.Err() == nil {
+		t.Fatalf("it ends by itself: %v", err)
+	}
+	return err == nil
+}
+
+// killedAt runs the command and kills it once it says something.
+func (s *Side) killedAt(ctx context.Context, t *testing.T, says string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	text, err := s.Entente(Watching(ctx, &listener{says: says, heard: cancel}), args...)
+	if err == nil || !strings.Contains(text, says) && ctx.Err() == nil {
+		t.Fatalf("it was not killed: %v\n%s", err, text)
+	}
+}
+
+// listener calls heard once something is written.
+type listener struct {
+	says  string
+	text  strings.Builder
+	heard func()
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	if l.text.Write(p); strings.Contains(l.text.String(), l.says) {
+		l.heard()
+	}
+	return len(p), nil
+}
+
+// moves moves the volume of a claim of shop.
+func moves(ctx context.Context, t *testing.T, s *Side, claim, to string, flags ...string) {
+	t.Helper()
+	begun := time.Now()
+	text, err := s.Entente(ctx, append([]string{"move", "volume", claim, "-n", shop, "--to", to}, flags...)...)
+	OK(t, err)
+	t.Logf("moved to %s in %s\n%s", to, time.Since(begun).Round(100*time.Millisecond), text)
+	if !strings.Contains(text, "Both sides read the same") {
+		t.Errorf("it does not say what was read")
+	}
+	var left corev1.ConfigMapList
+	OK(t, s.Client.List(ctx, &left, ctrlclient.InNamespace(shop), ctrlclient.HasLabels{"entente.dev/move"}))
+	if len(left.Items) > 0 {
+		t.Errorf("%d records are left", len(left.Items))
+	}
+}
+
+// readAtHome reads a file of a claim of shop in a pod at home.
+func readAtHome(ctx context.Context, t *testing.T, s *Side, claim, file, want string) {
+	t.Helper()
+	p := WebPod(shop, "reader", map[string]string{"app": "reader"})
+	p.Annotations = map[string]string{v1alpha1.AnnotationPodStrategy: string(v1alpha1.StrategyLocal)}
+	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(0))}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	OK(t, s.Create(ctx, p))
+	_, err := s.PodsReady(ctx, Scheduled, shop, p.Labels, 1)
+	OK(t, err)
+	if text, err := s.InPod(ctx, shop, p.Name, "/tool", "cat", file); err != nil || text != want {
+		t.Errorf("at home a pod reads %q, %v; want %q", text, err, want)
+	}
+	_, err = s.Kubectl(ctx, "delete", "pod", "-n", shop, p.Name, "--wait=true")
+	OK(t, err)
 }
 
 // TestVolumesOutliveThePeering ends a peering while a pod has a volume, and peers again.
@@ -352,6 +540,19 @@ func TestAPodAtHomeHasAVolumeOfHome(t *testing.T) {
 // abroad.
 func (w *World) noVolumes(ctx context.Context, t *testing.T) {
 	t.Helper()
+	var claims corev1.PersistentVolumeClaimList
+	if err := w.Home.Client.List(ctx, &claims, ctrlclient.InNamespace(shop)); err != nil {
+		t.Error(err)
+	}
+	for i := range claims.Items {
+		// One whose move failed would stay for ever.
+		if claim := &claims.Items[i]; slices.Contains(claim.Finalizers, "entente.dev/move") {
+			claim.Finalizers = nil
+			if err := w.Home.Client.Update(ctx, claim); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	for _, args := range [][]string{
 		{"delete", "statefulset,pod", "-n", shop, "--all", "--wait=true"}, {"delete", "pvc", "-n", shop, "--all", "--wait=true"}, {"delete", "pv", "--all", "--wait=true"},
 	} {
