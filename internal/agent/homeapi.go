@@ -3,14 +3,17 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
@@ -43,7 +46,7 @@ func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	if err != nil {
 		return err
 	}
-	if err := a.run(a.home.Run); err != nil || cfg.Address == "" {
+	if err := errors.Join(register(a.home.Collectors()), a.run(a.home.Run)); err != nil || cfg.Address == "" {
 		return err
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address)
@@ -67,7 +70,17 @@ func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	if err != nil {
 		return err
 	}
-	return a.run(abroad.Run)
+	return errors.Join(register(abroad.Collectors()), a.run(abroad.Run))
+}
+
+// register has metrics served.
+func register(all []prometheus.Collector) error {
+	for _, c := range all {
+		if err := metrics.Registry.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
 }
 
 // pod returns the pod of a UID that is on the virtual node of a contract with a provider, nil if

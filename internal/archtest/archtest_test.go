@@ -63,7 +63,7 @@ var rules = []rule{
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
 	{packages: "internal/carry", ours: []string{"peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
-	{packages: "internal/homeapi", ours: []string{"api/...", "peering/...", "internal/carry"}, outside: []string{"golang.org/x/time/rate", "k8s.io/"}},
+	{packages: "internal/homeapi", ours: []string{"api/...", "peering/...", "internal/carry"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "k8s.io/"}},
 	{packages: "internal/datagrams", outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering/...", "internal/wire", "internal/identity"}, outside: []string{

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -46,6 +47,7 @@ type Home struct {
 	accepted *accepted
 	tokens   *tokens
 	now      func() time.Time
+	requests *prometheus.CounterVec
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -91,7 +93,7 @@ func NewHome(cfg HomeConfig) (*Home, error) {
 		return nil, errors.New("home API: all of its configuration is required")
 	}
 	h := &Home{
-		cfg: cfg, accepted: newAccepted(), now: time.Now,
+		cfg: cfg, accepted: newAccepted(), now: time.Now, requests: newRequests(),
 		conns: make(map[*conn]struct{}), pods: make(map[types.UID]*account), peers: make(map[peering.ClusterID]*account),
 	}
 	h.tokens = &tokens{client: cfg.Client, now: h.now, all: make(map[types.UID]*token)}
@@ -267,8 +269,10 @@ func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, peering.Errorf(peering.ReasonInternal, "nobody knows whose request this is"))
 		return
 	}
+	count := func(outcome string) { h.requests.WithLabelValues(string(c.provider), outcome).Inc() }
 	end, err := h.begin(c)
 	if err != nil {
+		count(outcomeLimited)
 		refuse(w, err)
 		return
 	}
@@ -278,6 +282,7 @@ func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 		err = checkRequest(r)
 	}
 	if err != nil {
+		count(outcomeRefused)
 		refuse(w, err)
 		return
 	}
@@ -286,9 +291,11 @@ func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() == nil {
 			h.cfg.Log.Warn("no token for a pod abroad", "peer", c.provider, "pod", pod.Namespace+"/"+pod.Name, "uid", c.uid, "err", err)
 		}
+		count(outcomeRefused)
 		refuse(w, tokenRefusal(err, pod))
 		return
 	}
+	count(outcomePassed)
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, value)))
 }
 

@@ -17,11 +17,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -50,8 +52,9 @@ type world struct {
 	allowed    bool
 	known      bool
 
-	home *Home
-	log  *syncBuffer
+	home   *Home
+	abroad *Abroad
+	log    *syncBuffer
 	// address is where the pod connects, ca what it trusts.
 	address string
 	ca      []byte
@@ -114,7 +117,7 @@ func newWorld(t *testing.T, cfg *rest.Config, pod *corev1.Pod, offloading *v1alp
 		t.Fatal(err)
 	}
 	w.address, w.ca = listener.Addr().String(), ca
-	abroad, err := NewAbroad(AbroadConfig{
+	w.abroad, err = NewAbroad(AbroadConfig{
 		Listener: listener, TLS: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}}, Log: log,
 		PodAt: func(a netip.Addr) (Pod, bool) {
 			w.mu.Lock()
@@ -146,7 +149,7 @@ func newWorld(t *testing.T, cfg *rest.Config, pod *corev1.Pod, offloading *v1alp
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
-	for _, run := range []func(context.Context) error{w.home.Run, abroad.Run} {
+	for _, run := range []func(context.Context) error{w.home.Run, w.abroad.Run} {
 		work.Go(func() {
 			if err := run(ctx); err != nil {
 				t.Error(err)
@@ -231,6 +234,7 @@ func TestAPodAbroadAsksItsHomeOnARealAPIServer(t *testing.T) {
 	}
 	testWhoItIs(t, w, pod)
 	testUpgrade(t, w)
+	testMetrics(t, w)
 	testEnds(t, w, owner, h2)
 	if said := w.log.String(); strings.Contains(said, "eyJ") || !strings.Contains(said, "serviceAccount=web") {
 		t.Errorf("the log has a token, or does not say who asked:\n%s", said)
@@ -271,6 +275,49 @@ func setUp(t *testing.T, owner kubernetes.Interface) (*corev1.Pod, *v1alpha1.Nam
 	pod, err = owner.CoreV1().Pods("shop").Create(t.Context(), pod, metav1.CreateOptions{})
 	must(err)
 	return pod, offloading
+}
+
+// testMetrics holds that both halves count what passes through them.
+func testMetrics(t *testing.T, w *world) {
+	t.Helper()
+	for _, m := range []struct {
+		of     []prometheus.Collector
+		name   string
+		labels []string
+		least  float64
+	}{
+		{w.home.Collectors(), "entente_home_api_connections", []string{string(provider)}, 2}, // one for each version of HTTP
+		{w.abroad.Collectors(), "entente_home_api_carried_connections", []string{string(consumer)}, 2},
+		{w.home.Collectors(), "entente_home_api_requests_total", []string{"passed_on", string(provider)}, 4},
+		{w.home.Collectors(), "entente_home_api_requests_total", []string{"refused", string(provider)}, 1},
+	} {
+		if n := counted(t, m.of, m.name, m.labels); n < m.least {
+			t.Errorf("%s%v is %v, want %v or more", m.name, m.labels, n, m.least)
+		}
+	}
+}
+
+// counted is the value of a metric with these labels.
+func counted(t *testing.T, of []prometheus.Collector, name string, labels []string) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(of...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var has []string
+			for _, l := range m.GetLabel() {
+				has = append(has, l.GetValue())
+			}
+			if f.GetName() == name && slices.Equal(has, labels) {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 // testWhoItIs holds that a pod is its own ServiceAccount, whatever it says.
