@@ -347,7 +347,14 @@ func lives(pods []corev1.Pod) map[string]life {
 	out := map[string]life{}
 	for i := range pods {
 		p := &pods[i]
-		out[p.Name] = life{p.UID, e2e.Restarts(p), p.Status.Phase == corev1.PodSucceeded, p.DeletionTimestamp != nil}
+		restarts := e2e.Restarts(p)
+		for _, c := range p.Status.ContainerStatuses {
+			// What a busy runtime could not start in time did not run.
+			if t := c.LastTerminationState.Terminated; t != nil && t.Reason == "StartError" {
+				restarts--
+			}
+		}
+		out[p.Name] = life{p.UID, restarts, p.Status.Phase == corev1.PodSucceeded, p.DeletionTimestamp != nil}
 	}
 	return out
 }
