@@ -1,6 +1,8 @@
 package homeapi
 
 import (
+	"maps"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/entente-dev/entente/peering"
@@ -64,10 +66,6 @@ func (a *Abroad) Collectors() []prometheus.Collector {
 		func() map[peering.ClusterID]int {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			out := make(map[peering.ClusterID]int, len(a.of))
-			for peer, n := range a.of {
-				out[peer] = n
-			}
-			return out
+			return maps.Clone(a.of)
 		})}
 }
