@@ -319,15 +319,13 @@ func TestAMoveSurvivesKills(t *testing.T) {
 		OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "data-db-0"}, &locked))
 		_, err = w.Home.Kubectl(ctx, "scale", "-n", shop, "statefulset/db", "--replicas=1")
 		OK(t, err)
-		OK(t, w.Until(ctx, Soon, "db-0 to wait", func(ctx context.Context) (string, error) {
-			var pod corev1.Pod
-			err := w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "db-0"}, &pod)
-			for _, c := range pod.Status.Conditions {
-				if strings.Contains(c.Message, "being deleted") {
-					return "", nil
-				}
+		// Kubernetes makes no pod for a claim that is being deleted, and says so.
+		OK(t, w.Until(ctx, Soon, "the StatefulSet to wait", func(ctx context.Context) (string, error) {
+			text, err := w.Home.Kubectl(ctx, "get", "events", "-n", shop, "--field-selector", "involvedObject.kind=StatefulSet", "-o", "custom-columns=R:.reason,M:.message")
+			if err != nil || strings.Contains(text, "being deleted") {
+				return "", err
 			}
-			return fmt.Sprintf("it is %s, %v", pod.Status.Phase, pod.Status.Conditions), ctrlclient.IgnoreNotFound(err)
+			return text, nil
 		}))
 		OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "data-db-0"}, &later))
 		if later.UID != locked.UID || later.DeletionTimestamp == nil {
