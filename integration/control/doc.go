@@ -9,6 +9,6 @@
 // (default 8), ENTENTE_CONTROL_CYCLES how often two clusters peer and unpeer
 // (default 4), ENTENTE_CONTROL_SEED repeats a run of kills, and
 // ENTENTE_CONTROL_LOGS keeps the agents' logs in that folder. ENTENTE_ROUNDS is how
-// often agents are killed in each part of a peering (default 3), ENTENTE_SEED
+// often agents are killed in each part of a peering (default 2), ENTENTE_SEED
 // repeats that, and ENTENTE_SOAK=1 rotates certificates for five minutes.
 package control

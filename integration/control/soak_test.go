@@ -163,7 +163,7 @@ type died struct {
 // for each. ENTENTE_SEED repeats what was left to chance.
 func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 	home, abroad := agents(t)
-	rounds := number(t, "ENTENTE_ROUNDS", 3)
+	rounds := number(t, "ENTENTE_ROUNDS", 2)
 	seed := number(t, "ENTENTE_SEED", int(time.Now().UnixNano()&0x7fffffff))
 	t.Logf("ENTENTE_SEED=%d", seed)
 	if err := part(t.Context(), home, abroad, later); err != nil {
