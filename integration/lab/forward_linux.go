@@ -24,21 +24,41 @@ func listenIn(ctx context.Context, namespace int, address netip.Addr, port uint1
 	}
 	c := make(chan answer)
 	go func() {
-		// Never unlocked: the thread, being elsewhere, ends with the goroutine.
 		runtime.LockOSThread()
-		if err := unix.Setns(namespace, unix.CLONE_NEWNET); err != nil {
-			c <- answer{err: fmt.Errorf("enter network namespace: %w", err)}
-			return
-		}
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp4", netip.AddrPortFrom(address, port).String())
-		if errors.Is(err, unix.EADDRINUSE) {
-			l, err = lc.Listen(ctx, "tcp4", netip.AddrPortFrom(address, 0).String())
+		l, home, err := listenThere(ctx, namespace, address, port)
+		if home {
+			runtime.UnlockOSThread()
 		}
 		c <- answer{l: l, err: err}
 	}()
 	a := <-c
 	return a.l, a.err
+}
+
+// listenThere is listenIn on the thread of the caller, who has locked it. home says that the thread
+// is where it was. It has to go back: a goroutine ends with its thread, but for the first thread of
+// a process, which stays, and by which others find the process' network namespace.
+func listenThere(ctx context.Context, namespace int, address netip.Addr, port uint16) (l net.Listener, home bool, err error) {
+	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, true, fmt.Errorf("open own network namespace: %w", err)
+	}
+	defer func() { _ = unix.Close(own) }()
+	if err := unix.Setns(namespace, unix.CLONE_NEWNET); err != nil {
+		return nil, true, fmt.Errorf("enter network namespace: %w", err)
+	}
+	var lc net.ListenConfig
+	l, err = lc.Listen(ctx, "tcp4", netip.AddrPortFrom(address, port).String())
+	if errors.Is(err, unix.EADDRINUSE) {
+		l, err = lc.Listen(ctx, "tcp4", netip.AddrPortFrom(address, 0).String())
+	}
+	if back := unix.Setns(own, unix.CLONE_NEWNET); back != nil {
+		if l != nil {
+			_ = l.Close()
+		}
+		return nil, false, errors.Join(err, fmt.Errorf("leave network namespace: %w", back))
+	}
+	return l, true, err
 }
 
 // forward takes connections until ctx ends and hands each on to target.

@@ -3,14 +3,17 @@ package lab
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +60,41 @@ func TestAncestorsReachTheFirstProcess(t *testing.T) {
 	a := ancestors(os.Getpid())
 	if !a[os.Getpid()] || !a[os.Getppid()] {
 		t.Errorf("ancestors are %v", a)
+	}
+}
+
+// Others enter the daemon's network namespace by its process, which is where its first thread is.
+func TestListeningElsewhereLeavesTheProcessWhereItIs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	other := exec.Command("sleep", "1000")
+	other.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
+	}()
+	elsewhere, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", other.Process.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(elsewhere)
+	before, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		l, err := listenIn(t.Context(), elsewhere, netip.IPv4Unspecified(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		if after, err := os.Readlink("/proc/self/ns/net"); err != nil || after != before {
+			t.Fatalf("the process was in %s and is in %s: %v", before, after, err)
+		}
 	}
 }
 
