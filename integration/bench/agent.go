@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -309,12 +307,11 @@ func (a *agent) metrics(ctx context.Context) (map[string]float64, error) {
 		return nil, err
 	}
 	out := map[string]float64{}
-	for lines := bufio.NewScanner(strings.NewReader(string(b))); lines.Scan(); {
-		name, text, ok := strings.Cut(lines.Text(), " ")
-		if v, err := strconv.ParseFloat(text, 64); ok && err == nil {
-			out[name] = v
+	eachSample(b, func(metric, labels string, v float64) {
+		if labels == "" {
+			out[metric] = v
 		}
-	}
+	})
 	return out, nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -32,20 +33,30 @@ func (a *agent) apiUse(ctx context.Context) (apiUse, error) {
 	if err != nil {
 		return out, err
 	}
-	for lines := bufio.NewScanner(strings.NewReader(string(b))); lines.Scan(); {
-		name, text, _ := strings.Cut(lines.Text(), " ")
-		v, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			continue
-		}
-		switch metric, labels, _ := strings.Cut(name, "{"); metric {
-		case "process_cpu_seconds_total":
+	eachSample(b, func(metric, labels string, v float64) {
+		switch metric {
+		case metricCPU:
 			out.cpu = v
 		case "apiserver_request_total":
 			out.requests[requestOf(labels)] += v
 		}
-	}
+	})
 	return out, nil
+}
+
+// metricCPU is the processor time of a process, in seconds.
+const metricCPU = "process_cpu_seconds_total"
+
+// eachSample calls f with each value of metrics in Prometheus' text format, whose labels
+// are as they stand there.
+func eachSample(text []byte, f func(metric, labels string, v float64)) {
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(text, 64); err == nil {
+			metric, labels, _ := strings.Cut(name, "{")
+			f(metric, labels, v)
+		}
+	}
 }
 
 // requestOf names a kind of request by the labels of its metric.

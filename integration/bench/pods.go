@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -100,7 +98,7 @@ type cycle struct {
 	Provider size `json:"provider"`
 }
 
-// ask is what an agent asked its API server so far, and what that used.
+// asked is what an agent asked its API server so far, and what that used.
 type asked struct {
 	requests, writes, cpu float64
 	server                apiUse
@@ -112,15 +110,9 @@ func (a *agent) asked(ctx context.Context) (out asked, err error) {
 	if err != nil {
 		return out, err
 	}
-	for lines := bufio.NewScanner(strings.NewReader(string(b))); lines.Scan(); {
-		name, text, _ := strings.Cut(lines.Text(), " ")
-		v, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			continue
-		}
-		metric, labels, _ := strings.Cut(name, "{")
+	eachSample(b, func(metric, labels string, v float64) {
 		switch metric {
-		case "process_cpu_seconds_total":
+		case metricCPU:
 			out.cpu = v
 		case podRequests:
 			out.requests += v
@@ -128,7 +120,7 @@ func (a *agent) asked(ctx context.Context) (out asked, err error) {
 				out.writes += v
 			}
 		}
-	}
+	})
 	if out.requests == 0 {
 		return out, fmt.Errorf("the agent of %s has no metric %s", a.name, podRequests)
 	}
@@ -153,7 +145,7 @@ func (w *two) both(do func(*agent) error) error {
 	return g.Wait()
 }
 
-// ask reads what both agents asked so far.
+// asked reads what both agents asked so far.
 func (w *two) asked(ctx context.Context) (home, provider asked, err error) {
 	if home, err = w.home.asked(ctx); err != nil {
 		return home, provider, err
@@ -546,9 +538,8 @@ func (b *bench) reportPods(r podsResult) {
 	last := r.Courses[len(r.Courses)-1]
 	b.aim(last.Home.Requests <= maxHomeAsks, "at most %d requests a pod at home: %.2f", maxHomeAsks, last.Home.Requests)
 	b.aim(last.Provider.Requests <= maxRemoteAsks, "at most %d requests a pod at the provider: %.2f", maxRemoteAsks, last.Provider.Requests)
-	for name, m := range map[string]size{consumer: last.HomeMemory, provider: last.ProviderMemory} {
-		b.aim(m.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at %s: %.1f", name, m.Heap/kib)
-	}
+	b.aim(last.HomeMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at home: %.1f", last.HomeMemory.Heap/kib)
+	b.aim(last.ProviderMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at the provider: %.1f", last.ProviderMemory.Heap/kib)
 	if s := r.Status; s != nil {
 		b.say("a change of a status comes home after %.0f ms (p50), %.0f ms (p99), %.0f ms at most: %d of %d did", s.P50, s.P99, s.Max, r.StatusHeard, r.StatusSent)
 	}

@@ -110,7 +110,7 @@ func (w *podWatch) are(ctx context.Context, n int) error {
 	}
 }
 
-// list is the names of pods there are.
+// names is the names of the pods of a namespace.
 func names(ctx context.Context, kube kubernetes.Interface, namespace string) ([]string, error) {
 	list, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

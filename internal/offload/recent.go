@@ -94,6 +94,13 @@ func (t *trials) taken(one [sha256.Size]byte, now time.Time) bool {
 	return ok && now.Sub(at) < trialLasts
 }
 
+// forget has the next pods tried: the API server did not take one.
+func (t *trials) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.took = nil
+}
+
 func (t *trials) add(one [sha256.Size]byte, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -73,6 +73,10 @@ func TestWhatIsRememberedIsRememberedForAMoment(t *testing.T) {
 	if tried.taken(trialOf("other", []byte("a")), now) || tried.taken(trialOf("ns", []byte("b")), now) || trialOf("n", []byte("sa")) == trialOf("ns", []byte("a")) {
 		t.Error("pods of another namespace, or another form, are the same")
 	}
+	tried.forget()
+	if tried.taken(one, now) {
+		t.Error("it is not tried again after the API server refused a pod")
+	}
 	for i := range 2 * maxTrials {
 		tried.add(trialOf("ns", []byte{byte(i), byte(i >> 8)}), now)
 	}

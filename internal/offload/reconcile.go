@@ -345,6 +345,7 @@ func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("create pod: %w", err)
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
+		p.trials.forget()
 		return p.recordProblem(ctx, o, "Refused", "the provider's cluster does not take the pod: "+err.Error(), true)
 	}
 	return fmt.Errorf("create pod: %w", err)
