@@ -79,6 +79,8 @@ type podsResult struct {
 	Status      *spread `json:"status,omitempty"`
 	StatusHeard int     `json:"statusHeard,omitempty"`
 	StatusSent  int     `json:"statusSent,omitempty"`
+	// Endpoints is how long after home's own EndpointSlice of a Service the provider had one.
+	Endpoints *spread `json:"endpoints,omitempty"`
 	Rest        *atRest `json:"rest,omitempty"`
 	Cycles      []cycle `json:"cycles,omitempty"`
 }
@@ -302,7 +304,7 @@ func (p *podBench) create(ctx context.Context, namespace string, n int, bare boo
 	g.SetLimit(writers)
 	for i := range n {
 		g.Go(func() error {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("bare-", i), Labels: d.Spec.Template.Labels}, Spec: *d.Spec.Template.Spec.DeepCopy()}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("bare-", i), Labels: map[string]string{"app": "bench", numberLabel: fmt.Sprint(i)}}, Spec: *d.Spec.Template.Spec.DeepCopy()}
 			_, err := p.kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 			return err
 		})
@@ -365,11 +367,10 @@ func (p *podBench) status(ctx context.Context, r *podsResult) error {
 	if err := sleep(ctx, late); err != nil {
 		return err
 	}
-	if err := p.changes(ctx, r); err != nil {
-		return err
-	}
-	if err := p.rest(ctx, r); err != nil {
-		return err
+	for _, measure := range []func(context.Context, *podsResult) error{p.changes, p.rest, p.services} {
+		if err := measure(ctx, r); err != nil {
+			return err
+		}
 	}
 	_, err := p.timed(ctx, func(ctx context.Context) error { return p.remove(ctx, offloadedTo, true) }, p.offloaded, 0)
 	return errors.Join(err, p.goneAbroad(ctx, 0))
@@ -542,6 +543,9 @@ func (b *bench) reportPods(r podsResult) {
 	b.aim(last.ProviderMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at the provider: %.1f", last.ProviderMemory.Heap/kib)
 	if s := r.Status; s != nil {
 		b.say("a change of a status comes home after %.0f ms (p50), %.0f ms (p99), %.0f ms at most: %d of %d did", s.P50, s.P99, s.Max, r.StatusHeard, r.StatusSent)
+	}
+	if s := r.Endpoints; s != nil {
+		b.aim(s.P99 <= maxEndpointP99, "an endpoint of one of %d Services is known abroad within %d ms (p99): %.0f (p50), %.0f (p99), %.0f ms at most", serviceCount, maxEndpointP99, s.P50, s.P99, s.Max)
 	}
 	if s := r.Rest; s != nil {
 		b.aim(max(s.HomeCPU, s.ProviderCPU) < 5, "less than 5 %% of a processor at rest with %d pods and %d peers: %.2f %% and %.2f %%", statusPods, restPeers+1, s.HomeCPU, s.ProviderCPU)

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	// serviceCount is how many Services there are in the end, of which the last serviceTimed come
+	// serviceRate a second, and are timed.
+	serviceCount = 1000
+	serviceTimed = 200
+	serviceRate  = 10
+	// numberLabel gives each pod that is made by itself its number.
+	numberLabel    = "number"
+	maxEndpointP99 = 1000 // ms
+)
+
+// sliceWatch remembers when each Service of a namespace first had an endpoint that is ready.
+type sliceWatch struct {
+	mu      sync.Mutex
+	first   map[string]time.Time
+	changed chan struct{}
+}
+
+// watchSlices follows the EndpointSlices of a namespace until ctx ends.
+func watchSlices(ctx context.Context, kube kubernetes.Interface, namespace string) (*sliceWatch, error) {
+	w := &sliceWatch{first: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
+	informer := factory.Discovery().V1().EndpointSlices().Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    w.see,
+		UpdateFunc: func(_, o any) { w.see(o) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	go informer.Run(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil, fmt.Errorf("watch the EndpointSlices of %s: %w", namespace, context.Cause(ctx))
+	}
+	return w, nil
+}
+
+func (w *sliceWatch) see(o any) {
+	s, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok || !slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.Conditions.Ready != nil && *e.Conditions.Ready }) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := s.Labels[discoveryv1.LabelServiceName]
+	if _, there := w.first[name]; !there {
+		w.first[name] = time.Now()
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// have waits until n Services have had an endpoint.
+func (w *sliceWatch) have(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, perCourse, fmt.Errorf("it takes longer than %s", perCourse))
+	defer cancel()
+	for {
+		w.mu.Lock()
+		now := len(w.first)
+		w.mu.Unlock()
+		if now >= n {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d Services have an endpoint: %w", now, n, context.Cause(ctx))
+		case <-w.changed:
+		}
+	}
+}
+
+// serviceOfPod is a Service whose one endpoint is the pod of a number.
+func serviceOfPod(name string, pod int) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: offloadedTo, Name: name},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{numberLabel: fmt.Sprint(pod)}, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
+
+// services measures how long after home's own EndpointSlice the provider has one of a Service, while there are
+// many. Pods with numbers run at the provider.
+func (p *podBench) services(ctx context.Context, r *podsResult) error {
+	p.say("%d Services come, of which %d a second are timed", serviceCount, serviceRate)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	home, err := watchSlices(ctx, p.kube, offloadedTo)
+	if err != nil {
+		return err
+	}
+	abroad, err := watchSlices(ctx, p.kubeAbroad, p.remote)
+	if err != nil {
+		return err
+	}
+	create := func(ctx context.Context, i int) error {
+		_, err := p.kube.CoreV1().Services(offloadedTo).Create(ctx, serviceOfPod(fmt.Sprint("s", i), i), metav1.CreateOptions{})
+		return err
+	}
+	all, gctx := errgroup.WithContext(ctx)
+	all.SetLimit(writers)
+	before := serviceCount - serviceTimed
+	for i := range before {
+		all.Go(func() error { return create(gctx, i) })
+	}
+	if err := errors.Join(all.Wait(), abroad.have(ctx, before), sleep(ctx, late)); err != nil {
+		return err
+	}
+	every := time.NewTicker(time.Second / serviceRate)
+	defer every.Stop()
+	for i := before; i < serviceCount; i++ {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-every.C:
+		}
+		if err := create(ctx, i); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(home.have(ctx, serviceCount), abroad.have(ctx, serviceCount)); err != nil {
+		return err
+	}
+	took := make([]float64, 0, serviceTimed)
+	for i := before; i < serviceCount; i++ {
+		name := fmt.Sprint("s", i)
+		took = append(took, float64(abroad.first[name].Sub(home.first[name]).Microseconds())/1000)
+	}
+	slices.Sort(took)
+	r.Endpoints = &spread{P50: percentile(took, 50), P99: percentile(took, 99), Max: took[len(took)-1]}
+	list, err := p.kube.CoreV1().Services(offloadedTo).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	gone, gctx := errgroup.WithContext(ctx)
+	gone.SetLimit(writers)
+	for _, s := range list.Items {
+		gone.Go(func() error { return p.kube.CoreV1().Services(offloadedTo).Delete(gctx, s.Name, metav1.DeleteOptions{}) })
+	}
+	return gone.Wait()
+}
