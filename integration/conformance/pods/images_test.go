@@ -15,7 +15,7 @@ const registry = "registry.k8s.io/e2e-test-images/"
 
 // packages are what the images of Kubernetes' tests have of their distribution.
 var packages = []string{
-	"bash", "bind9-dnsutils", "busybox-static", "curl", "iperf", "iproute2", "netcat-openbsd", "nginx-light", "socat", "util-linux",
+	"bash", "bind9-dnsutils", "busybox-static", "curl", "iperf", "iproute2", "libc-bin", "netcat-openbsd", "nginx-light", "socat", "util-linux",
 }
 
 // accounts are those of Debian, and what the tests of supplementary groups expect of agnhost.
