@@ -242,11 +242,11 @@ func uninstalls(ctx context.Context, t *testing.T, w *e2e.World, state broken) {
 	installed(ctx, t, w)
 	state.begins(ctx, t, w)
 	e2e.OK(t, state.make(ctx, w))
-	began := time.Now()
 	if !state.release {
 		// Helm forgot with the namespace what it had installed: it is told again.
 		e2e.OK(t, w.Install(ctx, w.Home))
 	}
+	began := time.Now()
 	e2e.OK(t, w.Uninstall(ctx, w.Home))
 	took := time.Since(began)
 	t.Logf("uninstalled after %s", took.Round(100*time.Millisecond))
