@@ -94,6 +94,23 @@ type writes struct {
 	pace             *rate.Limiter
 	slot             time.Time // when the status may be written next, zero if nobody asked
 	urgent           bool      // what the slot was reserved as
+	gathered         time.Time // until when what is said before it runs is gathered, zero if nothing is
+}
+
+// gather says how long a status has to wait for those that may follow it at once: 0 is not
+// at all.
+func (w *writes) gather(now time.Time, was, is *corev1.PodStatus) time.Duration {
+	if was.Phase != corev1.PodPending && was.Phase != "" || is.Phase != corev1.PodPending {
+		return 0
+	}
+	if w.gathered.IsZero() {
+		w.gathered = now.Add(startGather)
+	}
+	if now.Before(w.gathered) {
+		return w.gathered.Sub(now)
+	}
+	w.gathered = time.Time{}
+	return 0
 }
 
 // wait says how long a status has to wait for its turn: 0 takes the turn. The

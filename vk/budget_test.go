@@ -341,3 +341,31 @@ func TestHundredPodsASecondPassTheBudget(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsSaidBeforeAPodRunsIsGathered(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	status := func(phase corev1.PodPhase) *corev1.PodStatus { return &corev1.PodStatus{Phase: phase} }
+	pending, running, none := status(corev1.PodPending), status(corev1.PodRunning), status("")
+	var w writes
+	for _, step := range []struct {
+		after   time.Duration
+		was, is *corev1.PodStatus
+		want    time.Duration
+	}{
+		{0, none, pending, startGather},
+		{startGather / 3, pending, pending, startGather - startGather/3},
+		{startGather, pending, pending, 0},
+		// It begins again with what follows.
+		{startGather, pending, pending, startGather},
+		{startGather, pending, running, 0},
+		{startGather, running, running, 0},
+		// Whatever else is said is not held up.
+		{startGather, running, pending, 0},
+		{startGather, pending, status(corev1.PodFailed), 0},
+	} {
+		if got := w.gather(now.Add(step.after), step.was, step.is); got != step.want {
+			t.Errorf("after %s from %q to %q it waits for %s, want %s", step.after, step.was.Phase, step.is.Phase, got, step.want)
+		}
+	}
+}

@@ -35,6 +35,9 @@ const (
 	maxEphemeralStatuses = 6
 	maxFirstEvents       = 10
 	podPace              = 10 * time.Second
+	// startGather is how long what is said of a pod that does not run yet is gathered before it
+	// is written: that it runs may follow within moments, and that is written at once.
+	startGather = 300 * time.Millisecond
 	// maxNodeWrites and maxNodeWriteBytes is how many statuses, and how many bytes of
 	// pods with these statuses, one node writes a second in the long run, and the
 	// bursts how much at once: a peer with 5,000 pods may be lost and come back.

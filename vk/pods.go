@@ -584,7 +584,11 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 		n.mu.Lock()
 		writes := &n.podState(podRef(pod)).writes
 		writes.ephemeral = len(pod.Spec.EphemeralContainers)
-		wait := writes.wait(time.Now(), n.share, writtenBytes(pod, &status), urgentChange(&pod.Status, &status))
+		now := time.Now()
+		wait := writes.gather(now, &pod.Status, &status)
+		if wait == 0 {
+			wait = writes.wait(now, n.share, writtenBytes(pod, &status), urgentChange(&pod.Status, &status))
+		}
 		n.mu.Unlock()
 		if wait > 0 {
 			n.podQueue.AddAfter(string(pod.UID), wait)

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -110,30 +109,6 @@ func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 	// where the time goes.
 	cfg.QPS = -1
 	return cfg, log, nil
-}
-
-// collectAt is GOGC of the agent, unless that is set. What it keeps for a peer is
-// small and lives long, and what a join needs is soon garbage: a quarter of the usual
-// headroom takes an eighth off what half of it does. It costs joins processor time,
-// but one that rests next to nothing.
-const collectAt = 25
-
-// trimEach is how often the agent gives back what memory it does not need: Go keeps
-// a tenth of what it once needed, which after many joins is as much as some peers take.
-const trimEach = 2 * time.Minute
-
-// trim gives memory back until ctx ends.
-func trim(ctx context.Context) {
-	tick := time.NewTicker(trimEach)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			debug.FreeOSMemory()
-		}
-	}
 }
 
 // agentOptions is the flags of the agent.
@@ -249,11 +224,14 @@ func agentCommand(logs *logFlags) *cobra.Command {
 			return err
 		}
 		cfg.Kubernetes, cfg.Log = kubernetes, log
-		if os.Getenv("GOGC") == "" {
-			debug.SetGCPercent(collectAt)
-		}
 		ctx, stop := context.WithCancel(ctx)
 		tasks, ctx := errgroup.WithContext(ctx)
+		if os.Getenv("GOGC") == "" {
+			tasks.Go(func() error {
+				keepHeadroom(ctx)
+				return nil
+			})
+		}
 		tasks.Go(func() error {
 			trim(ctx)
 			return nil
