@@ -235,7 +235,7 @@ func (s *mirrorState) record(ref peering.ObjectRef) *mirrorRecord {
 				s.names[n] = make(map[mirrorKey]struct{}, 1)
 			}
 			s.names[n][k] = struct{}{}
-		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindClaim:
+		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy, peering.KindClaim:
 		}
 	}
 	return r

@@ -16,6 +16,8 @@ const (
 	KindConfigMap
 	KindSecret
 	KindService
+	// KindNetworkPolicy is what of a NetworkPolicy holds for pods at the provider.
+	KindNetworkPolicy
 	// KindClaim is a volume that pods mount.
 	KindClaim
 	KindPod
@@ -23,7 +25,7 @@ const (
 
 func (k Kind) String() string {
 	return nameOf(k, []string{
-		KindNamespace: "Namespace", KindConfigMap: "ConfigMap", KindSecret: "Secret", KindService: "Service", KindPod: "Pod", KindClaim: "PersistentVolumeClaim",
+		KindNamespace: "Namespace", KindConfigMap: "ConfigMap", KindSecret: "Secret", KindService: "Service", KindNetworkPolicy: "NetworkPolicy", KindPod: "Pod", KindClaim: "PersistentVolumeClaim",
 	})
 }
 

@@ -825,8 +825,8 @@ func (n *Node) orphan(ctx context.Context, ref peering.ObjectRef) (bool, error) 
 		return n.orphanReference(ctx, ref)
 	case peering.KindService:
 		return n.orphanService(ctx, ref)
-	case peering.KindClaim:
-		return false, nil // that nothing here wants a volume is no order to delete it
+	case peering.KindClaim, peering.KindNetworkPolicy:
+		return false, nil // that nothing here wants a volume is no order to delete it, and policies are not the node's
 	}
 	return false, fmt.Errorf("%s is not of a kind that crosses", ref)
 }

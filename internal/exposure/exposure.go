@@ -65,7 +65,7 @@ func (e *Exposure) Want(o peering.Object) {
 		e.wantPod(o.Ref)
 	case peering.KindService:
 		e.wantService(o)
-	case peering.KindNamespace, peering.KindConfigMap, peering.KindSecret, peering.KindClaim:
+	case peering.KindNamespace, peering.KindConfigMap, peering.KindSecret, peering.KindNetworkPolicy, peering.KindClaim:
 	}
 }
 

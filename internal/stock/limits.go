@@ -14,6 +14,10 @@ const (
 	maxEndpointPorts = 60_000
 	maxSlices        = 5_000
 	maxPods          = 10_000
+	// What one consumer's NetworkPolicies may come to here: network plugins make rules of each block on
+	// every node, for each pod that it is about.
+	maxPolicies = 500
+	maxBlocks   = 20_000
 	// maxContractBytes is how many bytes the objects of one contract may have here,
 	// maxPeerBytes those of one consumer, and MaxBytes those of all together. What
 	// is made of an object counts with it: a pod and a Service count twice.

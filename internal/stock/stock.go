@@ -44,6 +44,8 @@ type Item struct {
 	// These are of a Service: its ports, its endpoints and the ports of each, and how
 	// many EndpointSlices are made of them.
 	Ports, Endpoints, EndpointPorts, Slices int
+	// Blocks is of a NetworkPolicy: how many ranges of addresses it names.
+	Blocks int
 }
 
 // Tally is what a peer has.
@@ -51,6 +53,7 @@ type Tally struct {
 	Namespaces, Configs, Services, Pods int
 	Ports, Endpoints, Bytes, PodBytes   int
 	EndpointPorts, Slices               int
+	Policies, Blocks                    int
 }
 
 // New returns a Stock in which nothing is counted.
@@ -91,6 +94,8 @@ func (s *Stock) Admit(k Key, i Item) (undo func(), refusal *peering.Refusal) {
 		{before.Endpoints, now.Endpoints, maxPeerEndpoints, "endpoints of Services"},
 		{before.EndpointPorts, now.EndpointPorts, maxEndpointPorts, "ports of endpoints of Services"},
 		{before.Slices, now.Slices, maxSlices, "EndpointSlices, of which each holds endpoints with the same ports"},
+		{before.Policies, now.Policies, maxPolicies, "NetworkPolicies"},
+		{before.Blocks, now.Blocks, maxBlocks, "ranges of addresses in NetworkPolicies"},
 		{before.Pods, now.Pods, maxPods, "pods, those that ended included"},
 		{before.PodBytes, now.PodBytes, maxPeerPodBytes, "bytes of pods"},
 		{before.Bytes, now.Bytes, maxPeerBytes, "bytes"},
@@ -210,6 +215,8 @@ func (s *Stock) count(kind peering.Kind, i Item, sign int) {
 	case peering.KindService:
 		t.Services += sign
 		s.services += sign
+	case peering.KindNetworkPolicy:
+		t.Policies += sign
 	case peering.KindClaim: // counted with all objects
 	case peering.KindPod:
 		t.Pods += sign
@@ -219,6 +226,7 @@ func (s *Stock) count(kind peering.Kind, i Item, sign int) {
 	t.Endpoints += sign * i.Endpoints
 	t.EndpointPorts += sign * i.EndpointPorts
 	t.Slices += sign * i.Slices
+	t.Blocks += sign * i.Blocks
 	t.Bytes += sign * i.Bytes
 	s.bytes += sign * i.Bytes
 	if s.contracts[i.Contract] += sign * i.Bytes; s.contracts[i.Contract] == 0 {

@@ -32,6 +32,8 @@ func TestStockLimitsEachKind(t *testing.T) {
 		"ports of endpoints":  {peering.KindService, Item{EndpointPorts: 1000}, maxEndpointPorts / 1000, "ports of endpoints"},
 		"slices":              {peering.KindService, Item{Slices: 50}, maxSlices / 50, "EndpointSlices"},
 		"pods":                {peering.KindPod, Item{}, maxPods, "pods"},
+		"policies":            {peering.KindNetworkPolicy, Item{}, maxPolicies, "NetworkPolicies"},
+		"blocks of policies":  {peering.KindNetworkPolicy, Item{Blocks: 1000}, maxBlocks / 1000, "ranges of addresses"},
 		"bytes of pods":       {peering.KindPod, Item{Bytes: 1 << 20}, maxPeerPodBytes >> 20, "bytes of pods"},
 		"bytes of a contract": {peering.KindSecret, Item{Bytes: 1 << 20}, maxContractBytes >> 20, "by one contract"},
 	} {

@@ -14,7 +14,7 @@ func kinds() map[ententev1.Kind]peering.Kind {
 	return map[ententev1.Kind]peering.Kind{
 		ententev1.Kind_KIND_NAMESPACE: peering.KindNamespace, ententev1.Kind_KIND_CONFIG_MAP: peering.KindConfigMap, ententev1.Kind_KIND_SECRET: peering.KindSecret,
 		ententev1.Kind_KIND_SERVICE: peering.KindService, ententev1.Kind_KIND_POD: peering.KindPod,
-		ententev1.Kind_KIND_PERSISTENT_VOLUME_CLAIM: peering.KindClaim,
+		ententev1.Kind_KIND_PERSISTENT_VOLUME_CLAIM: peering.KindClaim, ententev1.Kind_KIND_NETWORK_POLICY: peering.KindNetworkPolicy,
 	}
 }
 

@@ -44,6 +44,9 @@ const (
 	// mount it by, its UID that of the PersistentVolumeClaim for which it was made. A
 	// provider deletes one only when it is told to, and never for the end of a contract.
 	Kind_KIND_PERSISTENT_VOLUME_CLAIM Kind = 6
+	// A NetworkPolicy of an offloaded namespace that selects pods. A provider whose policy
+	// does not allow it refuses it, and its pods run all the same.
+	Kind_KIND_NETWORK_POLICY Kind = 7
 )
 
 // Enum value maps for Kind.
@@ -56,6 +59,7 @@ var (
 		4: "KIND_SERVICE",
 		5: "KIND_POD",
 		6: "KIND_PERSISTENT_VOLUME_CLAIM",
+		7: "KIND_NETWORK_POLICY",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED":             0,
@@ -65,6 +69,7 @@ var (
 		"KIND_SERVICE":                 4,
 		"KIND_POD":                     5,
 		"KIND_PERSISTENT_VOLUME_CLAIM": 6,
+		"KIND_NETWORK_POLICY":          7,
 	}
 )
 
@@ -1122,8 +1127,8 @@ type SyncRequest_Apply struct {
 	// The SHA-256 of the object, by which either side sees that it is in step.
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
 	// The object as JSON. Namespace: offload.Namespace; Service: a Service and
-	// its endpoints, or the externalName that it stands for, see the guide; else the
-	// Kubernetes object.
+	// its endpoints, or the externalName that it stands for, see the guide; NetworkPolicy:
+	// netpolicy.Policy, what it allows in the consumer's terms; else the Kubernetes object.
 	Object        []byte `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2282,7 +2287,7 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\tContainer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rcpu_nanocores\x18\x02 \x01(\x04R\fcpuNanocores\x12!\n" +
-	"\fmemory_bytes\x18\x03 \x01(\x04R\vmemoryBytes*\x98\x01\n" +
+	"\fmemory_bytes\x18\x03 \x01(\x04R\vmemoryBytes*\xb1\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_NAMESPACE\x10\x01\x12\x13\n" +
@@ -2290,7 +2295,8 @@ const file_entente_v1_offload_proto_rawDesc = "" +
 	"\vKIND_SECRET\x10\x03\x12\x10\n" +
 	"\fKIND_SERVICE\x10\x04\x12\f\n" +
 	"\bKIND_POD\x10\x05\x12 \n" +
-	"\x1cKIND_PERSISTENT_VOLUME_CLAIM\x10\x062\xee\x02\n" +
+	"\x1cKIND_PERSISTENT_VOLUME_CLAIM\x10\x06\x12\x17\n" +
+	"\x13KIND_NETWORK_POLICY\x10\a2\xee\x02\n" +
 	"\x0eOffloadService\x12=\n" +
 	"\x04Sync\x12\x17.entente.v1.SyncRequest\x1a\x18.entente.v1.SyncResponse(\x010\x01\x12;\n" +
 	"\x04Logs\x12\x17.entente.v1.LogsRequest\x1a\x18.entente.v1.LogsResponse0\x01\x12=\n" +
