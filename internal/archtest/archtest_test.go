@@ -131,6 +131,8 @@ var rules = []rule{
 	{packages: "internal/stock", ours: []string{"peering/..."}},
 	{packages: "internal/ledger", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"golang.org/x/sync/", "golang.org/x/sys/unix", "k8s.io/"}},
+	// Both halves of a NetworkPolicy.
+	{packages: "internal/netpolicy", ours: []string{"api/...", "peering/...", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"golang.org/x/time/", "k8s.io/"}},
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
 	{packages: "internal/volumes", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// Both ends of a copy know files and each other, and nothing of Kubernetes.
@@ -138,7 +140,7 @@ var rules = []rule{
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -244,7 +246,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "discovery", "internal/kube", "internal/names", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "discovery", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

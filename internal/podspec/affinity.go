@@ -108,7 +108,7 @@ func admitAffinity(in *corev1.Affinity, peer peering.ClusterID) (out *corev1.Aff
 		wanted.restrict(t, peer)
 		dropMerged(&t.MatchLabelKeys, t.LabelSelector)
 		dropMerged(&t.MismatchLabelKeys, t.LabelSelector)
-		t.LabelSelector = admitSelector(t.LabelSelector)
+		t.LabelSelector = SelectorAbroad(t.LabelSelector)
 		t.MatchLabelKeys, t.MismatchLabelKeys = admitKeys(t.MatchLabelKeys), admitKeys(t.MismatchLabelKeys)
 		return true
 	})
@@ -129,7 +129,7 @@ func admitSpread(in []corev1.TopologySpreadConstraint) (out []corev1.TopologySpr
 			continue
 		}
 		dropMerged(&c.MatchLabelKeys, c.LabelSelector)
-		c.LabelSelector, c.MatchLabelKeys = admitSelector(c.LabelSelector), admitKeys(c.MatchLabelKeys)
+		c.LabelSelector, c.MatchLabelKeys = SelectorAbroad(c.LabelSelector), admitKeys(c.MatchLabelKeys)
 		out = append(out, c)
 	}
 	if len(out) > maxPodTerms {
@@ -284,8 +284,8 @@ func admitLabels(in map[string]string) map[string]string {
 	return out
 }
 
-// admitSelector returns a selector that means the same pods by the labels that they have here.
-func admitSelector(in *metav1.LabelSelector) *metav1.LabelSelector {
+// SelectorAbroad returns a selector that means the same pods by the labels that they have here.
+func SelectorAbroad(in *metav1.LabelSelector) *metav1.LabelSelector {
 	out := in.DeepCopy()
 	if out == nil {
 		return nil

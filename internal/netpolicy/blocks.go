@@ -1,0 +1,121 @@
+package netpolicy
+
+import (
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/entente-dev/entente/internal/cidr"
+)
+
+// private is the addresses that are not the Internet's: something else in each cluster, or on each node. The
+// last is an address of the Internet by which a cloud's hosts answer their virtual machines.
+func private() cidr.Set {
+	var out []netip.Prefix
+	for _, text := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+		"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
+		// Of IPv6 only 2000::/3 is the Internet's (public); of these the second half is an IPv4 address.
+		"2001:db8::/32", "2001::/32", "2002::/16",
+	} {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return cidr.Of(out...)
+}
+
+// global is the part of IPv6 that the Internet has.
+func global() netip.Prefix { return netip.MustParsePrefix("2000::/3") }
+
+// public returns the part of a block that is the Internet's, as far as one prefix holds it.
+func public(block netip.Prefix) (netip.Prefix, bool) {
+	if block.Addr().Is6() {
+		var some bool
+		if block, some = meet(block, global()); !some {
+			return block, false
+		}
+	}
+	return block, !private().Covers(block)
+}
+
+// meet returns the addresses that are in both prefixes, of which one holds the other or none.
+func meet(a, b netip.Prefix) (netip.Prefix, bool) {
+	switch {
+	case !a.Overlaps(b):
+		return netip.Prefix{}, false
+	case a.Bits() >= b.Bits():
+		return a, true
+	}
+	return b, true
+}
+
+// Mapping is addresses of a consumer's and those that stand for them here.
+type Mapping struct{ Real, Alias netip.Prefix }
+
+// remap returns what stands for a part of a mapping's addresses.
+func (m Mapping) remap(p netip.Prefix) netip.Prefix {
+	from, to := p.Masked().Addr().AsSlice(), m.Alias.Masked().Addr().AsSlice()
+	for i := range from {
+		mask := byte(0xff)
+		switch bits := m.Alias.Bits() - 8*i; {
+		case bits >= 8:
+			mask = 0
+		case bits > 0:
+			mask >>= bits
+		}
+		to[i] |= from[i] & mask
+	}
+	a, _ := netip.AddrFromSlice(to)
+	return netip.PrefixFrom(a, p.Bits())
+}
+
+// sound says whether a mapping maps all of one prefix to all of another.
+func (m Mapping) sound() bool {
+	return m.Real.IsValid() && m.Alias.IsValid() && m.Real.Bits() == m.Alias.Bits() && m.Real.Addr().BitLen() == m.Alias.Addr().BitLen()
+}
+
+// single says whether it is of one address.
+func (m Mapping) single() bool { return m.Real.IsSingleIP() }
+
+// translated returns what stands here for a block of a consumer's: prefixes, and blocks that
+// except something.
+func translated(block netip.Prefix, except []netip.Prefix, mappings []Mapping) (whole []netip.Prefix, parts []networkingv1.IPBlock) {
+	holes := cidr.Of(except...)
+	for _, m := range mappings {
+		piece, some := meet(block, m.Real)
+		if !some || holes.Covers(piece) {
+			continue
+		}
+		var gone []string
+		for _, h := range holes {
+			if piece.Contains(h.Addr()) {
+				gone = append(gone, m.remap(h).String())
+			}
+		}
+		if len(gone) == 0 {
+			whole = append(whole, m.remap(piece))
+			continue
+		}
+		parts = append(parts, networkingv1.IPBlock{CIDR: m.remap(piece).String(), Except: gone})
+	}
+	return whole, parts
+}
+
+// sameEverywhere returns the part of a block that means the same everywhere, but for what is in closed.
+func sameEverywhere(block netip.Prefix, except []netip.Prefix, closed cidr.Set) *networkingv1.IPBlock {
+	block, some := public(block)
+	if !some {
+		return nil
+	}
+	holes := cidr.Of(slices.Concat(except, private(), closed)...)
+	if holes.Covers(block) {
+		return nil
+	}
+	out := &networkingv1.IPBlock{CIDR: block.String()}
+	for _, h := range holes {
+		if block.Contains(h.Addr()) {
+			out.Except = append(out.Except, h.String())
+		}
+	}
+	return out
+}

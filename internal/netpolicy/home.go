@@ -1,0 +1,477 @@
+package netpolicy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	networkinginformers "k8s.io/client-go/informers/networking/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/cidr"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Config is what a Home needs. All is required.
+type Config struct {
+	// Client reads this cluster.
+	Client kubernetes.Interface
+	// Own returns addresses of this cluster that providers' pods can reach, Abroad those by which it
+	// knows pods at a provider. They are called often, and should not ask anybody.
+	Own    func() ([]netip.Prefix, error)
+	Abroad func(peering.ClusterID) []netip.Prefix
+	// Resolvers is whom pods of this cluster are told to ask for names.
+	Resolvers []netip.Addr
+	// Events records what people have to know of policies.
+	Events events.EventRecorder
+	Log    *slog.Logger
+}
+
+// Home wants, by each contract, the NetworkPolicies that select pods which run at its provider.
+type Home struct {
+	cfg   Config
+	queue workqueue.TypedRateLimitingInterface[task]
+	// policies, spaces and pods watch this cluster; pods from when it is needed.
+	policies, spaces, pods cache.SharedIndexInformer
+
+	mu sync.Mutex
+	// launch runs something until Run ends; nil without Run.
+	launch    func(func(context.Context))
+	running   sync.WaitGroup
+	contracts map[string]*Contract
+	// watching and watchingPods say which watches began.
+	watching, watchingPods bool
+	// resolver answers this cluster's pods that ask for names, nil if nobody is known to; asked says that it was
+	// looked for.
+	resolver *corev1.Service
+	asked    bool
+}
+
+// task is a namespace to plan for a contract.
+type task struct{ contract, namespace string }
+
+// NewHome returns a Home that does nothing before Run.
+func NewHome(cfg Config) *Home {
+	h := &Home{
+		cfg: cfg, contracts: map[string]*Contract{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)),
+	}
+	h.policies = networkinginformers.NewNetworkPolicyInformer(cfg.Client, metav1.NamespaceAll, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	h.spaces = coreinformers.NewNamespaceInformer(cfg.Client, 0, cache.Indexers{})
+	h.pods = coreinformers.NewPodInformer(cfg.Client, metav1.NamespaceAll, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	// These fail only on an informer that has started.
+	_ = h.policies.SetTransform(slimPolicy)
+	_ = h.spaces.SetTransform(slimSpace)
+	_ = h.pods.SetTransform(slimPod)
+	_, _ = h.policies.AddEventHandler(onChange(h.policyChanged))
+	_, _ = h.spaces.AddEventHandler(onChange(func(before, after metav1.Object) {
+		if before == nil || after == nil || !labels.Equals(before.GetLabels(), after.GetLabels()) {
+			h.changed()
+		}
+	}))
+	_, _ = h.pods.AddEventHandler(onChange(func(before, after metav1.Object) {
+		was, _ := before.(*corev1.Pod)
+		is, _ := after.(*corev1.Pod)
+		if was == nil || is == nil || !samePod(was, is) {
+			h.changed()
+		}
+	}))
+	return h
+}
+
+// onChange calls f with an object as it was and as it is; nil is none.
+func onChange(f func(before, after metav1.Object)) cache.ResourceEventHandler {
+	of := func(o any) metav1.Object {
+		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		m, _ := o.(metav1.Object)
+		return m
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { f(nil, of(o)) },
+		UpdateFunc: func(was, is any) { f(of(was), of(is)) },
+		DeleteFunc: func(o any) { f(of(o), nil) },
+	}
+}
+
+// slimPolicy keeps what is read of a policy.
+func slimPolicy(o any) (any, error) {
+	if np, ok := o.(*networkingv1.NetworkPolicy); ok {
+		return &networkingv1.NetworkPolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: np.Namespace, Name: np.Name, UID: np.UID, ResourceVersion: np.ResourceVersion}, Spec: np.Spec,
+		}, nil
+	}
+	return o, nil
+}
+
+// slimSpace keeps what is read of a namespace.
+func slimSpace(o any) (any, error) {
+	if n, ok := o.(*corev1.Namespace); ok {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}, nil
+	}
+	return o, nil
+}
+
+// slimPod keeps what is read of a pod: a cache holds all of the cluster.
+func slimPod(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	slim := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels},
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, PodIPs: p.Status.PodIPs},
+	}
+	var named []corev1.ContainerPort
+	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range containers {
+			for _, port := range containers[i].Ports {
+				if port.Name != "" {
+					named = append(named, corev1.ContainerPort{Name: port.Name, Protocol: port.Protocol, ContainerPort: port.ContainerPort})
+				}
+			}
+		}
+	}
+	if len(named) > 0 {
+		slim.Spec.Containers = []corev1.Container{{Ports: named}}
+	}
+	return slim, nil
+}
+
+// samePod says whether two versions of a slim pod are one to policies.
+func samePod(a, b *corev1.Pod) bool {
+	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) && slices.Equal(a.Status.PodIPs, b.Status.PodIPs) && labels.Equals(a.Labels, b.Labels)
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// Run watches and plans until ctx ends, and then returns nil. It runs once.
+func (h *Home) Run(ctx context.Context) error {
+	h.mu.Lock()
+	h.launch = func(f func(context.Context)) { h.running.Go(func() { f(ctx) }) }
+	h.mu.Unlock()
+	h.watch()
+	h.running.Go(func() { h.lookForNames(ctx) })
+	h.running.Go(h.work)
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			h.mu.Lock()
+			h.launch = nil
+			h.mu.Unlock()
+			h.queue.ShutDown()
+			h.running.Wait()
+			return nil
+		case <-sweep.C:
+			h.changed()
+		}
+	}
+}
+
+// watch begins the watches that are needed: of policies once there is a contract, and of pods once there is a policy
+// in a namespace whose pods may leave.
+func (h *Home) watch() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.launch == nil || len(h.contracts) == 0 {
+		return
+	}
+	begin := func(i cache.SharedIndexInformer) {
+		h.launch(i.RunWithContext)
+		h.launch(func(ctx context.Context) {
+			if cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+				h.changed() // an empty list makes no event
+			}
+		})
+	}
+	if !h.watching {
+		h.watching = true
+		begin(h.policies)
+		begin(h.spaces)
+	}
+	if !h.watchingPods && h.policies.HasSynced() && h.spaces.HasSynced() && h.matters() {
+		h.watchingPods = true
+		begin(h.pods)
+	}
+}
+
+// matters says whether there is a policy in a namespace whose pods may leave. h.mu is held.
+func (h *Home) matters() bool {
+	for _, o := range h.policies.GetStore().List() {
+		space := o.(*networkingv1.NetworkPolicy).Namespace
+		if n, ok, _ := h.spaces.GetStore().GetByKey(space); ok && n.(*corev1.Namespace).Labels[api.LabelOffloading] != "" {
+			return true
+		}
+		for _, c := range h.contracts {
+			if c.has(space) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// known says whether all is known that a plan needs.
+func (h *Home) known() bool {
+	h.mu.Lock()
+	asked := h.asked
+	h.mu.Unlock()
+	return asked && h.policies.HasSynced() && h.spaces.HasSynced() && h.pods.HasSynced()
+}
+
+// policyChanged plans the namespace of a policy.
+func (h *Home) policyChanged(before, after metav1.Object) {
+	if after == nil {
+		after = before
+	}
+	if after == nil {
+		return
+	}
+	h.watch()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id := range h.contracts {
+		h.queue.Add(task{id, after.GetNamespace()})
+	}
+}
+
+// Readdressed plans all again: what Config.Own or Abroad says may have changed.
+func (h *Home) Readdressed() { h.changed() }
+
+// changed plans all, a moment later.
+func (h *Home) changed() {
+	h.watch()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, c := range h.contracts {
+		for _, space := range c.spaces() {
+			h.queue.AddAfter(task{id, space}, gatherChanges)
+		}
+	}
+}
+
+// work plans until the queue is shut down.
+func (h *Home) work() {
+	for {
+		t, stop := h.queue.Get()
+		if stop {
+			return
+		}
+		h.mu.Lock()
+		c := h.contracts[t.contract]
+		h.mu.Unlock()
+		var err error
+		if c != nil {
+			err = c.plan(t.namespace)
+		}
+		if err != nil {
+			h.cfg.Log.Warn("translate network policies", "namespace", t.namespace, "contract", t.contract, "err", err)
+			h.queue.AddRateLimited(t)
+		} else {
+			h.queue.Forget(t)
+		}
+		h.queue.Done(t)
+	}
+}
+
+// in returns the policies of a namespace.
+func (h *Home) in(namespace string) (out []*networkingv1.NetworkPolicy) {
+	list, _ := h.policies.GetIndexer().ByIndex(cache.NamespaceIndex, namespace) // its error is that there is no such index
+	for _, o := range list {
+		out = append(out, o.(*networkingv1.NetworkPolicy))
+	}
+	return out
+}
+
+// world returns what policies are translated by for a provider.
+func (h *Home) world(provider peering.ClusterID) (*World, error) {
+	own, err := h.cfg.Own()
+	if err != nil {
+		return nil, fmt.Errorf("find out which addresses are this cluster's: %w", err)
+	}
+	w := &World{Namespaces: map[string]map[string]string{}, There: map[string]bool{}, Own: cidr.Of(own...), Abroad: cidr.Of(h.cfg.Abroad(provider)...)}
+	for _, o := range h.spaces.GetStore().List() {
+		n := o.(*corev1.Namespace)
+		w.Namespaces[n.Name] = n.Labels
+	}
+	nodes := map[string]bool{}
+	h.mu.Lock()
+	for _, c := range h.contracts {
+		if c.cfg.Peer != provider {
+			continue
+		}
+		nodes[c.cfg.Node] = true
+		for _, space := range c.spaces() {
+			w.There[space] = true
+		}
+	}
+	resolver := h.resolver
+	h.mu.Unlock()
+	w.Pods = h.podsOf(nodes)
+	w.Names = servers(resolver, w.Pods)
+	return w, nil
+}
+
+// podsOf returns what returns the pods of a namespace; nodes are those of the provider.
+func (h *Home) podsOf(nodes map[string]bool) func(string) []Pod {
+	seen := map[string][]Pod{}
+	return func(namespace string) []Pod {
+		if out, ok := seen[namespace]; ok {
+			return out
+		}
+		list, _ := h.pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace) // its error is that there is no such index
+		out := make([]Pod, 0, len(list))
+		for _, o := range list {
+			if p := o.(*corev1.Pod); !ended(p) && !p.Spec.HostNetwork {
+				out = append(out, podOf(p, nodes[p.Spec.NodeName]))
+			}
+		}
+		seen[namespace] = out
+		return out
+	}
+}
+
+func podOf(p *corev1.Pod, there bool) Pod {
+	out := Pod{Namespace: p.Namespace, Labels: p.Labels, There: there}
+	for _, ip := range p.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			out.Addresses = append(out.Addresses, a)
+		}
+	}
+	if len(p.Spec.Containers) > 0 {
+		out.Ports = p.Spec.Containers[0].Ports
+	}
+	return out
+}
+
+// servers returns who answers where a Service leads: itself, and the pods that it selects.
+func servers(s *corev1.Service, pods func(string) []Pod) (out []Server) {
+	if s == nil {
+		return nil
+	}
+	behind := labels.SelectorFromSet(s.Spec.Selector)
+	for _, port := range s.Spec.Ports {
+		if port.Protocol != corev1.ProtocolUDP && port.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		for _, ip := range s.Spec.ClusterIPs {
+			if a, err := netip.ParseAddr(ip); err == nil {
+				out = append(out, Server{Address: a, Protocol: port.Protocol, Port: port.Port})
+			}
+		}
+		if len(s.Spec.Selector) == 0 {
+			continue
+		}
+		for _, p := range pods(s.Namespace) {
+			if behind.Matches(labels.Set(p.Labels)) {
+				out = append(out, serversOf(&p, port)...)
+			}
+		}
+	}
+	return out
+}
+
+// serversOf returns a pod's port to which a Service's leads, at each of its addresses.
+func serversOf(p *Pod, port corev1.ServicePort) (out []Server) {
+	s := Server{Pod: p, Protocol: port.Protocol, Port: port.Port}
+	if t := port.TargetPort; t.Type == intstr.String {
+		s.Port, s.Name = 0, t.StrVal
+	} else if t.IntVal != 0 {
+		s.Port = t.IntVal
+	}
+	for _, c := range p.Ports {
+		switch {
+		case c.Protocol != "" && c.Protocol != port.Protocol || c.Protocol == "" && port.Protocol != corev1.ProtocolTCP:
+		case s.Name != "" && c.Name == s.Name:
+			s.Port = c.ContainerPort
+		case s.Name == "" && c.ContainerPort == s.Port:
+			s.Name = c.Name
+		}
+	}
+	for _, a := range p.Addresses {
+		s.Address = a
+		out = append(out, s)
+	}
+	return out
+}
+
+// lookForNames keeps which Service answers this cluster's pods that ask for names.
+func (h *Home) lookForNames(ctx context.Context) {
+	// Until the pods are known nothing is planned, so nobody needs it.
+	if !cache.WaitForCacheSync(ctx.Done(), h.pods.HasSynced) {
+		return
+	}
+	for {
+		pause := namesEvery
+		found, err := h.resolvingService(ctx)
+		if err != nil {
+			h.cfg.Log.Warn("find out who answers this cluster's pods that ask for names", "err", err)
+			pause = namesAgain
+		} else if h.resolves(found) {
+			h.changed()
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// resolves keeps which Service answers, and says whether that is news.
+func (h *Home) resolves(found *corev1.Service) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was, asked := h.resolver, h.asked
+	h.resolver, h.asked = found, true
+	if was == nil || found == nil {
+		return !asked || was != found
+	}
+	return was.UID != found.UID || was.ResourceVersion != found.ResourceVersion
+}
+
+// resolvingService returns the Service whose address pods are told to ask, or the one that has the usual
+// name: where each node has a resolver of its own, that one asks it. Nil is none.
+func (h *Home) resolvingService(ctx context.Context) (*corev1.Service, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	find := func(namespace string, by fields.Selector) (*corev1.Service, error) {
+		list, err := h.cfg.Client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{FieldSelector: by.String(), Limit: 2})
+		if err != nil {
+			return nil, fmt.Errorf("look for a Service: %w", err)
+		}
+		if len(list.Items) != 1 {
+			return nil, nil //nolint:nilnil // none is an answer
+		}
+		return &list.Items[0], nil
+	}
+	for _, a := range h.cfg.Resolvers {
+		if s, err := find(metav1.NamespaceAll, fields.OneTermEqualSelector("spec.clusterIP", a.String())); s != nil || err != nil {
+			return s, err
+		}
+	}
+	return find(metav1.NamespaceSystem, fields.OneTermEqualSelector("metadata.name", "kube-dns"))
+}
