@@ -185,6 +185,13 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:default=Denied
 	// +optional
 	HomeAPI HomeAPI `json:"homeAPI,omitempty"`
+	// networkPolicies says whether NetworkPolicies of the consumer's own namespaces that select pods which run here
+	// are made here, too. Policies of Kubernetes add up: one of a consumer's opens to its pods here what it allows, its own
+	// pods, its home and the Internet, also where a NetworkPolicy of this cluster in that namespace closes it. What
+	// is here stays, and follows its home, when it is Denied later.
+	// +kubebuilder:default=Denied
+	// +optional
+	NetworkPolicies NetworkPolicies `json:"networkPolicies,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional
@@ -210,6 +217,16 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxProperties=32
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 }
+
+// NetworkPolicies is whether a consumer's NetworkPolicies are made here.
+// +kubebuilder:validation:Enum=Denied;Allowed
+type NetworkPolicies string
+
+// Whether a consumer's NetworkPolicies are made here.
+const (
+	NetworkPoliciesDenied  NetworkPolicies = "Denied"
+	NetworkPoliciesAllowed NetworkPolicies = "Allowed"
+)
 
 // ClassMapping says which class of this cluster one of a consumer's is.
 type ClassMapping struct {

@@ -130,7 +130,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	}
 	return offload.Contract{
 		Peer: terms.Consumer.ID, Resources: resources,
-		HomeAPI:        homeAPI,
+		HomeAPI: homeAPI, NetworkPolicies: grants.NetworkPolicies,
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,

@@ -28,6 +28,7 @@ import (
 	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/namespaces"
+	"github.com/entente-dev/entente/internal/netpolicy"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/podmetrics"
@@ -55,6 +56,7 @@ type nodes struct {
 	kubelet    *vk.Kubelet
 	budget     *vk.Budget
 	volumes    *volumes.Home
+	policies   *netpolicy.Home
 	metrics    *podmetrics.Home
 	podIP      netip.Addr
 	self       peering.ClusterID
@@ -88,6 +90,7 @@ type virtual struct {
 	node     *vk.Node
 	exposure *exposure.Exposure
 	mirror   *client.Mirror
+	policies *netpolicy.Contract
 	cancel   context.CancelFunc
 	done     chan struct{}
 	drain    sync.Once
@@ -176,10 +179,14 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 		return nil, err
 	}
 	v.mirror = mirror
+	v.policies = n.policies.Open(netpolicy.ContractConfig{
+		ID: spec.Contract, Peer: spec.Peer, Node: spec.Name, Want: mirror.Want, Unwant: func(ref peering.ObjectRef) { mirror.Unwant(ref, nil) },
+	})
+	hears.policies = v.policies
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
 		Client:        n.kubernetes,
-		Remote:        &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure},
+		Remote:        &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure, policies: v.policies},
 		Resources:     spec.Capacity,
 		Labels:        maps.Clone(spec.Labels),
 		PeerLabels:    labels,
@@ -314,6 +321,7 @@ func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, err
 		return false, err
 	}
 	n.kubelet.Remove(v.node)
+	v.policies.Close()
 	n.metrics.Remove(spec.Name)
 	n.mu.Lock()
 	delete(n.running, spec.Contract)
@@ -401,6 +409,7 @@ func (n *nodes) readdressed(peer peering.ClusterID) {
 			v.node.Readdressed()
 		}
 	}
+	n.policies.Readdressed()
 }
 
 // states returns how a namespace fares by each contract, sorted by provider.
@@ -430,7 +439,7 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 			case s.Refusal != nil:
 				state.State, state.Message = v1alpha1.OffloadingRefused, s.Refusal.Error()
 			case s.Accepted:
-				state.State = v1alpha1.OffloadingReady
+				state.State, state.Message = v1alpha1.OffloadingReady, v.policies.Problem(namespace)
 			}
 			out = append(out, state)
 		}
@@ -476,15 +485,26 @@ func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string) (
 type hearing struct {
 	*vk.Node
 	exposure *exposure.Exposure
+	policies *netpolicy.Contract
 	volume   func(peering.Ack)
 }
 
 func (h *hearing) Ack(a peering.Ack) {
-	if a.Ref.Kind == peering.KindClaim {
+	switch a.Ref.Kind {
+	case peering.KindClaim:
 		h.volume(a)
-		return
+	case peering.KindNetworkPolicy:
+		h.policies.Ack(a)
+	default:
+		h.Node.Ack(a)
 	}
-	h.Node.Ack(a)
+}
+
+func (h *hearing) Orphan(ctx context.Context, held peering.Held) bool {
+	if held.Ref.Kind == peering.KindNetworkPolicy {
+		return h.policies.Orphan(held.Ref)
+	}
+	return h.Node.Orphan(ctx, held)
 }
 
 func (h *hearing) Connected(is bool) {
@@ -496,6 +516,9 @@ func (h *hearing) Connected(is bool) {
 
 func (h *hearing) PodStatus(s peering.PodStatus) {
 	h.exposure.Status(s)
+	if s.Gone {
+		h.policies.Gone(s.Ref)
+	}
 	h.Node.PodStatus(s)
 }
 
@@ -505,17 +528,24 @@ type remote struct {
 	conn     grpc.ClientConnInterface
 	contract string
 	exposure *exposure.Exposure
+	policies *netpolicy.Contract
 }
 
 var _ vk.Remote = (*remote)(nil)
 
 func (r *remote) Want(o peering.Object) {
 	r.exposure.Want(o)
+	if o.Ref.Kind == peering.KindPod {
+		r.policies.Pod(o) // its policies cross before it
+	}
 	r.Mirror.Want(o)
 }
 
 func (r *remote) Unwant(ref peering.ObjectRef, grace *int64) {
 	r.exposure.Unwant(ref)
+	if ref.Kind == peering.KindPod {
+		r.policies.Ending(ref)
+	}
 	r.Mirror.Unwant(ref, grace)
 }
 
@@ -542,6 +572,10 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 	if err != nil {
 		return err
 	}
+	policies, err := a.followPolicies()
+	if err != nil {
+		return err
+	}
 	measured := podmetrics.NewHome(podmetrics.HomeConfig{Log: a.log})
 	kubelet, err := vk.NewKubelet(vk.KubeletConfig{
 		Client: a.kubernetes, Address: cfg.Address, GetCertificate: certificate, Metrics: measured, Logger: a.log,
@@ -552,7 +586,7 @@ func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
 	a.nodes = &nodes{
 		budget: vk.NewBudget(), metrics: measured,
 		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
-		kubelet: kubelet, podIP: a.cfg.PodIP, self: a.source.ID(), clusterDomain: a.cfg.ClusterDomain, log: a.log,
+		kubelet: kubelet, policies: policies, podIP: a.cfg.PodIP, self: a.source.ID(), clusterDomain: a.cfg.ClusterDomain, log: a.log,
 		contractChanged: a.contractsWake.wake,
 		exposureChanged: gather(podsPause, a.exposureChanged),
 	}

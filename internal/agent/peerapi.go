@@ -37,7 +37,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 		// Of the addresses that a consumer names only its own pods are believed; the
 		// pods that it runs here are known by their UIDs.
 		Translate: a.addresses.home, Stops: a.fences.Stops,
-		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService),
+		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
 		Changed: gather(podsPause, func(contract string) {
 			a.contractsWake.wake(contract)
 			a.wakePeer(contracts.peer(contract))

@@ -28,7 +28,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 	want := v1alpha1.PeeringPolicySpec{
 		Accept: v1alpha1.AcceptAutomatic, Limits: v1alpha1.PolicyLimits{PercentOfFree: &fifty, OvercommitPercent: &hundred},
 		Renewal: v1alpha1.RenewalAutomatic, Notice: duration(time.Hour), StatementPeriod: duration(time.Hour),
-		HomeAPI: v1alpha1.HomeAPIDenied, PodSecurity: "baseline", ContractDuration: duration(8760 * time.Hour),
+		HomeAPI: v1alpha1.HomeAPIDenied, NetworkPolicies: v1alpha1.NetworkPoliciesDenied, PodSecurity: "baseline", ContractDuration: duration(8760 * time.Hour),
 		NodeSelectorKeys: []string{"kubernetes.io/arch", "kubernetes.io/os"},
 	}
 	if diff := cmp.Diff(want, policy()); diff != "" {
@@ -49,6 +49,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		},
 		NodeSelectorKeys: []string{"topology.kubernetes.io/zone", "pool"},
 		HomeAPI:          v1alpha1.HomeAPIAllowed,
+		NetworkPolicies:  v1alpha1.NetworkPoliciesAllowed,
 		PodSecurity:      "restricted", ContractDuration: duration(time.Hour), NodeLabels: map[string]string{"topology.kubernetes.io/region": "it"},
 	}
 	got := policy("--values", filepath.Join("testdata", "policy-values.yaml"))

@@ -619,6 +619,8 @@ type Grants struct {
 	MinFence time.Duration
 	// HomeAPI says that this cluster carries what its pods ask the API server of their home.
 	HomeAPI bool
+	// NetworkPolicies says that its NetworkPolicies are made here.
+	NetworkPolicies bool
 	// RuntimeClasses and PriorityClasses are which classes of this cluster its own are.
 	RuntimeClasses  []v1alpha1.ClassMapping
 	PriorityClasses []v1alpha1.PriorityMapping
@@ -632,6 +634,7 @@ func (l *Lender) Grants(ctx context.Context, peer peering.ClusterID) Grants {
 	}
 	g := Grants{
 		NamespaceNames: slices.Clone(p.Spec.NamespaceNames), MinFence: peering.MinFence, HomeAPI: p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed,
+		NetworkPolicies: p.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesAllowed,
 		RuntimeClasses: slices.Clone(p.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(p.Spec.PriorityClassMappings),
 	}
 	if p.Spec.MinFence != nil {

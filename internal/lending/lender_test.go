@@ -101,6 +101,7 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 	gives := policyNamed("gives", func(s *v1alpha1.PeeringPolicySpec) {
 		s.NamespaceNames, s.MinFence, s.HomeAPI = []string{"rome-*"}, &metav1.Duration{Duration: time.Hour}, v1alpha1.HomeAPIAllowed
 		s.RuntimeClassMappings = []v1alpha1.ClassMapping{{}}
+		s.NetworkPolicies = v1alpha1.NetworkPoliciesAllowed
 		s.PriorityClassMappings = []v1alpha1.PriorityMapping{{}, {}}
 	})
 	for name, test := range map[string]struct {
@@ -110,7 +111,7 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 		"no policy":                        {nil, Grants{MinFence: peering.MaxFence + 1}},
 		"a policy that says nothing of it": {[]client.Object{policyNamed("plain")}, Grants{MinFence: peering.MinFence}},
 		"a policy that gives": {[]client.Object{gives}, Grants{
-			NamespaceNames: []string{"rome-*"}, MinFence: time.Hour, HomeAPI: true,
+			NamespaceNames: []string{"rome-*"}, MinFence: time.Hour, HomeAPI: true, NetworkPolicies: true,
 			RuntimeClasses: make([]v1alpha1.ClassMapping, 1), PriorityClasses: make([]v1alpha1.PriorityMapping, 2),
 		}},
 	} {
@@ -120,7 +121,7 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 			if diff := cmp.Diff(test.want, l.Grants(t.Context(), l.peers[0].ID()), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if got := l.Grants(t.Context(), "stranger"); got.MinFence <= peering.MaxFence || got.HomeAPI {
+			if got := l.Grants(t.Context(), "stranger"); got.MinFence <= peering.MaxFence || got.HomeAPI || got.NetworkPolicies {
 				t.Errorf("a stranger is given %+v", got)
 			}
 		})

@@ -89,6 +89,8 @@ func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o 
 			return p.applyConfig(ctx, contract, c, o)
 		case peering.KindService:
 			return p.applyService(ctx, contract, c, o)
+		case peering.KindNetworkPolicy:
+			return p.applyPolicy(ctx, contract, c, o)
 		case peering.KindClaim:
 			return p.applyClaim(ctx, contract, c, o)
 		case peering.KindPod:
@@ -440,7 +442,7 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 		// does not wait.
 		case peering.KindNamespace:
 			return p.deleteNamespace(urgent(ctx), contract, c, ref)
-		case peering.KindConfigMap, peering.KindSecret, peering.KindService:
+		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy:
 			return p.deleteShared(urgent(ctx), contract, c, ref)
 		case peering.KindClaim:
 			return p.deleteClaim(urgent(ctx), c, ref)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -28,7 +29,7 @@ import (
 )
 
 // inventory watches what is here for peers, with one watch of each kind for all
-// namespaces: OffloadedPods, and the namespaces, pods, Services and EndpointSlices
+// namespaces: OffloadedPods, and the namespaces, pods, Services, EndpointSlices and NetworkPolicies
 // that are labelled as made by the agent. ConfigMaps and Secrets it may read only
 // in the namespaces that it made, and counts them there; events it watches there,
 // in some.
@@ -40,8 +41,8 @@ type inventory struct {
 	// synced is closed when all these are known.
 	synced chan struct{}
 
-	informers                                        []cache.Controller
-	offloads, spaces, pods, services, slices, claims cache.Indexer
+	informers                                                  []cache.Controller
+	offloads, spaces, pods, services, slices, claims, policies cache.Indexer
 	// podsKnown says whether the pods are.
 	podsKnown cache.InformerSynced
 
@@ -84,6 +85,7 @@ func newInventory(p *Provider) *inventory {
 	v.podsKnown = v.informers[len(v.informers)-1].HasSynced
 	v.services = v.add(func() client.ObjectList { return &corev1.ServiceList{} }, &corev1.Service{}, handle(v.seeService, v.leaveService), nil, ours...)
 	v.claims = v.add(func() client.ObjectList { return &corev1.PersistentVolumeClaimList{} }, &corev1.PersistentVolumeClaim{}, handle(v.seeClaim, v.leaveClaim), nil, ours...)
+	v.policies = v.add(func() client.ObjectList { return &networkingv1.NetworkPolicyList{} }, &networkingv1.NetworkPolicy{}, handle(v.seePolicy, v.leavePolicy), nil, ours...)
 	seeSlice := handle(v.seeSlice, v.seeSlice)
 	seeSlice.AddFunc = nil // the reflector made it
 	v.slices = v.add(func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, seeSlice, nil, ours...)

@@ -22,6 +22,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/ledger"
+	"github.com/entente-dev/entente/internal/netpolicy"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/internal/stock"
@@ -45,6 +46,8 @@ type Contract struct {
 	Classes podspec.Classes
 	// HomeAPI is how pods reach the API server of their home, nil if it is not carried.
 	HomeAPI *podspec.HomeAPI
+	// NetworkPolicies says that NetworkPolicies of the consumer's are taken.
+	NetworkPolicies bool
 	// NamespaceNames is the names that namespaces of the peer may have here with another
 	// mapping than Suffixed. A * at the end stands for any end.
 	NamespaceNames []string
@@ -77,6 +80,9 @@ type Config struct {
 	Namespace, ServiceAccount string
 	// ClusterRole has those rights. It defaults to entente-provider-namespace.
 	ClusterRole string
+	// Here returns by what NetworkPolicies of a peer are translated. Nil is for a cluster that takes
+	// none. It must not block.
+	Here func(peering.ClusterID) (netpolicy.Here, error)
 	// Resolver returns the address of the resolver that answers consumers' pods with
 	// the names of their homes. Nil is for a cluster without one: its own resolver
 	// answers then. It must not block.

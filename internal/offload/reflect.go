@@ -155,7 +155,7 @@ func (r *reflector) work(ctx context.Context) {
 	}
 }
 
-// reflectSpace compares the EndpointSlices of a namespace with what they should
+// reflectSpace compares the EndpointSlices and NetworkPolicies of a namespace with what they should
 // be. As long as the cluster is not known, it changes nothing.
 func (p *Provider) reflectSpace(ctx context.Context, name string) error {
 	select {
@@ -163,16 +163,17 @@ func (p *Provider) reflectSpace(ctx context.Context, name string) error {
 	default:
 		return nil
 	}
+	policies := p.reflectPolicies(ctx, name)
 	services := indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, name)
 	if len(services) == 0 {
-		return nil
+		return policies
 	}
 	byService := make(map[string][]*discoveryv1.EndpointSlice)
 	for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, cache.NamespaceIndex, name) {
 		byService[s.Labels[discoveryv1.LabelServiceName]] = append(byService[s.Labels[discoveryv1.LabelServiceName]], s)
 	}
 	ips, nodes := p.podAddresses(name)
-	var problems []error
+	problems := []error{policies}
 	for _, svc := range services {
 		if svc.DeletionTimestamp != nil {
 			continue

@@ -124,8 +124,16 @@ const gzipped = "gzip:"
 // writeNote returns what is kept of a Service on it.
 func writeNote(in peering.ServiceObject) (string, error) {
 	plain, err := json.Marshal(in)
-	if err != nil || len(plain) <= plainServiceNote {
-		return string(plain), err //nolint:wrapcheck // the caller says of what
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller says of what
+	}
+	return packNote(plain)
+}
+
+// packNote returns what is kept of an object on it, compressed if it is large.
+func packNote(plain []byte) (string, error) {
+	if len(plain) <= plainServiceNote {
+		return string(plain), nil
 	}
 	var out strings.Builder
 	out.WriteString(gzipped)
@@ -142,19 +150,28 @@ func writeNote(in peering.ServiceObject) (string, error) {
 
 // readNote reads what writeNote wrote.
 func readNote(note string) (in peering.ServiceObject, err error) {
-	plain := []byte(note)
-	if packed, ok := strings.CutPrefix(note, gzipped); ok {
-		small, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed)))
-		if err != nil {
-			return in, fmt.Errorf("decompress it: %w", err)
-		}
-		// What was taken had no more than that, whatever somebody made of it since.
-		if plain, err = io.ReadAll(io.LimitReader(small, 2*wire.MaxObjectBytes)); err != nil {
-			return in, fmt.Errorf("decompress it: %w", err)
-		}
+	plain, err := unpackNote(note)
+	if err != nil {
+		return in, err
 	}
 	if err := json.Unmarshal(plain, &in); err != nil {
 		return in, fmt.Errorf("decode it: %w", err)
 	}
 	return in, nil
+}
+
+// unpackNote returns what packNote packed.
+func unpackNote(note string) ([]byte, error) {
+	plain := []byte(note)
+	if packed, ok := strings.CutPrefix(note, gzipped); ok {
+		small, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed)))
+		if err != nil {
+			return nil, fmt.Errorf("decompress it: %w", err)
+		}
+		// What was taken had no more than that, whatever somebody made of it since.
+		if plain, err = io.ReadAll(io.LimitReader(small, 2*wire.MaxObjectBytes)); err != nil {
+			return nil, fmt.Errorf("decompress it: %w", err)
+		}
+	}
+	return plain, nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,20 +75,21 @@ func readConfig(o peering.Object) (client.Object, error) {
 // that is not the peer's has its name. item is what a Service counts besides its bytes.
 func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object, item stock.Item) error {
 	have := newShared(o.Ref.Kind)
-	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}, have)
+	name := nameHere(o.Ref)
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: name}, have)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read %s: %w", o.Ref, err)
 	}
 	if err == nil && !ours(have, c.Peer) {
 		return refuse(peering.RefusedInvalid, true,
-			"the provider's namespace %s has a %s %s that is not the consumer's, and it is not overwritten; use another name", ns.Name, o.Ref.Kind, o.Ref.Name)
+			"the provider's namespace %s has a %s %s that is not the consumer's, and it is not overwritten; use another name", ns.Name, o.Ref.Kind, name)
 	}
 	item.Peer, item.Contract, item.Bytes = c.Peer, contract, sharedBytes(o)
 	setAnnotation(want, noteBytes, strconv.Itoa(item.Bytes))
 	if err == nil {
 		item.Contract = min(contract, cmp.Or(firstHolder(have), contract))
 	}
-	key := stock.Key{Kind: o.Ref.Kind, Namespace: ns.Name, Name: o.Ref.Name}
+	key := stock.Key{Kind: o.Ref.Kind, Namespace: ns.Name, Name: name}
 	undo, refusal := p.stock.Admit(key, item)
 	if refusal != nil {
 		return refusal
@@ -96,7 +98,7 @@ func (p *Provider) writeShared(ctx context.Context, contract string, c Contract,
 		undo()
 		return err
 	}
-	if o.Ref.Kind != peering.KindService { // those are watched
+	if o.Ref.Kind != peering.KindService && o.Ref.Kind != peering.KindNetworkPolicy { // those are watched
 		// Once more: a list that was made meanwhile, without it, is older than this.
 		p.stock.Set(key, item)
 	}
@@ -104,9 +106,9 @@ func (p *Provider) writeShared(ctx context.Context, contract string, c Contract,
 }
 
 // sharedBytes is what an object counts. What a Service says is kept with it, and
-// once more in its EndpointSlices.
+// once more in its EndpointSlices; that of a NetworkPolicy beside what it is here.
 func sharedBytes(o peering.Object) int {
-	if o.Ref.Kind == peering.KindService {
+	if o.Ref.Kind == peering.KindService || o.Ref.Kind == peering.KindNetworkPolicy {
 		return 2 * len(o.JSON)
 	}
 	return len(o.JSON)
@@ -123,7 +125,7 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 	}
 	if !exists {
 		want.SetNamespace(ns.Name)
-		want.SetName(o.Ref.Name)
+		want.SetName(nameHere(o.Ref))
 		mark(want, c.Peer, o.Ref.UID)
 		setAnnotation(want, heldKey(contract), o.Hash().String())
 		if err := p.client.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
@@ -162,6 +164,8 @@ func newShared(k peering.Kind) client.Object {
 		return &corev1.ConfigMap{}
 	case peering.KindSecret:
 		return &corev1.Secret{}
+	case peering.KindNetworkPolicy:
+		return &networkingv1.NetworkPolicy{}
 	default:
 		return &corev1.Service{}
 	}
@@ -173,6 +177,8 @@ func kindOf(o client.Object) peering.Kind {
 		return peering.KindConfigMap
 	case *corev1.Secret:
 		return peering.KindSecret
+	case *networkingv1.NetworkPolicy:
+		return peering.KindNetworkPolicy
 	default:
 		return peering.KindService
 	}
@@ -203,6 +209,8 @@ func adopt(have, want client.Object) {
 		h.Spec.Selector, h.Spec.Type = nil, corev1.ServiceTypeClusterIP
 		h.Spec.PublishNotReadyAddresses = w.Spec.PublishNotReadyAddresses
 		h.Spec.SessionAffinityConfig = w.Spec.SessionAffinityConfig
+	case *networkingv1.NetworkPolicy:
+		h.Spec = want.(*networkingv1.NetworkPolicy).Spec
 	}
 }
 
@@ -214,7 +222,7 @@ func (p *Provider) deleteShared(ctx context.Context, contract string, c Contract
 		return err
 	}
 	have := newShared(ref.Kind)
-	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: ref.Name}, have)
+	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: nameHere(ref)}, have)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -261,7 +269,11 @@ func (p *Provider) eachShared(ctx context.Context, namespace string, peer peerin
 	for _, kind := range kinds {
 		err := eachPage(ctx, p.client, func() *metav1.PartialObjectMetadataList {
 			list := &metav1.PartialObjectMetadataList{}
-			list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind.String() + "List"))
+			group := corev1.SchemeGroupVersion
+			if kind == peering.KindNetworkPolicy {
+				group = networkingv1.SchemeGroupVersion
+			}
+			list.SetGroupVersionKind(group.WithKind(kind.String() + "List"))
 			return list
 		}, func(list *metav1.PartialObjectMetadataList) error {
 			for i := range list.Items {
@@ -295,7 +307,7 @@ func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev
 			return nil
 		}
 		return p.release(ctx, contract, whole)
-	}, peering.KindConfigMap, peering.KindSecret, peering.KindService)
+	}, peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy)
 }
 
 // heldIn returns what a contract holds in a namespace, but pods.
@@ -320,11 +332,11 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 	err = p.eachShared(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if hash, ok := heldBy(o, contract); ok {
 			held = append(held, peering.Held{
-				Ref:  peering.ObjectRef{Kind: k, Namespace: origin, Name: o.GetName(), UID: o.GetLabels()[api.LabelOriginUID]},
+				Ref:  peering.ObjectRef{Kind: k, Namespace: origin, Name: originName(k, o), UID: o.GetLabels()[api.LabelOriginUID]},
 				Hash: hash,
 			})
 		}
 		return nil
-	}, peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindClaim)
+	}, peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy, peering.KindClaim)
 	return held, err
 }

@@ -58,6 +58,8 @@ type cluster struct {
 	mu        sync.Mutex
 	contracts map[string]Contract
 	n         int
+	// alias stands for 10.1.0.0/16 of consumers in NetworkPolicies; none is 10.241.0.0/16.
+	alias netip.Prefix
 }
 
 func (c *cluster) contract(id string) (Contract, bool) {
@@ -113,6 +115,7 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 			b[1] = 241
 			return netip.AddrFrom4(b), true
 		},
+		Here:     c.here,
 		Resolver: func() (netip.Addr, error) { return netip.MustParseAddr("10.96.0.77"), nil },
 		Log:      slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -403,6 +406,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("what may not run is refused with the reason", func(t *testing.T) { testRefusals(t, c) })
 	t.Run("a namespace follows the Pod Security levels of its contracts", func(t *testing.T) { testLevels(t, c) })
 	t.Run("services answer with endpoints in this cluster's terms", func(t *testing.T) { testServices(t, c) })
+	t.Run("network policies hold for the consumer's pods alone, in this cluster's terms", func(t *testing.T) { testPolicies(t, c) })
 	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })

@@ -174,6 +174,7 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   statementPeriod: {{ .statementPeriod }}
   podSecurity: {{ .podSecurity }}
   homeAPI: {{ .homeAPI }}
+  networkPolicies: {{ .networkPolicies }}
   contractDuration: {{ .contractDuration }}
   {{- with .runtimeClasses }}
   runtimeClasses: {{- toYaml . | nindent 4 }}

@@ -1,0 +1,165 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/netpolicy"
+	"github.com/entente-dev/entente/internal/stock"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// notePolicy keeps a NetworkPolicy as the consumer described it.
+	notePolicy = "entente.dev/network-policy"
+	// noteLeftOut counts the blocks of a NetworkPolicy that were left out because there are too many.
+	noteLeftOut = "entente.dev/left-out-blocks"
+)
+
+// nameHere returns what an object that contracts of a peer share is called here.
+func nameHere(ref peering.ObjectRef) string {
+	if ref.Kind == peering.KindNetworkPolicy {
+		return netpolicy.Name(ref.Name)
+	}
+	return ref.Name
+}
+
+// originName returns what an object here is called at its home.
+func originName(kind peering.Kind, o metav1.Object) string {
+	if name := o.GetAnnotations()[api.LabelOriginName]; kind == peering.KindNetworkPolicy && name != "" {
+		return name
+	}
+	return o.GetName()
+}
+
+// applyPolicy writes a NetworkPolicy for the consumer's pods here. One that is here follows its home
+// whatever this cluster's policy says by now: what it closes would be open otherwise.
+func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract, o peering.Object) error {
+	if len(o.JSON) > netpolicy.MaxBytes {
+		return refuse(peering.RefusedInvalid, false, "%s has %d bytes; the limit is %d", o.Ref, len(o.JSON), netpolicy.MaxBytes)
+	}
+	in, err := netpolicy.Read(o.JSON)
+	if err != nil {
+		return refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
+	}
+	ns, err := p.home(ctx, contract, c, o.Ref)
+	if err != nil {
+		return err
+	}
+	if !c.NetworkPolicies || p.cfg.Here == nil {
+		have := byKey[networkingv1.NetworkPolicy](p.inv.policies, client.ObjectKey{Namespace: ns.Name, Name: nameHere(o.Ref)})
+		if p.cfg.Here == nil || have == nil || have.Labels[api.LabelOriginUID] != o.Ref.UID {
+			return refuse(peering.RefusedInvalid, true,
+				"the provider takes no NetworkPolicies; have it say networkPolicies: %s in its PeeringPolicy, or keep pods that need them at home", api.NetworkPoliciesAllowed)
+		}
+	}
+	note, err := packNote(o.JSON)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", o.Ref, err)
+	}
+	if len(note) > maxServiceNote {
+		return refuse(peering.RefusedInvalid, false, "%s has %d bytes, compressed; the limit is %d", o.Ref, len(note), maxServiceNote)
+	}
+	want := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		notePolicy: note, api.LabelOriginName: o.Ref.Name,
+	}}}
+	if err := p.translatePolicy(c.Peer, in, want); err != nil {
+		return err
+	}
+	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{Blocks: countBlocks(&want.Spec)})
+}
+
+// translatePolicy has a NetworkPolicy say here what a consumer's says.
+func (p *Provider) translatePolicy(peer peering.ClusterID, in *netpolicy.Policy, out *networkingv1.NetworkPolicy) error {
+	here, err := p.cfg.Here(peer)
+	if err != nil {
+		return fmt.Errorf("find out by what network policies are translated: %w", err)
+	}
+	here.Peer = peer
+	spec, left := netpolicy.Admit(in, here)
+	out.Spec = spec
+	if left == 0 {
+		delete(out.Annotations, noteLeftOut)
+	} else {
+		setAnnotation(out, noteLeftOut, strconv.Itoa(left))
+	}
+	return nil
+}
+
+// countBlocks returns how many ranges of addresses a NetworkPolicy names.
+func countBlocks(spec *networkingv1.NetworkPolicySpec) (n int) {
+	count := func(peers []networkingv1.NetworkPolicyPeer) {
+		for i := range peers {
+			if b := peers[i].IPBlock; b != nil {
+				n += 1 + len(b.Except)
+			}
+		}
+	}
+	for i := range spec.Ingress {
+		count(spec.Ingress[i].From)
+	}
+	for i := range spec.Egress {
+		count(spec.Egress[i].To)
+	}
+	return n
+}
+
+func (v *inventory) seePolicy(np *networkingv1.NetworkPolicy) {
+	v.p.stock.Set(stock.Key{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name}, stock.Item{
+		Peer: peering.ClusterID(np.Labels[api.LabelPeer]), Contract: firstHolder(np), Bytes: notedBytes(np.Annotations), Blocks: countBlocks(&np.Spec),
+	})
+	v.p.services.space(np.Namespace)
+}
+
+func (v *inventory) leavePolicy(np *networkingv1.NetworkPolicy) {
+	v.p.stock.Drop(stock.Key{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name})
+}
+
+// reflectPolicies has the NetworkPolicies of a namespace say what they should: addresses may stand for others by now.
+func (p *Provider) reflectPolicies(ctx context.Context, name string) error {
+	if p.cfg.Here == nil {
+		return nil
+	}
+	var problems []error
+	for _, np := range indexed[*networkingv1.NetworkPolicy](p.inv.policies, cache.NamespaceIndex, name) {
+		if np.DeletionTimestamp != nil {
+			continue
+		}
+		if err := p.reflectPolicy(ctx, np); err != nil {
+			problems = append(problems, fmt.Errorf("network policy %s: %w", np.Name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPolicy) error {
+	plain, err := unpackNote(np.Annotations[notePolicy])
+	if err != nil {
+		return fmt.Errorf("read what the consumer said of it: %w", err)
+	}
+	in, err := netpolicy.Read(plain)
+	if err != nil {
+		return fmt.Errorf("read what the consumer said of it: %w", err)
+	}
+	want := np.DeepCopy()
+	if err := p.translatePolicy(peering.ClusterID(np.Labels[api.LabelPeer]), in, want); err != nil {
+		return err
+	}
+	if equality.Semantic.DeepEqual(want.Spec, np.Spec) && want.Annotations[noteLeftOut] == np.Annotations[noteLeftOut] {
+		return nil
+	}
+	if err := p.client.Update(ctx, want, client.FieldOwner(api.Manager)); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("update it: %w", err)
+	}
+	return nil
+}
