@@ -165,7 +165,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## What needs an API serve
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
 .PHONY: matrix
-matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, a provider that is cut off under a fence, agents that hand over to one that stands by, peerings and installs that end in all states, a little chaos under pods, autoscaling by what pods abroad use, volumes that move while the command is killed, kills of either side at each moment, the demo on the oldest version of Kubernetes, one between and the newest, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, four hours)
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, a provider that is cut off under a fence, agents that hand over to one that stands by, peerings and installs that end in all states, a little chaos under pods, autoscaling by what pods abroad use, volumes that move while the command is killed, databases with members in two clusters, kills of either side at each moment, the demo on the oldest version of Kubernetes, one between and the newest, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, four hours)
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
@@ -173,6 +173,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 80m -v -run '^(TestDoctorNamesFaults|TestNothingRunsTwiceUnderAFence|TestAnAgentThatStandsByTakesOver|TestAnEndLeavesNothing|TestNothingOfChaosReachesAPod)$$' ./faults
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestTopAndAutoscalingCountPodsAbroad|TestAgentsKilledWhilePeering|TestAMoveSurvivesKills|TestVolumesFollowTheirPods)$$' ./e2e
+	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestPostgreSQLFailsOverBetweenClusters|TestEtcdSurvivesTheRestartOfEitherAgent)$$' ./databases
 	@cd integration && ENTENTE_MATRIX=1 ENTENTE_CONTROL_ROUNDS=20 ENTENTE_CONTROL_CYCLES=20 go test -count 1 -timeout 50m -v -run '^(TestAnAgentMayDieAtAnyMoment|TestPeeringAgainAndAgainLeavesNothing|TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable)$$' ./control
 	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@for version in 1.32 1.34 1.37; do bin/demo -kubernetes $$version; done
