@@ -37,7 +37,35 @@ func call(ctx context.Context, w *World, pod, path, body string) (string, error)
 	return w.Home.InPod(ctx, namespace, pod, "curl", "-fsS", "-m", "5", "--data", body, "http://127.0.0.1:2379/v3/kv/"+path)
 }
 
-func key(i int) string { return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "key-%05d", i)) }
+const stopFile = "/tmp/stop"
+
+// etcdWriter writes keys until stopFile is there, and prints each that was acknowledged, with the time in ms.
+const etcdWriter = `
+for ((i = 0; ; i++)); do
+	[ ! -e ` + stopFile + ` ] || exit 0
+	key=key-$i
+	word=$(printf %s "$key" | base64)
+	if curl -fsS -m 5 -o /dev/null --data "{\"key\":\"$word\",\"value\":\"$word\"}" http://127.0.0.1:2379/v3/kv/put 2>/dev/null; then
+		echo "$key $(date +%s%3N)"
+	fi
+done`
+
+// acknowledged reads what etcdWriter printed: the keys, and the longest time between two.
+func acknowledged(text string) (keys []string, longest time.Duration, err error) {
+	var last int64
+	for line := range strings.Lines(text) {
+		var key string
+		var at int64
+		if _, err := fmt.Sscan(line, &key, &at); err != nil {
+			return nil, 0, fmt.Errorf("%q: %w", line, err)
+		}
+		if last > 0 {
+			longest = max(longest, time.Duration(at-last)*time.Millisecond)
+		}
+		keys, last = append(keys, key), at
+	}
+	return keys, longest, nil
+}
 
 // TestEtcdSurvivesTheRestartOfEitherAgent writes to an etcd of three members in two clusters while
 // each of the agents is restarted.
@@ -48,21 +76,15 @@ func TestEtcdSurvivesTheRestartOfEitherAgent(t *testing.T) {
 	OK(t, w.Home.Create(ctx, member("etcd-away", 2, "Remote", etcdScript(), []corev1.EnvVar{env("SET", "etcd-away")}, ready, 2379, 2380)...))
 	lives := LivesOf(append(runs(ctx, t, w, "etcd-home", 1, false), runs(ctx, t, w, "etcd-away", 2, true)...))
 
-	// The member at home is written to: from there what is committed has been abroad.
-	writing, stop := context.WithCancel(ctx)
-	var written []int
-	var longest time.Duration
-	done := make(chan struct{})
+	// The member at home is written to: what it acknowledged has been abroad. The stream to it does not go through the agents.
+	type output struct {
+		text string
+		err  error
+	}
+	done := make(chan output, 1)
 	go func() {
-		defer close(done)
-		last := time.Now()
-		for i := 0; writing.Err() == nil; i++ {
-			if _, err := call(ctx, w, "etcd-home-0", "put", fmt.Sprintf(`{"key":%q,"value":%q}`, key(i), key(i))); err != nil {
-				continue
-			}
-			written = append(written, i)
-			longest, last = max(longest, time.Since(last)), time.Now()
-		}
+		text, err := w.Home.InPod(ctx, namespace, "etcd-home-0", "bash", "-c", etcdWriter)
+		done <- output{text, err}
 	}()
 	for _, s := range w.Sides() {
 		begin := time.Now()
@@ -75,20 +97,24 @@ func TestEtcdSurvivesTheRestartOfEitherAgent(t *testing.T) {
 		OK(t, err)
 		t.Logf("the agent of %s was restarted, and the peering whole, in %.0f s", s.Name, time.Since(begin).Seconds())
 	}
-	stop()
-	<-done
+	_, err := w.Home.InPod(ctx, namespace, "etcd-home-0", "touch", stopFile)
+	OK(t, err)
+	out := <-done
+	OK(t, out.err)
+	written, longest, err := acknowledged(out.text)
+	OK(t, err)
 	t.Logf("%d keys; the longest time without one was %.1f s", len(written), longest.Seconds())
 	// An election takes 2.5 s, and the writer a process for each key on a busy machine.
-	if longest > 10*time.Second || len(written) < 20 {
+	if longest > 10*time.Second || len(written) < 100 {
 		t.Errorf("%d keys were written, and none for %s", len(written), longest)
 	}
 	for _, m := range etcdMembers {
 		text, err := call(ctx, w, m.pod, "range", fmt.Sprintf(`{"key":%q,"range_end":%q,"keys_only":true,"serializable":false}`,
 			base64.StdEncoding.EncodeToString([]byte("key-")), base64.StdEncoding.EncodeToString([]byte("key."))))
 		OK(t, err)
-		for _, i := range written {
-			if !strings.Contains(text, key(i)) {
-				t.Errorf("%s has lost key %d", m.pod, i)
+		for _, key := range written {
+			if !strings.Contains(text, fmt.Sprintf("%q", base64.StdEncoding.EncodeToString([]byte(key)))) {
+				t.Errorf("%s has lost %s", m.pod, key)
 			}
 		}
 	}
