@@ -12,6 +12,7 @@ func TestDiffersComparesEachClause(t *testing.T) {
 		Resources: Resources{"cpu": Whole(4)}, Network: true, PodSecurity: PodSecurityBaseline, NodeLabels: map[string]string{"a": "b"},
 		Price: PriceList{Currency: "EUR", PerHour: map[string]Decimal{"cpu": {nano: 1}}}, Renewable: true, Notice: time.Hour,
 		StatementPeriod: time.Hour, Exposure: ExposureOffloaded, NodeSelector: map[string]string{"a": "b"}, RuntimeClasses: []string{"gvisor"},
+		LimitRange: LimitRange{DefaultRequest: Resources{"cpu": Whole(1)}},
 	}
 	if what := full.Differs(full); what != "" {
 		t.Errorf("it differs from itself: %s", what)

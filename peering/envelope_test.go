@@ -350,12 +350,16 @@ func TestTermsAreChecked(t *testing.T) {
 		"statements by the year":             func(t *Terms) { t.StatementPeriod = 8760 * time.Hour },
 		"statements in parts of a second":    func(t *Terms) { t.StatementPeriod += time.Millisecond },
 		"another exposure":                   func(t *Terms) { t.Exposure = "Everything" },
-		"a runtime class twice":              func(t *Terms) { t.RuntimeClasses = []string{"a", "a"} },
-		"runtime classes out of order":       func(t *Terms) { t.RuntimeClasses = []string{"b", "a"} },
-		"a runtime class that is no name":    func(t *Terms) { t.RuntimeClasses = []string{"A"} },
-		"an empty runtime class":             func(t *Terms) { t.RuntimeClasses = []string{""} },
-		"a forged succession":                func(t *Terms) { t.Consumer.Succession = [][]byte{[]byte("x")} },
-		"more than a payload holds":          nil,
+		"a limit range of devices":           func(t *Terms) { t.LimitRange.Max = Resources{"nvidia.com/gpu": Whole(1)} },
+		"a least that is more than the most": func(t *Terms) {
+			t.LimitRange.Min, t.LimitRange.Max = Resources{"cpu": Whole(2)}, Resources{"cpu": Whole(1)}
+		},
+		"a runtime class twice":           func(t *Terms) { t.RuntimeClasses = []string{"a", "a"} },
+		"runtime classes out of order":    func(t *Terms) { t.RuntimeClasses = []string{"b", "a"} },
+		"a runtime class that is no name": func(t *Terms) { t.RuntimeClasses = []string{"A"} },
+		"an empty runtime class":          func(t *Terms) { t.RuntimeClasses = []string{""} },
+		"a forged succession":             func(t *Terms) { t.Consumer.Succession = [][]byte{[]byte("x")} },
+		"more than a payload holds":       nil,
 	} {
 		terms := testTerms(t, consumer, provider)
 		terms.Resources = maps.Clone(terms.Resources)

@@ -90,6 +90,8 @@ type Policy struct {
 	StorageClasses []string
 	// NodeSelectorKeys are the labels by which peers may choose nodes.
 	NodeSelectorKeys []string
+	// LimitRange is what containers of the peer's pods have that say nothing, and their bounds.
+	LimitRange LimitRange
 }
 
 // Capacity is what a provider has.
@@ -164,6 +166,7 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
+	g.LimitRange = p.LimitRange.within(g.Resources)
 	if err := checkPrice(ask, g); err != nil {
 		return Grant{}, err
 	}

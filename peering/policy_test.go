@@ -214,6 +214,11 @@ func TestConditionsAreThoseOfThePolicy(t *testing.T) {
 	if !g.Renewable || g.Notice != 90*time.Minute || g.StatementPeriod != peering.MinStatementPeriod || g.NodeSelector["kubernetes.io/arch"] != "arm64" || g.Price.Currency != "" {
 		t.Errorf("got %+v", g)
 	}
+	p.LimitRange = peering.LimitRange{Max: resources(t, "cpu", "1", "memory", "1Gi")}
+	want := peering.LimitRange{Max: p.LimitRange.Max, Default: p.LimitRange.Max, DefaultRequest: resources(t, "cpu", "1", "memory", "0")}
+	if g, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1", "pods", "9")}); err != nil || !g.LimitRange.Equal(want) {
+		t.Errorf("the limit range is %+v, want %+v, %v", g.LimitRange, want, err)
+	}
 	p.Notice, p.StatementPeriod = 1<<60, 1<<60
 	if g, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1", "pods", "9")}); err != nil || g.Notice != peering.MaxNotice || g.StatementPeriod != peering.MaxStatementPeriod {
 		t.Errorf("got %+v, %v", g, err)

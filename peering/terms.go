@@ -118,6 +118,10 @@ type Clauses struct {
 	NodeSelector map[string]string
 	// RuntimeClasses are those that offloaded pods may name, sorted.
 	RuntimeClasses []string
+	// LimitRange is what containers have that say nothing, and between which amounts they have to
+	// be. It stays as long as the contract, through all of its revisions: else two pods that are
+	// alike at home would count differently.
+	LimitRange LimitRange
 }
 
 // Differs says in what other clauses differ from these; empty is in nothing.
@@ -147,6 +151,7 @@ func (c Clauses) Differs(other Clauses) string {
 		{c.Exposure == other.Exposure, "exposure differs"},
 		{maps.Equal(c.NodeSelector, other.NodeSelector), "node selector differs"},
 		{slices.Equal(c.RuntimeClasses, other.RuntimeClasses), "runtime classes differ"},
+		{c.LimitRange.Equal(other.LimitRange), "limit range differs"},
 	} {
 		if !clause.same {
 			return clause.what
@@ -175,6 +180,7 @@ type jsonTerms struct {
 	Consumer        jsonParty         `json:"consumer"`
 	ContractID      string            `json:"contractID"`
 	Exposure        string            `json:"exposure"`
+	LimitRange      *jsonLimitRange   `json:"limitRange,omitempty"`
 	Network         bool              `json:"network"`
 	NodeLabels      map[string]string `json:"nodeLabels"`
 	NodeSelector    map[string]string `json:"nodeSelector"`
@@ -217,7 +223,7 @@ func (j jsonParty) party() Party {
 
 // Marshal writes the terms in their only form, which is that of RFC 8785: no
 // white space, names sorted, times as RFC 3339 in UTC, amounts in canonical form,
-// nothing left out. It fails if the terms are not valid.
+// nothing left out but a limit range that says nothing. It fails if the terms are not valid.
 func (t Terms) Marshal() ([]byte, error) {
 	if err := t.Check(); err != nil {
 		return nil, fmt.Errorf("encode terms: %w", err)
@@ -226,6 +232,7 @@ func (t Terms) Marshal() ([]byte, error) {
 		Consumer:        partyJSON(t.Consumer),
 		ContractID:      t.ContractID,
 		Exposure:        t.Exposure,
+		LimitRange:      limitRangeJSON(t.LimitRange),
 		Network:         t.Network,
 		NodeLabels:      orEmpty(t.NodeLabels),
 		NodeSelector:    orEmpty(t.NodeSelector),
@@ -313,6 +320,9 @@ func (j jsonTerms) terms() (Terms, error) {
 	}
 	if t.StatementPeriod, err = duration(j.StatementPeriod); err != nil {
 		return Terms{}, fmt.Errorf("statementPeriodSeconds: %w", err)
+	}
+	if t.LimitRange, err = j.LimitRange.limitRange(); err != nil {
+		return Terms{}, err
 	}
 	return t, nil
 }
@@ -403,6 +413,9 @@ func (t Terms) checkConditions() error {
 		return fmt.Errorf("exposure is %s, and there is no tunnel", ExposureExported)
 	}
 	if err := CheckNodeSelector(t.NodeSelector); err != nil {
+		return err
+	}
+	if err := t.LimitRange.Check(); err != nil {
 		return err
 	}
 	return CheckClasses(t.RuntimeClasses)

@@ -91,6 +91,10 @@ type ContractSpec struct {
 	// runtimeClasses is the runtime classes that offloaded pods may name.
 	// +optional
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
+	// limitRange is what containers of offloaded pods have that say nothing of a resource, and
+	// between which amounts they and their pods have to be. It stays as long as the contract.
+	// +optional
+	LimitRange *LimitRange `json:"limitRange,omitempty"`
 	// envelope is the DSSE envelope, JSON, with both signatures. Verify it with
 	// `entente contract verify`.
 	// +kubebuilder:validation:MaxLength=131072

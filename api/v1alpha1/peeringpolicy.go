@@ -139,6 +139,11 @@ type PeeringPolicySpec struct {
 	// +listMapKey=from
 	// +kubebuilder:validation:MaxItems=16
 	PriorityClassMappings []PriorityMapping `json:"priorityClassMappings,omitempty"`
+	// limitRange gives containers of consumers' pods requests and limits that have none, and refuses
+	// pods beyond its bounds, as a LimitRange does. A contract keeps what it was first signed with; a
+	// change holds for new contracts.
+	// +optional
+	LimitRange *LimitRange `json:"limitRange,omitempty"`
 	// storageClasses is the storage classes that consumers are shown, besides those of
 	// which limits has an amount, as CLASS.storageclass.storage.k8s.io/requests.storage.
 	// Only of those storage is lent.
@@ -227,6 +232,50 @@ const (
 	NetworkPoliciesDenied  NetworkPolicies = "Denied"
 	NetworkPoliciesAllowed NetworkPolicies = "Allowed"
 )
+
+// LimitRange is what a LimitRange of core/v1 says of the types Container and Pod.
+type LimitRange struct {
+	// container is about each container of a pod, init containers among them.
+	// +optional
+	Container *ContainerLimitRange `json:"container,omitempty"`
+	// pod is about all containers of a pod together.
+	// +optional
+	Pod *PodLimitRange `json:"pod,omitempty"`
+}
+
+// ContainerLimitRange is what each container has that says nothing, and between which amounts it
+// has to be.
+type ContainerLimitRange struct {
+	// default is the limits of a container that has none: max if it is not said. A container that
+	// requests more has what it requests.
+	// +optional
+	Default LimitedResources `json:"default,omitempty"`
+	// defaultRequest is what a container requests that has neither a request nor a limit: default,
+	// or else min, if it is not said.
+	// +optional
+	DefaultRequest LimitedResources `json:"defaultRequest,omitempty"`
+	// min is what a container requests at least.
+	// +optional
+	Min LimitedResources `json:"min,omitempty"`
+	// max is what the limit of a container is at most.
+	// +optional
+	Max LimitedResources `json:"max,omitempty"`
+}
+
+// PodLimitRange is between which amounts a pod has to be.
+type PodLimitRange struct {
+	// min is what a pod requests at least, as the scheduler counts its containers.
+	// +optional
+	Min LimitedResources `json:"min,omitempty"`
+	// max is what the limits of a pod come to at most.
+	// +optional
+	Max LimitedResources `json:"max,omitempty"`
+}
+
+// LimitedResources is amounts of cpu, memory and ephemeral-storage.
+// +kubebuilder:validation:MaxProperties=3
+// +kubebuilder:validation:XValidation:rule="self.all(r, r in ['cpu', 'memory', 'ephemeral-storage'])",message="only cpu, memory and ephemeral-storage have defaults and bounds"
+type LimitedResources corev1.ResourceList
 
 // ClassMapping says which class of this cluster one of a consumer's is.
 type ClassMapping struct {

@@ -181,7 +181,8 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 func fakeAdvertisement() *ententev1.Advertisement {
 	return &ententev1.Advertisement{
 		ContractId: "7f3c9a", Resources: list("cpu", "4", "memory", "8Gi"), Duration: durationpb.New(24 * time.Hour),
-		ValidUntil: timestamppb.New(epoch.Add(time.Minute)), Network: true, PodSecurity: "baseline", Price: fakePrice(), Renewable: true,
+		ValidUntil: timestamppb.New(epoch.Add(time.Minute)), Network: true, PodSecurity: "baseline",
+		LimitRange: &ententev1.LimitRange{DefaultRequest: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "100m", "memory": "64Mi"}}}, Price: fakePrice(), Renewable: true,
 		Notice: durationpb.New(time.Hour), Exposure: "Offloaded", NodeLabels: map[string]string{"kubernetes.io/arch": "amd64"},
 		NodeSelector: map[string]string{"pool": "guests"}, RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"},
 		Revision: 1, StatementPeriod: durationpb.New(time.Hour), Hourly: &ententev1.Money{Currency: "EUR", Amount: "0.12"},

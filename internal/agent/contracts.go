@@ -123,6 +123,10 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
+	limits, err := store.LimitRangeOf(terms.LimitRange)
+	if err != nil {
+		return offload.Contract{}, false
+	}
 	grants := c.lender.Grants(context.Background(), terms.Consumer.ID) //nolint:forbidigo // a cache answers at once
 	var homeAPI *podspec.HomeAPI
 	if grants.HomeAPI {
@@ -134,6 +138,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,
+		LimitRange:     limits,
 		NamespaceNames: grants.NamespaceNames,
 		MinFence:       grants.MinFence,
 		Classes:        podspec.Classes{Runtime: grants.RuntimeClasses, Priority: grants.PriorityClasses},

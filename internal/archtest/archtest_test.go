@@ -128,6 +128,7 @@ var rules = []rule{
 	{packages: "internal/podwatch", ours: []string{"peering/...", "internal/notify"}, outside: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/turns", ours: []string{"peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/servingcert", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
+	{packages: "internal/limitrange", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},
 	{packages: "internal/ledger", ours: []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/fencing", ours: []string{"peering/..."}, outside: []string{"golang.org/x/sync/", "golang.org/x/sys/unix", "k8s.io/"}},
@@ -140,7 +141,7 @@ var rules = []rule{
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/podspec", "internal/podwatch", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -215,7 +216,7 @@ var rules = []rule{
 	// What is used of contracts, and whether two counts of that agree.
 	{
 		packages: "internal/usage",
-		ours:     []string{"api/...", "peering/...", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/"},
 	},
 	// Which namespaces are offloaded.
@@ -235,7 +236,7 @@ var rules = []rule{
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering/...", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake", "internal/transit",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
@@ -246,7 +247,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "discovery", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/podspec", "internal/podwatch", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

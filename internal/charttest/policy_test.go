@@ -42,6 +42,13 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		},
 		Price:   &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.02", "nvidia.com/gpu": "1"}},
 		Renewal: v1alpha1.RenewalNever, Notice: duration(0), StatementPeriod: duration(24 * time.Hour),
+		LimitRange: &v1alpha1.LimitRange{
+			Container: &v1alpha1.ContainerLimitRange{
+				DefaultRequest: v1alpha1.LimitedResources{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("64Mi")},
+				Max:            v1alpha1.LimitedResources{"memory": resource.MustParse("1Gi")},
+			},
+			Pod: &v1alpha1.PodLimitRange{Max: v1alpha1.LimitedResources{"cpu": resource.MustParse("8")}},
+		},
 		RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast", "slow"},
 		Services: []v1alpha1.ServiceExports{
 			{Namespace: "shop", Names: []string{"cart", "db"}},
@@ -70,6 +77,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 	for _, set := range []string{
 		"policy.price.perHour.cpu=2", "policy.price.currency=euro", "policy.overcommitPercent=0", "policy.total.percentOfFree=101",
 		"policy.total.cpu=1", "policy.renewal=Sometimes", "policy.notice=later", "policy.statementPeriod=1", "policy.runtimeClasses={A b}", "policy.nodeSelectorKeys={a b}",
+		"policy.limitRange.container.max.pods=1", "policy.limitRange.pod.default.cpu=1", "policy.limitRange.container.min.cpu=much",
 		"policy.services[0].names={a}", "policy.services[0].namespace=A", "policy.services[0].namespace=a,policy.services[0].names={}",
 		"policy.services[0].namespace=a,policy.services[0].names={b},policy.services[0].selector.matchLabels.c=d",
 	} {

@@ -56,7 +56,7 @@ func (r *Contracts) onNode(ctx context.Context, stored *v1alpha1.Contract, node 
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
-	used, left := usage.OfPods(pods.Items)
+	used, left := usage.OfPods(pods.Items, stored.Spec.LimitRange)
 	if r.Volumes != nil {
 		volumes, err := r.Volumes(ctx, peering.ClusterID(stored.Spec.PeerID), stored.Name)
 		if err != nil {

@@ -250,8 +250,9 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 		a.ad.Grant, a.ad.NotAfter = less, old.terms.NotAfter
 	}
 	a.pending = nil
-	// A period that changed on its way would end for the two sides at two times.
-	a.ad.StatementPeriod = old.terms.StatementPeriod
+	// A period that changed on its way would end for the two sides at two times, and pods that
+	// run would count differently from others that are the same at home.
+	a.ad.StatementPeriod, a.ad.LimitRange = old.terms.StatementPeriod, old.terms.LimitRange
 	return a, nil
 }
 

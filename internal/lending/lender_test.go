@@ -516,6 +516,7 @@ func TestLenderAdvertisesThePolicysTerms(t *testing.T) {
 		s.Renewal, s.Notice, s.StatementPeriod = v1alpha1.RenewalNever, &metav1.Duration{Duration: 2 * time.Hour}, &metav1.Duration{Duration: time.Minute}
 		s.RuntimeClasses, s.StorageClasses = []string{"gvisor", "missing"}, []string{"fast"}
 		s.PodSecurity, s.NodeLabels = "restricted", map[string]string{"region": "eu"}
+		s.LimitRange = &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{Max: v1alpha1.LimitedResources{corev1.ResourceCPU: resource.MustParse("2")}}}
 	}), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}}, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})...)
 	ask := l.ask("a", "cpu=2")
 	ask.RuntimeClasses, ask.StorageClasses, ask.Network = []string{"gvisor"}, []string{"fast"}, true
@@ -532,6 +533,9 @@ func TestLenderAdvertisesThePolicysTerms(t *testing.T) {
 	if g.Renewable || g.Notice != 2*time.Hour || g.StatementPeriod != time.Minute || g.PodSecurity != "restricted" || g.Duration != 24*time.Hour ||
 		!g.Network || g.Exposure != peering.ExposureOffloaded || !slices.Equal(g.RuntimeClasses, []string{"gvisor"}) || !slices.Equal(g.StorageClasses, []string{"fast"}) {
 		t.Errorf("granted %+v", g)
+	}
+	if two := (peering.Resources{"cpu": peering.Whole(2)}); !g.LimitRange.Equal(peering.LimitRange{DefaultRequest: two, Default: two, Max: two}) {
+		t.Errorf("the limit range is %+v", g.LimitRange)
 	}
 	if want := (map[string]string{corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", "region": "eu"}); fmt.Sprint(g.NodeLabels) != fmt.Sprint(want) {
 		t.Errorf("the node's labels are %v, want %v", g.NodeLabels, want)
@@ -856,6 +860,7 @@ func TestLenderAmendsAndRenews(t *testing.T) {
 				}
 				tc.policy(&p.Spec)
 				p.Spec.StatementPeriod = &metav1.Duration{Duration: time.Hour}
+				p.Spec.LimitRange = &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{DefaultRequest: v1alpha1.LimitedResources{corev1.ResourceCPU: resource.MustParse("1")}}}
 				if err := l.Client.Update(t.Context(), &p); err != nil {
 					t.Fatal(err)
 				}
@@ -865,7 +870,7 @@ func TestLenderAmendsAndRenews(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.StatementPeriod != time.Minute {
+			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.StatementPeriod != time.Minute || !ad.LimitRange.IsZero() {
 				t.Errorf("advertised %+v", ad)
 			}
 			terms := l.terms(0, ad)

@@ -102,6 +102,9 @@ func Worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
 	case held != nil && stricter(g.PodSecurity, held.PodSecurity):
 		return fmt.Sprintf("Pod Security level %s instead of the %s that holds now: pods that run would be refused", g.PodSecurity, held.PodSecurity)
 	}
+	if held != nil && !g.LimitRange.Equal(held.LimitRange) {
+		return "the limit range differs from the one that holds now: pods that run would count differently"
+	}
 	for key, value := range ask.NodeSelector {
 		if got, ok := g.NodeSelector[key]; !ok || got != value {
 			return fmt.Sprintf("nodes without the label %s=%s", key, value)

@@ -36,16 +36,19 @@ func TestUnacceptableRefusesAWorseOffer(t *testing.T) {
 		"something else besides": {func(g *peering.Grant) {
 			g.Resources = resourcesOf(t, map[string]string{"cpu": "4", "memory": "1", "pods": "20"})
 		}, "not asked for"},
-		"without a limit of pods":      {func(g *peering.Grant) { g.Resources = ask.Resources }, "no number of pods"},
-		"longer":                       {func(g *peering.Grant) { g.Duration = 2 * time.Hour }, "instead of 1h"},
-		"without a tunnel":             {func(g *peering.Grant) { g.Network = false }, "network"},
-		"above the ceiling":            {func(g *peering.Grant) { g.Price = eur(t, "cpu", "0.100000001") }, "ceiling"},
-		"in another currency":          {func(g *peering.Grant) { g.Price.Currency = "USD" }, "two currencies"},
-		"at a price beyond counting":   {func(g *peering.Grant) { g.Price = eur(t, "cpu", "999999999") }, "cannot be told"},
-		"on other nodes":               {func(g *peering.Grant) { g.NodeSelector = map[string]string{"gpu": "t4"} }, "gpu=a100"},
-		"on any nodes":                 {func(g *peering.Grant) { g.NodeSelector = nil }, "gpu=a100"},
-		"without the runtime class":    {func(g *peering.Grant) { g.RuntimeClasses = []string{"kata"} }, "gvisor"},
-		"without the storage class":    {func(g *peering.Grant) { g.StorageClasses = nil }, "fast"},
+		"without a limit of pods":    {func(g *peering.Grant) { g.Resources = ask.Resources }, "no number of pods"},
+		"longer":                     {func(g *peering.Grant) { g.Duration = 2 * time.Hour }, "instead of 1h"},
+		"without a tunnel":           {func(g *peering.Grant) { g.Network = false }, "network"},
+		"above the ceiling":          {func(g *peering.Grant) { g.Price = eur(t, "cpu", "0.100000001") }, "ceiling"},
+		"in another currency":        {func(g *peering.Grant) { g.Price.Currency = "USD" }, "two currencies"},
+		"at a price beyond counting": {func(g *peering.Grant) { g.Price = eur(t, "cpu", "999999999") }, "cannot be told"},
+		"on other nodes":             {func(g *peering.Grant) { g.NodeSelector = map[string]string{"gpu": "t4"} }, "gpu=a100"},
+		"on any nodes":               {func(g *peering.Grant) { g.NodeSelector = nil }, "gpu=a100"},
+		"without the runtime class":  {func(g *peering.Grant) { g.RuntimeClasses = []string{"kata"} }, "gvisor"},
+		"without the storage class":  {func(g *peering.Grant) { g.StorageClasses = nil }, "fast"},
+		"with other bounds than hold now": {func(g *peering.Grant) {
+			g.LimitRange = peering.LimitRange{DefaultRequest: resourcesOf(t, map[string]string{"cpu": "1"})}
+		}, "limit range"},
 		"stricter than what holds now": {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityRestricted }, "Pod Security"},
 	} {
 		t.Run(name, func(t *testing.T) {

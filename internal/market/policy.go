@@ -88,6 +88,8 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	policy.StorageClasses = lentClasses(policy)
 	policy.Price, err = store.Prices(p.Spec.Price)
 	fail("price", err)
+	policy.LimitRange, err = store.LimitRange(p.Spec.LimitRange)
+	fail("limitRange", err)
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
 	out.Exports, err = readExports(p.Spec.Services)
 	fail("services", err)

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/limitrange"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/volumes"
@@ -179,12 +180,13 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 }
 
 // judgePod reads a pod and decides whether it may run by the contract, apart
-// from what is used already.
-func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1.Namespace, o peering.Object) (t *podspec.Template, need corev1.ResourceList, err error) {
+// from what is used already. was is the pod as it was admitted, nil if it is new.
+func (p *Provider) judgePod(ctx context.Context, c Contract, was *corev1.PodSpec, ns *corev1.Namespace, o peering.Object) (t *podspec.Template, need corev1.ResourceList, err error) {
 	if len(o.JSON) > maxPodBytes {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
 	}
-	homeAPI := false
+	terms, homeAPI := c.terms(), false
+	terms.Was = was
 	if t, err = readPod(o.JSON); err == nil {
 		homeAPI, err = podspec.AsksHomeAPI(t, terms)
 	}
@@ -203,10 +205,14 @@ func (p *Provider) judgePod(ctx context.Context, terms podspec.Terms, ns *corev1
 	if err := p.nameAsAtHome(t, ns, o.Ref); err != nil {
 		return nil, nil, err
 	}
+	limitrange.Fill(&t.Spec, c.LimitRange)
 	if err := p.addOverhead(ctx, o.Ref, &t.Spec, terms.Was); err != nil {
 		return nil, nil, err
 	}
-	if need, err = podspec.Demand(&t.Spec); err != nil {
+	if need, err = podspec.Demand(&t.Spec); err == nil {
+		err = limitrange.Check(&t.Spec, c.LimitRange)
+	}
+	if err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
 	if refusal := p.security.check(t, terms.PodSecurity); refusal != nil {
@@ -255,7 +261,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		p.hub.Gone(contract, o.Ref)
 		return nil
 	}
-	t, need, err := p.judgePod(ctx, c.terms(), ns, o)
+	t, need, err := p.judgePod(ctx, c, nil, ns, o)
 	if err == nil {
 		err = volumes.Mountable(ctx, p.client, c.Peer, ns.Name, &t.Spec)
 	}
@@ -381,9 +387,7 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 	if err != nil {
 		return refuse(peering.RefusedInternal, false, "%s: what was recorded of it cannot be read: %v", o.Ref, err)
 	}
-	terms := c.terms()
-	terms.Was = &was.Spec
-	t, _, err := p.judgePod(ctx, terms, ns, o)
+	t, _, err := p.judgePod(ctx, c, &was.Spec, ns, o)
 	if err != nil {
 		return err
 	}

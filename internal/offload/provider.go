@@ -42,6 +42,8 @@ type Contract struct {
 	NodeSelector map[string]string
 	// RuntimeClasses is those that its pods may name.
 	RuntimeClasses []string
+	// LimitRange is what containers of its pods have that say nothing, and their bounds; nil is neither.
+	LimitRange *api.LimitRange
 	// Classes is which classes of this cluster others of the consumer's are.
 	Classes podspec.Classes
 	// HomeAPI is how pods reach the API server of their home, nil if it is not carried.

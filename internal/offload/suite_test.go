@@ -400,6 +400,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a delete needs the UID and ends the pod", func(t *testing.T) { testDelete(t, c) })
 	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
 	t.Run("a pod that is resized counts the larger until its kubelet acted", func(t *testing.T) { testResize(t, c) })
+	t.Run("a pod that says nothing counts and has what the contract says", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("classes are the provider's, by its policy of the time", func(t *testing.T) { testClasses(t, c) })
 	t.Run("resizes at once stay within the quota", func(t *testing.T) { testResizesAtOnce(t, c) })
 	t.Run("a crash between making and recording a pod does not run it twice", func(t *testing.T) { testCrash(t, c) })

@@ -74,8 +74,8 @@ func TestSlimPodsSayWhatPodsSay(t *testing.T) {
 		if market.OffloadedBy(&p) != "" {
 			continue // they are on no virtual node
 		}
-		used, left := usage.OfPods([]corev1.Pod{p})
-		usedSlim, leftSlim := usage.OfPods([]corev1.Pod{*slim})
+		used, left := usage.OfPods([]corev1.Pod{p}, nil)
+		usedSlim, leftSlim := usage.OfPods([]corev1.Pod{*slim}, nil)
 		if diff := cmp.Diff(used, usedSlim); diff != "" || left != leftSlim {
 			t.Errorf("seed %d: use (-pod +slim), %d and %d left:\n%s", seed, left, leftSlim, diff)
 		}

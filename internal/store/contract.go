@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,7 +34,8 @@ func NewContract(envelope peering.Envelope, self peering.ClusterID, foreignClust
 		return nil, err
 	}
 	resources, err := ResourceList(terms.Resources)
-	if err != nil {
+	limits, limitsErr := LimitRangeOf(terms.LimitRange)
+	if err := errors.Join(err, limitsErr); err != nil {
 		return nil, err
 	}
 	peer := terms.Party(role.Other()).ID
@@ -64,6 +66,7 @@ func NewContract(envelope peering.Envelope, self peering.ClusterID, foreignClust
 			Exposure:       terms.Exposure,
 			NodeSelector:   terms.NodeSelector,
 			RuntimeClasses: terms.RuntimeClasses,
+			LimitRange:     limits,
 			Envelope:       string(text),
 		},
 	}

@@ -14,15 +14,17 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/limitrange"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
 // OfPods returns what pods on a virtual node use, and how many did not end. A pod
 // counts from when its provider took it until it ended or is gone, with what the
-// scheduler counts for it but for the overhead, which is the provider's own. Pods
-// of DaemonSets never leave a node and do not run on this kind.
-func OfPods(pods []corev1.Pod) (used corev1.ResourceList, left int) {
+// scheduler counts for it but for the overhead, which is the provider's own, and with what
+// the contract gives to containers that say nothing. Pods of DaemonSets never leave a node and do
+// not run on this kind.
+func OfPods(pods []corev1.Pod, limits *v1alpha1.LimitRange) (used corev1.ResourceList, left int) {
 	used = corev1.ResourceList{}
 	for i := range pods {
 		p := &pods[i]
@@ -32,6 +34,9 @@ func OfPods(pods []corev1.Pod) (used corev1.ResourceList, left int) {
 		left++
 		if !podTaken(p) {
 			continue
+		}
+		if limits != nil {
+			p = &corev1.Pod{Spec: *limitrange.Filled(&p.Spec, limits)}
 		}
 		needs := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
 		needs[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)

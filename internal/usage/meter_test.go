@@ -56,11 +56,31 @@ func TestPodsCountOnceTheProviderTookThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			used, left := OfPods(tc.pods)
+			used, left := OfPods(tc.pods, nil)
 			if diff := cmp.Diff(tc.used, used); diff != "" || left != tc.left {
 				t.Errorf("%d are left, want %d; they use (-want +got):\n%s", left, tc.left, diff)
 			}
 		})
+	}
+}
+
+// As the provider counts them, which makes the pods so.
+func TestPodsThatSayNothingCountWhatTheContractSays(t *testing.T) {
+	t.Parallel()
+	given := &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{DefaultRequest: v1alpha1.LimitedResources(amountsIn("cpu=100m", "memory=64Mi"))}}
+	pods := []corev1.Pod{{
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "a"}, {Name: "b", Resources: corev1.ResourceRequirements{Requests: amountsIn("cpu=1")}},
+		}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: v1alpha1.PodOffloaded, Status: corev1.ConditionTrue}}},
+	}}
+	before := pods[0].DeepCopy()
+	used, _ := OfPods(pods, given)
+	if diff := cmp.Diff(amountsIn("cpu=1100m", "memory=128Mi", "pods=1"), used); diff != "" {
+		t.Errorf("they use (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, &pods[0]); diff != "" {
+		t.Errorf("the pod has changed:\n%s", diff)
 	}
 }
 

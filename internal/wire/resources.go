@@ -87,6 +87,36 @@ func PriceListFrom(field string, m *ententev1.PriceList) (peering.PriceList, err
 	return p, nil
 }
 
+// limitRangeTo writes a limit range; one that says nothing is nil.
+func limitRangeTo(l peering.LimitRange) *ententev1.LimitRange {
+	if l.IsZero() {
+		return nil
+	}
+	return &ententev1.LimitRange{
+		DefaultRequest: ResourcesTo(l.DefaultRequest), DefaultLimit: ResourcesTo(l.Default),
+		Min: ResourcesTo(l.Min), Max: ResourcesTo(l.Max), PodMin: ResourcesTo(l.PodMin), PodMax: ResourcesTo(l.PodMax),
+	}
+}
+
+// limitRangeFrom reads a limit range. A missing one says nothing.
+func limitRangeFrom(field string, m *ententev1.LimitRange) (peering.LimitRange, error) {
+	var l peering.LimitRange
+	var err error
+	keep(&err, &l.DefaultRequest)(ResourcesFrom(field+".default_request", m.GetDefaultRequest()))
+	keep(&err, &l.Default)(ResourcesFrom(field+".default_limit", m.GetDefaultLimit()))
+	keep(&err, &l.Min)(ResourcesFrom(field+".min", m.GetMin()))
+	keep(&err, &l.Max)(ResourcesFrom(field+".max", m.GetMax()))
+	keep(&err, &l.PodMin)(ResourcesFrom(field+".pod_min", m.GetPodMin()))
+	keep(&err, &l.PodMax)(ResourcesFrom(field+".pod_max", m.GetPodMax()))
+	if err != nil {
+		return peering.LimitRange{}, err
+	}
+	if err := l.Check(); err != nil {
+		return peering.LimitRange{}, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
+	}
+	return l.Clone(), nil
+}
+
 // AskTo writes an ask.
 func AskTo(a peering.Ask) *ententev1.PeeringRequest {
 	return &ententev1.PeeringRequest{
@@ -149,6 +179,7 @@ func AdvertisementTo(a peering.Advertisement) *ententev1.Advertisement {
 		StatementPeriod: writeDuration(g.StatementPeriod),
 		NeedsApproval:   a.NeedsApproval,
 		NotAfter:        writeTime(a.NotAfter),
+		LimitRange:      limitRangeTo(g.LimitRange),
 	}
 	if a.PreviousHash != (peering.Hash{}) {
 		m.PreviousHash = a.PreviousHash[:]
@@ -220,6 +251,7 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 		peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted))
 	keep(&err, &g.Exposure)(oneOf("advertisement.exposure", m.GetExposure(), peering.ExposureOffloaded, peering.ExposureExported))
 	keep(&err, &g.Price)(PriceListFrom("advertisement.price", m.GetPrice()))
+	keep(&err, &g.LimitRange)(limitRangeFrom("advertisement.limit_range", m.GetLimitRange()))
 	if err == nil {
 		err = checkHourly(g, m.GetHourly())
 	}

@@ -65,6 +65,7 @@ func fullAdvertisement(t testing.TB) peering.Advertisement {
 			Duration: 24 * time.Hour, StorageClasses: []string{"fast"},
 			Clauses: peering.Clauses{
 				Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Network: true, PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"}, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025"), "memory": decimal(t, "0.004")}}, Renewable: true, Notice: time.Hour, StatementPeriod: time.Minute, Exposure: peering.ExposureOffloaded, NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"},
+				LimitRange: peering.LimitRange{DefaultRequest: amounts(t, map[string]string{"cpu": "100m", "memory": "0"}), Default: amounts(t, map[string]string{"memory": "1Gi"}), PodMax: amounts(t, map[string]string{"cpu": "4"})},
 			},
 		},
 	}
@@ -97,6 +98,7 @@ func TestAdvertisementsCrossUnchanged(t *testing.T) {
 	plain := fullAdvertisement(t)
 	plain.Revision, plain.PreviousHash = 1, peering.Hash{}
 	plain.Grant.Price, plain.Grant.NodeSelector, plain.Grant.RuntimeClasses, plain.Grant.StorageClasses = peering.PriceList{}, nil, nil, nil
+	plain.Grant.LimitRange = peering.LimitRange{}
 	plain.Grant.Notice, plain.Grant.StatementPeriod = 0, 0
 	for _, ad := range []peering.Advertisement{fullAdvertisement(t), plain} {
 		m := AdvertisementTo(ad)
@@ -254,7 +256,14 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"one with a runtime class twice":        {func(m *ententev1.Advertisement) { m.RuntimeClasses = []string{"a", "a"} }, "advertisement.runtime_classes"},
 		"one with a class that is a path":       {func(m *ententev1.Advertisement) { m.StorageClasses = []string{"a/b"} }, "advertisement.storage_classes"},
 		"one with more node labels than can be": {func(m *ententev1.Advertisement) { m.NodeSelector = manyLabels(33) }, "advertisement.node_selector"},
-		"one that waits for approval":           {func(m *ententev1.Advertisement) { m.NeedsApproval = true }, "advertisement.needs_approval"},
+		"one with a limit range of devices": {func(m *ententev1.Advertisement) {
+			m.LimitRange.Max = &ententev1.ResourceList{Amounts: map[string]string{"nvidia.com/gpu": "1"}}
+		}, "advertisement.limit_range"},
+		"one whose least is more than its most": {func(m *ententev1.Advertisement) {
+			m.LimitRange.PodMin = &ententev1.ResourceList{Amounts: map[string]string{"cpu": "5"}}
+		}, "advertisement.limit_range"},
+		"one whose default is no amount": {func(m *ententev1.Advertisement) { m.LimitRange.DefaultLimit.Amounts["cpu"] = "much" }, "advertisement.limit_range.default_limit"},
+		"one that waits for approval":    {func(m *ententev1.Advertisement) { m.NeedsApproval = true }, "advertisement.needs_approval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -176,6 +176,9 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   homeAPI: {{ .homeAPI }}
   networkPolicies: {{ .networkPolicies }}
   contractDuration: {{ .contractDuration }}
+  {{- with .limitRange }}
+  limitRange: {{- toYaml . | nindent 4 }}
+  {{- end }}
   {{- with .runtimeClasses }}
   runtimeClasses: {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -305,6 +305,98 @@ func (x *PriceList) GetPerHour() map[string]string {
 	return nil
 }
 
+// LimitRange is what a LimitRange of Kubernetes says of containers and pods. Its amounts are of
+// cpu, memory and ephemeral-storage.
+type LimitRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What a container requests that has neither a request nor a limit.
+	DefaultRequest *ResourceList `protobuf:"bytes,1,opt,name=default_request,json=defaultRequest,proto3" json:"default_request,omitempty"`
+	// The limit of a container that has none, or what it requests where that is more.
+	DefaultLimit *ResourceList `protobuf:"bytes,2,opt,name=default_limit,json=defaultLimit,proto3" json:"default_limit,omitempty"`
+	// What each container requests at least.
+	Min *ResourceList `protobuf:"bytes,3,opt,name=min,proto3" json:"min,omitempty"`
+	// What the limit of each container is at most.
+	Max *ResourceList `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
+	// What a pod requests at least, as the scheduler counts its containers.
+	PodMin *ResourceList `protobuf:"bytes,5,opt,name=pod_min,json=podMin,proto3" json:"pod_min,omitempty"`
+	// What the limits of a pod come to at most.
+	PodMax        *ResourceList `protobuf:"bytes,6,opt,name=pod_max,json=podMax,proto3" json:"pod_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitRange) Reset() {
+	*x = LimitRange{}
+	mi := &file_entente_v1_resources_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitRange) ProtoMessage() {}
+
+func (x *LimitRange) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitRange.ProtoReflect.Descriptor instead.
+func (*LimitRange) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LimitRange) GetDefaultRequest() *ResourceList {
+	if x != nil {
+		return x.DefaultRequest
+	}
+	return nil
+}
+
+func (x *LimitRange) GetDefaultLimit() *ResourceList {
+	if x != nil {
+		return x.DefaultLimit
+	}
+	return nil
+}
+
+func (x *LimitRange) GetMin() *ResourceList {
+	if x != nil {
+		return x.Min
+	}
+	return nil
+}
+
+func (x *LimitRange) GetMax() *ResourceList {
+	if x != nil {
+		return x.Max
+	}
+	return nil
+}
+
+func (x *LimitRange) GetPodMin() *ResourceList {
+	if x != nil {
+		return x.PodMin
+	}
+	return nil
+}
+
+func (x *LimitRange) GetPodMax() *ResourceList {
+	if x != nil {
+		return x.PodMax
+	}
+	return nil
+}
+
 // Advertisement is the provider's answer: what it would lend, and on what
 // terms. Signing it within its validity makes it a contract.
 type Advertisement struct {
@@ -362,14 +454,19 @@ type Advertisement struct {
 	// The latest that the contract ends, whatever duration says and the clocks show:
 	// where a revision does not prolong a contract, the end that this has. Absent
 	// leaves the end to duration.
-	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	NotAfter *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	// What containers of offloaded pods have that say nothing of a resource, and between which
+	// amounts they and their pods have to be. A provider makes the pod so, or refuses it
+	// (OBJECT_INVALID); use is counted by what the pod then requests, on both sides. Absent says
+	// nothing. It stays the same through all revisions of a contract.
+	LimitRange    *LimitRange `protobuf:"bytes,22,opt,name=limit_range,json=limitRange,proto3" json:"limit_range,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Advertisement) Reset() {
 	*x = Advertisement{}
-	mi := &file_entente_v1_resources_proto_msgTypes[4]
+	mi := &file_entente_v1_resources_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +478,7 @@ func (x *Advertisement) String() string {
 func (*Advertisement) ProtoMessage() {}
 
 func (x *Advertisement) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[4]
+	mi := &file_entente_v1_resources_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +491,7 @@ func (x *Advertisement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advertisement.ProtoReflect.Descriptor instead.
 func (*Advertisement) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Advertisement) GetContractId() string {
@@ -544,6 +641,13 @@ func (x *Advertisement) GetNotAfter() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Advertisement) GetLimitRange() *LimitRange {
+	if x != nil {
+		return x.LimitRange
+	}
+	return nil
+}
+
 // Offer is what a provider would lend a peer now, were it asked for all that it
 // may have. It binds nobody.
 type Offer struct {
@@ -576,7 +680,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_entente_v1_resources_proto_msgTypes[5]
+	mi := &file_entente_v1_resources_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +692,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[5]
+	mi := &file_entente_v1_resources_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +705,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{5}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Offer) GetAvailable() bool {
@@ -686,7 +790,7 @@ type OfferedService struct {
 
 func (x *OfferedService) Reset() {
 	*x = OfferedService{}
-	mi := &file_entente_v1_resources_proto_msgTypes[6]
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +802,7 @@ func (x *OfferedService) String() string {
 func (*OfferedService) ProtoMessage() {}
 
 func (x *OfferedService) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[6]
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +815,7 @@ func (x *OfferedService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferedService.ProtoReflect.Descriptor instead.
 func (*OfferedService) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *OfferedService) GetNamespace() string {
@@ -760,7 +864,7 @@ type OfferedServicePort struct {
 
 func (x *OfferedServicePort) Reset() {
 	*x = OfferedServicePort{}
-	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	mi := &file_entente_v1_resources_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +876,7 @@ func (x *OfferedServicePort) String() string {
 func (*OfferedServicePort) ProtoMessage() {}
 
 func (x *OfferedServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	mi := &file_entente_v1_resources_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +889,7 @@ func (x *OfferedServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferedServicePort.ProtoReflect.Descriptor instead.
 func (*OfferedServicePort) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OfferedServicePort) GetName() string {
@@ -833,7 +937,7 @@ type Envelope struct {
 
 func (x *Envelope) Reset() {
 	*x = Envelope{}
-	mi := &file_entente_v1_resources_proto_msgTypes[8]
+	mi := &file_entente_v1_resources_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +949,7 @@ func (x *Envelope) String() string {
 func (*Envelope) ProtoMessage() {}
 
 func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[8]
+	mi := &file_entente_v1_resources_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +962,7 @@ func (x *Envelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
 func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Envelope) GetPayload() []byte {
@@ -895,7 +999,7 @@ type Signature struct {
 
 func (x *Signature) Reset() {
 	*x = Signature{}
-	mi := &file_entente_v1_resources_proto_msgTypes[9]
+	mi := &file_entente_v1_resources_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1011,7 @@ func (x *Signature) String() string {
 func (*Signature) ProtoMessage() {}
 
 func (x *Signature) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[9]
+	mi := &file_entente_v1_resources_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1024,7 @@ func (x *Signature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signature.ProtoReflect.Descriptor instead.
 func (*Signature) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Signature) GetKeyId() string {
@@ -972,7 +1076,15 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\bper_hour\x18\x02 \x03(\v2\".entente.v1.PriceList.PerHourEntryBC\xbaH@\x9a\x01=\x10@\"\ar\x05\x10\x01\x18\x80\x01*0r.\x18\x132*^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$R\aperHour\x1a:\n" +
 	"\fPerHourEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdd\b\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcc\x02\n" +
+	"\n" +
+	"LimitRange\x12A\n" +
+	"\x0fdefault_request\x18\x01 \x01(\v2\x18.entente.v1.ResourceListR\x0edefaultRequest\x12=\n" +
+	"\rdefault_limit\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\fdefaultLimit\x12*\n" +
+	"\x03min\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\x03min\x12*\n" +
+	"\x03max\x18\x04 \x01(\v2\x18.entente.v1.ResourceListR\x03max\x121\n" +
+	"\apod_min\x18\x05 \x01(\v2\x18.entente.v1.ResourceListR\x06podMin\x121\n" +
+	"\apod_max\x18\x06 \x01(\v2\x18.entente.v1.ResourceListR\x06podMax\"\x96\t\n" +
 	"\rAdvertisement\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1d\n" +
@@ -999,7 +1111,9 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\x10statement_period\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0fstatementPeriod\x12)\n" +
 	"\x06hourly\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\x06hourly\x12%\n" +
 	"\x0eneeds_approval\x18\x14 \x01(\bR\rneedsApproval\x127\n" +
-	"\tnot_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x1a=\n" +
+	"\tnot_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x127\n" +
+	"\vlimit_range\x18\x16 \x01(\v2\x16.entente.v1.LimitRangeR\n" +
+	"limitRange\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
@@ -1057,56 +1171,64 @@ func file_entente_v1_resources_proto_rawDescGZIP() []byte {
 	return file_entente_v1_resources_proto_rawDescData
 }
 
-var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_entente_v1_resources_proto_goTypes = []any{
 	(*ResourceList)(nil),          // 0: entente.v1.ResourceList
 	(*PeeringRequest)(nil),        // 1: entente.v1.PeeringRequest
 	(*Money)(nil),                 // 2: entente.v1.Money
 	(*PriceList)(nil),             // 3: entente.v1.PriceList
-	(*Advertisement)(nil),         // 4: entente.v1.Advertisement
-	(*Offer)(nil),                 // 5: entente.v1.Offer
-	(*OfferedService)(nil),        // 6: entente.v1.OfferedService
-	(*OfferedServicePort)(nil),    // 7: entente.v1.OfferedServicePort
-	(*Envelope)(nil),              // 8: entente.v1.Envelope
-	(*Signature)(nil),             // 9: entente.v1.Signature
-	nil,                           // 10: entente.v1.ResourceList.AmountsEntry
-	nil,                           // 11: entente.v1.PeeringRequest.NodeSelectorEntry
-	nil,                           // 12: entente.v1.PriceList.PerHourEntry
-	nil,                           // 13: entente.v1.Advertisement.NodeLabelsEntry
-	nil,                           // 14: entente.v1.Advertisement.NodeSelectorEntry
-	nil,                           // 15: entente.v1.Offer.NodeLabelsEntry
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*LimitRange)(nil),            // 4: entente.v1.LimitRange
+	(*Advertisement)(nil),         // 5: entente.v1.Advertisement
+	(*Offer)(nil),                 // 6: entente.v1.Offer
+	(*OfferedService)(nil),        // 7: entente.v1.OfferedService
+	(*OfferedServicePort)(nil),    // 8: entente.v1.OfferedServicePort
+	(*Envelope)(nil),              // 9: entente.v1.Envelope
+	(*Signature)(nil),             // 10: entente.v1.Signature
+	nil,                           // 11: entente.v1.ResourceList.AmountsEntry
+	nil,                           // 12: entente.v1.PeeringRequest.NodeSelectorEntry
+	nil,                           // 13: entente.v1.PriceList.PerHourEntry
+	nil,                           // 14: entente.v1.Advertisement.NodeLabelsEntry
+	nil,                           // 15: entente.v1.Advertisement.NodeSelectorEntry
+	nil,                           // 16: entente.v1.Offer.NodeLabelsEntry
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_entente_v1_resources_proto_depIdxs = []int32{
-	10, // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
+	11, // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
 	0,  // 1: entente.v1.PeeringRequest.resources:type_name -> entente.v1.ResourceList
-	16, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
+	17, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
 	2,  // 3: entente.v1.PeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	11, // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
-	12, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
-	0,  // 6: entente.v1.Advertisement.resources:type_name -> entente.v1.ResourceList
-	16, // 7: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
-	17, // 8: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
-	13, // 9: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
-	3,  // 10: entente.v1.Advertisement.price:type_name -> entente.v1.PriceList
-	16, // 11: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
-	14, // 12: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
-	16, // 13: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
-	2,  // 14: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
-	17, // 15: entente.v1.Advertisement.not_after:type_name -> google.protobuf.Timestamp
-	0,  // 16: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
-	3,  // 17: entente.v1.Offer.price:type_name -> entente.v1.PriceList
-	15, // 18: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
-	16, // 19: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
-	6,  // 20: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
-	7,  // 21: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
-	9,  // 22: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	12, // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
+	13, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
+	0,  // 6: entente.v1.LimitRange.default_request:type_name -> entente.v1.ResourceList
+	0,  // 7: entente.v1.LimitRange.default_limit:type_name -> entente.v1.ResourceList
+	0,  // 8: entente.v1.LimitRange.min:type_name -> entente.v1.ResourceList
+	0,  // 9: entente.v1.LimitRange.max:type_name -> entente.v1.ResourceList
+	0,  // 10: entente.v1.LimitRange.pod_min:type_name -> entente.v1.ResourceList
+	0,  // 11: entente.v1.LimitRange.pod_max:type_name -> entente.v1.ResourceList
+	0,  // 12: entente.v1.Advertisement.resources:type_name -> entente.v1.ResourceList
+	17, // 13: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
+	18, // 14: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
+	14, // 15: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
+	3,  // 16: entente.v1.Advertisement.price:type_name -> entente.v1.PriceList
+	17, // 17: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
+	15, // 18: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
+	17, // 19: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
+	2,  // 20: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
+	18, // 21: entente.v1.Advertisement.not_after:type_name -> google.protobuf.Timestamp
+	4,  // 22: entente.v1.Advertisement.limit_range:type_name -> entente.v1.LimitRange
+	0,  // 23: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
+	3,  // 24: entente.v1.Offer.price:type_name -> entente.v1.PriceList
+	16, // 25: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
+	17, // 26: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
+	7,  // 27: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
+	8,  // 28: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
+	10, // 29: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_resources_proto_init() }
@@ -1120,7 +1242,7 @@ func file_entente_v1_resources_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_resources_proto_rawDesc), len(file_entente_v1_resources_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -52,10 +52,30 @@ func printClauses(t *printer.Table, ad *ententev1.Advertisement) {
 	t.Row("Statements", every)
 	t.Row("Network", network(ad.GetNetwork(), ad.GetExposure()))
 	t.Row("Pod security", cmp.Or(ad.GetPodSecurity(), "-"))
+	printLimitRange(t, ad.GetLimitRange())
 	t.Fact("Node labels", Pairs(ad.GetNodeLabels()))
 	t.Fact("On nodes with", Pairs(ad.GetNodeSelector()))
 	t.Fact("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
 	t.Fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
+}
+
+// printLimitRange prints what containers have that say nothing, and their bounds.
+func printLimitRange(t *printer.Table, l *ententev1.LimitRange) {
+	for _, row := range []struct {
+		name    string
+		amounts *ententev1.ResourceList
+	}{
+		{"Default requests", l.GetDefaultRequest()},
+		{"Default limits", l.GetDefaultLimit()},
+		{"A container at least", l.GetMin()},
+		{"A container at most", l.GetMax()},
+		{"A pod at least", l.GetPodMin()},
+		{"A pod at most", l.GetPodMax()},
+	} {
+		if len(row.amounts.GetAmounts()) > 0 {
+			t.Row(row.name, Amounts(row.amounts))
+		}
+	}
 }
 
 // network is what a contract says of the tunnel.

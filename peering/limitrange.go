@@ -1,0 +1,174 @@
+package peering
+
+import (
+	"fmt"
+	"maps"
+)
+
+// LimitRange is what containers of offloaded pods have that say nothing of a resource, and
+// between which amounts they and their pods have to be: as a LimitRange of Kubernetes. It is of
+// cpu, memory and ephemeral-storage. What a container requests by default counts against the
+// contract and is paid for, so both sides sign it.
+type LimitRange struct {
+	// DefaultRequest is what a container requests, and Default its limit, that does not say.
+	DefaultRequest, Default Resources
+	// Min and Max bound what each container requests and its limit, PodMin and PodMax what all
+	// containers of a pod come to.
+	Min, Max, PodMin, PodMax Resources
+}
+
+// limited says whether a limit range may name a resource: all others are requested in whole
+// devices, and have a limit of what they request.
+func limited(name string) bool {
+	return name == "cpu" || name == "memory" || name == "ephemeral-storage"
+}
+
+// part is one list of a limit range.
+type part struct {
+	name    string
+	amounts *Resources
+}
+
+// parts returns the lists in the order of their names.
+func (l *LimitRange) parts() []part {
+	return []part{
+		{"default", &l.Default},
+		{"defaultRequest", &l.DefaultRequest},
+		{"max", &l.Max},
+		{"min", &l.Min},
+		{"podMax", &l.PodMax},
+		{"podMin", &l.PodMin},
+	}
+}
+
+// IsZero says whether it says nothing.
+func (l LimitRange) IsZero() bool {
+	for _, p := range l.parts() {
+		if len(*p.amounts) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Equal says whether two say the same.
+func (l LimitRange) Equal(o LimitRange) bool {
+	others := o.parts()
+	for i, p := range l.parts() {
+		if !maps.Equal(p.amounts.Strings(), others[i].amounts.Strings()) {
+			return false
+		}
+	}
+	return true
+}
+
+// Clone returns a copy, without lists that are empty.
+func (l LimitRange) Clone() LimitRange {
+	for _, p := range l.parts() {
+		if len(*p.amounts) == 0 {
+			*p.amounts = nil
+			continue
+		}
+		*p.amounts = p.amounts.Clone()
+	}
+	return l
+}
+
+// Check says what is wrong with it, if anything.
+func (l LimitRange) Check() error {
+	for _, p := range l.parts() {
+		for _, name := range p.amounts.Names() {
+			if !limited(name) {
+				return fmt.Errorf("limit range, %s: %s is neither cpu, memory nor ephemeral-storage", p.name, name)
+			}
+			if amount := (*p.amounts)[name]; !Fractional(name) && !amount.IsWhole() {
+				return fmt.Errorf("limit range, %s: %s %s is not a whole number", p.name, name, amount)
+			}
+		}
+	}
+	for _, order := range [][2]part{
+		{{"min", &l.Min}, {"max", &l.Max}},
+		{{"min", &l.Min}, {"default", &l.Default}},
+		{{"min", &l.Min}, {"defaultRequest", &l.DefaultRequest}},
+		{{"defaultRequest", &l.DefaultRequest}, {"default", &l.Default}},
+		{{"defaultRequest", &l.DefaultRequest}, {"max", &l.Max}},
+		{{"default", &l.Default}, {"max", &l.Max}},
+		{{"podMin", &l.PodMin}, {"podMax", &l.PodMax}},
+	} {
+		for _, name := range order[0].amounts.Names() {
+			low := (*order[0].amounts)[name]
+			if high, ok := (*order[1].amounts)[name]; ok && low.Cmp(high) > 0 {
+				return fmt.Errorf("limit range: of %s %s is %s, more than %s, %s", name, order[0].name, low, order[1].name, high)
+			}
+		}
+	}
+	return nil
+}
+
+// within returns it as a contract has it that lends these resources. What follows from other
+// amounts is written out, as in a LimitRange of Kubernetes: the default limit is max, the default
+// request the default limit or min. Of what is not lent no container is made to request anything,
+// or the contract would take no pods.
+func (l LimitRange) within(lent Resources) LimitRange {
+	out := l.Clone()
+	out.Default = unlessNamed(out.Default, out.Max)
+	out.DefaultRequest = unlessNamed(unlessNamed(out.DefaultRequest, out.Default), out.Min)
+	for _, name := range out.DefaultRequest.Names() {
+		if _, ok := lent[name]; ok {
+			continue
+		}
+		delete(out.DefaultRequest, name)
+		if _, ok := out.Default[name]; ok { // else a container would request its limit
+			out.DefaultRequest[name] = Quantity{}
+		}
+	}
+	for _, low := range []Resources{out.Min, out.PodMin} {
+		maps.DeleteFunc(low, func(name string, _ Quantity) bool {
+			_, ok := lent[name]
+			return !ok
+		})
+	}
+	return out.Clone()
+}
+
+// unlessNamed returns amounts with those of others where there is none.
+func unlessNamed(amounts, others Resources) Resources {
+	if len(others) == 0 {
+		return amounts
+	}
+	return amounts.KeepUnnamed(others)
+}
+
+// jsonLimitRange is a LimitRange as written. Lists that are empty are left out.
+type jsonLimitRange struct {
+	Default        map[string]string `json:"default,omitempty"`
+	DefaultRequest map[string]string `json:"defaultRequest,omitempty"`
+	Max            map[string]string `json:"max,omitempty"`
+	Min            map[string]string `json:"min,omitempty"`
+	PodMax         map[string]string `json:"podMax,omitempty"`
+	PodMin         map[string]string `json:"podMin,omitempty"`
+}
+
+// limitRangeJSON returns nil for one that says nothing.
+func limitRangeJSON(l LimitRange) *jsonLimitRange {
+	if l.IsZero() {
+		return nil
+	}
+	return &jsonLimitRange{
+		Default: l.Default.Strings(), DefaultRequest: l.DefaultRequest.Strings(),
+		Max: l.Max.Strings(), Min: l.Min.Strings(), PodMax: l.PodMax.Strings(), PodMin: l.PodMin.Strings(),
+	}
+}
+
+func (j *jsonLimitRange) limitRange() (out LimitRange, err error) {
+	if j == nil {
+		return out, nil
+	}
+	from := []map[string]string{j.Default, j.DefaultRequest, j.Max, j.Min, j.PodMax, j.PodMin}
+	for i, p := range out.parts() {
+		if *p.amounts, err = ParseResources(from[i]); err != nil {
+			return LimitRange{}, fmt.Errorf("limitRange.%s: %w", p.name, err)
+		}
+	}
+	return out.Clone(), nil
+}
