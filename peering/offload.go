@@ -191,6 +191,30 @@ type ServiceObject struct {
 	// neither ports nor endpoints: a provider that does not know the field answers that
 	// there is no such name.
 	ExternalName string `json:"externalName,omitempty"`
+	// SetName is the name of the ServiceImport of the Multi-Cluster Services API that this is made of,
+	// which is resolved below clusterset.local. The object's own name is no Service's of that name.
+	SetName string `json:"setName,omitempty"`
+}
+
+// CheckSet says why a Service cannot be one of a cluster set: by its name, or by what its endpoints
+// say of where they are.
+func (s ServiceObject) CheckSet() error {
+	switch {
+	case s.SetName == "":
+	case len(s.SetName) > maxDNSLabel || !isLabel(lower+digits, s.SetName):
+		return fmt.Errorf("%.64q is no name of a Service", s.SetName)
+	case s.ExternalName != "":
+		return fmt.Errorf("a Service of a cluster set stands for no other name")
+	}
+	for _, e := range s.Endpoints {
+		if e.Cluster == "" {
+			continue
+		}
+		if _, err := ParseClusterID(e.Cluster); err != nil {
+			return fmt.Errorf("endpoint %.64s: its cluster: %w", e.Address, err)
+		}
+	}
+	return nil
 }
 
 // ServicePort is a port of a Service. Endpoints listen on Port themselves only
@@ -216,4 +240,7 @@ type ServiceEndpoint struct {
 	Ports map[string]int32 `json:"ports"`
 	// PodUID is the UID of the consumer's pod behind it, if any.
 	PodUID string `json:"podUID,omitempty"`
+	// Cluster is the ID of the cluster that it is exported by, of a Service of a cluster set. One of the
+	// provider's own is a pod there, whose address is the consumer's alias of it.
+	Cluster string `json:"cluster,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -156,18 +157,14 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 		return nil // reconciled again after the sync
 	}
 	slices := map[string][]*discoveryv1.EndpointSlice{}
-	for _, obj := range w.slices.GetStore().List() {
-		if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[api.LabelManaged] != api.Manager {
+	for _, s := range stored[*discoveryv1.EndpointSlice](w.slices) {
+		if s.Labels[api.LabelManaged] != api.Manager {
 			name := s.Labels[discoveryv1.LabelServiceName]
 			slices[name] = append(slices[name], s)
 		}
 	}
 	want, have := map[peering.ObjectRef]bool{}, map[string]bool{}
-	for _, obj := range w.services.GetStore().List() {
-		svc, ok := obj.(*corev1.Service)
-		if !ok {
-			continue
-		}
+	for _, svc := range stored[*corev1.Service](w.services) {
 		have[string(svc.UID)] = true
 		if !exportable(svc) {
 			continue
@@ -181,6 +178,15 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 		n.unwantNamesakes(o.Ref)
 		n.wantObject(o)
 		n.warnCut(o.Ref, slices[svc.Name])
+	}
+	for _, s := range n.ofSet(w) {
+		o, err := object(peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: s.Name, UID: s.UID}, s.ServiceObject)
+		if err != nil {
+			return err
+		}
+		want[o.Ref], have[s.UID] = true, true
+		n.unwantNamesakes(o.Ref)
+		n.wantObject(o)
 	}
 	for _, ref := range n.wantedObjects(namespace, peering.KindService) {
 		if want[ref] {
@@ -203,6 +209,21 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 	}
 	n.mu.Unlock()
 	return nil
+}
+
+// ofSet returns what crosses of the ServiceImports of a namespace.
+func (n *Node) ofSet(w namespaceWatch) []endpoints.SetService {
+	return endpoints.OfSet(stored[*corev1.Service](w.services), stored[*discoveryv1.EndpointSlice](w.slices), n.cfg.Peer)
+}
+
+// stored returns what an informer has.
+func stored[T any](i cache.SharedIndexInformer) (out []T) {
+	for _, o := range i.GetStore().List() {
+		if t, ok := o.(T); ok {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // ServicesDeclared says whether the Services of all offloaded namespaces were synchronised
@@ -247,6 +268,10 @@ func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, 
 	case no:
 		return true, nil
 	case yes:
+	}
+	if w := n.watchesOf(ref.Namespace); synced(w.services, w.slices) &&
+		slices.ContainsFunc(n.ofSet(w), func(s endpoints.SetService) bool { return s.Name == ref.Name && s.UID == ref.UID }) {
+		return false, nil
 	}
 	if svc, ok := n.cached(ref).(*corev1.Service); ok {
 		return !exportable(svc), nil

@@ -188,6 +188,66 @@ func TestServicesOfAnOffloadedNamespaceFollowChanges(t *testing.T) {
 	})
 }
 
+// A headless Service of a cluster set has no Service at home, and one with an address an object of
+// its own: both cross by the name that they have in the set.
+func TestServicesOfAClusterSetCross(t *testing.T) {
+	atHome(t, func(h *home) {
+		ctx := h.t.Context()
+		held := func() map[string]int {
+			out := map[string]int{}
+			h.remote.look(func() {
+				for ref, o := range h.remote.held {
+					if ref.Kind == peering.KindService {
+						var s peering.ServiceObject
+						if err := json.Unmarshal(o.JSON, &s); err != nil {
+							t.Fatal(err)
+						}
+						out[ref.UID+" "+s.SetName] = len(s.Endpoints)
+					}
+				}
+			})
+			return out
+		}
+		wants := func(when string, want map[string]int) {
+			t.Helper()
+			h.settle()
+			if diff := cmp.Diff(want, held()); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", when, diff)
+			}
+		}
+		slices := h.client.DiscoveryV1().EndpointSlices("shop")
+		part := slice("set-a", "", "10.1.0.2", "10.1.0.3")
+		part.Labels = map[string]string{
+			api.LabelManaged: api.Manager, "multicluster.kubernetes.io/service-name": "db", "multicluster.kubernetes.io/source-cluster": "a", corev1.IsHeadlessService: "",
+		}
+		part.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceImport", Name: "db", UID: "import", Controller: new(true)}}
+		if _, err := slices.Create(ctx, part, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		wants("a headless one", map[string]int{"import db": 2})
+		ref := peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: endpoints.SetName("db"), UID: "import"}
+		if h.node.Orphan(ctx, peering.Held{Ref: ref}) {
+			t.Error("it is an orphan, though no Service at home has that UID")
+		}
+		derived := service(endpoints.SetName("db"), "1")
+		derived.UID, derived.Labels = "derived", map[string]string{api.LabelManaged: api.Manager, "multicluster.kubernetes.io/service-name": "db"}
+		if _, err := h.client.CoreV1().Services("shop").Create(ctx, derived, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		wants("one that got an address", map[string]int{"derived db": 2})
+		if !h.node.Orphan(ctx, peering.Held{Ref: ref}) {
+			t.Error("what it was before is no orphan")
+		}
+		if err := h.client.CoreV1().Services("shop").Delete(ctx, derived.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := slices.Delete(ctx, part.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		wants("one that is exported no longer", map[string]int{})
+	})
+}
+
 // What a provider does not take, and what of a Service does not cross, is said on the Service.
 func TestTheServiceSaysWhatDoesNotCross(t *testing.T) {
 	atHome(t, func(h *home) {

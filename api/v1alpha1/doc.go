@@ -57,6 +57,12 @@ const (
 	// AnnotationEndpoints is which endpoints a Service leads to: an EndpointPreference. A
 	// ServiceExport has it among its exportedAnnotations, a Service of an offloaded namespace itself.
 	AnnotationEndpoints = "entente.dev/endpoints"
+	// AnnotationSetName is the name of the ServiceImport of a consumer's that a Service here is made
+	// of: names below clusterset.local lead to it.
+	AnnotationSetName = "entente.dev/cluster-set-name"
+	// LabelSourceCluster is the ID of the cluster whose endpoints an EndpointSlice of such a
+	// Service has.
+	LabelSourceCluster = "entente.dev/source-cluster"
 	// AnnotationExternalName is the name of DNS that a Service of a consumer stands for, here
 	// only for the resolver of the consumer's pods.
 	AnnotationExternalName = "entente.dev/external-name"

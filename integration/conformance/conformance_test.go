@@ -45,6 +45,11 @@ func TestMultiClusterServices(t *testing.T) {
 	}
 	ctx, w := theStage.On(t)
 	share(ctx, t, w)
+	t.Run("pods abroad resolve its names", func(t *testing.T) { abroadResolves(ctx, t, w) })
+	t.Run("suite", func(t *testing.T) { runSuite(ctx, t, w) })
+}
+
+func runSuite(ctx context.Context, t *testing.T, w *World) {
 	loadImages(ctx, t, w)
 	suite := build(ctx, t)
 	merged := kubeconfig(ctx, t, w)
@@ -116,8 +121,8 @@ func share(ctx context.Context, t *testing.T, w *World) {
 		return err
 	}))
 	OK(t, w.Join(ctx))
-	for _, p := range (Pair{w.Home, w.Abroad}).Ways() {
-		_, err := p[0].Entente(ctx, "peer", p[1].Name, "--pods", "0")
+	for s, pods := range map[*Side]string{w.Home: "20", w.Abroad: "0"} {
+		_, err := s.Entente(ctx, "peer", s.Other.Name, "--pods", pods)
 		OK(t, err)
 	}
 	OK(t, w.BothWays(ctx, Restarted, func(string) {}, Pair{w.Home, w.Abroad}))

@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,6 +30,8 @@ type table struct {
 	uid, version string
 	prefixes     []plan.Mapping
 	single       map[netip.Addr]netip.Addr
+	// ours is this cluster's own addresses, as the peer said that it knows them.
+	ours []plan.Mapping
 }
 
 // peer returns what is known of a peer, to be read only; nil is nothing.
@@ -46,6 +50,37 @@ func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, b
 		return netip.Addr{}, false
 	}
 	return t.home(addr)
+}
+
+// ownPods returns what returns the address of a pod of this cluster that a peer knows by an alias.
+// Of which address it is one, is the peer's word: it counts if pods have such addresses here.
+func (a *agent) ownPods() func(peering.ClusterID, netip.Addr) (netip.Addr, bool) {
+	pods := &lastKnown[[]netip.Prefix]{now: time.Now, every: lookupRetry, log: a.log, what: "which prefixes pods have", ask: func(ctx context.Context) ([]netip.Prefix, error) {
+		prefixes, _, err := a.states.Prefixes(ctx)
+		return prefixes, err
+	}}
+	return func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
+		own, ok := a.addresses.own(peer, alias)
+		if !ok {
+			return netip.Addr{}, false
+		}
+		prefixes, err := pods.get(context.Background()) //nolint:forbidigo // a cache answers at once
+		return own, err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(own) })
+	}
+}
+
+// own returns the address that a peer says it knows by an alias, of this cluster's own.
+func (a *addresses) own(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
+	t := a.table(peer)
+	if t == nil {
+		return netip.Addr{}, false
+	}
+	for _, m := range t.ours {
+		if out, ok := plan.Remap(alias, m.Alias, m.Real); ok {
+			return out, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // table returns the table of a peer, which is made again when its ForeignCluster changed:
@@ -73,6 +108,9 @@ func tableOf(fc *v1alpha1.ForeignCluster) *table {
 	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}}
 	for _, m := range fabric.Mappings(nil, fc.Status.Blocks) {
 		t.single[m.Real.Addr()] = m.Alias.Addr()
+	}
+	if n := fc.Status.Network; n != nil {
+		t.ours = fabric.Mappings(n.Aliases, n.Blocks)
 	}
 	return t
 }

@@ -97,12 +97,15 @@ func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 		peer      peering.ClusterID
 		in, want  string
 	}{
-		"the peer's pod at home":             {translate: a.home, peer: "p", in: "10.200.3.4", want: "10.240.3.4"},
-		"a pod that is known by itself":      {translate: a.home, peer: "p", in: "10.201.0.7", want: "10.248.0.7"},
-		"a host that is known by itself":     {translate: a.home, peer: "p", in: "192.168.5.1", want: "10.248.0.5"},
-		"its neighbour is not":               {translate: a.home, peer: "p", in: "10.201.0.8"},
-		"what is not the peer's is nobody's": {translate: a.home, peer: "p", in: "10.9.3.4"},
-		"a stranger has no addresses":        {translate: a.home, peer: "x", in: "10.200.3.4"},
+		"the peer's pod at home":              {translate: a.home, peer: "p", in: "10.200.3.4", want: "10.240.3.4"},
+		"a pod that is known by itself":       {translate: a.home, peer: "p", in: "10.201.0.7", want: "10.248.0.7"},
+		"a host that is known by itself":      {translate: a.home, peer: "p", in: "192.168.5.1", want: "10.248.0.5"},
+		"its neighbour is not":                {translate: a.home, peer: "p", in: "10.201.0.8"},
+		"what is not the peer's is nobody's":  {translate: a.home, peer: "p", in: "10.9.3.4"},
+		"this cluster's, as the peer has it":  {translate: a.own, peer: "p", in: "10.250.3.4", want: "10.200.3.4"},
+		"another's, as this cluster has it":   {translate: a.own, peer: "p", in: "10.240.3.4"},
+		"a stranger knows none of this one's": {translate: a.own, peer: "x", in: "10.250.3.4"},
+		"a stranger has no addresses":         {translate: a.home, peer: "x", in: "10.200.3.4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -39,7 +39,7 @@ func (r *Reconciler) apply(ctx context.Context, name peering.ServiceName, have *
 		var taken bool
 		if taken, err = r.applyDerived(ctx, now, p); taken {
 			ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
-			ready.Message = fmt.Sprintf("the namespace has a Service %s that is not Entente's: delete it", derivedName(name.Name))
+			ready.Message = fmt.Sprintf("the namespace has a Service %s that is not Entente's: delete it", endpoints.SetName(name.Name))
 		}
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (r *Reconciler) updateDerived(ctx context.Context, have, want *corev1.Servi
 func (r *Reconciler) dropDerived(ctx context.Context, i *mcs.ServiceImport) error {
 	i.Spec.IPs = nil
 	have := &corev1.Service{}
-	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: derivedName(i.Name)}, have)
+	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: endpoints.SetName(i.Name)}, have)
 	if err != nil || !metav1.IsControlledBy(have, i) {
 		return client.IgnoreNotFound(err)
 	}

@@ -29,6 +29,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/services"
@@ -161,7 +162,7 @@ func (s *sharing) look(t *testing.T) string {
 		out = append(out, c.Cluster[:1])
 	}
 	var derived corev1.Service
-	if err := s.owner.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: derivedName("hello")}, &derived); err == nil && slices.Equal(derived.Spec.ClusterIPs, i.Spec.IPs) && len(i.Spec.IPs) > 0 {
+	if err := s.owner.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: endpoints.SetName("hello")}, &derived); err == nil && slices.Equal(derived.Spec.ClusterIPs, i.Spec.IPs) && len(i.Spec.IPs) > 0 {
 		out = append(out, "addressed")
 	}
 	var list discoveryv1.EndpointSliceList

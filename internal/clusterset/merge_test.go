@@ -13,6 +13,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -148,7 +149,7 @@ func TestPortsAreReachedOnlyWhereTheyAreMeant(t *testing.T) {
 				}
 				out = append(out, strings.Join(words, " "))
 				if slice.Labels[mcs.LabelServiceName] != "hello" || slice.Labels[mcs.LabelSourceCluster] != string(s.cluster) ||
-					slice.Labels["kubernetes.io/service-name"] != derivedName("hello") || slice.Labels["endpointslice.kubernetes.io/managed-by"] != "entente" {
+					slice.Labels["kubernetes.io/service-name"] != endpoints.SetName("hello") || slice.Labels["endpointslice.kubernetes.io/managed-by"] != "entente" {
 					t.Errorf("%s: labels %v", name, slice.Labels)
 				}
 			}

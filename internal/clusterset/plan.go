@@ -21,8 +21,6 @@ import (
 const (
 	// AnnotationDerived says of a ServiceImport which Service has its address here.
 	AnnotationDerived = "multicluster.kubernetes.io/derived-service"
-	// derivedPrefix is how the names of such Services begin.
-	derivedPrefix = "clusterset-"
 )
 
 // snapshot is what decides about a Service of a name.
@@ -126,13 +124,6 @@ func conditions(s snapshot, p plan) []metav1.Condition {
 	return []metav1.Condition{valid, ready, conflict}
 }
 
-// derivedName returns the name of the Service that has a ServiceImport's address. It is no
-// name of a Service that anybody would export.
-func derivedName(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return derivedPrefix + endpoints.Short(sum[:])
-}
-
 // serviceImport returns what a ServiceImport is to be: its labels, annotations and spec but for
 // addresses.
 func (p plan) serviceImport(name peering.ServiceName) *mcs.ServiceImport {
@@ -144,7 +135,7 @@ func (p plan) serviceImport(name peering.ServiceName) *mcs.ServiceImport {
 	if p.headless {
 		out.Spec.Type = mcs.Headless
 	} else {
-		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationDerived, derivedName(name.Name))
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationDerived, endpoints.SetName(name.Name))
 	}
 	out.Spec.Ports = []mcs.ServicePort{}
 	for _, port := range endpoints.Ports(p.ports) {
@@ -183,7 +174,7 @@ func (p plan) clusters() []mcs.ClusterStatus {
 func derived(i *mcs.ServiceImport) *corev1.Service {
 	out := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.Namespace, Name: derivedName(i.Name), OwnerReferences: []metav1.OwnerReference{owner(i)},
+			Namespace: i.Namespace, Name: endpoints.SetName(i.Name), OwnerReferences: []metav1.OwnerReference{owner(i)},
 			Labels: map[string]string{api.LabelManaged: api.Manager, mcs.LabelServiceName: i.Name},
 		},
 		Spec: corev1.ServiceSpec{
@@ -253,7 +244,7 @@ func (p plan) slicesOf(s side, i *mcs.ServiceImport) []*discoveryv1.EndpointSlic
 	if s.down || len(object.Ports) == 0 && len(s.service.Service.Ports) > 0 {
 		return nil
 	}
-	of := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: derivedName(i.Name)}}
+	of := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: endpoints.SetName(i.Name)}}
 	list, _ := endpoints.Slices(of, object, s.resolve)
 	sum := sha256.Sum256([]byte(s.cluster))
 	for _, slice := range list {

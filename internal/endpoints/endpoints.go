@@ -135,9 +135,10 @@ func ReadPorts(in []corev1.ServicePort) []peering.ServicePort {
 // Resolver returns the address of an endpoint in this cluster's terms.
 type Resolver func(peering.ServiceEndpoint) (netip.Addr, bool)
 
-// group is endpoints that one EndpointSlice can hold: of one family, with the same ports.
+// group is endpoints that one EndpointSlice can hold: of one family and cluster, with the same ports.
 type group struct {
 	family    discoveryv1.AddressType
+	cluster   string
 	ports     map[string]int32
 	endpoints []discoveryv1.Endpoint
 }
@@ -157,14 +158,14 @@ func Slices(svc *corev1.Service, in peering.ServiceObject, resolve Resolver) (ou
 		if a.Is6() {
 			family = discoveryv1.AddressTypeIPv6
 		}
-		key := GroupKey(family, e.Ports)
+		key := GroupKey(family, e)
 		if seen[key+a.String()] {
 			continue
 		}
 		seen[key+a.String()] = true
 		g, ok := groups[key]
 		if !ok {
-			g = &group{family: family, ports: e.Ports}
+			g = &group{family: family, cluster: e.Cluster, ports: e.Ports}
 			groups[key] = g
 		}
 		end := discoveryv1.Endpoint{
@@ -193,12 +194,16 @@ func reachable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast() && !a.Is4In6() && a.Zone() == ""
 }
 
-// GroupKey names the EndpointSlices that hold endpoints of a family with these ports.
-func GroupKey(family discoveryv1.AddressType, ports map[string]int32) string {
+// GroupKey names the EndpointSlices that hold endpoints of a family which have the ports of this
+// one, and are in the same cluster.
+func GroupKey(family discoveryv1.AddressType, e peering.ServiceEndpoint) string {
 	var b strings.Builder
 	b.WriteString(string(family))
-	for _, name := range slices.Sorted(maps.Keys(ports)) {
-		fmt.Fprintf(&b, " %q=%d", name, ports[name])
+	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
+		fmt.Fprintf(&b, " %q=%d", name, e.Ports[name])
+	}
+	if e.Cluster != "" {
+		b.WriteString(" " + e.Cluster)
 	}
 	return b.String()
 }
@@ -223,6 +228,9 @@ func newSlice(svc *corev1.Service, in peering.ServiceObject, g *group, key strin
 	}
 	if in.Headless {
 		s.Labels[corev1.IsHeadlessService] = ""
+	}
+	if g.cluster != "" {
+		s.Labels[api.LabelSourceCluster] = g.cluster
 	}
 	for _, p := range in.Ports {
 		number, ok := g.ports[p.Name]

@@ -16,6 +16,8 @@ const (
 	ttl = 5
 	// version is which version of the Kubernetes DNS specification is followed.
 	version = "1.1.0"
+	// setDomain is the domain of Services of the Multi-Cluster Services API.
+	setDomain = "clusterset.local"
 )
 
 // Answer is what to say to a question.
@@ -55,6 +57,8 @@ type ClusterNames struct {
 //	                                                       and what its target has
 //	HOST.NAME.NAMESPACE.svc.DOMAIN          A, AAAA        of an endpoint
 //	_PORT._PROTO.NAME.NAMESPACE.svc.DOMAIN  SRV            of a named port
+//	the same below clusterset.local         the same       of a Service of home's cluster set;
+//	                                                       HOST.CLUSTER.NAME… is an endpoint
 //	….in-addr.arpa, ….ip6.arpa              PTR            of what home knows
 //	other private addresses, this cluster's domains        no such name
 //	everything else                                        forwarded
@@ -105,8 +109,15 @@ func (b *Book) answer(who Who, q dns.Question, limit int, cluster ClusterNames) 
 	// As far as names are compared they are in lower case; answers repeat the
 	// question as it was asked.
 	labels := dns.SplitDomainName(strings.ToLower(q.Name))
-	if rest, ok := below(labels, who.Domain); ok {
-		z := zone{spaces: b.homes[who.Peer], domain: who.Domain, limit: limit}
+	for _, set := range []bool{false, true} {
+		z := zone{spaces: b.homes[who.Peer], domain: who.Domain, limit: limit, set: set}
+		if set {
+			z.domain = setDomain
+		}
+		rest, ok := below(labels, z.domain)
+		if !ok {
+			continue
+		}
 		if cluster.Visible && !z.has(rest) {
 			return Answer{Forward: true}
 		}
@@ -139,8 +150,41 @@ func below(labels []string, domain string) ([]string, bool) {
 type zone struct {
 	spaces map[string]*space
 	domain string
-	limit  int
-	work   int
+	// set says that its names are those of a cluster set.
+	set   bool
+	limit int
+	work  int
+}
+
+// hit is a Service that a name stands for.
+type hit struct {
+	Service
+	space *space
+	// key is what it is called here.
+	key string
+	// full is its whole name.
+	full string
+}
+
+// find returns the Service of a name.
+func (z *zone) find(s *space, name string) (hit, bool) {
+	key := name
+	if z.set {
+		key = s.sets[name]
+	}
+	svc, ok := s.services[key]
+	return hit{Service: svc, space: s, key: key, full: name + "." + s.home + ".svc." + dns.Fqdn(z.domain)}, ok && (svc.Set != "") == z.set
+}
+
+// endpoints are the endpoints of the Service that take traffic, in a fixed order.
+func (r hit) endpoints() iter.Seq[Endpoint] { return r.space.endpoints(r.key) }
+
+// of is what an endpoint is called below its Service.
+func (z *zone) of(e Endpoint) string {
+	if z.set {
+		return e.Hostname + "." + e.Cluster
+	}
+	return e.Hostname
 }
 
 // has says whether names are home's to answer: those of its namespaces.
@@ -174,43 +218,51 @@ func (z *zone) answer(labels []string, q dns.Question) Answer {
 	case n == 2:
 		return z.noData()
 	}
-	name := labels[n-3]
-	svc, ok := s.services[name]
+	r, ok := z.find(s, labels[n-3])
+	below := labels[:n-3]
 	switch {
 	case !ok:
 		return z.noName()
-	case n == 3:
-		return z.service(s, name, svc, q)
-	case n == 4 && !strings.HasPrefix(labels[0], "_"):
-		return z.endpoint(s, name, labels[0], q)
-	case n == 4 || n == 5:
-		return z.port(s, name, svc, labels[:n-3], q)
+	case len(below) == 0:
+		return z.service(r, q)
+	case len(below) <= 2 && strings.HasPrefix(below[len(below)-1], "_"):
+		return z.port(r, below, q)
+	case len(below) <= 2:
+		return z.endpoint(r, strings.Join(below, "."), q)
 	}
 	return z.noName()
 }
 
-func (z *zone) service(s *space, name string, svc Service, q dns.Question) Answer {
+func (z *zone) service(r hit, q dns.Question) Answer {
 	switch {
-	case svc.ExternalName != "":
-		target := dns.Fqdn(svc.ExternalName)
+	case r.ExternalName != "":
+		target := dns.Fqdn(r.ExternalName)
 		return Answer{Aliases: []dns.RR{&dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: target}}, Outside: target}
 	case q.Qtype == dns.TypeSRV:
-		return z.srv(s, name, svc, svc.Ports, q)
-	case !svc.Headless:
-		return z.addresses(slices.Values(svc.Addresses), q)
+		return z.srv(r, r.Ports, q)
+	case !r.Headless:
+		return z.addresses(slices.Values(r.Addresses), q)
 	}
-	for range s.endpoints(name) {
-		return z.addresses(addressesOf(s.endpoints(name)), q)
+	for range r.endpoints() {
+		return z.addresses(addressesOf(r.endpoints()), q)
 	}
 	return z.noName()
 }
 
-func (z *zone) endpoint(s *space, service, host string, q dns.Question) Answer {
+// endpoint answers for an endpoint of a Service, and in a cluster set for what is between it and
+// the Service: its cluster. Of a Service with an address a set has no such names.
+func (z *zone) endpoint(r hit, host string, q dns.Question) Answer {
+	if z.set && !r.Headless {
+		return z.noName()
+	}
 	var list []netip.Addr
-	for e := range s.endpoints(service) {
+	for e := range r.endpoints() {
 		z.work++
-		if e.Hostname == host {
+		switch {
+		case z.of(e) == host:
 			list = append(list, e.Address)
+		case z.set && e.Cluster == host:
+			return z.noData()
 		}
 	}
 	if len(list) == 0 {
@@ -219,10 +271,10 @@ func (z *zone) endpoint(s *space, service, host string, q dns.Question) Answer {
 	return z.addresses(slices.Values(list), q)
 }
 
-func (z *zone) port(s *space, name string, svc Service, labels []string, q dns.Question) Answer {
+func (z *zone) port(r hit, labels []string, q dns.Question) Answer {
 	proto := labels[len(labels)-1]
 	var found []Port
-	for _, p := range svc.Ports {
+	for _, p := range r.Ports {
 		if p.Name != "" && "_"+p.Protocol == proto && (len(labels) == 1 || "_"+p.Name == labels[0]) {
 			found = append(found, p)
 		}
@@ -233,11 +285,11 @@ func (z *zone) port(s *space, name string, svc Service, labels []string, q dns.Q
 	case len(labels) == 1 || q.Qtype != dns.TypeSRV:
 		return z.noData()
 	}
-	return z.srv(s, name, svc, found, q)
+	return z.srv(r, found, q)
 }
 
 // srv lists ports of a Service: its own, or of a headless one those of its endpoints.
-func (z *zone) srv(s *space, name string, svc Service, ports []Port, q dns.Question) Answer {
+func (z *zone) srv(r hit, ports []Port, q dns.Question) Answer {
 	var out Answer
 	seen := make(map[string]bool)
 	add := func(target string, port uint16, list []netip.Addr) {
@@ -250,13 +302,12 @@ func (z *zone) srv(s *space, name string, svc Service, ports []Port, q dns.Quest
 			out.Extra = append(out.Extra, address(target, a))
 		}
 	}
-	full := name + "." + s.home + ".svc." + dns.Fqdn(z.domain)
-	if !svc.Headless {
+	if !r.Headless {
 		for _, p := range ports {
-			add(full, p.Number, svc.Addresses)
+			add(r.full, p.Number, r.Addresses)
 		}
 	} else {
-		z.endpointPorts(s, name, ports, &out, add)
+		z.endpointPorts(r, ports, &out, add)
 		if len(out.Records) == 0 {
 			return z.noName()
 		}
@@ -273,9 +324,8 @@ func (z *zone) srv(s *space, name string, svc Service, ports []Port, q dns.Quest
 }
 
 // endpointPorts adds those of the ports that the endpoints of a Service have.
-func (z *zone) endpointPorts(s *space, name string, ports []Port, out *Answer, add func(target string, port uint16, list []netip.Addr)) {
-	full := name + "." + s.home + ".svc." + dns.Fqdn(z.domain)
-	for e := range s.endpoints(name) {
+func (z *zone) endpointPorts(r hit, ports []Port, out *Answer, add func(target string, port uint16, list []netip.Addr)) {
+	for e := range r.endpoints() {
 		for _, p := range e.Ports {
 			z.work++
 			if !slices.ContainsFunc(ports, func(w Port) bool { return w.Name == p.Name && w.Protocol == p.Protocol }) {
@@ -285,7 +335,7 @@ func (z *zone) endpointPorts(s *space, name string, ports []Port, out *Answer, a
 				out.Partial = true
 				return
 			}
-			add(e.Hostname+"."+full, p.Number, []netip.Addr{e.Address})
+			add(z.of(e)+"."+r.full, p.Number, []netip.Addr{e.Address})
 		}
 	}
 }
@@ -370,7 +420,7 @@ func (b *Book) namesOf(who Who, a netip.Addr) (out []string, work int) {
 			continue
 		}
 		svc, ok := s.services[o.service]
-		if !ok {
+		if !ok || svc.Set != "" { // names of a cluster set have no reverse
 			continue
 		}
 		full := o.service + "." + s.home + ".svc." + dns.Fqdn(who.Domain)

@@ -14,6 +14,8 @@ type Service struct {
 	Ports     []Port
 	// ExternalName is the name that it stands for. It has nothing else then.
 	ExternalName string
+	// Set is the name that it has in the consumer's cluster set. It has no other one.
+	Set string
 }
 
 // Port is a port of a Service or of its endpoints.
@@ -31,7 +33,9 @@ type Endpoint struct {
 	// Hostname is its name below the Service's. A Book gives one without the name that
 	// its address makes.
 	Hostname string
-	Ports    []Port
+	// Cluster is the cluster that it is in, of a Service of a cluster set.
+	Cluster string
+	Ports   []Port
 }
 
 // Who is the source of a query.
@@ -73,7 +77,9 @@ type space struct {
 	// peer is empty as long as the namespace is not known.
 	peer, home, domain string
 	services           map[string]Service
-	slices             map[string]slice
+	// sets has the names here of Services of the consumer's cluster set, by their names there.
+	sets   map[string]string
+	slices map[string]slice
 	// slicesOf has the EndpointSlices of a Service.
 	slicesOf map[string]map[string]struct{}
 }
@@ -98,7 +104,7 @@ func NewBook() *Book {
 func (b *Book) space(name string) *space {
 	s, ok := b.spaces[name]
 	if !ok {
-		s = &space{services: make(map[string]Service), slices: make(map[string]slice), slicesOf: make(map[string]map[string]struct{})}
+		s = &space{services: make(map[string]Service), sets: make(map[string]string), slices: make(map[string]slice), slicesOf: make(map[string]map[string]struct{})}
 		b.spaces[name] = s
 	}
 	return s
@@ -155,8 +161,19 @@ func (b *Book) SetService(namespace, name string, s Service) {
 	in := b.space(namespace)
 	o := owner{namespace: namespace, service: name}
 	b.unindex(o, in.services[name].Addresses)
+	in.dropSet(name)
 	in.services[name] = s
+	if s.Set != "" {
+		in.sets[s.Set] = name
+	}
 	b.index(o, s.Addresses)
+}
+
+// dropSet forgets the name that a Service has in a cluster set, unless another has it by now.
+func (s *space) dropSet(name string) {
+	if set := s.services[name].Set; s.sets[set] == name {
+		delete(s.sets, set)
+	}
 }
 
 // DeleteService records that there is no such Service.
@@ -168,6 +185,7 @@ func (b *Book) DeleteService(namespace, name string) {
 		return
 	}
 	b.unindex(owner{namespace: namespace, service: name}, in.services[name].Addresses)
+	in.dropSet(name)
 	delete(in.services, name)
 	b.drop(namespace)
 }

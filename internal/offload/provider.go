@@ -77,6 +77,10 @@ type Config struct {
 	// Translate returns an address of the peer's terms in this cluster's, if it
 	// can be reached. Nil reaches none.
 	Translate func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
+	// Self is this cluster's ID, and Own returns the address of a pod of this cluster that the peer
+	// knows by an alias: in Services of a cluster set that both are in. Nil knows none.
+	Self string
+	Own  func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
 	// Namespace and ServiceAccount are the agent's own; the account gets its
 	// rights in each namespace made here. Required.
 	Namespace, ServiceAccount string
@@ -137,6 +141,9 @@ func New(cfg Config) (*Provider, error) {
 	}
 	if cfg.Translate == nil {
 		cfg.Translate = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
+	}
+	if cfg.Own == nil {
+		cfg.Own = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}

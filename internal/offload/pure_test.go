@@ -26,6 +26,7 @@ import (
 
 const (
 	peerA = peering.ClusterID("aaaaaaaabbbbbbbbccccccccdddddddd")
+	self  = peering.ClusterID("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")
 	peerB = peering.ClusterID("zzzzzzzzbbbbbbbbccccccccdddddddd")
 )
 

@@ -239,6 +239,9 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have
 		if err != nil {
 			return netip.Addr{}, false
 		}
+		if in.SetName != "" && e.Cluster == p.cfg.Self {
+			return p.cfg.Own(peer, a)
+		}
 		return p.cfg.Translate(peer, a)
 	})
 	placeEndpoints(nodes, want)

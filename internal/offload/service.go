@@ -47,7 +47,7 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
 		return nil, item, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
 	}
-	if err := checkExternal(in); err != nil {
+	if err := errors.Join(checkExternal(in), in.CheckSet()); err != nil {
 		return nil, item, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
 	note, err := writeNote(in)
@@ -78,6 +78,9 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	if in.ExternalName != "" {
 		s.Annotations[api.AnnotationExternalName] = in.ExternalName
 	}
+	if in.SetName != "" {
+		s.Annotations[api.AnnotationSetName] = in.SetName
+	}
 	if in.Headless || in.ExternalName != "" {
 		s.Spec.ClusterIP = corev1.ClusterIPNone
 	}
@@ -100,7 +103,7 @@ func checkExternal(in peering.ServiceObject) error {
 }
 
 // countService returns what a Service counts besides its bytes. An EndpointSlice
-// holds endpoints of one family with the same ports.
+// holds endpoints of one family and cluster with the same ports.
 func countService(in peering.ServiceObject) stock.Item {
 	i := stock.Item{Ports: len(in.Ports), Endpoints: len(in.Endpoints)}
 	groups := make(map[string]int)
@@ -110,7 +113,7 @@ func countService(in peering.ServiceObject) stock.Item {
 		if strings.Contains(e.Address, ":") {
 			family = discoveryv1.AddressTypeIPv6
 		}
-		groups[endpoints.GroupKey(family, e.Ports)]++
+		groups[endpoints.GroupKey(family, e)]++
 	}
 	for _, n := range groups {
 		i.Slices += (n + endpoints.SliceSize - 1) / endpoints.SliceSize

@@ -115,7 +115,17 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 			b[1] = 241
 			return netip.AddrFrom4(b), true
 		},
-		Here:     c.here,
+		Here: c.here,
+		Self: string(self),
+		// 198.18.x.y is what a consumer calls 10.200.x.y.
+		Own: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
+			b := a.As4()
+			if b[0] != 198 {
+				return netip.Addr{}, false
+			}
+			b[0], b[1] = 10, 200
+			return netip.AddrFrom4(b), true
+		},
 		Resolver: func() (netip.Addr, error) { return netip.MustParseAddr("10.96.0.77"), nil },
 		Log:      slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -408,6 +418,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a namespace follows the Pod Security levels of its contracts", func(t *testing.T) { testLevels(t, c) })
 	t.Run("services answer with endpoints in this cluster's terms", func(t *testing.T) { testServices(t, c) })
 	t.Run("network policies hold for the consumer's pods alone, in this cluster's terms", func(t *testing.T) { testPolicies(t, c) })
+	t.Run("services of a cluster set have this cluster's pods by their own addresses", func(t *testing.T) { testSetService(t, c) })
 	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -58,9 +59,6 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// clusterSetDomain is the domain of Services of the Multi-Cluster Services API.
-const clusterSetDomain = "clusterset.local"
-
 // Run answers the DNS queries of pods that run here for consumers, until ctx ends. It
 // needs the agent for nothing: what it reads is in the API server, and what it has read
 // it keeps while that is away.
@@ -74,8 +72,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if len(upstreams) == 0 {
 		cfg.Log.Warn("this node has no resolver that can be asked from a pod: names of the Internet do not resolve", "file", cfg.ResolvConf)
 	}
-	// Names of a cluster set would be this cluster's: home's are not known here.
-	hidden := []string{peering.DefaultClusterDomain, clusterSetDomain}
+	hidden := []string{peering.DefaultClusterDomain}
 	if cfg.ClusterDomain != "" && cfg.ClusterDomain != peering.DefaultClusterDomain {
 		hidden = append(hidden, cfg.ClusterDomain)
 	}
@@ -149,10 +146,10 @@ func namesCache() cache.Options {
 			&corev1.Namespace{}: {Label: ours, Transform: cache.TransformStripManagedFields()},
 			&corev1.Service{}: {Label: ours, Transform: func(o any) (any, error) {
 				if s, ok := o.(*corev1.Service); ok {
-					target := s.Annotations[v1alpha1.AnnotationExternalName]
-					if s.ManagedFields, s.Annotations = nil, nil; target != "" {
-						s.Annotations = map[string]string{v1alpha1.AnnotationExternalName: target}
-					}
+					s.ManagedFields = nil
+					maps.DeleteFunc(s.Annotations, func(key, _ string) bool {
+						return key != v1alpha1.AnnotationExternalName && key != v1alpha1.AnnotationSetName
+					})
 				}
 				return o, nil
 			}},
@@ -223,6 +220,7 @@ func nameService(s *corev1.Service) names.Service {
 	if target := s.Annotations[v1alpha1.AnnotationExternalName]; peering.CheckExternalName(target) == nil {
 		out.ExternalName = target
 	}
+	out.Set = s.Annotations[v1alpha1.AnnotationSetName]
 	for _, p := range s.Spec.Ports {
 		out.Ports = append(out.Ports, names.Port{Name: p.Name, Protocol: strings.ToLower(string(p.Protocol)), Number: uint16(p.Port)})
 	}
@@ -245,7 +243,7 @@ func nameEndpoints(s *discoveryv1.EndpointSlice) (out []names.Endpoint) {
 			continue
 		}
 		for _, a := range kube.Addrs(e.Addresses) {
-			out = append(out, names.Endpoint{Address: a, Ports: ports, Hostname: ptr.Deref(e.Hostname, "")})
+			out = append(out, names.Endpoint{Address: a, Ports: ports, Hostname: ptr.Deref(e.Hostname, ""), Cluster: s.Labels[v1alpha1.LabelSourceCluster]})
 		}
 	}
 	return out

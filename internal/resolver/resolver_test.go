@@ -224,6 +224,25 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 		resolves("alias.shop.svc.home.example.", dns.TypeA, want)
 	}
 
+	// Services of home's cluster set, in two clusters.
+	set := service("shop-peer", ours(), "")
+	set.Name, set.Annotations = "clusterset-1", map[string]string{v1alpha1.AnnotationSetName: "hello"}
+	create(set)
+	resolves("hello.shop.svc.clusterset.local.", dns.TypeA, "NOERROR "+set.Spec.ClusterIP)
+	set = service("shop-peer", ours(), corev1.ClusterIPNone)
+	set.Name, set.Annotations = "clusterset-2", map[string]string{v1alpha1.AnnotationSetName: "db"}
+	create(set)
+	for cluster, address := range map[string]string{"a": "10.9.0.1", "b": "10.9.0.2"} {
+		create(&discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop-peer", Name: "clusterset-2-" + cluster, Labels: ours(
+				discoveryv1.LabelServiceName, "clusterset-2", discoveryv1.LabelManagedBy, v1alpha1.Manager, v1alpha1.LabelSourceCluster, cluster)},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Hostname: new("db-0")}},
+		})
+	}
+	resolves("db-0.b.db.shop.svc.clusterset.local.", dns.TypeA, "NOERROR 10.9.0.2")
+	resolves("db-0.db.shop.svc.clusterset.local.", dns.TypeA, "NXDOMAIN")
+
 	// A pod that ended is nobody.
 	pod.Status.PodIPs = nil
 	if err := owner.Status().Update(t.Context(), pod); err != nil {
