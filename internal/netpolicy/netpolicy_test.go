@@ -229,6 +229,20 @@ func TestHostilePoliciesAreRefused(t *testing.T) {
 	}
 }
 
+// A rule without peers opens to all, so one that is left without any goes.
+func TestARuleWithoutPeersGoes(t *testing.T) {
+	t.Parallel()
+	for name, r := range map[string]Rule{
+		"nobody": {}, "an address that nothing here stands for": {Addresses: []string{"10.9.9.9"}}, "a private range": {Blocks: []networkingv1.IPBlock{{CIDR: "192.168.0.0/16"}}},
+		"no namespace": {Pods: []Pods{{}}}, "what is excepted": {Blocks: []networkingv1.IPBlock{{CIDR: "10.1.0.0/15", Except: []string{"10.1.0.0/16"}}}},
+	} {
+		spec, _ := Admit(&Policy{Ingress: &[]Rule{r}, Egress: &[]Rule{r}}, testHere())
+		if len(spec.Ingress)+len(spec.Egress) > 0 || len(spec.PolicyTypes) != 2 {
+			t.Errorf("%s: %+v", name, spec)
+		}
+	}
+}
+
 func TestNamesOfPoliciesHere(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 253)
