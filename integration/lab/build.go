@@ -33,6 +33,8 @@ type component struct {
 	// files are copied from the modules that the component is built from:
 	// module path, folder inside it, and names.
 	files []moduleFiles
+	// patches are what of these modules is built otherwise than it is served.
+	patches []patch
 	// links are further names of files: name to file.
 	links map[string]string
 	// sources are the folders under the lab's folder whose files count for
@@ -49,7 +51,7 @@ type build struct {
 
 type moduleFiles struct {
 	module string
-	names  []string // paths inside the module, slash-separated
+	names  []string // paths of files and folders inside the module, slash-separated
 }
 
 // Versions that show up in the binaries; go.mod says what is built.
@@ -150,6 +152,41 @@ func metricsServerComponent() component {
 	return component{name: "metricsserver", module: "metricsserver", builds: []build{
 		{packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, tags: staticTags, ldflags: smallLink},
 	}}
+}
+
+// traefikComponent has the definitions of the Gateway API beside it.
+func traefikComponent() component {
+	var crds []string
+	for _, kind := range gatewayKinds() {
+		crds = append(crds, "config/crd/standard/"+kind)
+	}
+	return component{
+		name: "traefik", module: "traefik", sources: []string{"traefik", "traefik/ext", "traefik/dns"},
+		patches: []patch{{module: "github.com/go-acme/lego/v5", folder: "providers/dns", files: "traefik/dns"}},
+		builds: []build{
+			{packages: []string{"github.com/traefik/traefik/v3/cmd/traefik"}, tags: staticTags, ldflags: smallLink},
+		},
+		files: []moduleFiles{{module: "sigs.k8s.io/gateway-api", names: crds}},
+	}
+}
+
+// gatewayKinds are the files with what a Gateway and its routes are made of.
+func gatewayKinds() (files []string) {
+	for _, kind := range []string{"backendtlspolicies", "gatewayclasses", "gateways", "grpcroutes", "httproutes", "listenersets", "referencegrants", "tlsroutes"} {
+		files = append(files, "gateway.networking.k8s.io_"+kind+".yaml")
+	}
+	return files
+}
+
+// kueueComponent has Kueue's chart beside it, in the folder kueue.
+func kueueComponent() component {
+	return component{
+		name: "kueue", module: "kueue",
+		builds: []build{
+			{packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}, tags: staticTags, ldflags: smallLink, output: "manager"},
+		},
+		files: []moduleFiles{{module: "sigs.k8s.io/kueue", names: []string{"charts/kueue"}}},
+	}
 }
 
 // e2eComponent is part of Kubernetes' end-to-end tests, with programs of the images that they run.
@@ -342,6 +379,15 @@ func (c component) ensure(ctx context.Context, source, cache string, progress fu
 
 func (c component) build(ctx context.Context, source, to string, progress func(string)) error {
 	module := filepath.Join(source, c.module)
+	patches, err := os.MkdirTemp("", "entente-lab-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(patches) }()
+	modfile, err := c.patched(ctx, source, patches)
+	if err != nil {
+		return err
+	}
 	compiled := &lineCounter{}
 	defer c.report(progress, compiled)()
 	for _, b := range c.builds {
@@ -349,7 +395,7 @@ func (c component) build(ctx context.Context, source, to string, progress func(s
 		if b.output != "" {
 			out = filepath.Join(to, b.output)
 		}
-		args := append([]string{"build", "-v", "-trimpath", "-tags", b.tags, "-ldflags", b.ldflags, "-o", out}, b.packages...)
+		args := append([]string{"build", "-v", "-trimpath", "-modfile=" + modfile, "-tags", b.tags, "-ldflags", b.ldflags, "-o", out}, b.packages...)
 		if _, err := goCommand(ctx, module, compiled, args...); err != nil {
 			return err
 		}
@@ -365,16 +411,28 @@ func (c component) build(ctx context.Context, source, to string, progress func(s
 			return err
 		}
 		for _, n := range f.names {
-			b, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), filepath.FromSlash(n)))
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(to, filepath.Base(n)), b, 0o644); err != nil {
+			if err := copyOut(filepath.Join(strings.TrimSpace(string(out)), filepath.FromSlash(n)), filepath.Join(to, filepath.Base(n))); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// copyOut copies a file or a folder of a module, where all is read-only.
+func copyOut(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return os.CopyFS(to, os.DirFS(from))
+	}
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o644)
 }
 
 // reportEvery is how often a build that takes long says how far it is.
@@ -431,6 +489,9 @@ func goCommand(ctx context.Context, module string, also io.Writer, args ...strin
 func (c component) key(source string, facts ...string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %+v %+v %v\n", c.name, facts, c.builds, c.files, c.links)
+	if len(c.patches) > 0 {
+		fmt.Fprintf(h, "%+v\n", c.patches)
+	}
 	sources := c.sources
 	if sources == nil {
 		sources = []string{c.module}

@@ -23,23 +23,51 @@ const (
 	ToolImage = "lab.entente.dev/tool:v1"
 )
 
-// MetricsServerImage has metrics-server. No node has it by itself.
-const MetricsServerImage = "lab.entente.dev/metrics-server:v0.9.0"
+// Images of programs that no node has by itself.
+const (
+	MetricsServerImage = "lab.entente.dev/metrics-server:v0.9.0"
+	TraefikImage       = "lab.entente.dev/traefik:v3.7.13"
+	KueueImage         = "lab.entente.dev/kueue:v0.17.0"
+)
 
 // MetricsServer makes MetricsServerImage in dir, for Load, and returns the path of the
 // archive. metrics-server is built the first time, which takes minutes.
-func MetricsServer(ctx context.Context, dir string, progress func(string)) (string, error) {
-	bins, err := buildComponents(ctx, []component{metricsServerComponent()}, progress)
-	if err != nil {
-		return "", err
+func MetricsServer(ctx context.Context, dir string, progress func(string)) (archive string, err error) {
+	_, archive, err = buildImage(ctx, dir, progress, metricsServerComponent(), image{
+		name: MetricsServerImage, path: "metrics-server", user: "65532:65532", ports: []string{"10250/tcp"},
+	})
+	return archive, err
+}
+
+// Traefik makes TraefikImage, as MetricsServer does its own, and returns the files with the definitions
+// of the Gateway API, too.
+func Traefik(ctx context.Context, dir string, progress func(string)) (archive string, crds []string, err error) {
+	c := traefikComponent()
+	bins, archive, err := buildImage(ctx, dir, progress, c, image{name: TraefikImage, path: "traefik", user: "65532:65532"})
+	for _, file := range gatewayKinds() {
+		crds = append(crds, bins.Path(c.name, file))
 	}
-	files, err := writeImages(dir, []image{{
-		name: MetricsServerImage, binary: bins.Path("metricsserver", "metrics-server"), path: "metrics-server", user: "65532:65532", ports: []string{"10250/tcp"},
-	}})
-	if err != nil {
-		return "", err
+	return archive, crds, err
+}
+
+// Kueue makes KueueImage, as MetricsServer does its own, and returns the folder of Kueue's chart, too.
+func Kueue(ctx context.Context, dir string, progress func(string)) (archive, chart string, err error) {
+	c := kueueComponent()
+	bins, archive, err := buildImage(ctx, dir, progress, c, image{name: KueueImage, path: "manager", user: "65532:65532"})
+	return archive, bins.Path(c.name, "kueue"), err
+}
+
+// buildImage builds a component and makes an image of its program of im's path.
+func buildImage(ctx context.Context, dir string, progress func(string), c component, im image) (bins Binaries, archive string, err error) {
+	if bins, err = buildComponents(ctx, []component{c}, progress); err != nil {
+		return nil, "", err
 	}
-	return files[0], nil
+	im.binary = bins.Path(c.name, im.path)
+	files, err := writeImages(dir, []image{im})
+	if err != nil {
+		return nil, "", err
+	}
+	return bins, files[0], nil
 }
 
 // image is one image made of a single static binary.
