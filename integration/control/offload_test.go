@@ -599,6 +599,7 @@ func TestConfigurationFollowsThePod(t *testing.T) {
 	if err := abroad.get(t.Context(), "other", s); ctrlclient.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("the Secret that no pod refers to is abroad: %v", err)
 	}
+	policyFollows(t, home, abroad, namespace, remote)
 }
 
 // TestARefusedNamespaceIsTold: a namespace that wants to keep its name abroad, or have
