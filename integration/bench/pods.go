@@ -81,8 +81,8 @@ type podsResult struct {
 	StatusSent  int     `json:"statusSent,omitempty"`
 	// Endpoints is how long after home's own EndpointSlice of a Service the provider had one.
 	Endpoints *spread `json:"endpoints,omitempty"`
-	Rest        *atRest `json:"rest,omitempty"`
-	Cycles      []cycle `json:"cycles,omitempty"`
+	Rest      *atRest `json:"rest,omitempty"`
+	Cycles    []cycle `json:"cycles,omitempty"`
 }
 
 // atRest is both agents while nothing happens: percent of a processor, and writes a second.

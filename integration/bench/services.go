@@ -154,7 +154,9 @@ func (p *podBench) services(ctx context.Context, r *podsResult) error {
 	gone, gctx := errgroup.WithContext(ctx)
 	gone.SetLimit(writers)
 	for _, s := range list.Items {
-		gone.Go(func() error { return p.kube.CoreV1().Services(offloadedTo).Delete(gctx, s.Name, metav1.DeleteOptions{}) })
+		gone.Go(func() error {
+			return p.kube.CoreV1().Services(offloadedTo).Delete(gctx, s.Name, metav1.DeleteOptions{})
+		})
 	}
 	return gone.Wait()
 }

@@ -636,7 +636,7 @@ func (l *Lender) Grants(ctx context.Context, peer peering.ClusterID) Grants {
 	g := Grants{
 		NamespaceNames: slices.Clone(p.Spec.NamespaceNames), MinFence: peering.MinFence, HomeAPI: p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed,
 		NetworkPolicies: p.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesAllowed,
-		RuntimeClasses: slices.Clone(p.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(p.Spec.PriorityClassMappings),
+		RuntimeClasses:  slices.Clone(p.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(p.Spec.PriorityClassMappings),
 	}
 	if p.Spec.MinFence != nil {
 		g.MinFence = p.Spec.MinFence.Duration
