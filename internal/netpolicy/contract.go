@@ -83,9 +83,6 @@ func (c *Contract) Close() {
 	}
 }
 
-// has says whether pods of a namespace were sent.
-func (c *Contract) has(namespace string) bool { return slices.Contains(c.spaces(), namespace) }
-
 // spaces returns the namespaces of which pods were sent or policies are wanted, sorted.
 func (c *Contract) spaces() []string {
 	c.mu.Lock()
@@ -122,7 +119,7 @@ func (c *Contract) Ending(ref peering.ObjectRef) {
 	}
 	c.mu.Unlock()
 	if !known {
-		c.home.watch()
+		c.home.sent(ref.Namespace)
 		c.home.queue.AddAfter(task{c.cfg.ID, ref.Namespace}, gatherChanges)
 	}
 }
@@ -154,8 +151,8 @@ func (c *Contract) note(ref peering.ObjectRef, has map[string]string) {
 	}
 	c.pods[ref.UID] = sentPod{namespace: ref.Namespace, labels: has}
 	c.mu.Unlock()
+	c.home.sent(ref.Namespace)
 	if !c.home.pods.HasSynced() {
-		c.home.watch()
 		return // planned once all is known
 	}
 	c.home.queue.AddAfter(task{c.cfg.ID, ref.Namespace}, gatherChanges)

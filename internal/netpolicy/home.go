@@ -216,17 +216,26 @@ func (h *Home) watch() {
 	}
 }
 
+// sent is told that pods of a namespace leave. Of a namespace without policies that changes nothing, and most have
+// none: this is asked for each pod.
+func (h *Home) sent(namespace string) {
+	if !h.pods.HasSynced() && len(h.in(namespace)) > 0 {
+		h.watch()
+	}
+}
+
 // matters says whether there is a policy in a namespace whose pods may leave. h.mu is held.
 func (h *Home) matters() bool {
+	leave := map[string]bool{}
+	for _, c := range h.contracts {
+		for _, space := range c.spaces() {
+			leave[space] = true
+		}
+	}
 	for _, o := range h.policies.GetStore().List() {
 		space := o.(*networkingv1.NetworkPolicy).Namespace
-		if n, ok, _ := h.spaces.GetStore().GetByKey(space); ok && n.(*corev1.Namespace).Labels[api.LabelOffloading] != "" {
+		if n, ok, _ := h.spaces.GetStore().GetByKey(space); leave[space] || ok && n.(*corev1.Namespace).Labels[api.LabelOffloading] != "" {
 			return true
-		}
-		for _, c := range h.contracts {
-			if c.has(space) {
-				return true
-			}
 		}
 	}
 	return false

@@ -189,6 +189,7 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 			v.p.changed(o.Spec.Contract)
 		}
 		v.p.services.all()
+		v.p.policies.all()
 	}
 	recount := time.NewTicker(configsInterval)
 	defer recount.Stop()

@@ -73,19 +73,26 @@ func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract,
 	want := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		notePolicy: note, api.LabelOriginName: o.Ref.Name,
 	}}}
-	if err := p.translatePolicy(c.Peer, in, want); err != nil {
+	here, err := p.here(c.Peer)
+	if err != nil {
 		return err
 	}
+	translatePolicy(in, here, want)
 	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{Blocks: countBlocks(&want.Spec)})
 }
 
-// translatePolicy has a NetworkPolicy say here what a consumer's says.
-func (p *Provider) translatePolicy(peer peering.ClusterID, in *netpolicy.Policy, out *networkingv1.NetworkPolicy) error {
+// here returns by what NetworkPolicies of a peer are translated.
+func (p *Provider) here(peer peering.ClusterID) (netpolicy.Here, error) {
 	here, err := p.cfg.Here(peer)
 	if err != nil {
-		return fmt.Errorf("find out by what network policies are translated: %w", err)
+		return here, fmt.Errorf("find out by what network policies are translated: %w", err)
 	}
 	here.Peer = peer
+	return here, nil
+}
+
+// translatePolicy has a NetworkPolicy say here what a consumer's says.
+func translatePolicy(in *netpolicy.Policy, here netpolicy.Here, out *networkingv1.NetworkPolicy) {
 	spec, left := netpolicy.Admit(in, here)
 	out.Spec = spec
 	if left == 0 {
@@ -93,7 +100,6 @@ func (p *Provider) translatePolicy(peer peering.ClusterID, in *netpolicy.Policy,
 	} else {
 		setAnnotation(out, noteLeftOut, strconv.Itoa(left))
 	}
-	return nil
 }
 
 // countBlocks returns how many ranges of addresses a NetworkPolicy names.
@@ -118,31 +124,42 @@ func (v *inventory) seePolicy(np *networkingv1.NetworkPolicy) {
 	v.p.stock.Set(stock.Key{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name}, stock.Item{
 		Peer: peering.ClusterID(np.Labels[api.LabelPeer]), Contract: firstHolder(np), Bytes: notedBytes(np.Annotations), Blocks: countBlocks(&np.Spec),
 	})
-	v.p.services.space(np.Namespace)
+	v.p.policies.space(np.Namespace)
 }
 
 func (v *inventory) leavePolicy(np *networkingv1.NetworkPolicy) {
 	v.p.stock.Drop(stock.Key{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name})
 }
 
-// reflectPolicies has the NetworkPolicies of a namespace say what they should: addresses may stand for others by now.
+// reflectPolicies has the NetworkPolicies of a namespace say what they should: addresses may stand for others by
+// now. As long as the cluster is not known, it changes nothing.
 func (p *Provider) reflectPolicies(ctx context.Context, name string) error {
-	if p.cfg.Here == nil {
+	select {
+	case <-p.inv.synced:
+	default:
 		return nil
 	}
+	policies := indexed[*networkingv1.NetworkPolicy](p.inv.policies, cache.NamespaceIndex, name)
+	if len(policies) == 0 || p.cfg.Here == nil {
+		return nil
+	}
+	here, err := p.here(p.inv.peerOf(name))
+	if err != nil {
+		return err
+	}
 	var problems []error
-	for _, np := range indexed[*networkingv1.NetworkPolicy](p.inv.policies, cache.NamespaceIndex, name) {
-		if np.DeletionTimestamp != nil {
+	for _, np := range policies {
+		if np.DeletionTimestamp != nil || np.Labels[api.LabelPeer] != string(here.Peer) {
 			continue
 		}
-		if err := p.reflectPolicy(ctx, np); err != nil {
+		if err := p.reflectPolicy(ctx, np, here); err != nil {
 			problems = append(problems, fmt.Errorf("network policy %s: %w", np.Name, err))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPolicy) error {
+func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPolicy, here netpolicy.Here) error {
 	plain, err := unpackNote(np.Annotations[notePolicy])
 	if err != nil {
 		return fmt.Errorf("read what the consumer said of it: %w", err)
@@ -152,9 +169,7 @@ func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPo
 		return fmt.Errorf("read what the consumer said of it: %w", err)
 	}
 	want := np.DeepCopy()
-	if err := p.translatePolicy(peering.ClusterID(np.Labels[api.LabelPeer]), in, want); err != nil {
-		return err
-	}
+	translatePolicy(in, here, want)
 	if equality.Semantic.DeepEqual(want.Spec, np.Spec) && want.Annotations[noteLeftOut] == np.Annotations[noteLeftOut] {
 		return nil
 	}

@@ -126,9 +126,10 @@ type Provider struct {
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.
 	locks keyedLocks
-	// services wakes the reflection of Services.
-	services *reflector
-	asks     *asks
+	// services and policies wake the reflection of Services and NetworkPolicies. What pods do changes the
+	// former alone.
+	services, policies *reflector
+	asks               *asks
 }
 
 // New returns a Provider that does nothing until Run.
@@ -173,7 +174,8 @@ func New(cfg Config) (*Provider, error) {
 		}
 		p.pods = core.RESTClient()
 	}
-	p.services, p.inv = newReflector(p), newInventory(p)
+	p.services, p.policies = newReflector(p, "services", p.reflectServices), newReflector(p, "network policies", p.reflectPolicies)
+	p.inv = newInventory(p)
 	return p, nil
 }
 
@@ -208,10 +210,12 @@ func (p *Provider) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	work.Go(func() error {
-		p.services.run(ctx)
-		return nil
-	})
+	for _, r := range []*reflector{p.services, p.policies} {
+		work.Go(func() error {
+			r.run(ctx)
+			return nil
+		})
+	}
 	work.Go(func() error {
 		p.inv.run(ctx, queue)
 		return nil
@@ -239,9 +243,12 @@ func (p *Provider) changed(contract string) {
 	}
 }
 
-// Refresh compares the reflected Services of a peer with what they should be, at once: call
-// it when what Translate says of its addresses may have changed.
-func (p *Provider) Refresh(peer peering.ClusterID) { p.services.of(peer) }
+// Refresh compares the reflected Services and NetworkPolicies of a peer with what they should be, at once:
+// call it when what Translate or Here says of its addresses may have changed.
+func (p *Provider) Refresh(peer peering.ClusterID) {
+	p.services.of(peer)
+	p.policies.of(peer)
+}
 
 // keyedLocks is a lock for each of many names.
 type keyedLocks struct {

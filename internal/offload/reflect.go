@@ -24,11 +24,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// reflector keeps the EndpointSlices of reflected Services as the notes on the
-// Services, the pods here and the address plan say. It takes the peers in turn, one
+// reflector compares what is in namespaces with what it should be: the EndpointSlices of
+// reflected Services, or NetworkPolicies. It takes the peers in turn, one
 // namespace of each at a time, so that one with many does not delay the others.
 type reflector struct {
 	p *Provider
+	// what is compared, for people, and compare does it for a namespace.
+	what    string
+	compare func(ctx context.Context, namespace string) error
 	// peers are those that have namespaces to compare.
 	peers workqueue.TypedInterface[peering.ClusterID]
 
@@ -39,18 +42,17 @@ type reflector struct {
 	ready     map[peering.ClusterID][]string
 }
 
-func newReflector(p *Provider) *reflector {
+func newReflector(p *Provider, what string, compare func(context.Context, string) error) *reflector {
 	return &reflector{
-		p: p, peers: workqueue.NewTyped[peering.ClusterID](),
+		p: p, what: what, compare: compare, peers: workqueue.NewTyped[peering.ClusterID](),
 		gathering: make(map[string]struct{}), ready: make(map[peering.ClusterID][]string),
 	}
 }
 
-// space has the Services of a namespace compared.
+// space has a namespace compared.
 func (r *reflector) space(name string) { r.later(name, reflectGather) }
 
-// later has the Services of a namespace compared after a pause, with all that changes
-// in between.
+// later has a namespace compared after a pause, with all that changes in between.
 func (r *reflector) later(name string, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,14 +99,14 @@ func (r *reflector) done(peer peering.ClusterID) {
 	r.peers.Done(peer)
 }
 
-// all has all Services compared.
+// all has all namespaces compared.
 func (r *reflector) all() {
 	for _, ns := range r.p.inv.namespaces() {
 		r.space(ns.Name)
 	}
 }
 
-// of has all Services of a peer compared.
+// of has all namespaces of a peer compared.
 func (r *reflector) of(peer peering.ClusterID) {
 	for _, ns := range r.p.inv.namespaces() {
 		if r.p.inv.peerOf(ns.Name) == peer {
@@ -138,7 +140,7 @@ func (r *reflector) work(ctx context.Context) {
 		if !ok {
 			return
 		}
-		if err := r.p.reflectSpace(ctx, name); err != nil && ctx.Err() == nil {
+		if err := r.compare(ctx, name); err != nil && ctx.Err() == nil {
 			pause := time.Second
 			var over *overBudget
 			switch {
@@ -147,7 +149,7 @@ func (r *reflector) work(ctx context.Context) {
 			case apierrors.IsConflict(err):
 				// The cache is behind what was written; it will show it soon.
 			default:
-				r.p.cfg.Log.Warn("reflect services", "namespace", name, "err", err)
+				r.p.cfg.Log.Warn("reflect a namespace", "what", r.what, "namespace", name, "err", err)
 			}
 			r.later(name, pause)
 		}
@@ -155,25 +157,24 @@ func (r *reflector) work(ctx context.Context) {
 	}
 }
 
-// reflectSpace compares the EndpointSlices and NetworkPolicies of a namespace with what they should
-// be. As long as the cluster is not known, it changes nothing.
-func (p *Provider) reflectSpace(ctx context.Context, name string) error {
+// reflectServices compares the EndpointSlices of a namespace with what the notes on its Services, the
+// pods here and the address plan say. As long as the cluster is not known, it changes nothing.
+func (p *Provider) reflectServices(ctx context.Context, name string) error {
 	select {
 	case <-p.inv.synced:
 	default:
 		return nil
 	}
-	policies := p.reflectPolicies(ctx, name)
 	services := indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, name)
 	if len(services) == 0 {
-		return policies
+		return nil
 	}
 	byService := make(map[string][]*discoveryv1.EndpointSlice)
 	for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, cache.NamespaceIndex, name) {
 		byService[s.Labels[discoveryv1.LabelServiceName]] = append(byService[s.Labels[discoveryv1.LabelServiceName]], s)
 	}
 	ips, nodes := p.podAddresses(name)
-	problems := []error{policies}
+	var problems []error
 	for _, svc := range services {
 		if svc.DeletionTimestamp != nil {
 			continue

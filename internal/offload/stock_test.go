@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -277,5 +278,29 @@ func TestListsAreReadInPages(t *testing.T) {
 		if _, err := slim(o); err != nil || len(o.Spec.Template.Raw) > 0 || notedBytes(o.Annotations) != podBytes(len(`{"long":"template"}`)) {
 			t.Errorf("%s is kept with %d bytes, and counts %d: %v", o.Name, len(o.Spec.Template.Raw), notedBytes(o.Annotations), err)
 		}
+	}
+}
+
+// Policies are translated by hundreds of addresses each, and pods change all the time.
+func TestWhatPodsDoComparesNoPolicies(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, err := New(Config{Client: c.agent, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := func(r *reflector) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		_, gathers := r.gathering["shop"]
+		return gathers || len(r.ready) > 0
+	}
+	p.inv.seeSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
+	if !waits(p.services) || waits(p.policies) {
+		t.Errorf("an EndpointSlice changed: Services are compared: %v; policies: %v", waits(p.services), waits(p.policies))
+	}
+	p.inv.seePolicy(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "home-web"}})
+	if !waits(p.policies) {
+		t.Error("a policy changed, and is not compared")
 	}
 }
