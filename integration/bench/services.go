@@ -71,6 +71,13 @@ func (w *sliceWatch) see(o any) {
 	}
 }
 
+// when returns when a Service first had one.
+func (w *sliceWatch) when(service string) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.first[service]
+}
+
 // have waits until n Services have had an endpoint.
 func (w *sliceWatch) have(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, perCourse, fmt.Errorf("it takes longer than %s", perCourse))
@@ -143,7 +150,7 @@ func (p *podBench) services(ctx context.Context, r *podsResult) error {
 	took := make([]float64, 0, serviceTimed)
 	for i := before; i < serviceCount; i++ {
 		name := fmt.Sprint("s", i)
-		took = append(took, float64(abroad.first[name].Sub(home.first[name]).Microseconds())/1000)
+		took = append(took, float64(abroad.when(name).Sub(home.when(name)).Microseconds())/1000)
 	}
 	slices.Sort(took)
 	r.Endpoints = &spread{P50: percentile(took, 50), P99: percentile(took, 99), Max: took[len(took)-1]}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,7 +16,6 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/integration/disk"
 	. "github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/images"
 	"github.com/entente-dev/entente/integration/lab"
@@ -45,29 +43,13 @@ func stage(t *testing.T) (context.Context, *World) {
 	ctx, w := theStage.On(t)
 	loadImage(ctx, t, w)
 	for _, s := range w.Sides() {
-		provisions(ctx, t, s)
+		Provisions(ctx, t, s, storageClass, corev1.PersistentVolumeReclaimDelete)
 	}
-	var policy v1alpha1.PeeringPolicy
-	OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
-	policy.Spec.Limits.Resources = corev1.ResourceList{storageClass + ".storageclass.storage.k8s.io/requests.storage": resource.MustParse("20Gi")}
-	OK(t, w.Abroad.Client.Update(ctx, &policy))
+	LendsStorage(ctx, t, w.Abroad, storageClass, "20Gi")
 	_, err := w.Peer(ctx)
 	OK(t, err)
 	Offloaded(ctx, t, w, namespace, "--strategy", "LocalAndRemote")
 	return ctx, w
-}
-
-// provisions gives a cluster storage while the test runs.
-func provisions(ctx context.Context, t *testing.T, s *Side) {
-	t.Helper()
-	OK(t, disk.Class(ctx, s.Client, storageClass, corev1.PersistentVolumeReclaimDelete))
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
 }
 
 // loadImage gives all nodes an image with PostgreSQL of Debian and the lab's etcd.

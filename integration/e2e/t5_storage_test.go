@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,42 +19,17 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/integration/disk"
 )
 
-const (
-	diskClass   = "disk"
-	diskStorage = corev1.ResourceName(diskClass + ".storageclass.storage.k8s.io/requests.storage")
-)
+const diskClass = "disk"
 
-// provisioned runs a provisioner in a cluster while the test runs.
-func provisioned(ctx context.Context, t *testing.T, s *Side, class string, reclaim corev1.PersistentVolumeReclaimPolicy) {
-	t.Helper()
-	OK(t, disk.Class(ctx, s.Client, class, reclaim))
-	t.Cleanup(func() {
-		OK(t, ctrlclient.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(ctx), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}})))
-	})
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-}
+var diskStorage = StorageOf(diskClass)
 
 // lendsStorage has abroad lend storage, and home's contract have some.
 func lendsStorage(ctx context.Context, t *testing.T, w *World, amount string) {
 	t.Helper()
-	provisioned(ctx, t, w.Abroad, diskClass, corev1.PersistentVolumeReclaimDelete)
-	var policy v1alpha1.PeeringPolicy
-	OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
-	policy.Spec.Limits.Resources = maps.Clone(policy.Spec.Limits.Resources)
-	if policy.Spec.Limits.Resources == nil {
-		policy.Spec.Limits.Resources = corev1.ResourceList{}
-	}
-	policy.Spec.Limits.Resources[diskStorage] = resource.MustParse(amount)
-	OK(t, w.Abroad.Client.Update(ctx, &policy))
+	Provisions(ctx, t, w.Abroad, diskClass, corev1.PersistentVolumeReclaimDelete)
+	LendsStorage(ctx, t, w.Abroad, diskClass, amount)
 	peered(ctx, t, w)
 	home, _ := TheContract(ctx, t, w)
 	if q := home.Spec.Resources[diskStorage]; q.Cmp(resource.MustParse(amount)) == 0 {
@@ -218,7 +192,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		if os.Getenv("ENTENTE_MATRIX") == "" {
 			t.Skip("a minute and a half: make matrix runs it")
 		}
-		provisioned(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
+		Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
 		_, err := w.Home.Entente(ctx, "move", "volume", "data-db-0", "-n", shop, "--to", "home", "--storage-class", diskClass)
 		if err == nil || !strings.Contains(err.Error(), "db-0") {
 			t.Errorf("a volume that a pod uses: %v", err)
@@ -280,7 +254,7 @@ func TestAMoveSurvivesKills(t *testing.T) {
 	}
 	ctx, w := theStage.On(t)
 	lendsStorage(ctx, t, w, "10Gi")
-	provisioned(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
+	Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	t.Cleanup(func() { w.noVolumes(context.WithoutCancel(ctx), t) })
 	db, service := stored(1)
@@ -487,7 +461,7 @@ func TestVolumesOutliveThePeering(t *testing.T) {
 // TestAPodAtHomeHasAVolumeOfHome runs a pod with a claim of our provisioner at home.
 func TestAPodAtHomeHasAVolumeOfHome(t *testing.T) {
 	ctx, w := theStage.On(t)
-	provisioned(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
+	Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
 	const cellar = "cellar"
 	OK(t, w.Home.CreateNamespace(ctx, cellar))
 	mode, keep := storagev1.VolumeBindingWaitForFirstConsumer, corev1.PersistentVolumeReclaimDelete

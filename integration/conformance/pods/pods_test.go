@@ -8,18 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/integration/disk"
 	. "github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
 )
@@ -45,8 +41,8 @@ func stage(t *testing.T) (ctx context.Context, w *World, node, binaries string) 
 	binaries, err := lab.KubernetesTests(t.Context(), func(line string) { t.Log(line) })
 	OK(t, err)
 	ctx, w = theStage.On(t)
-	provisions(ctx, t, w.Abroad)
-	lends(ctx, t, w.Abroad)
+	Provisions(ctx, t, w.Abroad, storageClass, corev1.PersistentVolumeReclaimDelete)
+	LendsStorage(ctx, t, w.Abroad, storageClass, "100Gi")
 	loadImages(ctx, t, w, binaries)
 	virtual, err := w.Peer(ctx)
 	OK(t, err)
@@ -55,30 +51,6 @@ func stage(t *testing.T) (ctx context.Context, w *World, node, binaries string) 
 	_, err = w.Home.Kubectl(ctx, "cordon", w.Home.Node())
 	OK(t, err)
 	return ctx, w, virtual.Name, binaries
-}
-
-// provisions gives a cluster storage while the test runs.
-func provisions(ctx context.Context, t *testing.T, s *Side) {
-	t.Helper()
-	OK(t, disk.Class(ctx, s.Client, storageClass, corev1.PersistentVolumeReclaimDelete))
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-}
-
-// lends has a cluster lend storage.
-func lends(ctx context.Context, t *testing.T, s *Side) {
-	t.Helper()
-	var policy v1alpha1.PeeringPolicy
-	OK(t, s.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
-	policy.Spec.Limits.Resources = corev1.ResourceList{
-		storageClass + ".storageclass.storage.k8s.io/requests.storage": resource.MustParse("100Gi"),
-	}
-	OK(t, s.Client.Update(ctx, &policy))
 }
 
 // defaultClass has claims at home that name no class get their volumes where their pods are.

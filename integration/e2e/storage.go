@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/disk"
+)
+
+// StorageOf is the resource by which storage of a class is lent.
+func StorageOf(class string) corev1.ResourceName {
+	return corev1.ResourceName(class + ".storageclass.storage.k8s.io/requests.storage")
+}
+
+// Provisions has a cluster provision volumes of a class while the test runs.
+func Provisions(ctx context.Context, t testing.TB, s *Side, class string, reclaim corev1.PersistentVolumeReclaimPolicy) {
+	t.Helper()
+	OK(t, disk.Class(ctx, s.Client, class, reclaim))
+	t.Cleanup(func() {
+		OK(t, ctrlclient.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(ctx), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}})))
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { disk.Run(ctx, s.Client, func(err error) { t.Logf("provisioner of %s: %v", s.Name, err) }) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+// LendsStorage has a cluster's policy lend storage of a class, beside what it lends already.
+func LendsStorage(ctx context.Context, t testing.TB, s *Side, class, amount string) {
+	t.Helper()
+	var policy v1alpha1.PeeringPolicy
+	OK(t, s.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
+	lent := maps.Clone(policy.Spec.Limits.Resources)
+	if lent == nil {
+		lent = corev1.ResourceList{}
+	}
+	lent[StorageOf(class)] = resource.MustParse(amount)
+	policy.Spec.Limits.Resources = lent
+	OK(t, s.Client.Update(ctx, &policy))
+}
