@@ -304,7 +304,7 @@ func (p *podBench) create(ctx context.Context, namespace string, n int, bare boo
 	g.SetLimit(writers)
 	for i := range n {
 		g.Go(func() error {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("bare-", i), Labels: map[string]string{"app": "bench", numberLabel: fmt.Sprint(i)}}, Spec: *d.Spec.Template.Spec.DeepCopy()}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("bare-", i), Labels: d.Spec.Template.Labels}, Spec: *d.Spec.Template.Spec.DeepCopy()}
 			_, err := p.kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 			return err
 		})

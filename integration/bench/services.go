@@ -20,12 +20,12 @@ import (
 const (
 	// serviceCount is how many Services there are in the end, of which the last serviceTimed come
 	// serviceRate a second, and are timed.
-	serviceCount = 1000
-	serviceTimed = 200
-	serviceRate  = 10
-	// numberLabel gives each pod that is made by itself its number.
-	numberLabel    = "number"
+	serviceCount   = 1000
+	serviceTimed   = 200
+	serviceRate    = 10
 	maxEndpointP99 = 1000 // ms
+	// endpointsLate is how long the last of many endpoints may take.
+	endpointsLate = 5 * time.Minute
 )
 
 // sliceWatch remembers when each Service of a namespace first had an endpoint that is ready.
@@ -80,7 +80,7 @@ func (w *sliceWatch) when(service string) time.Time {
 
 // have waits until n Services have had an endpoint.
 func (w *sliceWatch) have(ctx context.Context, n int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, perCourse, fmt.Errorf("it takes longer than %s", perCourse))
+	ctx, cancel := context.WithTimeoutCause(ctx, endpointsLate, fmt.Errorf("it takes longer than %s", endpointsLate))
 	defer cancel()
 	for {
 		w.mu.Lock()
@@ -97,20 +97,40 @@ func (w *sliceWatch) have(ctx context.Context, n int) error {
 	}
 }
 
-// serviceOfPod is a Service whose one endpoint is the pod of a number.
-func serviceOfPod(name string, pod int) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: offloadedTo, Name: name},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{numberLabel: fmt.Sprint(pod)}, Ports: []corev1.ServicePort{{Port: 80}}},
+// serveBy makes a Service whose one endpoint is a pod. It has no selector: without a tunnel pods have no address at
+// home, so that Kubernetes would give it no endpoint. The provider knows the pod by its UID.
+func (p *podBench) serveBy(ctx context.Context, name string, pod *corev1.Pod) error {
+	meta := metav1.ObjectMeta{Namespace: offloadedTo, Name: name}
+	_, err := p.kube.CoreV1().Services(offloadedTo).Create(ctx, &corev1.Service{
+		ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
 	}
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: name}
+	_, err = p.kube.DiscoveryV1().EndpointSlices(offloadedTo).Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(80)), Name: new("")}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		}},
+	}, metav1.CreateOptions{})
+	return err
 }
 
 // services measures how long after home's own EndpointSlice the provider has one of a Service, while there are
-// many. Pods with numbers run at the provider.
+// many. Pods run at the provider.
 func (p *podBench) services(ctx context.Context, r *podsResult) error {
-	p.say("%d Services come, of which %d a second are timed", serviceCount, serviceRate)
+	p.say("%d Services come, of which the last %d are timed, %d a second", serviceCount, serviceTimed, serviceRate)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	pods, err := p.kube.CoreV1().Pods(offloadedTo).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(pods.Items) < serviceCount {
+		return fmt.Errorf("%d pods run, want %d", len(pods.Items), serviceCount)
+	}
 	home, err := watchSlices(ctx, p.kube, offloadedTo)
 	if err != nil {
 		return err
@@ -119,17 +139,17 @@ func (p *podBench) services(ctx context.Context, r *podsResult) error {
 	if err != nil {
 		return err
 	}
-	create := func(ctx context.Context, i int) error {
-		_, err := p.kube.CoreV1().Services(offloadedTo).Create(ctx, serviceOfPod(fmt.Sprint("s", i), i), metav1.CreateOptions{})
-		return err
-	}
+	create := func(ctx context.Context, i int) error { return p.serveBy(ctx, fmt.Sprint("s", i), &pods.Items[i]) }
 	all, gctx := errgroup.WithContext(ctx)
 	all.SetLimit(writers)
 	before := serviceCount - serviceTimed
 	for i := range before {
 		all.Go(func() error { return create(gctx, i) })
 	}
-	if err := errors.Join(all.Wait(), abroad.have(ctx, before), sleep(ctx, late)); err != nil {
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	if err := errors.Join(abroad.have(ctx, before), sleep(ctx, late)); err != nil {
 		return err
 	}
 	every := time.NewTicker(time.Second / serviceRate)
