@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -276,9 +277,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 // TestClustersOfAGroupPeerByThemselves has two clusters find each other whose groups'
 // secrets differ, and then not.
 func TestClustersOfAGroupPeerByThemselves(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("package lan shows it on nodes: `make matrix` runs it")
-	}
+	only.Matrix(t, "package lan shows it on nodes")
 	home, abroad := agents(t)
 	ctx := t.Context()
 	ids := findEachOther(t, home, abroad)

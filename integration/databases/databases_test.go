@@ -19,6 +19,7 @@ import (
 	. "github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/images"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const (
@@ -37,9 +38,7 @@ func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 // a namespace is offloaded in which each pod says where it runs.
 func stage(t *testing.T) (context.Context, *World) {
 	t.Helper()
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("PostgreSQL is downloaded first: set ENTENTE_MATRIX=1, as `make matrix` does")
-	}
+	only.Matrix(t, "PostgreSQL is downloaded first")
 	ctx, w := theStage.On(t)
 	loadImage(ctx, t, w)
 	for _, s := range w.Sides() {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // when runs do as soon as an object of a list's kind is as told, and returns what
@@ -39,9 +39,7 @@ func every(ctrlclient.Object) bool { return true }
 // TestAgentsKilledWhilePeering kills agents at each step of joining and peering:
 // both sides end up with the same, once.
 func TestAgentsKilledWhilePeering(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("set ENTENTE_MATRIX=1, as `make matrix` does: with agents that are processes, package control tries it with each change")
-	}
+	only.Matrix(t, "package control tries it with agents that are processes")
 	ctx, w := theStage.On(t)
 	OK(t, w.Unpeer(ctx))
 

@@ -19,6 +19,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const shop = "shop"
@@ -492,6 +493,7 @@ func (b *lockedBuffer) String() string {
 
 // TestFabricRepairsItself takes the fabric's parts away by hand.
 func TestFabricRepairsItself(t *testing.T) {
+	only.Matrix(t, "a minute; package tunnel has the same harm repaired")
 	ctx, w := theStage.On(t)
 	node := peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop)

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // Measured is how long two metrics-servers, one behind the other, may take to show what a pod
@@ -26,9 +26,7 @@ const Measured = 3 * time.Minute
 // TestTopAndAutoscalingCountPodsAbroad runs metrics-server in both clusters, and at home a
 // Deployment whose pods are abroad.
 func TestTopAndAutoscalingCountPodsAbroad(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("metrics-server is built first, and takes its time to measure: set ENTENTE_MATRIX=1, as `make matrix` does")
-	}
+	only.Matrix(t, "metrics-server is built first, and takes its time to measure")
 	ctx, w := theStage.On(t)
 	node := peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop, "--strategy", "Remote")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const diskClass = "disk"
@@ -189,9 +189,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		reads(t)
 	})
 	t.Run("a volume moves home and back", func(t *testing.T) {
-		if os.Getenv("ENTENTE_MATRIX") == "" {
-			t.Skip("a minute and a half: make matrix runs it")
-		}
+		only.Matrix(t, "a minute and a half")
 		Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)
 		_, err := w.Home.Entente(ctx, "move", "volume", "data-db-0", "-n", shop, "--to", "home", "--storage-class", diskClass)
 		if err == nil || !strings.Contains(err.Error(), "db-0") {
@@ -249,9 +247,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 // TestAMoveSurvivesKills moves a volume home and back. The command is killed again and again on each way, a
 // pod of the copy is lost, one move is given up, and what is there in the end is what was there before.
 func TestAMoveSurvivesKills(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("four minutes: make matrix moves volumes under kills")
-	}
+	only.Matrix(t, "it takes four minutes")
 	ctx, w := theStage.On(t)
 	lendsStorage(ctx, t, w, "10Gi")
 	Provisions(ctx, t, w.Home, diskClass, corev1.PersistentVolumeReclaimDelete)

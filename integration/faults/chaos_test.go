@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // The kinds of what goes wrong in chaos.
@@ -193,7 +194,7 @@ func TestNothingOfChaosReachesAPod(t *testing.T) {
 	pods, faults := chaosPods, chaosFaults
 	switch {
 	case os.Getenv("ENTENTE_SOAK") != "":
-	case os.Getenv("ENTENTE_MATRIX") != "":
+	case only.InMatrix():
 		pods, faults = matrixPods, matrixFaults
 	default:
 		t.Skip("minutes: make matrix and make soak run it")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const (
@@ -174,9 +175,7 @@ func applied(ctx context.Context, w *e2e.World, manifest string) error {
 // TestDoctorNamesFaults makes one fault after the other. doctor names each, and nothing once
 // it is mended; and while pods do not reach each other no status says that they do.
 func TestDoctorNamesFaults(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("takes a quarter of an hour: part of `make matrix`")
-	}
+	only.Matrix(t, "it takes a quarter of an hour")
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	e2e.Offloaded(ctx, t, w, shop)

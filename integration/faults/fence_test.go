@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const (
@@ -26,9 +26,7 @@ const (
 // TestNothingRunsTwiceUnderAFence cuts the internet under a Deployment abroad, and wants the provider
 // to stop its pods by itself before home begins others, with no moment in which both are there.
 func TestNothingRunsTwiceUnderAFence(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("a fence lasts three minutes: make matrix waits for it")
-	}
+	only.Matrix(t, "a fence lasts three minutes")
 	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
 	e2e.Offloaded(ctx, t, w, shop, "--peer-lost", "fence="+fence.String())

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // shop is the namespace that is offloaded.
@@ -16,8 +17,8 @@ const shop = "shop"
 var theStage = e2e.Installed{Config: e2e.Config{Lab: "faults", Values: []string{"network.relay.enabled=false"}}}
 
 func TestMain(m *testing.M) {
-	if os.Getenv("ENTENTE_MATRIX") != "" {
-		theStage.Patience = 2 * longOutage
+	if only.InMatrix() {
+		theStage.Patience = 2 * outage
 	}
 	os.Exit(theStage.Main(m))
 }

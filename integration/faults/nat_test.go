@@ -14,12 +14,14 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestConsumerBehindNAT and TestProviderBehindNAT peer two clusters of which only
 // one can be dialled. The translation gives each flow a port of its own choice and
 // forgets the idle ones after 30 s, as the worse routers do.
 func TestConsumerBehindNAT(t *testing.T) {
+	only.Matrix(t, "three minutes; the provider is behind NAT with each change")
 	behindNAT(t, func(w *e2e.World) *e2e.Side { return w.Home })
 }
 

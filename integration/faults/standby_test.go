@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // handedOver is within what another agent has taken over, on a busy machine; it takes less than ten
@@ -33,9 +33,7 @@ type handOver struct {
 // TestAnAgentThatStandsByTakesOver has two agents on either side, ends the one that leads in several ways, and
 // wants the other one to do its work soon, while nobody notices it by a virtual node or a pod.
 func TestAnAgentThatStandsByTakesOver(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("two minutes, of which one is installing: make matrix runs it")
-	}
+	only.Matrix(t, "two minutes, of which one is installing")
 	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	e2e.Offloaded(ctx, t, w, shop, "--strategy", "Remote")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // ends is within what a peering, or all of Entente, is gone, in whatever state it is.
@@ -145,9 +145,7 @@ func nodeDeleted(ctx context.Context, w *e2e.World) error {
 // TestAnEndLeavesNothing ends a peering, and then Entente itself, in states in which a cluster may be by the time that
 // somebody wants that, and wants it to take a minute at most, and what is there afterwards to be what was there before.
 func TestAnEndLeavesNothing(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("twenty minutes: make matrix runs it")
-	}
+	only.Matrix(t, "it takes twenty minutes")
 	ctx, w := theStage.On(t)
 	if theStage.Before == nil {
 		t.Skip("the chart was there already when the tests began: nothing to compare with")

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // needLab skips tests of real nodes where there can be none.
@@ -692,9 +693,7 @@ func fakePodsRun(t *testing.T, c *Cluster) {
 // On a shared LAN what one node multicasts all hear, hosts too; a node can be given
 // another address, and be carried to where nobody hears it.
 func TestLabOfClustersThatShareALAN(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("the tests of package lan run on such a lab: `make matrix` runs it")
-	}
+	only.Matrix(t, "the tests of package lan run on such a lab")
 	needLab(t)
 	l := upLab(t, Options{Name: "lablan", Clusters: 2, LAN: SharedLAN})
 	a, b := "lablan-1", "lablan-2"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,14 +11,13 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // Networks of nodes that are not the default: in each pods reach each other and Services
 // on both nodes, and are seen under the addresses that the mode says.
 func TestLabOfOtherNetworks(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("half a minute for each network: `make matrix` runs it")
-	}
+	only.Matrix(t, "half a minute for each network")
 	needLab(t)
 	for _, tt := range []struct {
 		name    string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +14,13 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestAThirdClusterMakesAFullMesh has a third cluster come, change its address, change
 // its key, and go. Peerings follow, and contracts stay.
 func TestAThirdClusterMakesAFullMesh(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("two minutes, of which much is waiting: `make matrix` runs it")
-	}
+	only.Matrix(t, "two minutes, of which much is waiting")
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	all := map[*e2e.Side]setting{rome: member, milan: member, oslo: member}

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -32,9 +33,7 @@ const zoneHead = "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns 
 // only, and an administrator adds the pointers with nsupdate; its records are pasted into
 // a zone of CoreDNS. Milan looks into the one, oslo into the other.
 func TestClustersAreFoundInZonesOfBINDAndCoreDNS(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("two minutes, of which much is installing: `make matrix` runs it")
-	}
+	only.Matrix(t, "two minutes, of which much is installing")
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	ok(t, lab.InstallHostPrograms(ctx, s.Say, "named", "dig", "nsupdate"))

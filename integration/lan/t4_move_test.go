@@ -3,7 +3,6 @@ package lan
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestNodesMoveToAnotherLANAndBack carries the node of one cluster, and then that of a
@@ -18,9 +18,7 @@ import (
 // They are found where they are, and by nobody where they were; peerings come back and
 // contracts stay.
 func TestNodesMoveToAnotherLANAndBack(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("six minutes, of which much is waiting for records to expire: `make matrix` runs it")
-	}
+	only.Matrix(t, "six minutes, of which much is waiting for records to expire")
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member, milan: member, oslo: member}))

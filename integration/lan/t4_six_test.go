@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestTwoClustersPeerOnALANWithoutIPv4 has the LAN carry IPv6 only: clusters find each
@@ -22,9 +22,7 @@ import (
 // Kubernetes is IPv4 inside the nodes: the agents' pods are given IPv6 by hand, and the
 // tunnel, whose ends are the nodes' own addresses of Kubernetes, is not part of this.
 func TestTwoClustersPeerOnALANWithoutIPv4(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("two minutes, of which much is installing: `make matrix` runs it")
-	}
+	only.Matrix(t, "two minutes, of which much is installing")
 	ctx, s := onStage(t)
 	rome, milan := s.rome(), s.milan()
 	ok(t, s.are(ctx, nil))

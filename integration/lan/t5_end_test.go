@@ -2,18 +2,16 @@ package lan
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestNothingIsLeft uninstalls it all: it is the last test.
 func TestNothingIsLeft(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("a minute and a half: `make matrix` runs it, and e2e what an uninstall leaves of the rest")
-	}
+	only.Matrix(t, "a minute and a half; e2e tries what an uninstall leaves of the rest")
 	ctx, s := onStage(t)
 	ok(t, s.are(ctx, map[*e2e.Side]setting{s.rome(): member, s.milan(): member}))
 	ok(t, s.are(ctx, nil))

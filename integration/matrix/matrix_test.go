@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const (
@@ -33,9 +34,7 @@ func TestSampleOfTheMatrix(t *testing.T) {
 
 // TestMatrix tries each cell between all pairs of clusters, in all setups.
 func TestMatrix(t *testing.T) {
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("all setups take two hours: set ENTENTE_MATRIX=1, as `make matrix` does")
-	}
+	only.Matrix(t, "all setups take two hours")
 	for _, setup := range Setups() {
 		t.Run(setup.String(), func(t *testing.T) {
 			ctx, s := bringUp(t, setup)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/mcs-api/config/crd"
 
 	. "github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // Namespaces of the sites: shop is offloaded; bank's Service is imported as till's; fair is shared by
@@ -37,9 +38,7 @@ func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 // kinds of the Multi-Cluster Services API.
 func peered(t *testing.T) (ctx context.Context, w *World, node string) {
 	t.Helper()
-	if os.Getenv("ENTENTE_MATRIX") == "" {
-		t.Skip("what others wrote is built first, which takes long: set ENTENTE_MATRIX=1, as `make matrix` does")
-	}
+	only.Matrix(t, "what others wrote is built first, which takes long")
 	ctx, w = theStage.On(t)
 	OK(t, w.Each(ctx, func(ctx context.Context, s *Side) error {
 		return apply(ctx, t, s, string(crd.ServiceExportCRD), string(crd.ServiceImportCRD))

@@ -11,12 +11,14 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestTunnelEndsAndComesWithoutTheRest: a pod at home reaches one abroad over the tunnel, not
 // without it, and again with it; the contract and the pod live on throughout. The provider
 // has a tunnel alone to its consumer meanwhile.
 func TestTunnelEndsAndComesWithoutTheRest(t *testing.T) {
+	only.Matrix(t, "two minutes")
 	ctx, s := onStage(t)
 	w := s.World
 	ok(t, s.outAnswers(ctx))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // balancers are where the test, in place of a cloud, puts the load balancers of the provider's
@@ -24,6 +25,7 @@ var balancers = []string{"192.0.2.201", "192.0.2.202"}
 // Services of the provider's gateways, through the kube-proxy of each: by their node ports, and
 // by load balancers, for which the test plays the cloud.
 func TestGatewaysAreDialledOverServices(t *testing.T) {
+	only.Matrix(t, "a minute and a half")
 	ctx, s := onStage(t)
 	w := s.World
 	// What is dropped is from node to node: answers by a Service have its port, or its address.

@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 const (
@@ -31,6 +32,7 @@ const (
 // TestWhereNothingButUDPPasses peers two clusters between which all but WireGuard's UDP is
 // lost. It is the last test: it ends the peering of those before.
 func TestWhereNothingButUDPPasses(t *testing.T) {
+	only.Matrix(t, "two minutes; the sample of package matrix has peerings that are in-band")
 	ctx, s := onStage(t)
 	w := s.World
 	ok(t, w.DeleteNamespace(ctx, shop))
