@@ -106,6 +106,14 @@ const (
 	// AnnotationHomeAPI says of a pod that it asks the API server of its home, as its ServiceAccount,
 	// where it runs abroad: "true". Its namespace and the provider have to allow that.
 	AnnotationHomeAPI = "entente.dev/home-api"
+	// AnnotationPodIP says of a pod by which addresses it knows itself abroad, where its environment
+	// refers to status.podIP or status.podIPs: PodIPHome for those by which home knows it. Without it
+	// they are those of its own interfaces, to which it can bind.
+	AnnotationPodIP = "entente.dev/pod-ip"
+	PodIPHome       = "Home"
+	// AnnotationHomeIPs is by which addresses home knows a pod of a consumer that reads them, empty
+	// as long as that was not written.
+	AnnotationHomeIPs = "entente.dev/home-ips"
 	// LabelExport withholds a Service from peers, whatever policies say: "false".
 	LabelExport = "entente.dev/export"
 	// PodOffloaded is the condition of a pod on a virtual node that says whether the provider

@@ -32,7 +32,8 @@ func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
 	db, service := set(shop, "db", replicas)
 	const podIndex = "metadata.labels['" + appsv1.PodIndexLabel + "']"
 	c := &db.Spec.Template.Spec.Containers[0]
-	c.Env = append(c.Env, field("POD_INDEX", podIndex))
+	c.Env = append(c.Env, field("POD_INDEX", podIndex), field("POD_IP", "status.podIP"))
+	db.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationPodIP: v1alpha1.PodIPHome}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "self", MountPath: "/self"}}
 	db.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "self", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
 		Items: []corev1.DownwardAPIVolumeFile{{Path: "index", FieldRef: &corev1.ObjectFieldSelector{FieldPath: podIndex}}},
@@ -75,7 +76,7 @@ func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
 			index := p.Name[len("db-"):]
 			text, err := w.Home.InPod(ctx, shop, p.Name, "/tool", "env")
 			OK(t, err)
-			if !strings.Contains(text, "POD_INDEX="+index+"\n") {
+			if !strings.Contains(text, "POD_INDEX="+index+"\n") || !strings.Contains(text, "POD_IP="+p.Status.PodIP+"\n") {
 				t.Errorf("the environment of %s is\n%s", p.Name, text)
 			}
 			if text, err = w.Home.InPod(ctx, shop, p.Name, "/tool", "cat", "/self/index"); err != nil || text != index {

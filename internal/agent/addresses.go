@@ -83,6 +83,20 @@ func (a *addresses) own(peer peering.ClusterID, alias netip.Addr) (netip.Addr, b
 	return netip.Addr{}, false
 }
 
+// knownAs returns by which address a peer knows a pod of this cluster.
+func (a *addresses) knownAs(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool) {
+	t := a.table(peer)
+	if t == nil {
+		return netip.Addr{}, false
+	}
+	for _, m := range t.ours {
+		if out, ok := plan.Remap(own, m.Real, m.Alias); ok {
+			return out, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
 // table returns the table of a peer, which is made again when its ForeignCluster changed:
 // addresses are asked for by the thousand.
 func (a *addresses) table(peer peering.ClusterID) *table {

@@ -185,9 +185,10 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, was *corev1.PodSpec
 	if len(o.JSON) > maxPodBytes {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
 	}
-	terms, homeAPI := c.terms(), false
+	terms, homeAPI, homeIP := c.terms(), false, false
 	terms.Was = was
 	if t, err = readPod(o.JSON); err == nil {
+		homeIP = podspec.AsksHomeIP(t)
 		homeAPI, err = podspec.AsksHomeAPI(t, terms)
 	}
 	if err == nil {
@@ -201,6 +202,9 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, was *corev1.PodSpec
 	}
 	if homeAPI {
 		podspec.PlaceHomeAPI(t, *terms.HomeAPI, ns.Labels[api.LabelOriginNamespace], ClusterDomain(ns))
+	}
+	if homeIP {
+		podspec.PlaceHomeIP(t, homeIPsName(o.Ref.UID))
 	}
 	if err := p.nameAsAtHome(t, ns, o.Ref); err != nil {
 		return nil, nil, err

@@ -288,7 +288,7 @@ func slim(in any) (any, error) {
 			o.Spec.Template = runtime.RawExtension{}
 		}
 	case *corev1.Pod:
-		o.Annotations = map[string]string{api.AnnotationHash: o.Annotations[api.AnnotationHash]}
+		maps.DeleteFunc(o.Annotations, func(k, _ string) bool { return k != api.AnnotationHash && k != api.AnnotationHomeIPs })
 		o.Spec = corev1.PodSpec{
 			NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork,
 			TerminationGracePeriodSeconds: o.Spec.TerminationGracePeriodSeconds,

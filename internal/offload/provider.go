@@ -81,6 +81,8 @@ type Config struct {
 	// knows by an alias: in Services of a cluster set that both are in. Nil knows none.
 	Self string
 	Own  func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
+	// KnownAs returns by which address the peer knows a pod of this cluster. Nil knows none.
+	KnownAs func(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool)
 	// Namespace and ServiceAccount are the agent's own; the account gets its
 	// rights in each namespace made here. Required.
 	Namespace, ServiceAccount string
@@ -140,11 +142,10 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.ClusterRole == "" {
 		cfg.ClusterRole = "entente-provider-namespace"
 	}
-	if cfg.Translate == nil {
-		cfg.Translate = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
-	}
-	if cfg.Own == nil {
-		cfg.Own = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
+	for _, f := range []*func(peering.ClusterID, netip.Addr) (netip.Addr, bool){&cfg.Translate, &cfg.Own, &cfg.KnownAs} {
+		if *f == nil {
+			*f = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
+		}
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}

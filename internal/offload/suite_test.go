@@ -126,6 +126,14 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 			b[0], b[1] = 10, 200
 			return netip.AddrFrom4(b), true
 		},
+		KnownAs: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
+			b := a.As4()
+			if b[0] != 10 || b[1] != 200 {
+				return netip.Addr{}, false
+			}
+			b[0], b[1] = 198, 18
+			return netip.AddrFrom4(b), true
+		},
 		Resolver: func() (netip.Addr, error) { return netip.MustParseAddr("10.96.0.77"), nil },
 		Log:      slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -420,6 +428,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("network policies hold for the consumer's pods alone, in this cluster's terms", func(t *testing.T) { testPolicies(t, c) })
 	t.Run("services of a cluster set have this cluster's pods by their own addresses", func(t *testing.T) { testSetService(t, c) })
 	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
+	t.Run("a pod that asks reads the addresses by which home knows it", func(t *testing.T) { testHomeIPs(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
 	t.Run("what runs under a fence is stopped when its consumer is silent, and nothing else", func(t *testing.T) { testFences(t, c) })

@@ -77,6 +77,7 @@ func Leave(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	s.Tolerations = tolerationsAbroad(s.Tolerations)
 	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints, pod.Labels)
 	s.Affinity, t.Notes = affinityAbroad(s.Affinity, pod.Labels)
+	t.Notes = append(t.Notes, podIPNotes(pod.Annotations)...)
 
 	EphemeralToClaims(pod.Name, s)
 	gone, notes := dropTokens(s, asksHomeAPI(pod.Annotations))
@@ -192,6 +193,14 @@ func dropTokens(s *corev1.PodSpec, homeAPI bool) (gone map[string]bool, notes []
 		}
 	}
 	return gone, notes
+}
+
+// podIPNotes says that the annotation of a pod's addresses is not understood.
+func podIPNotes(annotations map[string]string) []string {
+	if v, ok := annotations[api.AnnotationPodIP]; ok && v != api.PodIPHome {
+		return []string{fmt.Sprintf("annotation %s is %q and is ignored: it may be %s", api.AnnotationPodIP, v, api.PodIPHome)}
+	}
+	return nil
 }
 
 // resolveAtHome replaces a Reference to a field that has another value in the

@@ -1,0 +1,77 @@
+package offload
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/peering"
+)
+
+// homeIPsAgain is how long a pod waits until it is checked again by which addresses home knows it.
+const homeIPsAgain = 2 * time.Second
+
+// homeIPsName returns the name of the ConfigMap with the addresses of a pod that has this UID at home.
+func homeIPsName(uid string) string {
+	sum := sha256.Sum256([]byte(uid))
+	return "entente-pod-ip-" + endpoints.Short(sum[:])
+}
+
+// tellHomeIPs writes by which addresses home knows a pod that reads them, and then the pod's
+// annotation, of which the kubelet hears at once: it would look again 10 s later by itself. It
+// returns after how long to look again where home's addresses are not known yet.
+func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	pod, _ := p.inv.pod(key.Namespace, key.Name)
+	if pod == nil || pod.DeletionTimestamp != nil || ended(pod.Status.Phase) {
+		return 0, nil
+	}
+	have, reads := pod.Annotations[api.AnnotationHomeIPs]
+	if !reads || len(pod.Status.PodIPs) == 0 {
+		return 0, nil
+	}
+	peer := peering.ClusterID(pod.Labels[api.LabelPeer])
+	data, said, ok := podspec.HomeIPs(pod.Status.PodIPs, func(a netip.Addr) (netip.Addr, bool) { return p.cfg.KnownAs(peer, a) })
+	switch {
+	case !ok:
+		return homeIPsAgain, nil
+	case said == have:
+		return 0, nil
+	}
+	// It goes with the pod.
+	m := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: homeIPsName(pod.Labels[api.LabelOriginUID]), Labels: map[string]string{api.LabelPeer: string(peer)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
+		},
+		Data: data,
+	}
+	err := p.client.Create(ctx, m, client.FieldOwner(api.Manager))
+	if apierrors.IsAlreadyExists(err) {
+		err = p.client.Update(ctx, m, client.FieldOwner(api.Manager))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write by which addresses home knows pod %s: %w", key, err)
+	}
+	// The version that was seen: one that was replaced under its name, or has changed since, is reconciled once that is seen.
+	after := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
+		Annotations: map[string]string{api.AnnotationHomeIPs: said},
+	}}
+	before := after.DeepCopy()
+	before.Annotations = nil
+	if err := p.patch(ctx, after, before); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("say in pod %s by which addresses home knows it: %w", key, err)
+	}
+	return 0, nil
+}
