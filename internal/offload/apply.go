@@ -21,6 +21,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/limitrange"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/internal/wire"
@@ -68,7 +69,7 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 		}
 		// Who writes many large objects at once leaves the API server little for others.
 		if len(o.JSON) > largeObject {
-			release, err := p.locks.lock(ctx, "large/"+string(c.Peer))
+			release, err := p.locks.Lock(ctx, "large/"+string(c.Peer))
 			if err != nil {
 				return err
 			}
@@ -123,7 +124,7 @@ func (p *Provider) home(ctx context.Context, contract string, c Contract, ref pe
 		level := api.PodSecurityLevel(ns.Labels[labelEnforce])
 		return looser(level, c.PodSecurity) == level
 	}
-	if ns := matchNamespace(p.inv.namespaces(), c.Peer, ref.Namespace, ""); ns != nil && enforced(ns) && p.holds.has(ns.Name, contract, time.Now()) {
+	if ns := matchNamespace(p.inv.namespaces(), c.Peer, ref.Namespace, ""); ns != nil && enforced(ns) && p.holds.Has(recent.Hold{Namespace: ns.Name, Contract: contract}, time.Now()) {
 		return ns, nil
 	}
 	ns, record, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
@@ -132,7 +133,7 @@ func (p *Provider) home(ctx context.Context, contract string, c Contract, ref pe
 	}
 	if ns != nil && record != nil {
 		if _, ok := heldBy(record, contract); ok {
-			p.holds.add(ns.Name, contract, time.Now())
+			p.holds.Add(recent.Hold{Namespace: ns.Name, Contract: contract}, time.Now())
 			// The contract may have changed since the namespace was applied.
 			if ref.Kind == peering.KindPod && !enforced(ns) {
 				return ns, p.enforce(ctx, ns, record)
@@ -149,7 +150,7 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 	if err != nil {
 		return err
 	}
-	release, err := p.locks.lock(ctx, "pod/"+ns.Name+"/"+o.Ref.Name)
+	release, err := p.locks.Lock(ctx, "pod/"+ns.Name+"/"+o.Ref.Name)
 	if err != nil {
 		return err
 	}
@@ -261,7 +262,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	if p.fenced(contract, ns) {
 		return refuse(peering.RefusedInternal, true, "%s: %v", o.Ref, errFenced)
 	}
-	if p.graves.has(c.Peer, graveOf(contract, o.Ref.UID)) {
+	if p.graves.Has(c.Peer, graveOf(contract, o.Ref.UID)) {
 		p.hub.Gone(contract, o.Ref)
 		return nil
 	}
@@ -294,7 +295,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		undo()
 		return err
 	}
-	answer := p.made.begin(client.ObjectKeyFromObject(pod))
+	answer := p.made.Begin(client.ObjectKeyFromObject(pod))
 	if err := p.client.Create(ctx, pod, client.FieldOwner(api.Manager)); err != nil {
 		answer(nil)
 		// Whether it was created is not sure if the answer was lost.
@@ -317,7 +318,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 // between looking at what is used and using more there is no room for another.
 func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPod, bytes int) (undo func(), err error) {
 	contract := pod.Spec.Contract
-	release, err := p.locks.lock(ctx, "contract/"+contract)
+	release, err := p.locks.Lock(ctx, "contract/"+contract)
 	if err != nil {
 		return nil, err
 	}
@@ -357,8 +358,8 @@ func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPo
 // of a no as a refusal and not of a pod that waits for ever. Where it cannot be asked,
 // making the pod says so.
 func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering.ObjectRef, raw []byte) error {
-	like := trialOf(ns.Name, raw)
-	if p.trials.taken(like, time.Now()) {
+	like := recent.TrialOf(ns.Name, raw)
+	if p.trials.Has(like, time.Now()) {
 		return nil
 	}
 	trial := &api.OffloadedPod{
@@ -376,7 +377,7 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	err = p.client.WithWatch.Create(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
 	switch {
 	case err == nil:
-		p.trials.add(like, time.Now())
+		p.trials.Add(like, time.Now())
 	case apierrors.IsInvalid(err):
 		return refusalOf(err, ref)
 	case apierrors.IsForbidden(err):
@@ -500,12 +501,7 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 // unheard says whether this process knows of no OffloadedPod of a name, nor of one whose pod
 // at home has the UID.
 func (p *Provider) unheard(contract string, key types.NamespacedName, uid string) bool {
-	select {
-	case <-p.inv.synced:
-	default:
-		return false
-	}
-	return p.inv.offloaded(key) == nil && len(p.withUID(contract, uid)) == 0
+	return p.inv.known() && p.inv.offloaded(key) == nil && len(p.withUID(contract, uid)) == 0
 }
 
 // withUID returns the OffloadedPods of a contract whose pod at home has the UID. Any pod
@@ -566,7 +562,7 @@ func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, e
 		return nil, err
 	}
 	// One at a time of a peer, as this reads all that it has.
-	release, err := p.locks.lock(ctx, "held/"+string(c.Peer))
+	release, err := p.locks.Lock(ctx, "held/"+string(c.Peer))
 	if err != nil {
 		return nil, err
 	}

@@ -269,7 +269,7 @@ func TestWaitingForTheBudgetIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		work.Wait()
-		if p.locks.taken("admit/a") {
+		if p.locks.Taken("admit/a") {
 			t.Error("somebody is still in line")
 		}
 	})

@@ -20,7 +20,7 @@ func (p *Provider) applyClaim(ctx context.Context, contract string, c Contract, 
 		return err
 	}
 	// Between looking at what there is and making more there is no room for another.
-	release, err := p.locks.lock(ctx, "volumes/"+string(c.Peer))
+	release, err := p.locks.Lock(ctx, "volumes/"+string(c.Peer))
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (p *Provider) sweepKept(ctx context.Context, name string) error {
 	if err := p.client.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil || ns.DeletionTimestamp != nil || ns.Labels[api.LabelKept] == "" {
 		return client.IgnoreNotFound(err)
 	}
-	release, err := p.locks.lock(ctx, namespaceLock(peering.ClusterID(ns.Labels[api.LabelPeer]), ns.Labels[api.LabelOriginNamespace]))
+	release, err := p.locks.Lock(ctx, namespaceLock(peering.ClusterID(ns.Labels[api.LabelPeer]), ns.Labels[api.LabelOriginNamespace]))
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,7 @@ import (
 // may reach, and whether those are all: after a start it takes a moment until this
 // cluster's pods are known. Pods in the network of their node have none.
 func (p *Provider) Exposed(contract string) (out []netip.Addr, known bool) {
-	select {
-	case <-p.inv.synced:
-	default:
+	if !p.inv.known() {
 		return nil, false
 	}
 	known = true
@@ -75,7 +73,7 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	// A peering ends at once, whatever its peer made us write.
 	ctx = urgent(ctx)
 	// Nobody who began to apply before the contract was over may end after this.
-	release, err := p.locks.lock(ctx, "contract/"+contract)
+	release, err := p.locks.Lock(ctx, "contract/"+contract)
 	if err != nil {
 		return Left{}, err
 	}

@@ -59,9 +59,7 @@ func (p *Provider) noteFence(ctx context.Context, ns *corev1.Namespace, contract
 
 // Fences returns the fences that this cluster keeps to, and false while they are not known.
 func (p *Provider) Fences() (out []fencing.Fence, known bool) {
-	select {
-	case <-p.inv.synced:
-	default:
+	if !p.inv.known() {
 		return nil, false
 	}
 	for _, ns := range p.inv.namespaces() {

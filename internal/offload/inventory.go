@@ -223,7 +223,7 @@ func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
 func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	v.p.ledger.Hide(o)
 	v.p.stock.Drop(podKey(o))
-	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
+	v.p.graves.Add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	v.p.hub.Gone(o.Spec.Contract, podRef(o))
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
@@ -483,6 +483,16 @@ func (v *inventory) of(contract string) []*api.OffloadedPod {
 // in returns the OffloadedPods of a namespace, without their templates.
 func (v *inventory) in(namespace string) []*api.OffloadedPod {
 	return indexed[*api.OffloadedPod](v.offloads, cache.NamespaceIndex, namespace)
+}
+
+// known says whether all that is here is.
+func (v *inventory) known() bool {
+	select {
+	case <-v.synced:
+		return true
+	default:
+		return false
+	}
 }
 
 // peerOf returns whose namespace it is.

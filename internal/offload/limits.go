@@ -39,11 +39,6 @@ const (
 	// maxClusterDomain is the longest domain of a consumer's cluster: a namespace goes
 	// before it, and other search domains beside it.
 	maxClusterDomain = 180
-	// maxNameservers, maxSearches and maxSearchBytes are how many resolvers and search
-	// domains a pod can have: more are not valid.
-	maxNameservers = 3
-	maxSearches    = 32
-	maxSearchBytes = 2048
 	// grantTimeout is how long it may take until a new RoleBinding has an effect.
 	grantTimeout = 15 * time.Second
 	// grantPoll is the pause between two looks whether it has.
@@ -58,24 +53,9 @@ const (
 	// be made.
 	reconcileRetryMin = 200 * time.Millisecond
 	reconcileRetryMax = 30 * time.Second
-	// answerLate is how much later than the watch the answer to a create may come.
-	answerLate = 200 * time.Millisecond
-	// holdLasts is for how long it is not asked again whether a contract holds a namespace, and
-	// maxHolds how many namespaces that is known of.
-	holdLasts = 2 * time.Second
-	maxHolds  = 4096
-	// trialLasts is for how long a pod is not tried if one like it would have been taken, and
-	// maxTrials how many kinds of pods that is known of.
-	trialLasts = 10 * time.Second
-	maxTrials  = 4096
-	// maxGraves is how many pods that went are remembered. Beyond that those of the
-	// peer go first that has the most.
-	maxGraves = 20_000
 	// maxLastWords is how many last statuses of deleted pods a namespace keeps until
 	// they are recorded.
 	maxLastWords = 1024
-	// lastWordTimeout is how long a port-forward that ended may take to say why.
-	lastWordTimeout = 5 * time.Second
 	// statusDetail is how long a message from this cluster may be that goes to a
 	// consumer.
 	statusDetail = 1024

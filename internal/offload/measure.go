@@ -2,7 +2,14 @@ package offload
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 // RunningPod is a pod of a contract that was started.
@@ -32,4 +39,29 @@ func (p *Provider) Running(ctx context.Context, contract string) ([]RunningPod, 
 		})
 	}
 	return out, nil
+}
+
+// runningPod returns the pod here that is the consumer's pod of ref. If there is
+// none, the error is NotFound.
+func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
+	var none types.NamespacedName
+	if err := p.await(ctx); err != nil {
+		return none, err
+	}
+	for _, o := range p.inv.of(contract) {
+		if o.Spec.OriginUID != ref.UID || o.Spec.OriginNamespace != ref.Namespace || o.Spec.OriginName != ref.Name {
+			continue
+		}
+		key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		pod := &corev1.Pod{}
+		if err := p.client.Get(ctx, key, pod); err != nil {
+			return none, fmt.Errorf("look for pod: %w", err)
+		}
+		// Whatever else has its name now is not the consumer's to look into.
+		if !isPodOf(pod, o) {
+			break
+		}
+		return key, nil
+	}
+	return none, apierrors.NewNotFound(corev1.Resource("pods"), ref.Name)
 }

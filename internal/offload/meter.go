@@ -181,7 +181,7 @@ func (p *Provider) Admit(ctx context.Context, contract string) (done func(), err
 		return nil, err
 	}
 	line := "admit/" + string(c.Peer)
-	if !p.locks.taken(line) && p.client.room(c.Peer) == nil {
+	if !p.locks.Taken(line) && p.client.room(c.Peer) == nil {
 		return func() {}, nil
 	}
 	return p.awaitRoom(ctx, line, c.Peer)
@@ -211,7 +211,7 @@ func (p *Provider) awaitRoom(ctx context.Context, line string, peer peering.Clus
 	patient, cancel := context.WithTimeoutCause(ctx, budgetPatience, refuse(peering.RefusedQuota, true,
 		"this consumer makes the provider's cluster write more than its share; change fewer objects, less often, or wait"))
 	defer cancel()
-	done, err = p.locks.lock(patient, line)
+	done, err = p.locks.Lock(patient, line)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -110,7 +111,7 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 		return refuse(peering.RefusedNamespace, true,
 			"%s may not be called %s at the provider; use the mapping %s, or have the provider list the name in namespaceNames of its PeeringPolicy", o.Ref, remote, api.MappingSuffixed)
 	}
-	release, err := p.locks.lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
+	release, err := p.locks.Lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
 	if err != nil {
 		return err
 	}
@@ -333,12 +334,12 @@ func (p *Provider) deleteNamespace(ctx context.Context, contract string, c Contr
 // namespace itself when nobody else holds it.
 func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Namespace) error {
 	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
-	release, err := p.locks.lock(ctx, namespaceLock(peer, ns.Labels[api.LabelOriginNamespace]))
+	release, err := p.locks.Lock(ctx, namespaceLock(peer, ns.Labels[api.LabelOriginNamespace]))
 	if err != nil {
 		return err
 	}
 	defer release()
-	p.holds.forget(ns.Name)
+	p.holds.Forget(func(h recent.Hold) bool { return h.Namespace == ns.Name })
 	// As it is now, not as a cache has it: a younger namespace of the same name is
 	// another.
 	uid := ns.UID

@@ -134,9 +134,7 @@ func (v *inventory) leavePolicy(np *networkingv1.NetworkPolicy) {
 // reflectPolicies has the NetworkPolicies of a namespace say what they should: addresses may stand for others by
 // now. As long as the cluster is not known, it changes nothing.
 func (p *Provider) reflectPolicies(ctx context.Context, name string) error {
-	select {
-	case <-p.inv.synced:
-	default:
+	if !p.inv.known() {
 		return nil
 	}
 	policies := indexed[*networkingv1.NetworkPolicy](p.inv.policies, cache.NamespaceIndex, name)

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +22,9 @@ import (
 	"github.com/entente-dev/entente/internal/ledger"
 	"github.com/entente-dev/entente/internal/netpolicy"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstreams"
 	"github.com/entente-dev/entente/internal/podwatch"
+	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/turns"
 	"github.com/entente-dev/entente/peering"
@@ -110,24 +110,25 @@ type Config struct {
 // Provider makes what consumers apply. Its methods work while Run runs, and wait
 // until Run has seen the cluster.
 type Provider struct {
+	// Streams reaches into pods; not without Config.REST.
+	*podstreams.Streams
+
 	cfg      Config
 	client   meter
 	security *podSecurity
-	// pods reaches into pods; nil without Config.REST.
-	pods   rest.Interface
-	inv    *inventory
-	hub    *podwatch.Hub
-	ledger *ledger.Ledger
-	stock  *stock.Stock
-	graves graves
-	made   made
-	named  named
-	trials trials
-	holds  holds
+	inv      *inventory
+	hub      *podwatch.Hub
+	ledger   *ledger.Ledger
+	stock    *stock.Stock
+	graves   recent.Graves
+	made     recent.Made
+	named    recent.Named
+	trials   *recent.Moments[recent.Trial]
+	holds    *recent.Moments[recent.Hold]
 
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.
-	locks keyedLocks
+	locks turns.Locks
 	// services and policies wake the reflection of Services and NetworkPolicies. What pods do changes the
 	// former alone.
 	services, policies *reflector
@@ -164,16 +165,10 @@ func New(cfg Config) (*Provider, error) {
 	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
 	p := &Provider{
 		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: podwatch.New(), stock: stock.New(),
-		ledger: ledger.New(),
+		ledger: ledger.New(), trials: recent.NewTrials(), holds: recent.NewHolds(),
 	}
-	if cfg.REST != nil {
-		p.cfg.REST = rest.CopyConfig(cfg.REST)
-		p.cfg.REST.Timeout, p.cfg.REST.QPS = 0, -1 // streams have no limit here
-		core, err := typedcorev1.NewForConfig(p.cfg.REST)
-		if err != nil {
-			return nil, fmt.Errorf("make client of pods: %w", err)
-		}
-		p.pods = core.RESTClient()
+	if p.Streams, err = podstreams.New(cfg.REST, p.runningPod); err != nil {
+		return nil, err
 	}
 	p.services, p.policies = newReflector(p, "services", p.reflectServices), newReflector(p, "network policies", p.reflectPolicies)
 	p.inv = newInventory(p)
@@ -249,51 +244,4 @@ func (p *Provider) changed(contract string) {
 func (p *Provider) Refresh(peer peering.ClusterID) {
 	p.services.of(peer)
 	p.policies.of(peer)
-}
-
-// keyedLocks is a lock for each of many names.
-type keyedLocks struct {
-	mu    sync.Mutex
-	locks map[string]*keyedLock
-}
-
-type keyedLock struct {
-	turn  chan struct{}
-	users int
-}
-
-// taken says whether somebody has the lock of a name, or waits for it.
-func (k *keyedLocks) taken(name string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.locks[name] != nil
-}
-
-// lock waits for the lock of a name, first come first served, and returns what releases it.
-func (k *keyedLocks) lock(ctx context.Context, name string) (release func(), err error) {
-	k.mu.Lock()
-	if k.locks == nil {
-		k.locks = make(map[string]*keyedLock)
-	}
-	l, ok := k.locks[name]
-	if !ok {
-		l = &keyedLock{turn: make(chan struct{}, 1)}
-		k.locks[name] = l
-	}
-	l.users++
-	k.mu.Unlock()
-	leave := func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(k.locks, name)
-		}
-	}
-	select {
-	case l.turn <- struct{}{}:
-		return func() { <-l.turn; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
 }

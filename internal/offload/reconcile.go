@@ -19,6 +19,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -146,7 +147,7 @@ func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 }
 
 func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
-	made := p.made.take(req.NamespacedName, p.inv.offloaded(req.NamespacedName))
+	made := p.made.Take(req.NamespacedName, p.inv.offloaded(req.NamespacedName))
 	if done, err := p.reconcileSeen(ctx, req.NamespacedName); done {
 		return err
 	}
@@ -181,14 +182,12 @@ func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
 // the UID that the cache has. What else may be to do is decided by the object itself. A cache
 // that is behind shows what is so later, and the pod is reconciled again then.
 func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) (done bool, err error) {
-	select {
-	case <-p.inv.synced:
-	default:
+	if !p.inv.known() {
 		return false, nil
 	}
 	seen := p.inv.offloaded(key)
 	if seen == nil || seen.Status.PodUID != "" {
-		p.named.forget(key)
+		p.named.Forget(key)
 	}
 	if seen == nil {
 		return true, nil // it is gone, or comes: then it is reconciled again
@@ -198,7 +197,7 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 	case podWait:
 		return true, nil
 	case podAdopt:
-		if p.named.has(key, pod.UID) {
+		if p.named.Has(key, pod.UID) {
 			return true, nil // the cache is behind, and tells of it next
 		}
 	case podDelete:
@@ -260,7 +259,7 @@ func (p *Provider) letGo(ctx context.Context, o *api.OffloadedPod) error {
 	p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
 	// Before it goes: the watch tells of that later, and an apply that comes in
 	// between would find nothing, and run the pod again.
-	p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
+	p.graves.Add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 	before := o.DeepCopy()
 	if controllerutil.RemoveFinalizer(o, api.Finalizer) {
 		return client.IgnoreNotFound(p.patch(ctx, o, before))
@@ -342,13 +341,13 @@ func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	switch {
 	case err == nil:
 		if err = p.recordPod(ctx, o, pod); err == nil {
-			p.named.add(o)
+			p.named.Add(o)
 		}
 		return err
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("create pod: %w", err)
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
-		p.trials.forget()
+		p.trials.Forget(func(recent.Trial) bool { return true })
 		return p.recordProblem(ctx, o, "Refused", "the provider's cluster does not take the pod: "+err.Error(), true)
 	}
 	return fmt.Errorf("create pod: %w", err)

@@ -160,9 +160,7 @@ func (r *reflector) work(ctx context.Context) {
 // reflectServices compares the EndpointSlices of a namespace with what the notes on its Services, the
 // pods here and the address plan say. As long as the cluster is not known, it changes nothing.
 func (p *Provider) reflectServices(ctx context.Context, name string) error {
-	select {
-	case <-p.inv.synced:
-	default:
+	if !p.inv.known() {
 		return nil
 	}
 	services := indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, name)

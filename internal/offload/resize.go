@@ -45,7 +45,7 @@ func (p *Provider) resizePod(ctx context.Context, c Contract, o peering.Object, 
 	if err := p.tryResize(ctx, o.Ref, old, &t.Spec); err != nil {
 		return nil, err
 	}
-	release, err := p.locks.lock(ctx, "contract/"+old.Spec.Contract)
+	release, err := p.locks.Lock(ctx, "contract/"+old.Spec.Contract)
 	if err != nil {
 		return nil, err
 	}

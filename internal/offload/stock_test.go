@@ -44,29 +44,6 @@ func TestEventWatchesLeaveRoomForANewcomer(t *testing.T) {
 	}
 }
 
-// A peer whose pods come and go without end has its own forgotten, and nobody else's.
-func TestGravesOfAPeerAreNotForgottenForAnothers(t *testing.T) {
-	t.Parallel()
-	var g graves
-	for n := range maxGraves / 2 {
-		g.add(peerB, fmt.Sprint("b", n))
-	}
-	for n := range 3 * maxGraves {
-		g.add(peerA, fmt.Sprint("a", n))
-	}
-	for n := range maxGraves / 2 {
-		if !g.has(peerB, fmt.Sprint("b", n)) {
-			t.Fatalf("pod %d of a quiet peer is forgotten", n)
-		}
-	}
-	if g.has(peerA, "a0") || !g.has(peerA, fmt.Sprint("a", 3*maxGraves-1)) {
-		t.Error("not the oldest was forgotten")
-	}
-	if g.n > maxGraves {
-		t.Errorf("%d are remembered", g.n)
-	}
-}
-
 // Objects that went make room, whoever took them away, and those that are there
 // when the agent begins are counted.
 func TestCountsFallWhenObjectsGo(t *testing.T) {

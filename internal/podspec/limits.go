@@ -16,4 +16,9 @@ const (
 	maxLabelName = 63
 	// maxKeyBytes is how much of a label's key is told: it may have 253 before the slash.
 	maxKeyBytes = 317
+	// maxNameservers, maxSearches and maxSearchBytes are how many resolvers and search
+	// domains a pod can have: more are not valid.
+	maxNameservers = 3
+	maxSearches    = 32
+	maxSearchBytes = 2048
 )

@@ -1,4 +1,4 @@
-package offload
+package recent
 
 import (
 	"sync"
@@ -6,9 +6,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// graves remembers the UIDs of pods that were here and went, as far as this
+// Graves remembers the UIDs of pods that were here and went, as far as this
 // process saw it: an apply that was on its way does not run one of them again.
-type graves struct {
+type Graves struct {
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*graveyard
 	n     int // of all peers
@@ -20,7 +20,8 @@ type graveyard struct {
 	order []string
 }
 
-func (g *graves) add(peer peering.ClusterID, uid string) {
+// Add remembers a pod that went.
+func (g *Graves) Add(peer peering.ClusterID, uid string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.peers == nil {
@@ -42,7 +43,7 @@ func (g *graves) add(peer peering.ClusterID, uid string) {
 }
 
 // forget forgets the oldest of the peer that has the most. The lock is held.
-func (g *graves) forget() {
+func (g *Graves) forget() {
 	var most peering.ClusterID
 	for peer, y := range g.peers {
 		if m := g.peers[most]; m == nil || len(y.order) > len(m.order) {
@@ -58,7 +59,8 @@ func (g *graves) forget() {
 	}
 }
 
-func (g *graves) has(peer peering.ClusterID, uid string) (ok bool) {
+// Has says whether a pod went.
+func (g *Graves) Has(peer peering.ClusterID, uid string) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if y := g.peers[peer]; y != nil {

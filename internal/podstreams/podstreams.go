@@ -1,4 +1,5 @@
-package offload
+// Package podstreams reaches into pods, by the API server: logs, commands and forwarded ports.
+package podstreams
 
 import (
 	"context"
@@ -25,46 +26,49 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// runningPod returns the pod here that is the consumer's pod of ref. If there is
-// none, the error is NotFound.
-func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
-	var none types.NamespacedName
-	if p.pods == nil {
-		return none, errors.New("this agent has no way to reach into pods")
-	}
-	if err := p.await(ctx); err != nil {
-		return none, err
-	}
-	for _, o := range p.inv.of(contract) {
-		if o.Spec.OriginUID != ref.UID || o.Spec.OriginNamespace != ref.Namespace || o.Spec.OriginName != ref.Name {
-			continue
-		}
-		key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-		pod := &corev1.Pod{}
-		if err := p.client.Get(ctx, key, pod); err != nil {
-			return none, fmt.Errorf("look for pod: %w", err)
-		}
-		// Whatever else has its name now is not the consumer's to look into.
-		if !isPodOf(pod, o) {
-			break
-		}
-		return key, nil
-	}
-	return none, apierrors.NewNotFound(corev1.Resource("pods"), ref.Name)
+// Streams opens streams into the pods of contracts.
+type Streams struct {
+	// find returns the pod here that is a consumer's of a contract; it is NotFound if there is none.
+	find func(ctx context.Context, contract string, pod peering.ObjectRef) (types.NamespacedName, error)
+	// cfg and pods are nil where there is no way to reach into pods.
+	cfg  *rest.Config
+	pods rest.Interface
 }
 
-// podRequest begins a request to a pod's subresource.
-func (p *Provider) podRequest(pod types.NamespacedName, subresource string) *rest.Request {
-	return p.pods.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(subresource)
+// New returns Streams into what find finds. Without a cfg they all fail.
+func New(cfg *rest.Config, find func(context.Context, string, peering.ObjectRef) (types.NamespacedName, error)) (*Streams, error) {
+	if cfg == nil {
+		return &Streams{find: find}, nil
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout, cfg.QPS = 0, -1 // streams have no limit here
+	core, err := typedcorev1.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make client of pods: %w", err)
+	}
+	return &Streams{find: find, cfg: cfg, pods: core.RESTClient()}, nil
+}
+
+// pod finds a pod to reach into.
+func (s *Streams) pod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
+	if s.pods == nil {
+		return types.NamespacedName{}, errors.New("this agent has no way to reach into pods")
+	}
+	return s.find(ctx, contract, ref)
+}
+
+// request begins a request to a pod's subresource.
+func (s *Streams) request(pod types.NamespacedName, subresource string) *rest.Request {
+	return s.pods.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(subresource)
 }
 
 // Logs opens the log of a container.
-func (p *Provider) Logs(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodLogOptions) (io.ReadCloser, error) {
-	pod, err := p.runningPod(ctx, contract, ref)
+func (s *Streams) Logs(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodLogOptions) (io.ReadCloser, error) {
+	pod, err := s.pod(ctx, contract, ref)
 	if err != nil {
 		return nil, err
 	}
-	log, err := typedcorev1.New(p.pods).Pods(pod.Namespace).GetLogs(pod.Name, o).Stream(ctx)
+	log, err := typedcorev1.New(s.pods).Pods(pod.Namespace).GetLogs(pod.Name, o).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
@@ -74,8 +78,8 @@ func (p *Provider) Logs(ctx context.Context, contract string, ref peering.Object
 // Exec runs a command in a container, or attaches to it if there is none, until
 // the process ends. An exit code is an exec.CodeExitError of
 // k8s.io/client-go/util/exec. It calls ready when there is a pod.
-func (p *Provider) Exec(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodExecOptions, s remotecommand.StreamOptions, ready func()) error {
-	pod, err := p.runningPod(ctx, contract, ref)
+func (s *Streams) Exec(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodExecOptions, streams remotecommand.StreamOptions, ready func()) error {
+	pod, err := s.pod(ctx, contract, ref)
 	if err != nil {
 		return err
 	}
@@ -84,12 +88,12 @@ func (p *Provider) Exec(ctx context.Context, contract string, ref peering.Object
 		subresource = "attach"
 		params = &corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
 	}
-	u := p.podRequest(pod, subresource).VersionedParams(params, scheme.ParameterCodec).URL()
-	overWebsocket, err := remotecommand.NewWebSocketExecutor(p.cfg.REST, http.MethodGet, u.String())
+	u := s.request(pod, subresource).VersionedParams(params, scheme.ParameterCodec).URL()
+	overWebsocket, err := remotecommand.NewWebSocketExecutor(s.cfg, http.MethodGet, u.String())
 	if err != nil {
 		return fmt.Errorf("%s: %w", subresource, err)
 	}
-	overSPDY, err := remotecommand.NewSPDYExecutor(p.cfg.REST, http.MethodPost, u)
+	overSPDY, err := remotecommand.NewSPDYExecutor(s.cfg, http.MethodPost, u)
 	if err != nil {
 		return fmt.Errorf("%s: %w", subresource, err)
 	}
@@ -98,7 +102,7 @@ func (p *Provider) Exec(ctx context.Context, contract string, ref peering.Object
 		return fmt.Errorf("%s: %w", subresource, err)
 	}
 	ready()
-	return executor.StreamWithContext(ctx, s)
+	return executor.StreamWithContext(ctx, streams)
 }
 
 // upgradeFailed says whether the API server, or a proxy before it, does not
@@ -109,19 +113,19 @@ func upgradeFailed(err error) bool {
 
 // PortForward carries one connection to a port of a pod, until either end closes
 // it. It closes rw, and calls ready when there is a pod.
-func (p *Provider) PortForward(ctx context.Context, contract string, ref peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error {
+func (s *Streams) PortForward(ctx context.Context, contract string, ref peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error {
 	defer rw.Close()
-	pod, err := p.runningPod(ctx, contract, ref)
+	pod, err := s.pod(ctx, contract, ref)
 	if err != nil {
 		return err
 	}
-	u := p.podRequest(pod, "portforward").URL()
-	transport, upgrader, err := spdy.RoundTripperFor(p.cfg.REST)
+	u := s.request(pod, "portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(s.cfg)
 	if err != nil {
 		return fmt.Errorf("port-forward: %w", err)
 	}
 	overSPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
-	overWebsocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, p.cfg.REST)
+	overWebsocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, s.cfg)
 	if err != nil {
 		return fmt.Errorf("port-forward: %w", err)
 	}
@@ -154,7 +158,7 @@ func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.Re
 	}
 	said := make(chan string, 1)
 	go func() {
-		b, _ := io.ReadAll(io.LimitReader(problems, statusDetail))
+		b, _ := io.ReadAll(io.LimitReader(problems, maxProblem))
 		said <- string(b)
 	}()
 	go func() {
@@ -183,7 +187,7 @@ func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.Re
 	select {
 	case problem := <-said:
 		if problem = strings.TrimSpace(problem); problem != "" && ctx.Err() == nil {
-			return apierrors.NewBadRequest(fmt.Sprintf("port %d: %s", port, peering.Text(problem, statusDetail)))
+			return apierrors.NewBadRequest(fmt.Sprintf("port %d: %s", port, peering.Text(problem, maxProblem)))
 		}
 	case <-late.C:
 	}
