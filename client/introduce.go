@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/introduce"
 )
 
 // IntroduceConfig configures Introduce.
@@ -77,7 +78,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	if _, err := rand.Read(nonce[:]); err != nil {
 		return Introduction{}, fmt.Errorf("read randomness: %w", err)
 	}
-	commitment := peering.Commitment(self, nonce)
+	commitment := introduce.Commitment(self, nonce)
 	trust := ententev1.NewTrustServiceClient(conn)
 	resp, err := trust.Introduce(ctx, &ententev1.IntroduceRequest{Cluster: wire.ClusterInfoTo(cfg.Self), Commitment: commitment[:], Requested: cfg.Requested})
 	if err != nil {
@@ -93,7 +94,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	if _, err := trust.Reveal(ctx, &ententev1.RevealRequest{Nonce: nonce[:]}); err != nil {
 		return Introduction{}, callFailed(err, cfg.Endpoint)
 	}
-	return Introduction{ID: id, Info: info, Code: peering.Code(self, nonce, id, [32]byte(resp.GetNonce()))}, nil
+	return Introduction{ID: id, Info: info, Code: introduce.Code(self, nonce, id, [32]byte(resp.GetNonce()))}, nil
 }
 
 // UpdateBundle gives a peer this cluster's new roots, over their session.

@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/introduce"
 )
 
 // responder is the side that an introduction is made to.
@@ -84,10 +85,10 @@ func TestBothSidesOfAnIntroductionSeeTheSameCode(t *testing.T) {
 				t.Errorf("met %+v", got)
 			}
 			nonce := [32]byte(r.revealed)
-			if commitment := peering.Commitment(home.ID(), nonce); string(commitment[:]) != string(r.request.GetCommitment()) {
+			if commitment := introduce.Commitment(home.ID(), nonce); string(commitment[:]) != string(r.request.GetCommitment()) {
 				t.Error("what was revealed is not what was committed to")
 			}
-			if want := peering.Code(home.ID(), nonce, office.ID(), r.nonce); got.Code != want || len(want) != 6 {
+			if want := introduce.Code(home.ID(), nonce, office.ID(), r.nonce); got.Code != want || len(want) != 6 {
 				t.Errorf("this side shows %s, the other %s", got.Code, want)
 			}
 			if r.request.GetCluster().GetName() != "home" || r.request.GetRequested() != (id == "") {
@@ -171,7 +172,7 @@ func TestSomebodyInBetweenMakesTheCodesDiffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	atOffice := peering.Code(mallory.ID(), [32]byte(r.revealed), office.ID(), r.nonce)
+	atOffice := introduce.Code(mallory.ID(), [32]byte(r.revealed), office.ID(), r.nonce)
 	if atOffice != m.theirs.Code {
 		t.Fatal("the test's own arithmetic is wrong")
 	}

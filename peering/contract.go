@@ -27,28 +27,22 @@ func (s State) String() string {
 // Phase is what one side says to the other of a contract's state.
 type Phase uint8
 
-// The phases. They are those of the protocol and of the Contract resource.
+// The phases, each that of a state. They are those of the protocol and of the Contract resource.
 const (
 	// PhaseUnspecified says nothing: not in force yet, or not known to the reader.
-	PhaseUnspecified Phase = iota
-	PhaseActive
-	PhaseDraining
-	PhaseClosed
+	PhaseUnspecified = Phase(Nothing)
+	PhaseActive      = Phase(Active)
+	PhaseDraining    = Phase(Draining)
+	PhaseClosed      = Phase(Closed)
 )
 
 // String returns Active, Draining, Closed or, for what is not said, the empty
 // string.
 func (p Phase) String() string {
-	switch p {
-	case PhaseActive:
-		return "Active"
-	case PhaseDraining:
-		return "Draining"
-	case PhaseClosed:
-		return "Closed"
-	case PhaseUnspecified:
+	if p == PhaseUnspecified || p > PhaseClosed {
+		return ""
 	}
-	return ""
+	return State(p).String()
 }
 
 // ParsePhase reads what String wrote; anything else is PhaseUnspecified.
@@ -138,28 +132,13 @@ type Contract struct {
 }
 
 // Phase returns what to say of the contract to the other side.
-func (c Contract) Phase() Phase {
-	switch c.State {
-	case Active:
-		return PhaseActive
-	case Draining:
-		return PhaseDraining
-	case Closed:
-		return PhaseClosed
-	case Nothing:
-	}
-	return PhaseUnspecified
-}
+func (c Contract) Phase() Phase { return Phase(c.State) }
 
 // State returns the state of a contract of which the phase is kept. One that was
 // just signed has none, and is in force.
 func (p Phase) State() State {
-	switch p {
-	case PhaseDraining:
-		return Draining
-	case PhaseClosed:
-		return Closed
-	case PhaseActive, PhaseUnspecified:
+	if p == PhaseDraining || p == PhaseClosed {
+		return State(p)
 	}
 	return Active
 }

@@ -87,9 +87,9 @@ func (d *Decimal) UnmarshalText(b []byte) error {
 
 // Money is an amount in a currency. The zero Money is none: nothing was said.
 type Money struct {
+	Amount Decimal `json:"amount"`
 	// Currency is three capital letters, as in ISO 4217.
-	Currency string
-	Amount   Decimal
+	Currency string `json:"currency"`
 }
 
 // IsNone says whether there is no money, not even none in a currency.
@@ -121,10 +121,10 @@ func checkCurrency(s string) error {
 // PriceList is what resources cost. The zero PriceList is free of charge.
 type PriceList struct {
 	// Currency is three capital letters; empty if there are no prices.
-	Currency string
+	Currency string `json:"currency"`
 	// PerHour is what one unit costs an hour, by resource: one core, pod or device;
 	// of what is counted in bytes one gibibyte. What is not listed costs nothing.
-	PerHour map[string]Decimal
+	PerHour map[string]Decimal `json:"perHour"`
 }
 
 // Check says what is wrong with the list, if anything.
@@ -162,6 +162,17 @@ func (p PriceList) IsFree() bool {
 // Clone returns a copy.
 func (p PriceList) Clone() PriceList {
 	p.PerHour = maps.Clone(p.PerHour)
+	return p
+}
+
+// written is the list as it is in a payload, where one without prices has an empty list of
+// them, and read is what it was before.
+func (p PriceList) written() PriceList { return PriceList{p.Currency, orEmpty(p.PerHour)} }
+
+func (p PriceList) read() PriceList {
+	if len(p.PerHour) == 0 {
+		p.PerHour = nil
+	}
 	return p
 }
 

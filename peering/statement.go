@@ -36,27 +36,17 @@ const StatementPayloadType = "application/vnd.entente.usage.v1+json"
 
 // jsonStatement is Statement as written, fields in the order of their names.
 type jsonStatement struct {
-	Amount     jsonMoney     `json:"amount"`
-	Consumer   ClusterID     `json:"consumer"`
-	ContractID string        `json:"contractID"`
-	From       string        `json:"from"`
-	Previous   string        `json:"previousHash"`
-	Price      jsonPriceList `json:"price"`
-	Provider   ClusterID     `json:"provider"`
-	Revision   uint64        `json:"revision"`
-	Sequence   uint64        `json:"sequence"`
-	To         string        `json:"to"`
-	Used       Usage         `json:"unitSeconds"`
-}
-
-type jsonMoney struct {
-	Amount   Decimal `json:"amount"`
-	Currency string  `json:"currency"`
-}
-
-type jsonPriceList struct {
-	Currency string             `json:"currency"`
-	PerHour  map[string]Decimal `json:"perHour"`
+	Amount     Money     `json:"amount"`
+	Consumer   ClusterID `json:"consumer"`
+	ContractID string    `json:"contractID"`
+	From       string    `json:"from"`
+	Previous   string    `json:"previousHash"`
+	Price      PriceList `json:"price"`
+	Provider   ClusterID `json:"provider"`
+	Revision   uint64    `json:"revision"`
+	Sequence   uint64    `json:"sequence"`
+	To         string    `json:"to"`
+	Used       Usage     `json:"unitSeconds"`
 }
 
 // Marshal writes the statement in its only form, as Terms.Marshal does. It fails
@@ -66,12 +56,12 @@ func (s Statement) Marshal() ([]byte, error) {
 		return nil, fmt.Errorf("encode statement: %w", err)
 	}
 	b, err := canonical(jsonStatement{
-		Amount:     jsonMoney{Amount: s.Amount.Amount, Currency: s.Amount.Currency},
+		Amount:     s.Amount,
 		Consumer:   s.Consumer,
 		ContractID: s.ContractID,
 		From:       s.From.Format(time.RFC3339),
 		Previous:   hashText(s.Previous),
-		Price:      priceJSON(s.Price),
+		Price:      s.Price.written(),
 		Provider:   s.Provider,
 		Revision:   s.Revision,
 		Sequence:   s.Sequence,
@@ -98,8 +88,8 @@ func (j jsonStatement) statement() (Statement, error) {
 		Provider:   j.Provider,
 		Sequence:   j.Sequence,
 		Used:       j.Used,
-		Price:      j.Price.list(),
-		Amount:     Money{Currency: j.Amount.Currency, Amount: j.Amount.Amount},
+		Price:      j.Price.read(),
+		Amount:     j.Amount,
 	}
 	var err error
 	if j.Previous != "" {
@@ -191,18 +181,6 @@ func (e Envelope) VerifyStatement(provider Party) (Statement, error) {
 		return Statement{}, badSignature(provider.ID, wrongSignature)
 	}
 	return s, nil
-}
-
-func priceJSON(p PriceList) jsonPriceList {
-	return jsonPriceList{Currency: p.Currency, PerHour: orEmpty(p.PerHour)}
-}
-
-func (j jsonPriceList) list() PriceList {
-	p := PriceList{Currency: j.Currency}
-	if len(j.PerHour) > 0 {
-		p.PerHour = j.PerHour
-	}
-	return p
 }
 
 // orEmpty makes a map that is not there one that is empty, which JSON tells

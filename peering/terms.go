@@ -189,7 +189,7 @@ type jsonTerms struct {
 	Notice          int64             `json:"noticeSeconds"`
 	PodSecurity     string            `json:"podSecurity"`
 	Previous        string            `json:"previousHash"`
-	Price           jsonPriceList     `json:"price"`
+	Price           PriceList         `json:"price"`
 	Provider        jsonParty         `json:"provider"`
 	Renewable       bool              `json:"renewable"`
 	RequestID       string            `json:"requestID"`
@@ -241,7 +241,7 @@ func (t Terms) Marshal() ([]byte, error) {
 		Notice:          seconds(t.Notice),
 		PodSecurity:     string(t.PodSecurity),
 		Previous:        hashText(t.Previous),
-		Price:           priceJSON(t.Price),
+		Price:           t.Price.written(),
 		Provider:        partyJSON(t.Provider),
 		Renewable:       t.Renewable,
 		RequestID:       t.RequestID,
@@ -294,7 +294,7 @@ func (j jsonTerms) terms() (Terms, error) {
 	t := Terms{
 		ContractID: j.ContractID, RequestID: j.RequestID, Revision: j.Revision, Consumer: j.Consumer.party(), Provider: j.Provider.party(),
 		Clauses: Clauses{
-			Network: j.Network, PodSecurity: PodSecurity(j.PodSecurity), NodeLabels: j.NodeLabels, Price: j.Price.list(), Renewable: j.Renewable, Exposure: j.Exposure, NodeSelector: j.NodeSelector,
+			Network: j.Network, PodSecurity: PodSecurity(j.PodSecurity), NodeLabels: j.NodeLabels, Price: j.Price.read(), Renewable: j.Renewable, Exposure: j.Exposure, NodeSelector: j.NodeSelector,
 		},
 	}
 	if len(j.RuntimeClasses) > 0 {

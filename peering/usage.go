@@ -175,8 +175,8 @@ func (u Usage) Add(o Usage) Usage {
 // Equal says whether the same was used.
 func (u Usage) Equal(o Usage) bool { return maps.Equal(u, o) }
 
-// with returns what was used when q was in use for d besides.
-func (u Usage) with(r Resources, d time.Duration) Usage {
+// With returns what was used when r was in use for d besides.
+func (u Usage) With(r Resources, d time.Duration) Usage {
 	more := Usage{}
 	for name, q := range r {
 		if v := unitSecondsOf(q, d); !v.IsZero() {
@@ -185,128 +185,5 @@ func (u Usage) with(r Resources, d time.Duration) Usage {
 	}
 	return u.Add(more)
 }
-
-// Meter counts use, period by period. It is a value; what it was at the last
-// observation is all that has to be kept.
-type Meter struct {
-	// Since is when the current period began, in whole seconds.
-	Since time.Time
-	// Period is how long each lasts, in whole seconds.
-	Period time.Duration
-	// Sequence is how many periods have ended.
-	Sequence uint64
-	// Until is up to when it counted, in whole milliseconds.
-	Until time.Time
-	// Using is what was in use then.
-	Using Resources
-	// Used is what was used in the current period.
-	Used Usage
-}
-
-// Period is what was used in a period that ended.
-type Period struct {
-	// Sequence counts periods from 1.
-	Sequence uint64
-	From, To time.Time
-	Used     Usage
-}
-
-// NewMeter returns a meter that counts from begin on. A period below
-// MinStatementPeriod counts as that.
-func NewMeter(begin time.Time, period time.Duration) Meter {
-	begin = normTime(begin)
-	return Meter{Since: begin, Period: max(period.Truncate(time.Second), MinStatementPeriod), Until: begin}
-}
-
-// Observe says what is in use from now on. It counts what was in use since the
-// last observation and returns the periods that ended meanwhile, at most
-// MaxPeriods: if as many as that are returned, observe again for the rest.
-//
-// If the last observation is longer than MaxSample ago nobody was watching. Then
-// of each resource the lesser of what was in use before and now counts, so that
-// what is counted was surely used. Time that goes back adds nothing, nor is
-// anything counted twice when it comes again.
-func (m Meter) Observe(now time.Time, using Resources) (Meter, []Period) {
-	return m.count(meterTime(now), using)
-}
-
-// End is Observe at the end of what is counted: nothing is in use any more, and
-// the current period ends too, whole or not. To say it again returns nothing more.
-// The end is cut to whole seconds; if more than that was counted, it is the next
-// whole second after.
-func (m Meter) End(at time.Time) (Meter, []Period) {
-	at = normTime(at)
-	if at.Before(m.Until) {
-		at = wholeAfter(m.Until)
-	}
-	m, ended := m.count(at, nil)
-	if len(ended) == MaxPeriods || !m.Since.Before(at) {
-		return m, ended
-	}
-	m, last := m.close(at)
-	return m, append(ended, last)
-}
-
-// count is Observe for a time in milliseconds.
-func (m Meter) count(now time.Time, using Resources) (Meter, []Period) {
-	if now.Sub(m.Until) > MaxSample {
-		m.Using = lesser(m.Using, using)
-	}
-	var ended []Period
-	for m.Until.Before(now) {
-		if len(ended) == MaxPeriods {
-			return m, ended // there is more to count, of what was in use until then
-		}
-		to := m.end()
-		next := now
-		if to.Before(next) {
-			next = to
-		}
-		m.Used = m.Used.with(m.Using, next.Sub(m.Until))
-		m.Until = next
-		if !next.Before(to) {
-			var p Period
-			m, p = m.close(to)
-			ended = append(ended, p)
-		}
-	}
-	m.Using = using.Clone()
-	return m, ended
-}
-
-// end is when the current period ends. If periods became shorter meanwhile, it
-// ends with what was counted already.
-func (m Meter) end() time.Time {
-	to := m.Since.Add(m.Period)
-	if to.Before(m.Until) {
-		return wholeAfter(m.Until)
-	}
-	return to
-}
-
-// wholeAfter returns the first whole second that is not before t.
-func wholeAfter(t time.Time) time.Time { return normTime(t.Add(time.Second - time.Millisecond)) }
-
-// close ends the current period.
-func (m Meter) close(to time.Time) (Meter, Period) {
-	p := Period{Sequence: m.Sequence + 1, From: m.Since, To: to, Used: m.Used}
-	m.Sequence, m.Since, m.Used = m.Sequence+1, to, Usage{}
-	return m, p
-}
-
-// lesser returns the smaller amount of each resource.
-func lesser(a, b Resources) Resources {
-	r := Resources{}
-	for name, q := range a {
-		if least := q.Min(b[name]); !least.IsZero() {
-			r[name] = least
-		}
-	}
-	return r
-}
-
-// meterTime makes times that differ by less than a millisecond the same, so that
-// counting in two steps gives what one gives.
-func meterTime(t time.Time) time.Time { return t.Round(0).UTC().Truncate(time.Millisecond) }
 
 var errStatementPeriod = errors.New("from and to have to be whole seconds, UTC, from 1970 to 9999, in order")

@@ -44,6 +44,7 @@ import (
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 	"github.com/entente-dev/entente/server/admin"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
@@ -167,7 +168,7 @@ func (a *agent) endpoints() []string {
 
 // buildStates builds what this cluster says to its peers, and what it may tell and lend.
 func (a *agent) buildStates(_ context.Context, own statesConfig) error {
-	exchange, err := peering.NewExchange(a.source.ID(), a.tunnelKey)
+	exchange, err := inband.NewExchange(a.source.ID(), a.tunnelKey)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/internal/relay"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -147,8 +148,8 @@ func (a *agent) selfTo(id peering.ClusterID) identity.ClusterInfo {
 }
 
 // networkParameters is what administrators of other clusters need for in-band tunnels.
-func (a *agent) networkParameters(ctx context.Context) (peering.NetworkParameters, error) {
-	out := peering.NetworkParameters{ID: a.source.ID(), Name: a.name(), ExchangeKey: a.states.Exchange.Public()}
+func (a *agent) networkParameters(ctx context.Context) (inband.Parameters, error) {
+	out := inband.Parameters{ID: a.source.ID(), Name: a.name(), ExchangeKey: a.states.Exchange.Public()}
 	var nodes v1alpha1.FabricNodeList
 	if err := a.mgr.GetCache().List(ctx, &nodes); err != nil {
 		return out, fmt.Errorf("list fabric nodes: %w", err)
@@ -166,7 +167,7 @@ func (a *agent) networkParameters(ctx context.Context) (peering.NetworkParameter
 }
 
 // connectInBand has a peer reached by its parameters, and trusts it.
-func (a *agent) connectInBand(ctx context.Context, parameters peering.NetworkParameters, name string) (string, error) {
+func (a *agent) connectInBand(ctx context.Context, parameters inband.Parameters, name string) (string, error) {
 	if err := a.forgotten.Remove(ctx, parameters.ID); err != nil {
 		return "", err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 // contractSnapshot is everything that decides about a contract, as it is at a time.
@@ -157,7 +158,7 @@ func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 // requeueAfter is when to reconcile a contract again if nothing wakes it. What it uses, what
 // exists because of it, and reports of its peer do; what is left is time, which changes its
 // state, ends a period of its meter and adds to its use, and peers that did not answer.
-func requeueAfter(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
+func requeueAfter(c peering.Contract, meter *meter.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
 	after := restInterval
 	at := func(t time.Time) { after = min(after, max(t.Sub(now), removalPoll)) }
 	if deadline := deadlineOf(c); !deadline.IsZero() {

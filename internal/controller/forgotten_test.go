@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/introduce"
 )
 
 // forgets deletes a peer and has the agent let go of it.
@@ -121,7 +122,7 @@ func TestIntroductionThatBeganBeforeTheForgettingIsNotOpened(t *testing.T) {
 		pt := newPeersTest(t, peertest.ApprovedPeer("milan", milan))
 		i := pt.answering()
 		nonce := [32]byte{1}
-		if _, err := i.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), requested); err != nil {
+		if _, err := i.Introduce(t.Context(), milan.ID, "x", milan.Info, introduce.Commitment(milan.ID, nonce), requested); err != nil {
 			t.Fatal(err)
 		}
 		pt.clock.Pass(time.Millisecond)

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -27,9 +28,9 @@ func key64(b byte) string {
 }
 
 // exchangeOf is the exchange of another cluster.
-func exchangeOf(t testing.TB, id peering.ClusterID) *peering.Exchange {
+func exchangeOf(t testing.TB, id peering.ClusterID) *inband.Exchange {
 	t.Helper()
-	e, err := peering.NewExchange(id, []byte(id))
+	e, err := inband.NewExchange(id, []byte(id))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 // With hundreds of peers what counts is how long each contract can be left alone.
@@ -28,8 +29,8 @@ func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Contracts: []v1alpha1.PeerContract{said}}}
 	}
 	agrees := speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active"})
-	metered := func(using string, since, until time.Duration) *peering.Meter {
-		m := peering.NewMeter(now.Add(-since), time.Hour)
+	metered := func(using string, since, until time.Duration) *meter.Meter {
+		m := meter.New(now.Add(-since), time.Hour)
 		m.Until = now.Add(-until)
 		if using != "" {
 			m.Using = peering.Resources{using: peering.Whole(1)}
@@ -42,7 +43,7 @@ func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		contract peering.Contract
 		change   func(*peering.Contract)
-		meter    *peering.Meter
+		meter    *meter.Meter
 		kept     *v1alpha1.Usage
 		fc       *v1alpha1.ForeignCluster
 		want     time.Duration

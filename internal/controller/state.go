@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 )
 
 // States is what this cluster says to each peer, and what it keeps of what they
@@ -46,7 +47,7 @@ type States struct {
 	KeyEvery time.Duration
 	Now      func() time.Time
 	// Exchange derives the preshared keys of in-band tunnels. Required where there are any.
-	Exchange *peering.Exchange
+	Exchange *inband.Exchange
 	// Lends says whether this cluster would lend a peer anything now; nil does not say.
 	Lends func(peer peering.ClusterID) peering.Lending
 	// Capabilities is what this cluster can do for a peer beyond the protocol's revision; nil

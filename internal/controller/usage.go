@@ -19,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 const (
@@ -72,26 +73,26 @@ func (r *Contracts) onNode(ctx context.Context, stored *v1alpha1.Contract, node 
 // be remembered once the status is written; nil is that nothing is counted.
 func (r *Contracts) measure(
 	c peering.Contract, terms peering.Terms, stored, before *v1alpha1.Contract, use corev1.ResourceList,
-) (*peering.Meter, error) {
+) (*meter.Meter, error) {
 	if terms.StatementPeriod <= 0 || c.State == peering.Closed && stored.Status.Usage == nil {
 		return nil, nil //nolint:nilnil // nothing is counted
 	}
 	using := usage.Using(use)
-	meter, err := r.meters.Resume(stored, terms, using)
+	m, err := r.meters.Resume(stored, terms, using)
 	if err != nil {
 		// Somebody else wrote it. What was used until now is lost; counting goes on.
 		r.Log.Error("cannot read the meter of a contract; counting begins again", "contract", stored.Name, "err", err)
-		meter = peering.NewMeter(r.Now(), terms.StatementPeriod)
-		meter.Sequence = usage.Last(stored).Sequence
+		m = meter.New(r.Now(), terms.StatementPeriod)
+		m.Sequence = usage.Last(stored).Sequence
 	}
 	kept := stored.Status.Usage
-	meter, ended := usage.Read(meter, c, r.Now(), using)
-	due := kept == nil || len(ended) > 0 || len(meter.Using) > 0 && meter.Until.Sub(kept.Until.Time) >= keepEvery ||
+	m, ended := usage.Read(m, c, r.Now(), using)
+	due := kept == nil || len(ended) > 0 || len(m.Using) > 0 && m.Until.Sub(kept.Until.Time) >= keepEvery ||
 		!equalStatus(before, stored)
 	if !due {
-		return &meter, nil
+		return &m, nil
 	}
-	if err := store.KeepMeter(stored, meter); err != nil {
+	if err := store.KeepMeter(stored, m); err != nil {
 		return nil, err
 	}
 	if c.Role == peering.Provider {
@@ -99,13 +100,13 @@ func (r *Contracts) measure(
 	} else {
 		usage.AddPeriods(stored.Status.Usage, ended)
 	}
-	return &meter, nil
+	return &m, nil
 }
 
 // issueStatements makes the provider's statements for periods that ended. Only those that
 // are kept are signed; the chain goes through all. What cannot be stated is logged and left
 // out: the contract goes on.
-func (r *Contracts) issueStatements(stored *v1alpha1.Contract, terms peering.Terms, ended []peering.Period) {
+func (r *Contracts) issueStatements(stored *v1alpha1.Contract, terms peering.Terms, ended []meter.Period) {
 	last := usage.Last(stored)
 	for i, p := range ended {
 		if p.Sequence <= last.Sequence {

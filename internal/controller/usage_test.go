@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/usage"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 func amountsIn(texts ...string) corev1.ResourceList {
@@ -30,7 +31,7 @@ func amountsIn(texts ...string) corev1.ResourceList {
 
 // useFor is what it is to use r for some time.
 func useFor(r peering.Resources, d time.Duration) peering.Usage {
-	m := peering.NewMeter(time.Unix(0, 0), peering.MaxStatementPeriod)
+	m := meter.New(time.Unix(0, 0), peering.MaxStatementPeriod)
 	m, _ = m.Observe(m.Since, r)
 	m, _ = m.Observe(m.Since.Add(d), r)
 	return m.Used

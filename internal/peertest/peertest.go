@@ -24,6 +24,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/introduce"
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
@@ -119,11 +120,11 @@ func IntroduceAs(t testing.TB, r Introductions, o Other, from string, requested 
 	if _, err := rand.Read(nonce[:]); err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := r.Introduce(t.Context(), o.ID, from, o.Info, peering.Commitment(o.ID, nonce), requested)
+	theirs, err := r.Introduce(t.Context(), o.ID, from, o.Info, introduce.Commitment(o.ID, nonce), requested)
 	if err != nil {
 		return "", err
 	}
-	return peering.Code(o.ID, nonce, OwnID, theirs), r.Reveal(t.Context(), o.ID, nonce)
+	return introduce.Code(o.ID, nonce, OwnID, theirs), r.Reveal(t.Context(), o.ID, nonce)
 }
 
 // Failing is an API server that takes no new objects.

@@ -11,12 +11,13 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 )
 
 // ConnectInBand has a cluster reached in-band by the parameters that an administrator gave,
 // approves it, and returns the name of its ForeignCluster. Errors have the reasons
 // PEER_NAME_TAKEN, PEERING_EXISTS and CONFLICT.
-func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p peering.NetworkParameters, name string) (string, error) {
+func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p inband.Parameters, name string) (string, error) {
 	contracts, err := ContractsWith(ctx, cache, p.ID)
 	if err != nil {
 		return "", err
@@ -45,7 +46,7 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 	})
 }
 
-func inBandOf(p peering.NetworkParameters) *v1alpha1.InBand {
+func inBandOf(p inband.Parameters) *v1alpha1.InBand {
 	out := &v1alpha1.InBand{ExchangeKey: base64.StdEncoding.EncodeToString(p.ExchangeKey[:])}
 	for _, g := range p.Gateways {
 		out.Gateways = append(out.Gateways, v1alpha1.InBandGateway{

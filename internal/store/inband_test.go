@@ -11,10 +11,11 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 )
 
-func parametersOf(id peering.ClusterID) peering.NetworkParameters {
-	return peering.NetworkParameters{ID: id, Name: "office", ExchangeKey: [32]byte{1}, Gateways: []peering.Gateway{{Name: "gw1", PublicKey: [32]byte{2}, Endpoints: []string{"192.0.2.1:51820"}}}}
+func parametersOf(id peering.ClusterID) inband.Parameters {
+	return inband.Parameters{ID: id, Name: "office", ExchangeKey: [32]byte{1}, Gateways: []peering.Gateway{{Name: "gw1", PublicKey: [32]byte{2}, Endpoints: []string{"192.0.2.1:51820"}}}}
 }
 
 // contractsOf is a cache of contracts.

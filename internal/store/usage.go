@@ -7,12 +7,13 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 // Meter returns a contract's meter as it was kept; the one at the contract's begin
 // where none was.
-func Meter(c *v1alpha1.Contract, terms peering.Terms) (peering.Meter, error) {
-	meter := peering.NewMeter(terms.NotBefore, terms.StatementPeriod)
+func Meter(c *v1alpha1.Contract, terms peering.Terms) (meter.Meter, error) {
+	meter := meter.New(terms.NotBefore, terms.StatementPeriod)
 	kept := c.Status.Usage
 	if kept == nil {
 		return meter, nil
@@ -32,7 +33,7 @@ func Meter(c *v1alpha1.Contract, terms peering.Terms) (peering.Meter, error) {
 }
 
 // KeepMeter keeps a meter, and leaves the periods that are kept with it.
-func KeepMeter(c *v1alpha1.Contract, meter peering.Meter) error {
+func KeepMeter(c *v1alpha1.Contract, meter meter.Meter) error {
 	using, err := ResourceList(meter.Using)
 	if err != nil {
 		return err

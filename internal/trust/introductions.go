@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/introduce"
 )
 
 // Introductions answers clusters that introduce themselves. Between the two
@@ -203,7 +204,7 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 		}
 	}
 	_, err = store.Introduce(ctx, r.Client, store.Introduction{
-		ID: id, Info: i.info, Code: peering.Code(id, nonce, r.Self, i.nonce), Time: now,
+		ID: id, Info: i.info, Code: introduce.Code(id, nonce, r.Self, i.nonce), Time: now,
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,7 +225,7 @@ func (r *Introductions) open(id peering.ClusterID, nonce [32]byte, now time.Time
 		return nil, peering.Errorf(peering.ReasonIntroductionUnknown, "there is no introduction of your cluster to go on with: it lapsed, or this agent was restarted; introduce it again")
 	}
 	i.revealed = true
-	if peering.Commitment(id, nonce) != i.commitment {
+	if introduce.Commitment(id, nonce) != i.commitment {
 		return nil, peering.Errorf(peering.ReasonCommitmentMismatch, "the number is not the one that was committed to; introduce your cluster again")
 	}
 	return i, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/introduce"
 )
 
 func newIntroductions(t testing.TB, objects ...client.Object) (*Introductions, *peertest.Clock) {
@@ -57,11 +58,11 @@ func TestACommitmentIsOpenedOnceAndToNothingElse(t *testing.T) {
 		first      peering.Reason
 		second     peering.Reason
 	}{
-		"to what was committed to, once":  {peering.Commitment(milan.ID, nonce), 0, milan, nonce, "", peering.ReasonIntroductionUnknown},
-		"not to another number":           {peering.Commitment(milan.ID, nonce), 0, milan, [32]byte{2}, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
-		"not to another cluster's number": {peering.Commitment(mallory.ID, nonce), 0, milan, nonce, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
-		"not by another cluster":          {peering.Commitment(milan.ID, nonce), 0, mallory, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
-		"not much later":                  {peering.Commitment(milan.ID, nonce), RevealTimeout, milan, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
+		"to what was committed to, once":  {introduce.Commitment(milan.ID, nonce), 0, milan, nonce, "", peering.ReasonIntroductionUnknown},
+		"not to another number":           {introduce.Commitment(milan.ID, nonce), 0, milan, [32]byte{2}, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
+		"not to another cluster's number": {introduce.Commitment(mallory.ID, nonce), 0, milan, nonce, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
+		"not by another cluster":          {introduce.Commitment(milan.ID, nonce), 0, mallory, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
+		"not much later":                  {introduce.Commitment(milan.ID, nonce), RevealTimeout, milan, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +93,7 @@ func TestOneOfConcurrentRevealsOpens(t *testing.T) {
 	r, _ := newIntroductions(t)
 	milan := peertest.NewOther(t, "milan")
 	nonce := [32]byte{1}
-	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), false); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, introduce.Commitment(milan.ID, nonce), false); err != nil {
 		t.Fatal(err)
 	}
 	results := make(chan error, 100)
@@ -129,7 +130,7 @@ func TestDeniedClusterCannotIntroduceItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	nonce := [32]byte{1}
-	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), false); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, introduce.Commitment(milan.ID, nonce), false); err != nil {
 		t.Fatal(err)
 	}
 	fc.Spec.Decision = v1alpha1.DecisionDenied
@@ -287,7 +288,7 @@ func TestIntroductionThatCannotBeStoredCanBeRepeated(t *testing.T) {
 	good := r.Client
 	r.Client = peertest.Failing{Client: good}
 	nonce := [32]byte{1}
-	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, peering.Commitment(milan.ID, nonce), false); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.ID, "x", milan.Info, introduce.Commitment(milan.ID, nonce), false); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Reveal(t.Context(), milan.ID, nonce); err == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/limitrange"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 // OfPods returns what pods on a virtual node use, and how many did not end. A pod
@@ -90,14 +91,14 @@ type Meters struct{ of sync.Map } // readings by the name of the contract
 // Reading is a meter, and up to when the one that is kept had counted.
 type Reading struct {
 	UID   types.UID
-	Meter peering.Meter
+	Meter meter.Meter
 	Kept  time.Time
 }
 
 // Resume returns the newest reading of a contract's meter: the one in memory if it
 // goes on from the one that is kept. Else that one, and since nobody was watching
 // meanwhile, of what it says was in use only as much as is in use now.
-func (m *Meters) Resume(stored *v1alpha1.Contract, terms peering.Terms, using peering.Resources) (peering.Meter, error) {
+func (m *Meters) Resume(stored *v1alpha1.Contract, terms peering.Terms, using peering.Resources) (meter.Meter, error) {
 	kept, err := store.Meter(stored, terms)
 	if err != nil {
 		return kept, err
@@ -113,7 +114,7 @@ func (m *Meters) Resume(stored *v1alpha1.Contract, terms peering.Terms, using pe
 }
 
 // Note remembers a reading of a contract's meter, as it is stored now.
-func (m *Meters) Note(stored *v1alpha1.Contract, meter peering.Meter) {
+func (m *Meters) Note(stored *v1alpha1.Contract, meter meter.Meter) {
 	if stored.Status.Usage != nil {
 		m.of.Store(stored.Name, Reading{UID: stored.UID, Meter: meter, Kept: stored.Status.Usage.Until.Time})
 	}
@@ -143,24 +144,24 @@ func (m *Meters) All() map[string]Reading {
 
 // Read reads a meter: what is in use now, or that nothing is any more because the
 // contract closed. It returns the periods that ended.
-func Read(meter peering.Meter, c peering.Contract, now time.Time, using peering.Resources) (peering.Meter, []peering.Period) {
-	var all []peering.Period
+func Read(m meter.Meter, c peering.Contract, now time.Time, using peering.Resources) (meter.Meter, []meter.Period) {
+	var all []meter.Period
 	for {
-		var ended []peering.Period
+		var ended []meter.Period
 		if c.State == peering.Closed {
-			meter, ended = meter.End(c.ClosedAt)
+			m, ended = m.End(c.ClosedAt)
 		} else {
-			meter, ended = meter.Observe(now, using)
+			m, ended = m.Observe(now, using)
 		}
 		all = append(all, ended...)
 		if len(ended) < peering.MaxPeriods {
-			return meter, all
+			return m, all
 		}
 	}
 }
 
 // AddPeriods adds to the consumer's own count of the newest periods.
-func AddPeriods(usage *v1alpha1.Usage, ended []peering.Period) {
+func AddPeriods(usage *v1alpha1.Usage, ended []meter.Period) {
 	for _, p := range ended[max(len(ended)-MaxKept, 0):] {
 		usage.Periods = append(usage.Periods, v1alpha1.UsagePeriod{
 			Since: metav1.NewMicroTime(p.From), Until: metav1.NewMicroTime(p.To), UnitSeconds: p.Used.Strings(),

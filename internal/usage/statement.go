@@ -11,6 +11,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/meter"
 )
 
 // Link is the newest statement of a contract, which the next one follows.
@@ -51,7 +52,7 @@ func Newest(statements []v1alpha1.Statement) []v1alpha1.Statement {
 
 // NewStatement returns the statement for a period, not signed yet. The prices are
 // those of the revision that holds when it is made.
-func NewStatement(terms peering.Terms, p peering.Period, previous peering.Hash) (peering.Envelope, error) {
+func NewStatement(terms peering.Terms, p meter.Period, previous peering.Hash) (peering.Envelope, error) {
 	amount, err := terms.Price.Cost(p.Used)
 	if err != nil {
 		return peering.Envelope{}, err
@@ -200,7 +201,7 @@ func weights(uses ...peering.Usage) peering.PriceList {
 
 // useFor is what it is to use r for some time.
 func useFor(r peering.Resources, d time.Duration) peering.Usage {
-	m := peering.NewMeter(time.Unix(0, 0), peering.MaxStatementPeriod)
+	m := meter.New(time.Unix(0, 0), peering.MaxStatementPeriod)
 	m, _ = m.Observe(m.Since, r)
 	m, _ = m.Observe(m.Since.Add(d), r)
 	return m.Used

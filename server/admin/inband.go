@@ -6,6 +6,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
@@ -49,8 +50,8 @@ func (s *service) ConnectInBand(ctx context.Context, req *ententev1.ConnectInBan
 }
 
 // parametersFrom reads parameters, whose form the proto's constraints have checked.
-func parametersFrom(m *ententev1.NetworkParameters) (peering.NetworkParameters, error) {
-	out := peering.NetworkParameters{ID: peering.ClusterID(m.GetClusterId()), Name: m.GetDisplayName()}
+func parametersFrom(m *ententev1.NetworkParameters) (inband.Parameters, error) {
+	out := inband.Parameters{ID: peering.ClusterID(m.GetClusterId()), Name: m.GetDisplayName()}
 	if copy(out.ExchangeKey[:], m.GetExchangeKey()) != len(m.GetExchangeKey()) {
 		return out, fmt.Errorf("exchange_key has %d bytes, not %d", len(m.GetExchangeKey()), len(out.ExchangeKey))
 	}

@@ -14,6 +14,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 )
 
 func officeParameters() *ententev1.NetworkParameters {
@@ -28,10 +29,10 @@ func TestWhatOneAdministratorIsToldAnotherCanGive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var given peering.NetworkParameters
+	var given inband.Parameters
 	a := newAdminTestWith(t, func(cfg *Config) {
-		cfg.NetworkParameters = func(context.Context) (peering.NetworkParameters, error) { return parameters, nil }
-		cfg.ConnectInBand = func(_ context.Context, p peering.NetworkParameters, name string) (string, error) {
+		cfg.NetworkParameters = func(context.Context) (inband.Parameters, error) { return parameters, nil }
+		cfg.ConnectInBand = func(_ context.Context, p inband.Parameters, name string) (string, error) {
 			given = p
 			if name == "taken" {
 				return "", peering.Errorf(peering.ReasonPeerNameTaken, "another cluster is called that")

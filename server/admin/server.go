@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
@@ -125,10 +126,10 @@ type Config struct {
 	// none itself. Required.
 	PlanNetwork func(ctx context.Context, peer *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error)
 	// NetworkParameters is this cluster's end of in-band tunnels. Required.
-	NetworkParameters func(context.Context) (peering.NetworkParameters, error)
+	NetworkParameters func(context.Context) (inband.Parameters, error)
 	// ConnectInBand has a peer reached by its parameters, trusts it, and returns the name of
 	// its ForeignCluster, as Join. Required.
-	ConnectInBand func(ctx context.Context, parameters peering.NetworkParameters, name string) (foreignCluster string, err error)
+	ConnectInBand func(ctx context.Context, parameters inband.Parameters, name string) (foreignCluster string, err error)
 	// Rollover replaces the key under this cluster's root, and returns when the new
 	// root ends and until when the old one is shown too. Required.
 	Rollover func(ctx context.Context) (root, overlap time.Time, err error)

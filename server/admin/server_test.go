@@ -60,6 +60,7 @@ import (
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 	"github.com/entente-dev/entente/peering/jointoken"
 	"github.com/entente-dev/entente/server/internal/servertest"
 )
@@ -335,8 +336,8 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 			}
 			return plan, nil
 		},
-		NetworkParameters: func(context.Context) (peering.NetworkParameters, error) { return peering.NetworkParameters{}, nil },
-		ConnectInBand: func(context.Context, peering.NetworkParameters, string) (string, error) {
+		NetworkParameters: func(context.Context) (inband.Parameters, error) { return inband.Parameters{}, nil },
+		ConnectInBand: func(context.Context, inband.Parameters, string) (string, error) {
 			return "", peering.Errorf(peering.ReasonPeerNameTaken, "another cluster is called that")
 		},
 		Rollover: func(context.Context) (root, overlap time.Time, err error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/inband"
 )
 
 // MaxFile is how large a file may be, in bytes: sixteen gateways take a fourth of it.
@@ -94,7 +95,7 @@ func Decode(text []byte) (*ententev1.NetworkParameters, error) {
 
 // checked returns the parameters of a file if they can be used.
 func checked(f file) (*ententev1.NetworkParameters, error) {
-	p := peering.NetworkParameters{ID: peering.ClusterID(f.Spec.ClusterID), Name: f.Metadata.Name}
+	p := inband.Parameters{ID: peering.ClusterID(f.Spec.ClusterID), Name: f.Metadata.Name}
 	if !isName(p.Name) {
 		return nil, fmt.Errorf("metadata.name %q is not the name of a cluster", peering.Text(p.Name, peering.MaxNameLen))
 	}

@@ -1,4 +1,6 @@
-package peering
+// Package inband is what two clusters that do not reach each other need for a tunnel: the parameters
+// that their administrators exchange, and the preshared keys that follow from them.
+package inband
 
 import (
 	"crypto/ecdh"
@@ -6,45 +8,47 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+
+	"github.com/entente-dev/entente/peering"
 )
 
-// NetworkParameters is what a cluster's administrator gives another's for an in-band tunnel
+// Parameters is what a cluster's administrator gives another's for an in-band tunnel
 // between the two: there is no secret in it, and its ID says whom it may belong to.
-type NetworkParameters struct {
+type Parameters struct {
 	// ID is the cluster's, Name what it calls itself.
-	ID   ClusterID
+	ID   peering.ClusterID
 	Name string
 	// ExchangeKey is its public key for the tunnels' preshared keys.
 	ExchangeKey [32]byte
 	// Gateways is its nodes that speak WireGuard. Their overlay addresses follow from their
 	// names, and are not set.
-	Gateways []Gateway
+	Gateways []peering.Gateway
 }
 
 // Check says what of the parameters cannot be used.
-func (p NetworkParameters) Check() error {
+func (p Parameters) Check() error {
 	switch {
 	case len(p.Gateways) == 0:
 		return errors.New("there are no gateways")
-	case len(p.Gateways) > MaxInBandGateways:
-		return fmt.Errorf("%d gateways, more than %d", len(p.Gateways), MaxInBandGateways)
+	case len(p.Gateways) > peering.MaxInBandGateways:
+		return fmt.Errorf("%d gateways, more than %d", len(p.Gateways), peering.MaxInBandGateways)
 	case p.ExchangeKey == [32]byte{}:
 		return errors.New("there is no exchange key")
 	}
-	if _, err := ParseClusterID(string(p.ID)); err != nil {
+	if _, err := peering.ParseClusterID(string(p.ID)); err != nil {
 		return err
 	}
 	names, keys := map[string]bool{}, map[[32]byte]bool{}
 	for _, g := range p.Gateways {
 		switch {
-		case g.Name == "" || len(g.Name) > MaxNodeNameLen:
-			return fmt.Errorf("a gateway's name has %d characters, not 1 to %d", len(g.Name), MaxNodeNameLen)
+		case g.Name == "" || len(g.Name) > peering.MaxNodeNameLen:
+			return fmt.Errorf("a gateway's name has %d characters, not 1 to %d", len(g.Name), peering.MaxNodeNameLen)
 		case g.PublicKey == [32]byte{}:
 			return fmt.Errorf("gateway %s has no public key", g.Name)
 		case names[g.Name] || keys[g.PublicKey]:
 			return fmt.Errorf("gateway %s, or its public key, is there twice", g.Name)
 		}
-		if err := CheckEndpoints(g.Endpoints); err != nil {
+		if err := peering.CheckEndpoints(g.Endpoints); err != nil {
 			return fmt.Errorf("gateway %s: %w", g.Name, err)
 		}
 		names[g.Name], keys[g.PublicKey] = true, true
@@ -55,12 +59,12 @@ func (p NetworkParameters) Check() error {
 // Exchange derives the preshared keys of in-band tunnels: those of two clusters that have
 // each other's public key are the same.
 type Exchange struct {
-	self    ClusterID
+	self    peering.ClusterID
 	private *ecdh.PrivateKey
 }
 
 // NewExchange returns a cluster's exchange, the same for the same secret.
-func NewExchange(self ClusterID, secret []byte) (*Exchange, error) {
+func NewExchange(self peering.ClusterID, secret []byte) (*Exchange, error) {
 	seed, err := hkdf.Key(sha256.New, secret, nil, "entente in-band exchange v1", 32)
 	if err != nil {
 		return nil, fmt.Errorf("derive the exchange key: %w", err)
@@ -77,7 +81,7 @@ func (e *Exchange) Public() [32]byte { return [32]byte(e.private.PublicKey().Byt
 
 // PresharedKey is the key of the tunnel to a peer. It takes the secret of one of the two to
 // derive it.
-func (e *Exchange) PresharedKey(peer ClusterID, theirs [32]byte) ([32]byte, error) {
+func (e *Exchange) PresharedKey(peer peering.ClusterID, theirs [32]byte) ([32]byte, error) {
 	var out [32]byte
 	public, err := ecdh.X25519().NewPublicKey(theirs[:])
 	if err != nil {

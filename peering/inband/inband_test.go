@@ -1,11 +1,13 @@
-package peering
+package inband
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/entente-dev/entente/peering"
 )
 
-func exchange(t *testing.T, id ClusterID, secret string) *Exchange {
+func exchange(t *testing.T, id peering.ClusterID, secret string) *Exchange {
 	t.Helper()
 	e, err := NewExchange(id, []byte(secret))
 	if err != nil {
@@ -17,7 +19,7 @@ func exchange(t *testing.T, id ClusterID, secret string) *Exchange {
 func TestBothSidesDeriveTheSameKeyAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	a, b, c := exchange(t, "a", "one"), exchange(t, "b", "two"), exchange(t, "c", "three")
-	derive := func(of *Exchange, peer ClusterID, theirs [32]byte) [32]byte {
+	derive := func(of *Exchange, peer peering.ClusterID, theirs [32]byte) [32]byte {
 		key, err := of.PresharedKey(peer, theirs)
 		if err != nil {
 			t.Fatal(err)
@@ -48,9 +50,9 @@ func TestBothSidesDeriveTheSameKeyAndNobodyElse(t *testing.T) {
 
 func TestParametersThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
-	id := ClusterIDOfSPKI([]byte("another cluster"))
-	good := func() NetworkParameters {
-		return NetworkParameters{ID: id, Name: "office", ExchangeKey: [32]byte{1}, Gateways: []Gateway{
+	id := peering.ClusterIDOfSPKI([]byte("another cluster"))
+	good := func() Parameters {
+		return Parameters{ID: id, Name: "office", ExchangeKey: [32]byte{1}, Gateways: []peering.Gateway{
 			{Name: "gw1", PublicKey: [32]byte{1}, Endpoints: []string{"192.0.2.1:51820"}}, {Name: "gw2", PublicKey: [32]byte{2}},
 		}}
 	}
@@ -58,20 +60,20 @@ func TestParametersThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		change func(*NetworkParameters)
+		change func(*Parameters)
 		says   string
 	}{
-		"no cluster":              {func(p *NetworkParameters) { p.ID = "office" }, "ID"},
-		"no exchange key":         {func(p *NetworkParameters) { p.ExchangeKey = [32]byte{} }, "exchange key"},
-		"no gateway":              {func(p *NetworkParameters) { p.Gateways = nil }, "no gateways"},
-		"too many gateways":       {func(p *NetworkParameters) { p.Gateways = make([]Gateway, MaxInBandGateways+1) }, "more than"},
-		"a gateway twice":         {func(p *NetworkParameters) { p.Gateways[1].Name = "gw1" }, "twice"},
-		"a key twice":             {func(p *NetworkParameters) { p.Gateways[1].PublicKey = [32]byte{1} }, "twice"},
-		"a gateway unnamed":       {func(p *NetworkParameters) { p.Gateways[0].Name = "" }, "characters"},
-		"a long name":             {func(p *NetworkParameters) { p.Gateways[0].Name = strings.Repeat("x", MaxNodeNameLen+1) }, "characters"},
-		"a gateway without a key": {func(p *NetworkParameters) { p.Gateways[0].PublicKey = [32]byte{} }, "public key"},
-		"no endpoint":             {func(p *NetworkParameters) { p.Gateways[0].Endpoints = []string{"192.0.2.1"} }, "gw1"},
-		"too many endpoints":      {func(p *NetworkParameters) { p.Gateways[0].Endpoints = make([]string, MaxEndpoints+1) }, "more than"},
+		"no cluster":              {func(p *Parameters) { p.ID = "office" }, "ID"},
+		"no exchange key":         {func(p *Parameters) { p.ExchangeKey = [32]byte{} }, "exchange key"},
+		"no gateway":              {func(p *Parameters) { p.Gateways = nil }, "no gateways"},
+		"too many gateways":       {func(p *Parameters) { p.Gateways = make([]peering.Gateway, peering.MaxInBandGateways+1) }, "more than"},
+		"a gateway twice":         {func(p *Parameters) { p.Gateways[1].Name = "gw1" }, "twice"},
+		"a key twice":             {func(p *Parameters) { p.Gateways[1].PublicKey = [32]byte{1} }, "twice"},
+		"a gateway unnamed":       {func(p *Parameters) { p.Gateways[0].Name = "" }, "characters"},
+		"a long name":             {func(p *Parameters) { p.Gateways[0].Name = strings.Repeat("x", peering.MaxNodeNameLen+1) }, "characters"},
+		"a gateway without a key": {func(p *Parameters) { p.Gateways[0].PublicKey = [32]byte{} }, "public key"},
+		"no endpoint":             {func(p *Parameters) { p.Gateways[0].Endpoints = []string{"192.0.2.1"} }, "gw1"},
+		"too many endpoints":      {func(p *Parameters) { p.Gateways[0].Endpoints = make([]string, peering.MaxEndpoints+1) }, "more than"},
 	} {
 		p := good()
 		c.change(&p)
