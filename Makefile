@@ -34,7 +34,7 @@ RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 # Hours and floods in one goroutine, or in a bubble of time: the race detector makes them
 # take up to ten times as long, and sees the same code in shorter tests.
 LONG := ^(TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestAHundredThousandInstances|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestUseIsWrittenWithinThePeersBudget)$$
-LONGIN := discovery/mdns internal/agent internal/controller
+LONGIN := discovery/mdns internal/controller internal/exchange
 # Tests of tunnel that spend their minutes on waiting for networks. Without the race detector, which
 # has ciphers take a processor; what goes on at once in a fabric is in the others of the package too.
 WAITS := ^(TestWhateverTheNetworkPasses|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesWhatIsExposedAndNothingElse|TestAThirdClusterPassesOnWhatIsListed|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$

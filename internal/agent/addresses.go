@@ -156,6 +156,6 @@ func (a *agent) sessionAddress(peer peering.ClusterID) netip.Addr {
 // observed has all peers told where gateways of this cluster are seen, a moment later: one
 // peer's word is told to all.
 func (a *agent) observed() func() {
-	later := gather(observedPause, func(struct{}) { a.exchange.changedAll() })
+	later := gather(observedPause, func(struct{}) { a.exchange.ChangedAll() })
 	return func() { later(struct{}{}) }
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/clusterset"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/exchange"
 	"github.com/entente-dev/entente/internal/exposure"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/gateways"
@@ -81,7 +82,7 @@ type agent struct {
 	gateways  *gateways.Reconciler
 	events    events.EventRecorder
 	states    *controller.States
-	exchange  *exchange
+	exchange  *exchange.Exchange
 	offers    *lending.OfferWatch
 	requests  *controller.Requests
 	addresses *addresses
@@ -168,12 +169,12 @@ func (a *agent) endpoints() []string {
 
 // buildStates builds what this cluster says to its peers, and what it may tell and lend.
 func (a *agent) buildStates(_ context.Context, own statesConfig) error {
-	exchange, err := inband.NewExchange(a.source.ID(), a.tunnelKey)
+	keys, err := inband.NewExchange(a.source.ID(), a.tunnelKey)
 	if err != nil {
 		return err
 	}
 	a.states = &controller.States{
-		Exchange: exchange,
+		Exchange: keys,
 		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
 		Lends:          func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
@@ -181,13 +182,13 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
-	a.exchange = newExchange(a.states, a.log)
+	a.exchange = exchange.New(a.states, a.log)
 	a.trust = &trusted{self: a.source.ID(), bundles: a.bundles, nameOf: a.nameOf, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.lender = &lending.Lender{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.exchange.changed,
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.exchange.Changed,
 		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
 	}
 	if a.cfg.MultiClusterServices {
@@ -245,7 +246,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
 		AliasPool: aliasPool, Reserved: a.states.Reserved, MayDial: a.mayDial, InBand: a.inBandTunnels(),
-		Exposed: a.exposed, Hosts: a.hosts.Accepted, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.readdressed, Now: time.Now,
+		Exposed: a.exposed, Hosts: a.hosts.Accepted, Wake: a.peersWake, Spoken: a.exchange.Changed, Readdressed: a.readdressed, Now: time.Now,
 	}
 	return errors.Join(a.peers.SetupWithManager(a.mgr), a.registerPeerMetrics(aliasPool))
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -129,4 +131,12 @@ func TestALostLeaseSaysWhatHappened(t *testing.T) {
 	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "entente-system/entente-agent") || !strings.Contains(err.Error(), "restarted") {
 		t.Errorf("it says %v", err)
 	}
+}
+
+// indexed builds a client with the indexes of the agent's cache.
+func indexed(b *fake.ClientBuilder) ctrlclient.WithWatch {
+	for _, i := range store.Indexes() {
+		b = b.WithIndex(i.Object, i.Field, i.Values)
+	}
+	return b.Build()
 }

@@ -173,14 +173,6 @@ func (t *thirds) Take(ctx context.Context, third peering.ClusterID, s server.Car
 	return t.listener.Take(ctx, third, s)
 }
 
-// Carries says whether a peer told that it carries.
-func (s *exchange) Carries(peer peering.ClusterID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.peers[peer]
-	return c != nil && slices.Contains(c.received.state.GetCapabilities(), peering.CapabilityCarry)
-}
-
 // nameOf returns the name of a peer here, its ID if there is none.
 func (a *agent) nameOf(id peering.ClusterID) string {
 	if id == "" {

@@ -11,11 +11,16 @@ import (
 	"time"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/exchange"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/session"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -66,7 +71,10 @@ func startCarryNode(t *testing.T, w *walls, cfg CarryConfig) *carryNode {
 	cfg.Rate, cfg.AllRate = 1<<20, 4<<20
 	n := &carryNode{agent: &agent{source: source, bundles: identity.NewBundles(), log: slog.New(slog.DiscardHandler)}}
 	n.contracts.Store(true)
-	n.exchange = newExchange(nil, n.log)
+	n.exchange = exchange.New(&controller.States{
+		Client: indexed(fake.NewClientBuilder().WithScheme(kube.Scheme())), Namespace: "entente-system", Endpoints: func() []string { return nil },
+		Budget: &store.WriteBudget{Now: time.Now},
+	}, n.log)
 	if n.thirds, err = n.buildThirds(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +137,13 @@ func (n *carryNode) dials(others ...*carryNode) {
 	n.sessions.SetPeers(peers)
 }
 
-// hears records that a peer said that it carries, as a state of it would.
-func (n *carryNode) hears(third *carryNode) {
-	n.exchange.mu.Lock()
-	defer n.exchange.mu.Unlock()
-	n.exchange.of(third.source.ID()).received.state = &ententev1.PeerState{Capabilities: third.thirds.capabilities(n.source.ID())}
+// hears has a node hear the state of a peer, which says whether that carries.
+func (n *carryNode) hears(t *testing.T, third *carryNode) {
+	t.Helper()
+	state := &ententev1.PeerState{Sequence: 1, Protocol: peering.Protocol, Capabilities: third.thirds.capabilities(n.source.ID())}
+	if err := n.exchange.Observe(t.Context(), third.source.ID(), state); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (n *carryNode) session(other *carryNode) *session.Info {
@@ -196,8 +206,8 @@ func TestAThirdPeerCarriesTheSessionOfTwoThatCannotDialEachOther(t *testing.T) {
 	knows(t, a, b, c, d)
 	for _, n := range []*carryNode{a, b} {
 		w.set(n.sessions.Addr().String(), true)
-		n.hears(c)
-		n.hears(d)
+		n.hears(t, c)
+		n.hears(t, d)
 	}
 	a.dials(b, c, d)
 	b.dials(a, c, d)
@@ -294,7 +304,7 @@ func TestASessionThatIsCarriedCarriesNone(t *testing.T) {
 	knows(t, a, b, c, far)
 	for _, n := range []*carryNode{a, b} {
 		w.set(n.sessions.Addr().String(), true)
-		n.hears(c)
+		n.hears(t, c)
 	}
 	a.dials(b, c)
 	b.dials(a, c)

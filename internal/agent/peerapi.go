@@ -16,6 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -78,7 +79,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.CheckProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },
@@ -134,12 +135,12 @@ var errKeepalive = fmt.Errorf("the peer sent nothing for %s", heartbeat.SessionP
 // talk runs as long as a session lives that this side dialled: the side that dialled
 // opens the exchange. For the others it returns at once, so that they have no goroutine.
 func (a *agent) talk(ctx context.Context, s session.Info) error {
-	a.exchange.started(s.Peer, s.Number)
+	a.exchange.Started(s.Peer, s.Number)
 	a.wakePeer(s.Peer)
 	listened := a.offers.Follow(ctx, s.Peer)
 	ended := func() {
 		listened()
-		a.exchange.ended(s.Peer, s.Number)
+		a.exchange.Ended(s.Peer, s.Number)
 		a.wakePeer(s.Peer)
 	}
 	if !s.Dialled {
@@ -178,4 +179,26 @@ func (a *agent) watchOwn(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// negotiator negotiates with peers whose protocol this agent speaks. It implements
+// server.Negotiator.
+type negotiator struct {
+	*lending.Lender
+	server.Contracts
+	checkProtocol func(ctx context.Context, peer peering.ClusterID) error
+}
+
+func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+	if err := n.checkProtocol(ctx, peer); err != nil {
+		return peering.Advertisement{}, err
+	}
+	return n.Lender.Advertise(ctx, peer, ask)
+}
+
+func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
+	if err := n.checkProtocol(ctx, peer); err != nil {
+		return peering.Envelope{}, err
+	}
+	return n.Lender.Sign(ctx, peer, envelope)
 }

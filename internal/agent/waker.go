@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -67,5 +68,26 @@ func (a *agent) wakePeers() {
 	}
 	for i := range list.Items {
 		a.peersWake.wake(list.Items[i].Name)
+	}
+}
+
+// gather returns a function that has call called with each key that it is called with,
+// once a pause later, however often that is meanwhile.
+func gather[K comparable](pause time.Duration, call func(K)) func(K) {
+	var mu sync.Mutex
+	due := map[K]bool{}
+	return func(key K) {
+		mu.Lock()
+		defer mu.Unlock()
+		if due[key] {
+			return
+		}
+		due[key] = true
+		time.AfterFunc(pause, func() {
+			mu.Lock()
+			delete(due, key)
+			mu.Unlock()
+			call(key)
+		})
 	}
 }

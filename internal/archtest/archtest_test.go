@@ -243,6 +243,14 @@ var rules = []rule{
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
+	// States cross sessions.
+	{
+		packages: "internal/exchange",
+		ours: []string{
+			"internal/controller", "internal/heartbeat", "internal/notify", "api/...", "peering/...", "internal/limitrange", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake", "internal/transit",
+		},
+		outside: []string{"golang.org/x/sync/", "google.golang.org/protobuf/proto", "github.com/go-logr/logr", "k8s.io/", "sigs.k8s.io/"},
+	},
 
 	// Processes, and parts of the agent, that bring two of the faces or one and Kubernetes
 	// together. None of them reaches another but by what is listed.

@@ -1,4 +1,5 @@
-package agent
+// Package exchange sends this cluster's state to its peers over sessions, and records theirs.
+package exchange
 
 import (
 	"context"
@@ -14,17 +15,15 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/heartbeat"
-	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server"
 )
 
-// exchange sends this cluster's state to its peers over sessions, and records theirs. It
+// Exchange sends this cluster's state to its peers over sessions, and records theirs. It
 // serves both directions.
-type exchange struct {
+type Exchange struct {
 	states *controller.States
 	log    *slog.Logger
 	// retry is notified when a state has to be recorded again.
@@ -34,7 +33,7 @@ type exchange struct {
 	peers map[peering.ClusterID]*peerExchange
 }
 
-// peerExchange is the state exchange with one peer. exchange.mu guards all but recording.
+// peerExchange is the state exchange with one peer. Exchange.mu guards all but recording.
 type peerExchange struct {
 	// recording is held while a state of the peer is recorded: one after the other.
 	recording sync.Mutex
@@ -58,7 +57,7 @@ type peerExchange struct {
 
 const (
 	// sentLasts is for how long the state to a peer is not built again: all that changes it
-	// calls changed. receivedLasts is for how long a peer's is not recorded again. Not all
+	// calls Changed. receivedLasts is for how long a peer's is not recorded again. Not all
 	// that is recorded is watched, so it is less than the pause between two states.
 	sentLasts     = 5 * time.Minute
 	receivedLasts = heartbeat.MaxInterval / 2
@@ -94,12 +93,13 @@ func (w stateCopy) equals(s *ententev1.PeerState) bool {
 	return same
 }
 
-func newExchange(states *controller.States, log *slog.Logger) *exchange {
-	return &exchange{states: states, log: log, retry: notify.New(), peers: map[peering.ClusterID]*peerExchange{}}
+// New returns an Exchange of states as States builds and records them.
+func New(states *controller.States, log *slog.Logger) *Exchange {
+	return &Exchange{states: states, log: log, retry: notify.New(), peers: map[peering.ClusterID]*peerExchange{}}
 }
 
 // of returns the exchange with a peer, a new one if there is none. mu is held.
-func (s *exchange) of(peer peering.ClusterID) *peerExchange {
+func (s *Exchange) of(peer peering.ClusterID) *peerExchange {
 	c := s.peers[peer]
 	if c == nil {
 		c = &peerExchange{}
@@ -109,7 +109,7 @@ func (s *exchange) of(peer peering.ClusterID) *peerExchange {
 }
 
 // State returns this cluster's state for a peer.
-func (s *exchange) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error) {
+func (s *Exchange) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error) {
 	s.mu.Lock()
 	c := s.of(peer)
 	last, changes := c.sent, c.changes
@@ -132,16 +132,16 @@ func (s *exchange) State(ctx context.Context, peer peering.ClusterID) (*ententev
 }
 
 // Watch has changed called whenever the state for a peer may have changed.
-func (s *exchange) Watch(peer peering.ClusterID, changed func()) (stop func()) {
+func (s *Exchange) Watch(peer peering.ClusterID, changed func()) (stop func()) {
 	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onChange }, changed)
 }
 
 // WatchLends has changed called whenever it changes whether a peer lends anything.
-func (s *exchange) WatchLends(peer peering.ClusterID, changed func()) (stop func()) {
+func (s *Exchange) WatchLends(peer peering.ClusterID, changed func()) (stop func()) {
 	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onLending }, changed)
 }
 
-func (s *exchange) watch(peer peering.ClusterID, of func(*peerExchange) *[]*func(), call func()) (stop func()) {
+func (s *Exchange) watch(peer peering.ClusterID, of func(*peerExchange) *[]*func(), call func()) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := of(s.of(peer))
@@ -158,17 +158,17 @@ func (s *exchange) watch(peer peering.ClusterID, of func(*peerExchange) *[]*func
 // Observe records a peer's state. It ends the exchange with a peer whose protocol
 // revision is too far from this agent's, once that peer received this side's state, so
 // that both can report what is wrong.
-func (s *exchange) Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+func (s *Exchange) Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	if err := s.receive(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
 		return err
 	}
 	return peering.CheckProtocol(peering.Protocol, state.GetProtocol())
 }
 
-// checkProtocol returns an error if a peer's protocol revision is too far from this
+// CheckProtocol returns an error if a peer's protocol revision is too far from this
 // agent's. A peer may send requests before its first state, which is waited for, for a
 // moment.
-func (s *exchange) checkProtocol(ctx context.Context, peer peering.ClusterID) error {
+func (s *Exchange) CheckProtocol(ctx context.Context, peer peering.ClusterID) error {
 	received := notify.New()
 	defer s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onReceive }, received.Notify)()
 	late := time.NewTimer(firstStateTimeout)
@@ -190,29 +190,7 @@ func (s *exchange) checkProtocol(ctx context.Context, peer peering.ClusterID) er
 	}
 }
 
-// negotiator negotiates with peers whose protocol this agent speaks. It implements
-// server.Negotiator.
-type negotiator struct {
-	*lending.Lender
-	server.Contracts
-	checkProtocol func(ctx context.Context, peer peering.ClusterID) error
-}
-
-func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	if err := n.checkProtocol(ctx, peer); err != nil {
-		return peering.Advertisement{}, err
-	}
-	return n.Lender.Advertise(ctx, peer, ask)
-}
-
-func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
-	if err := n.checkProtocol(ctx, peer); err != nil {
-		return peering.Envelope{}, err
-	}
-	return n.Lender.Sign(ctx, peer, envelope)
-}
-
-func (s *exchange) receive(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+func (s *Exchange) receive(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	s.mu.Lock()
 	c := s.of(peer)
 	last := c.received
@@ -240,7 +218,7 @@ func (s *exchange) receive(ctx context.Context, peer peering.ClusterID, state *e
 
 // record records the state that was received last, later if that fails now: the troubles
 // of this cluster's API server do not end a peer's session. recording is held.
-func (s *exchange) record(ctx context.Context, peer peering.ClusterID, c *peerExchange, parsed peering.PeerState) {
+func (s *Exchange) record(ctx context.Context, peer peering.ClusterID, c *peerExchange, parsed peering.PeerState) {
 	s.mu.Lock()
 	changes := c.changes
 	s.mu.Unlock()
@@ -268,7 +246,7 @@ func (s *exchange) record(ctx context.Context, peer peering.ClusterID, c *peerEx
 
 // Run records states again, until ctx ends, whose recording failed or may have been
 // undone: peers repeat them too seldom to wait for that.
-func (s *exchange) Run(ctx context.Context) error {
+func (s *Exchange) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -300,7 +278,7 @@ func (s *exchange) Run(ctx context.Context) error {
 
 // dueStates returns the peers whose states are to be recorded again now, and whether
 // there are others that are due later.
-func (s *exchange) dueStates(now time.Time) (due []peering.ClusterID, others bool) {
+func (s *Exchange) dueStates(now time.Time) (due []peering.ClusterID, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for peer, c := range s.peers {
@@ -316,7 +294,7 @@ func (s *exchange) dueStates(now time.Time) (due []peering.ClusterID, others boo
 }
 
 // recordAgain records a peer's last state unless that was done meanwhile.
-func (s *exchange) recordAgain(ctx context.Context, peer peering.ClusterID) {
+func (s *Exchange) recordAgain(ctx context.Context, peer peering.ClusterID) {
 	s.mu.Lock()
 	c := s.peers[peer]
 	s.mu.Unlock()
@@ -337,7 +315,7 @@ func (s *exchange) recordAgain(ctx context.Context, peer peering.ClusterID) {
 }
 
 // Lends returns whether a peer lends anything, by its last state.
-func (s *exchange) Lends(peer peering.ClusterID) peering.Lending {
+func (s *Exchange) Lends(peer peering.ClusterID) peering.Lending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.peers[peer]; c != nil {
@@ -346,8 +324,16 @@ func (s *exchange) Lends(peer peering.ClusterID) peering.Lending {
 	return peering.LendsUnknown
 }
 
+// Carries says whether a peer told that it carries.
+func (s *Exchange) Carries(peer peering.ClusterID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.peers[peer]
+	return c != nil && slices.Contains(c.received.state.GetCapabilities(), peering.CapabilityCarry)
+}
+
 // setLending sets whether a peer lends anything. mu is held.
-func (s *exchange) setLending(c *peerExchange, lends peering.Lending) {
+func (s *Exchange) setLending(c *peerExchange, lends peering.Lending) {
 	if c.lends != lends {
 		c.lends = lends
 		callAll(c.onLending)
@@ -361,8 +347,8 @@ func callAll(list []*func()) {
 	}
 }
 
-// started notes a new session with a peer.
-func (s *exchange) started(peer peering.ClusterID, session uint64) {
+// Started notes a new session with a peer.
+func (s *Exchange) Started(peer peering.ClusterID, session uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.of(peer)
@@ -370,8 +356,8 @@ func (s *exchange) started(peer peering.ClusterID, session uint64) {
 	c.sent = stateCopy{} // it says where the session comes from
 }
 
-// ended forgets the states of a session, unless there is a newer one.
-func (s *exchange) ended(peer peering.ClusterID, session uint64) {
+// Ended forgets the states of a session, unless there is a newer one.
+func (s *Exchange) Ended(peer peering.ClusterID, session uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.of(peer)
@@ -383,14 +369,14 @@ func (s *exchange) ended(peer peering.ClusterID, session uint64) {
 }
 
 // forget forgets a peer without session and watchers. mu is held.
-func (s *exchange) forget(peer peering.ClusterID) {
+func (s *Exchange) forget(peer peering.ClusterID) {
 	if c := s.peers[peer]; c.session == 0 && len(c.onChange) == 0 && len(c.onReceive) == 0 && len(c.onLending) == 0 {
 		delete(s.peers, peer)
 	}
 }
 
-// changed has the state for a peer built again, and the peer's recorded again.
-func (s *exchange) changed(peer peering.ClusterID) {
+// Changed has the state for a peer built again, and the peer's recorded again.
+func (s *Exchange) Changed(peer peering.ClusterID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.peers[peer]
@@ -405,34 +391,13 @@ func (s *exchange) changed(peer peering.ClusterID) {
 	callAll(c.onChange)
 }
 
-// changedAll has the states for all peers built again.
-func (s *exchange) changedAll() {
+// ChangedAll has the states for all peers built again.
+func (s *Exchange) ChangedAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.peers {
 		c.changes++
 		c.sent = stateCopy{}
 		callAll(c.onChange)
-	}
-}
-
-// gather returns a function that has call called with each key that it is called with,
-// once a pause later, however often that is meanwhile.
-func gather[K comparable](pause time.Duration, call func(K)) func(K) {
-	var mu sync.Mutex
-	due := map[K]bool{}
-	return func(key K) {
-		mu.Lock()
-		defer mu.Unlock()
-		if due[key] {
-			return
-		}
-		due[key] = true
-		time.AfterFunc(pause, func() {
-			mu.Lock()
-			delete(due, key)
-			mu.Unlock()
-			call(key)
-		})
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package exchange
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		}})
 	synctest.Test(t, func(t *testing.T) {
-		s := newExchange(&controller.States{
+		s := New(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
@@ -76,7 +76,7 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 		if state, err := s.State(t.Context(), peer); err != nil || state.GetSequence() != 0 {
 			t.Errorf("a word is %v, %v: it has the last one's sequence", state, err)
 		}
-		s.changed(peer)
+		s.Changed(peer)
 		looks("said after a change", true, say)
 		looks("heard after a change", true, hear("b:1"))
 		time.Sleep(sentLasts)
@@ -105,7 +105,7 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 				}
 				return c.SubResource(sub).Patch(ctx, o, p, opts...)
 			}})
-		s := newExchange(&controller.States{
+		s := New(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
@@ -141,7 +141,7 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 		if err := c.Status().Update(t.Context(), &now); err != nil {
 			t.Fatal(err)
 		}
-		s.changed(peer)
+		s.Changed(peer)
 		time.Sleep(retryAfter + time.Millisecond)
 		if got := recorded(); got != 1 {
 			t.Errorf("recorded %d after it was undone, want 1", got)
@@ -163,13 +163,13 @@ func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
-			s := newExchange(&controller.States{
+			s := New(&controller.States{
 				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 			}, slog.New(slog.DiscardHandler))
-			s.started(peer, 1)
+			s.Started(peer, 1)
 			said := make(chan error, 1)
 			began := time.Now()
-			go func() { said <- s.checkProtocol(t.Context(), peer) }()
+			go func() { said <- s.CheckProtocol(t.Context(), peer) }()
 			const first = 543210 * time.Microsecond
 			time.Sleep(first)
 			if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, Protocol: protocol}); err != nil {
@@ -181,8 +181,8 @@ func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 			if took := time.Since(began); took != first {
 				t.Errorf("the first word came after %s, and was heard after %s", first, took)
 			}
-			s.ended(peer, 1)
-			if err := s.checkProtocol(t.Context(), peer); err != nil || time.Since(began) != first+firstStateTimeout {
+			s.Ended(peer, 1)
+			if err := s.CheckProtocol(t.Context(), peer); err != nil || time.Since(began) != first+firstStateTimeout {
 				t.Errorf("without a word it says %v after %s", err, time.Since(began)-first)
 			}
 			if len(s.peers) > 0 {
@@ -217,7 +217,7 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 				}
 				return c.SubResource(sub).Patch(ctx, o, p, opts...)
 			}})
-		s := newExchange(&controller.States{
+		s := New(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -283,7 +283,7 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc).WithStatusSubresource(fc))
-	s := newExchange(&controller.States{
+	s := New(&controller.States{
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}, slog.New(slog.DiscardHandler))
@@ -302,21 +302,21 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 		}
 	}
 	want("before", peering.LendsUnknown, 0, 0)
-	s.started(peer, 1)
+	s.Started(peer, 1)
 	hear(ententev1.PeerState_LENDING_NOTHING)
 	hear(ententev1.PeerState_LENDING_NOTHING)
 	want("the first session", peering.LendsNothing, 0, 1)
-	s.started(peer, 2)
+	s.Started(peer, 2)
 	hear(ententev1.PeerState_LENDING_SOMETHING)
-	s.ended(peer, 1)
+	s.Ended(peer, 1)
 	want("the first ended after the second began", peering.LendsSomething, 0, 2)
-	s.changed(peer)
+	s.Changed(peer)
 	want("after a change", peering.LendsSomething, 1, 2)
-	s.ended(peer, 2)
+	s.Ended(peer, 2)
 	want("none is left", peering.LendsUnknown, 1, 3)
 	unwatch()
 	unwatchLends()
-	s.changed(peer)
+	s.Changed(peer)
 	want("nobody watches", peering.LendsUnknown, 1, 3)
 	if len(s.peers) != 0 {
 		t.Errorf("%d peers are remembered", len(s.peers))
