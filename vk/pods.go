@@ -278,12 +278,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	case stepNothing:
 		return nil
 	case stepDrop:
-		n.mu.Lock()
-		delete(n.state, uid)
-		n.mu.Unlock()
-		if ns := p.st.ref.Namespace; ns != "" {
-			n.nsQueue.AddAfter(ns, debounce) // it may have been the last one there
-		}
+		n.drop(uid, p.st.ref.Namespace)
 		return nil
 	case stepNotApplicable:
 		why := "namespace " + p.pod.Namespace + " is not offloaded to this cluster"
@@ -330,6 +325,16 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return n.fence(ctx, p)
 	}
 	return nil
+}
+
+// drop forgets a pod.
+func (n *Node) drop(uid, namespace string) {
+	n.mu.Lock()
+	delete(n.state, uid)
+	n.mu.Unlock()
+	if namespace != "" {
+		n.nsQueue.AddAfter(namespace, debounce) // it may have been the last one there
+	}
 }
 
 // wantPod wants a pod, unless it was sent before.

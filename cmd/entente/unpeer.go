@@ -142,31 +142,38 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	if err := u.forgetRemote(ctx); err != nil {
 		return nil, err
 	}
+	return resp, u.awaitGone(ctx, peer, ending, nodes)
+}
+
+// awaitGone waits until what was used is gone: contracts, their virtual nodes and, if that is
+// wanted, the peer.
+func (u *unpeering) awaitGone(ctx context.Context, peer *ententev1.Peer, ending []*ententev1.Contract, nodes []string) error {
+	local := u.local
 	if err := u.awaitEnd(ctx, local, "Consumer"); err != nil {
-		return nil, err
+		return err
 	}
 	if len(ending) > 0 {
 		u.done("%s closed", format.IDs(ending))
 	}
 	if err := u.awaitNodes(ctx, nodes); err != nil {
-		return nil, err
+		return err
 	}
 	if remote := u.remote; remote != nil {
 		if err := u.awaitEnd(ctx, *remote, "Provider"); err != nil {
-			return nil, err
+			return err
 		}
 		u.progress.Done(remote.label, "Nothing is provided any more")
 	}
 	if u.flags.forget {
 		if err := u.awaitForgotten(ctx, local); err != nil {
-			return nil, err
+			return err
 		}
 		u.done("Forgot %s", local.peer)
 		if policy := peer.GetLabels()["entente.dev/automatic"]; policy != "" {
 			u.note("policies leave it alone from now on; while discovery finds it, it is listed as %s-%s without trust; to trust it again: entente join", local.peer, peer.GetClusterId()[:min(8, len(peer.GetClusterId()))])
 		}
 	}
-	return resp, nil
+	return nil
 }
 
 // asks says whether this cluster asks a peer for anything, as far as the caller

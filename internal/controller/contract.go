@@ -179,9 +179,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return r.takeDown(ctx, s.stored)
 	}
 	if plan.step == stepReport {
-		s.stored.Status.Message = s.invalid.Error()
-		_, err := r.write(ctx, before, s.stored)
-		return reconcile.Result{RequeueAfter: time.Minute}, err
+		return r.report(ctx, s, before)
 	}
 	changed, behind, err := r.askPeer(ctx, s, plan)
 	if changed || err != nil {
@@ -226,6 +224,13 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		again = min(again, askSoon)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// report says what is wrong with a contract that cannot be read.
+func (r *Contracts) report(ctx context.Context, s *contractSnapshot, before *v1alpha1.Contract) (reconcile.Result, error) {
+	s.stored.Status.Message = s.invalid.Error()
+	_, err := r.write(ctx, before, s.stored)
+	return reconcile.Result{RequeueAfter: time.Minute}, err
 }
 
 // load reads what decides about a contract; nil if it is gone.

@@ -33,53 +33,56 @@ func NewContract(envelope peering.Envelope, self peering.ClusterID, foreignClust
 	if err != nil {
 		return nil, err
 	}
+	spec, err := contractSpec(terms)
+	if err != nil {
+		return nil, err
+	}
+	peer := string(terms.Party(role.Other()).ID)
+	spec.ForeignCluster, spec.PeerID, spec.Envelope = foreignCluster, peer, string(text)
+	if spec.Role = v1alpha1.ContractConsumer; role == peering.Provider {
+		spec.Role = v1alpha1.ContractProvider
+	}
+	return &v1alpha1.Contract{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:       terms.ContractID,
+			Labels:     map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelPeer: peer},
+			Finalizers: []string{v1alpha1.Finalizer},
+		},
+		Spec: spec,
+	}, nil
+}
+
+// contractSpec is the readable copy of what was signed.
+func contractSpec(terms peering.Terms) (v1alpha1.ContractSpec, error) {
 	resources, err := ResourceList(terms.Resources)
 	limits, limitsErr := LimitRangeOf(terms.LimitRange)
 	if err := errors.Join(err, limitsErr); err != nil {
-		return nil, err
+		return v1alpha1.ContractSpec{}, err
 	}
-	peer := terms.Party(role.Other()).ID
-	c := &v1alpha1.Contract{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: terms.ContractID,
-			Labels: map[string]string{
-				v1alpha1.LabelManaged: v1alpha1.Manager,
-				v1alpha1.LabelPeer:    string(peer),
-			},
-			Finalizers: []string{v1alpha1.Finalizer},
-		},
-		Spec: v1alpha1.ContractSpec{
-			ForeignCluster: foreignCluster,
-			PeerID:         string(peer),
-			Role:           v1alpha1.ContractConsumer,
-			Revision:       int64(terms.Revision),
-			RequestID:      terms.RequestID,
-			Resources:      resources,
-			NotBefore:      metav1.NewTime(terms.NotBefore),
-			NotAfter:       metav1.NewTime(terms.NotAfter),
-			Network:        v1alpha1.NetworkNone,
-			PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
-			NodeLabels:     terms.NodeLabels,
-			Price:          PricesOf(terms.Price),
-			Renewable:      terms.Renewable,
-			Notice:         &metav1.Duration{Duration: terms.Notice},
-			Exposure:       terms.Exposure,
-			NodeSelector:   terms.NodeSelector,
-			RuntimeClasses: terms.RuntimeClasses,
-			LimitRange:     limits,
-			Envelope:       string(text),
-		},
+	spec := v1alpha1.ContractSpec{
+		Revision:       int64(terms.Revision),
+		RequestID:      terms.RequestID,
+		Resources:      resources,
+		NotBefore:      metav1.NewTime(terms.NotBefore),
+		NotAfter:       metav1.NewTime(terms.NotAfter),
+		Network:        v1alpha1.NetworkNone,
+		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
+		NodeLabels:     terms.NodeLabels,
+		Price:          PricesOf(terms.Price),
+		Renewable:      terms.Renewable,
+		Notice:         &metav1.Duration{Duration: terms.Notice},
+		Exposure:       terms.Exposure,
+		NodeSelector:   terms.NodeSelector,
+		RuntimeClasses: terms.RuntimeClasses,
+		LimitRange:     limits,
 	}
 	if terms.StatementPeriod > 0 {
-		c.Spec.StatementPeriod = &metav1.Duration{Duration: terms.StatementPeriod}
-	}
-	if role == peering.Provider {
-		c.Spec.Role = v1alpha1.ContractProvider
+		spec.StatementPeriod = &metav1.Duration{Duration: terms.StatementPeriod}
 	}
 	if terms.Network {
-		c.Spec.Network = v1alpha1.NetworkTunnel
+		spec.Network = v1alpha1.NetworkTunnel
 	}
-	return c, nil
+	return spec, nil
 }
 
 // ReadContract returns a contract's state as a value, and its terms. Both come
