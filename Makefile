@@ -22,7 +22,7 @@ quiet = 2>&1 | { grep -v '^go: downloading ' || true; } >&2
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not: nothing is
 # built of it; nor is what only make matrix and make conformance build.
-MODULES := $(filter-out tools/proto integration/lab/kube1% integration/lab/metricsserver integration/lab/kueue integration/lab/traefik% integration/lab/e2e,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
+MODULES := $(filter-out tools/proto integration/lab/kube1% integration/lab/metricsserver integration/lab/kueue integration/lab/kuberouter integration/lab/traefik% integration/lab/e2e,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --jsonfile-timing-events $(CURDIR)/.build/times/$@-$$$$.json
@@ -165,7 +165,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## What needs an API serve
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
 .PHONY: matrix
-matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, a provider that is cut off under a fence, agents that hand over to one that stands by, peerings and installs that end in all states, a little chaos under pods, autoscaling by what pods abroad use, an ingress controller and a queue for Jobs that others wrote, volumes that move while the command is killed, databases with members in two clusters, kills of either side at each moment, the demo on the oldest version of Kubernetes, one between and the newest, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, five hours)
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, faults that doctor names, a provider that is cut off under a fence, agents that hand over to one that stands by, peerings and installs that end in all states, a little chaos under pods, autoscaling by what pods abroad use, an ingress controller, a queue for Jobs and a firewall for NetworkPolicies that others wrote, volumes that move while the command is killed, databases with members in two clusters, kills of either side at each moment, the demo on the oldest version of Kubernetes, one between and the newest, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, five hours)
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan

@@ -189,6 +189,23 @@ func kueueComponent() component {
 	}
 }
 
+// kubeRouterComponent enforces NetworkPolicies, and nothing else of what it can.
+func kubeRouterComponent() component {
+	return component{name: "kuberouter", module: "kuberouter", builds: []build{
+		{packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, tags: staticTags, ldflags: smallLink},
+	}}
+}
+
+// KubeRouter builds kube-router, which takes minutes the first time, and returns its path. It runs ipset.
+func KubeRouter(ctx context.Context, progress func(string)) (program string, err error) {
+	c := kubeRouterComponent()
+	if err := InstallHostPrograms(ctx, progress, "ipset"); err != nil {
+		return "", err
+	}
+	bins, err := buildComponents(ctx, []component{c}, progress)
+	return bins.Path(c.name, "kube-router"), err
+}
+
 // e2eComponent is part of Kubernetes' end-to-end tests, with programs of the images that they run.
 func e2eComponent() component {
 	const images = "k8s.io/kubernetes/test/images/"

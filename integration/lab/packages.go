@@ -27,12 +27,13 @@ var programs = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"wg":               "wireguard-tools",
 }
 
-// hostPrograms are what tests run on hosts of a shared LAN, with their packages: a lab
+// hostPrograms are what tests run on hosts of a shared LAN and on nodes, with their packages: a lab
 // itself needs none of them.
 var hostPrograms = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"avahi-daemon": "avahi-daemon",
 	"avahi-browse": "avahi-utils",
 	"dbus-daemon":  "dbus",
+	"ipset":        "ipset",
 	"named":        "bind9",
 	"dig":          "bind9-dnsutils",
 	"nsupdate":     "bind9-dnsutils",

@@ -25,7 +25,7 @@ const (
 var theStage = &Installed{
 	Config: Config{Lab: "neighbours", Values: []string{
 		"multiclusterServices.enabled=true",
-		"policy.percentOfFree=80",
+		"policy.percentOfFree=80", "policy.networkPolicies=Allowed",
 		"policy.clusterSet.namespaceSelector.matchLabels." + sharedKey + "=" + sharedValue,
 		"policy.services[0].namespace=" + bank, "policy.services[0].names={accounts}",
 	}},
