@@ -1,28 +1,21 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"net/http"
-	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/places"
+	"github.com/entente-dev/entente/cmd/entente/internal/podexec"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -71,49 +64,11 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		return nil, fmt.Errorf("(%s) read kubeconfig: %w", t.label, err)
 	}
 	return &cluster{
-		label: t.label, admin: admin, kube: clients, exec: execIn(config, clients),
+		label: t.label, admin: admin, kube: clients, exec: podexec.In(config, clients),
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, clients, name) },
 		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, clients) },
 		browsed:    func(ctx context.Context) (*places.Places, error) { return places.Browsed(ctx, clients, t.namespace) },
 	}, nil
-}
-
-// execIn runs commands in pods, as kubectl exec does.
-func execIn(config *rest.Config, clients kubernetes.Interface) func(ctx context.Context, namespace, pod, container string, command ...string) ([]byte, error) {
-	return func(ctx context.Context, namespace, pod, container string, command ...string) ([]byte, error) {
-		url := clients.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
-			VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
-		overWebSocket, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, url.String())
-		if err != nil {
-			return nil, fmt.Errorf("exec in pod %s/%s: %w", namespace, pod, err)
-		}
-		overSPDY, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, url)
-		if err != nil {
-			return nil, fmt.Errorf("exec in pod %s/%s: %w", namespace, pod, err)
-		}
-		executor, err := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
-			return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("exec in pod %s/%s: %w", namespace, pod, err)
-		}
-		var out, problem bytes.Buffer
-		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &bounded{&out}, Stderr: &bounded{&problem}})
-		if err != nil {
-			return nil, fmt.Errorf("exec in pod %s/%s: %w: %s", namespace, pod, err, strings.TrimSpace(problem.String()))
-		}
-		return out.Bytes(), nil
-	}
-}
-
-// bounded keeps the beginning of what is written.
-type bounded struct{ *bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if room := maxExecOutput - b.Len(); room > 0 {
-		_, _ = b.Buffer.Write(p[:min(len(p), room)])
-	}
-	return len(p), nil
 }
 
 func nodeExists(ctx context.Context, clients kubernetes.Interface, name string) (bool, error) {

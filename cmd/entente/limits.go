@@ -8,8 +8,6 @@ const (
 	maxTokenLine = 16 << 10
 	// maxNamespaces is the most namespaces that the shell is offered.
 	maxNamespaces = 500
-	// maxExecOutput is the most bytes that are kept of what a command in a pod prints.
-	maxExecOutput = 64 << 10
 	// infoDomains is how many domains `entente info` has a line for.
 	infoDomains = 8
 )

@@ -39,32 +39,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 		r.none("There is no tunnel.", "")
 	} else {
 		t := r.noted("PEER", "NODE", "TO", "WAY", "ENDPOINT", "STATE", "RTT", "MTU", "USE", "WHY")
-		for _, p := range resp.GetPaths() {
-			rtt, mtu, use := "-", "-", "carries"
-			if p.GetRoundTrip() != nil {
-				rtt = p.GetRoundTrip().AsDuration().String()
-			}
-			if p.GetMtu() > 0 {
-				mtu = fmt.Sprint(p.GetMtu())
-			}
-			switch {
-			case p.GetDirect() && p.GetStandby():
-				use = "not used"
-			case p.GetDirect():
-				use = "direct"
-			case p.GetStandby():
-				use = "standby"
-			}
-			if p.GetInBand() {
-				use += ", peer API"
-			}
-			way := cmp.Or(p.GetWay(), "-")
-			if p.GetThrough() != "" {
-				way += " through " + p.GetThrough()
-			}
-			t.Row(cmp.Or(format.Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), way, cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
-		}
-		t.Flush()
+		format.PrintPaths(t, resp.GetPaths())
 	}
 	if r.output.Form == printer.FormWide && len(resp.GetNodes()) > 0 {
 		_, _ = fmt.Fprintln(r.out)
@@ -74,33 +49,13 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 		}
 		t.Flush()
 	}
-	r.printNodeTroubles(resp.GetNodes())
+	if format.Troubled(resp.GetNodes()) {
+		_, _ = fmt.Fprintln(r.out)
+		format.PrintTroubles(r.noted("SEVERITY", "REASON", "NODE", "WHAT"), resp.GetNodes())
+	}
 	if resp.GetLeftOut() > 0 {
 		r.next("%d more paths and nodes are not shown.", resp.GetLeftOut())
 	}
-}
-
-// printNodeTroubles prints what is wrong on nodes.
-func (r *run) printNodeTroubles(nodes []*ententev1.NetworkNode) {
-	if !slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool {
-		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyWaits() != ""
-	}) {
-		return
-	}
-	_, _ = fmt.Fprintln(r.out)
-	t := r.noted("SEVERITY", "REASON", "NODE", "WHAT")
-	for _, n := range nodes {
-		for _, p := range n.GetProblems() {
-			t.Row("-", "Tunnel", n.GetName(), p)
-		}
-		if n.GetKeyWaits() != "" {
-			t.Row("-", "Key", n.GetName(), "its next WireGuard key waits: "+n.GetKeyWaits())
-		}
-		for _, f := range n.GetFindings() {
-			t.Row(f.GetSeverity(), f.GetReason(), n.GetName(), f.GetMessage()+". To do: "+f.GetRemedy())
-		}
-	}
-	t.Flush()
 }
 
 func (a *app) networkPlanCommand() *cobra.Command {

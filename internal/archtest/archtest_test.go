@@ -295,7 +295,7 @@ var rules = []rule{
 		ours: []string{
 			"cmd/entente/internal/...",
 			"client", "api/...", "gen/...", "peering/...", "discovery/...", "internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
-			"internal/version", "internal/volumecopy",
+			"internal/podstreams", "internal/version", "internal/volumecopy",
 		},
 		outside: []string{everything},
 	},
@@ -311,6 +311,7 @@ var rules = []rule{
 	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/..."}, outside: []string{"k8s.io/"}},
 	// It asks the API server, and no agent.
 	{packages: "cmd/entente/internal/storage", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
+	{packages: "cmd/entente/internal/podexec", ours: []string{"internal/podstreams", "peering/..."}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/move", ours: []string{"api/...", "cmd/entente/internal/storage", "internal/volumecopy"}, outside: []string{"k8s.io/"}},
 	// What agents answer is told with what the client knows of it.
 	{packages: "cmd/entente/internal/exit", ours: []string{

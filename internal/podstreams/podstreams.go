@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -89,20 +90,25 @@ func (s *Streams) Exec(ctx context.Context, contract string, ref peering.ObjectR
 		params = &corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
 	}
 	u := s.request(pod, subresource).VersionedParams(params, scheme.ParameterCodec).URL()
-	overWebsocket, err := remotecommand.NewWebSocketExecutor(s.cfg, http.MethodGet, u.String())
-	if err != nil {
-		return fmt.Errorf("%s: %w", subresource, err)
-	}
-	overSPDY, err := remotecommand.NewSPDYExecutor(s.cfg, http.MethodPost, u)
-	if err != nil {
-		return fmt.Errorf("%s: %w", subresource, err)
-	}
-	executor, err := remotecommand.NewFallbackExecutor(overWebsocket, overSPDY, upgradeFailed)
+	executor, err := Executor(s.cfg, u)
 	if err != nil {
 		return fmt.Errorf("%s: %w", subresource, err)
 	}
 	ready()
 	return executor.StreamWithContext(ctx, streams)
+}
+
+// Executor runs a command by a pod's subresource: over websocket or, where that does not pass, SPDY.
+func Executor(cfg *rest.Config, u *url.URL) (remotecommand.Executor, error) {
+	overWebsocket, err := remotecommand.NewWebSocketExecutor(cfg, http.MethodGet, u.String())
+	if err != nil {
+		return nil, err
+	}
+	overSPDY, err := remotecommand.NewSPDYExecutor(cfg, http.MethodPost, u)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(overWebsocket, overSPDY, upgradeFailed)
 }
 
 // upgradeFailed says whether the API server, or a proxy before it, does not

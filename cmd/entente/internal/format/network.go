@@ -3,6 +3,7 @@ package format
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,4 +92,57 @@ func printTransit(table func() *printer.Table, list []*ententev1.PlannedTransit)
 		}
 		t.FlushUnder(title)
 	}
+}
+
+// PrintPaths prints by which ways nodes reach peers.
+func PrintPaths(t *printer.Table, paths []*ententev1.NetworkPath) {
+	for _, p := range paths {
+		rtt, mtu, use := "-", "-", "carries"
+		if p.GetRoundTrip() != nil {
+			rtt = p.GetRoundTrip().AsDuration().String()
+		}
+		if p.GetMtu() > 0 {
+			mtu = fmt.Sprint(p.GetMtu())
+		}
+		switch {
+		case p.GetDirect() && p.GetStandby():
+			use = "not used"
+		case p.GetDirect():
+			use = "direct"
+		case p.GetStandby():
+			use = "standby"
+		}
+		if p.GetInBand() {
+			use += ", peer API"
+		}
+		way := cmp.Or(p.GetWay(), "-")
+		if p.GetThrough() != "" {
+			way += " through " + p.GetThrough()
+		}
+		t.Row(cmp.Or(Short(p.GetPeer()), "-"), p.GetNode(), cmp.Or(p.GetGateway(), "-"), way, cmp.Or(p.GetEndpoint(), "-"), p.GetState(), rtt, mtu, use, p.GetMessage())
+	}
+	t.Flush()
+}
+
+// Troubled says whether something is wrong on nodes.
+func Troubled(nodes []*ententev1.NetworkNode) bool {
+	return slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool {
+		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyWaits() != ""
+	})
+}
+
+// PrintTroubles prints what is wrong on nodes.
+func PrintTroubles(t *printer.Table, nodes []*ententev1.NetworkNode) {
+	for _, n := range nodes {
+		for _, p := range n.GetProblems() {
+			t.Row("-", "Tunnel", n.GetName(), p)
+		}
+		if n.GetKeyWaits() != "" {
+			t.Row("-", "Key", n.GetName(), "its next WireGuard key waits: "+n.GetKeyWaits())
+		}
+		for _, f := range n.GetFindings() {
+			t.Row(f.GetSeverity(), f.GetReason(), n.GetName(), f.GetMessage()+". To do: "+f.GetRemedy())
+		}
+	}
+	t.Flush()
 }
