@@ -11,7 +11,7 @@ func TestDiffersComparesEachClause(t *testing.T) {
 	full := Clauses{
 		Resources: Resources{"cpu": Whole(4)}, Network: true, PodSecurity: PodSecurityBaseline, NodeLabels: map[string]string{"a": "b"},
 		Price: PriceList{Currency: "EUR", PerHour: map[string]Decimal{"cpu": {nano: 1}}}, Renewable: true, Notice: time.Hour,
-		StatementPeriod: time.Hour, Exposure: ExposureOffloaded, NodeSelector: map[string]string{"a": "b"}, RuntimeClasses: []string{"gvisor"},
+		StatementPeriod: time.Hour, Exposure: ExposureOffloaded, Pool: "gpu", NodeSelector: map[string]string{"a": "b"}, RuntimeClasses: []string{"gvisor"},
 		LimitRange: LimitRange{DefaultRequest: Resources{"cpu": Whole(1)}},
 	}
 	if what := full.Differs(full); what != "" {

@@ -354,6 +354,8 @@ func TestTermsAreChecked(t *testing.T) {
 		"a least that is more than the most": func(t *Terms) {
 			t.LimitRange.Min, t.LimitRange.Max = Resources{"cpu": Whole(2)}, Resources{"cpu": Whole(1)}
 		},
+		"a pool that is no label":         func(t *Terms) { t.Pool = "GPU.x" },
+		"a pool with a long name":         func(t *Terms) { t.Pool = strings.Repeat("a", MaxPoolNameLen+1) },
 		"a runtime class twice":           func(t *Terms) { t.RuntimeClasses = []string{"a", "a"} },
 		"runtime classes out of order":    func(t *Terms) { t.RuntimeClasses = []string{"b", "a"} },
 		"a runtime class that is no name": func(t *Terms) { t.RuntimeClasses = []string{"A"} },

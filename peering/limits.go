@@ -122,6 +122,11 @@ const (
 	// MaxStorageClasses and MaxArchitectures is how many of each an offer may have.
 	MaxStorageClasses = 64
 	MaxArchitectures  = 16
+	// MaxPools is how many pools of a provider's nodes an offer may have, MaxPoolNameLen how long
+	// each name is, and MaxPoolsSize how large they may be in all, in characters of names and values.
+	MaxPools       = 16
+	MaxPoolNameLen = 32
+	MaxPoolsSize   = 32 << 10
 	// MaxServices is how many services an offer may have, MaxServicePorts how many
 	// ports each, and MaxServicesSize how large they may be in all, in bytes: each
 	// service and each port counts serviceSize, and besides what is written in it.

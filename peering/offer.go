@@ -27,6 +27,32 @@ type Offer struct {
 	Duration time.Duration
 	// Services are those that the peer may import, sorted by namespace and name.
 	Services []OfferedService
+	// Pools are those that the peer may ask for by name, sorted.
+	Pools []OfferedPool
+}
+
+// OfferedPool is what a provider would lend of one pool of its nodes.
+type OfferedPool struct {
+	Name string
+	// Resources is the amounts; empty while nothing is left.
+	Resources Resources
+	// Price is what they cost, and NodeLabels what a virtual node of it would have.
+	Price      PriceList
+	NodeLabels map[string]string
+}
+
+// Size is what it counts of MaxPoolsSize.
+func (p OfferedPool) Size() int {
+	n := len(p.Name)
+	for _, m := range []map[string]string{p.Resources.Strings(), p.NodeLabels} {
+		for key, value := range m {
+			n += len(key) + len(value)
+		}
+	}
+	for key, price := range p.Price.PerHour {
+		n += len(key) + len(price.String())
+	}
+	return n
 }
 
 // How an offered service is reached, in the words of the Multi-Cluster Services
@@ -95,12 +121,27 @@ func (o Offer) Compare(other Offer, percent int) Change {
 	if o.Available != other.Available || o.Message != other.Message || o.Duration != other.Duration || !o.Price.Equal(other.Price) ||
 		!maps.Equal(o.NodeLabels, other.NodeLabels) || !slices.Equal(o.Architectures, other.Architectures) ||
 		!slices.Equal(o.StorageClasses, other.StorageClasses) || !SameServices(o.Services, other.Services) ||
-		len(o.Resources) != len(other.Resources) {
+		len(o.Pools) != len(other.Pools) {
+		return Changed
+	}
+	out := compareAmounts(o.Resources, other.Resources, percent)
+	for i, p := range o.Pools {
+		q := other.Pools[i]
+		if p.Name != q.Name || !p.Price.Equal(q.Price) || !maps.Equal(p.NodeLabels, q.NodeLabels) {
+			return Changed
+		}
+		out = max(out, compareAmounts(p.Resources, q.Resources, percent))
+	}
+	return out
+}
+
+func compareAmounts(a, b Resources, percent int) Change {
+	if len(a) != len(b) {
 		return Changed
 	}
 	out := Unchanged
-	for name, less := range o.Resources {
-		more, ok := other.Resources[name]
+	for name, less := range a {
+		more, ok := b[name]
 		if !ok {
 			return Changed
 		}

@@ -24,6 +24,8 @@ type Ask struct {
 	Network bool
 	// PriceCeiling is the most that the whole may cost an hour; none is any price.
 	PriceCeiling Money
+	// Pool is the pool of the provider's nodes that it wants; empty if it names none.
+	Pool string
 	// NodeSelector are labels that the provider's nodes must have.
 	NodeSelector map[string]string
 	// StorageClasses are those that the provider must have, sorted.
@@ -90,6 +92,10 @@ type Policy struct {
 	StorageClasses []string
 	// NodeSelectorKeys are the labels by which peers may choose nodes.
 	NodeSelectorKeys []string
+	// Nodes are labels of the nodes that the limits are about, those of a pool; none is all nodes.
+	// OvercommitBeyond is OvercommitPercent for nodes of which these are some.
+	Nodes            map[string]string
+	OvercommitBeyond int
 	// LimitRange is what containers of the peer's pods have that say nothing, and their bounds.
 	LimitRange LimitRange
 }
@@ -145,7 +151,7 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	g := Grant{
 		StorageClasses: slices.Clone(ask.StorageClasses),
 		Clauses: Clauses{
-			Network: ask.Network, NodeSelector: maps.Clone(ask.NodeSelector), RuntimeClasses: slices.Clone(ask.RuntimeClasses),
+			Network: ask.Network, Pool: ask.Pool, NodeSelector: maps.Clone(ask.NodeSelector), RuntimeClasses: slices.Clone(ask.RuntimeClasses),
 			PodSecurity: p.PodSecurity, NodeLabels: maps.Clone(p.NodeLabels), Price: p.Price.Clone(), Renewable: p.Renewable,
 			Notice: min(max(p.Notice, 0), MaxNotice).Truncate(time.Second), StatementPeriod: statementPeriod(p.StatementPeriod),
 			Exposure: p.exposure(ask),
@@ -228,11 +234,11 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	return nil
 }
 
-// CheckNodes checks that a peer may choose nodes by these labels: an *Error says
-// by which not. It asks nothing about what nodes there are.
+// CheckNodes checks that a peer may choose nodes by these labels, or that they are those of its
+// pool: an *Error says by which not. It asks nothing about what nodes there are.
 func (p Policy) CheckNodes(selector map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
-		if !slices.Contains(p.NodeSelectorKeys, key) {
+		if own, ok := p.Nodes[key]; (!ok || own != selector[key]) && !slices.Contains(p.NodeSelectorKeys, key) {
 			return Refuse(ReasonPolicyRefused, "", "the provider's policy %q lets this peer choose no nodes by the label %s", p.Name, key)
 		}
 	}
@@ -307,7 +313,7 @@ func checkAsk(ask Ask) error {
 	if err := ask.PriceCeiling.Check(); err != nil {
 		return Refuse(ReasonRequestInvalid, "", "price ceiling: %v", err)
 	}
-	for _, err := range []error{CheckNodeSelector(ask.NodeSelector), CheckClasses(ask.RuntimeClasses), CheckClasses(ask.StorageClasses)} {
+	for _, err := range []error{CheckPool(ask.Pool), CheckNodeSelector(ask.NodeSelector), CheckClasses(ask.RuntimeClasses), CheckClasses(ask.StorageClasses)} {
 		if err != nil {
 			return invalid(err)
 		}

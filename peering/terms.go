@@ -114,6 +114,8 @@ type Clauses struct {
 	StatementPeriod time.Duration
 	// Exposure is what of each other the two clusters' pods reach.
 	Exposure string
+	// Pool is what the provider calls these nodes, where the consumer asked for them by that name.
+	Pool string
 	// NodeSelector are labels of the nodes on which offloaded pods run.
 	NodeSelector map[string]string
 	// RuntimeClasses are those that offloaded pods may name, sorted.
@@ -149,6 +151,7 @@ func (c Clauses) Differs(other Clauses) string {
 		{c.Notice == other.Notice, "notice differs"},
 		{c.StatementPeriod == other.StatementPeriod, "statement period differs"},
 		{c.Exposure == other.Exposure, "exposure differs"},
+		{c.Pool == other.Pool, "pool differs"},
 		{maps.Equal(c.NodeSelector, other.NodeSelector), "node selector differs"},
 		{slices.Equal(c.RuntimeClasses, other.RuntimeClasses), "runtime classes differ"},
 		{c.LimitRange.Equal(other.LimitRange), "limit range differs"},
@@ -188,6 +191,7 @@ type jsonTerms struct {
 	NotBefore       string            `json:"notBefore"`
 	Notice          int64             `json:"noticeSeconds"`
 	PodSecurity     string            `json:"podSecurity"`
+	Pool            string            `json:"pool,omitempty"`
 	Previous        string            `json:"previousHash"`
 	Price           PriceList         `json:"price"`
 	Provider        jsonParty         `json:"provider"`
@@ -223,7 +227,7 @@ func (j jsonParty) party() Party {
 
 // Marshal writes the terms in their only form, which is that of RFC 8785: no
 // white space, names sorted, times as RFC 3339 in UTC, amounts in canonical form,
-// nothing left out but a limit range that says nothing. It fails if the terms are not valid.
+// nothing left out but a limit range that says nothing and a pool that nobody named. It fails if the terms are not valid.
 func (t Terms) Marshal() ([]byte, error) {
 	if err := t.Check(); err != nil {
 		return nil, fmt.Errorf("encode terms: %w", err)
@@ -240,6 +244,7 @@ func (t Terms) Marshal() ([]byte, error) {
 		NotBefore:       t.NotBefore.Format(time.RFC3339),
 		Notice:          seconds(t.Notice),
 		PodSecurity:     string(t.PodSecurity),
+		Pool:            t.Pool,
 		Previous:        hashText(t.Previous),
 		Price:           t.Price.written(),
 		Provider:        partyJSON(t.Provider),
@@ -294,7 +299,7 @@ func (j jsonTerms) terms() (Terms, error) {
 	t := Terms{
 		ContractID: j.ContractID, RequestID: j.RequestID, Revision: j.Revision, Consumer: j.Consumer.party(), Provider: j.Provider.party(),
 		Clauses: Clauses{
-			Network: j.Network, PodSecurity: PodSecurity(j.PodSecurity), NodeLabels: j.NodeLabels, Price: j.Price.read(), Renewable: j.Renewable, Exposure: j.Exposure, NodeSelector: j.NodeSelector,
+			Network: j.Network, PodSecurity: PodSecurity(j.PodSecurity), NodeLabels: j.NodeLabels, Price: j.Price.read(), Renewable: j.Renewable, Exposure: j.Exposure, Pool: j.Pool, NodeSelector: j.NodeSelector,
 		},
 	}
 	if len(j.RuntimeClasses) > 0 {
@@ -412,7 +417,7 @@ func (t Terms) checkConditions() error {
 	case t.Exposure == ExposureExported && !t.Network:
 		return fmt.Errorf("exposure is %s, and there is no tunnel", ExposureExported)
 	}
-	if err := CheckNodeSelector(t.NodeSelector); err != nil {
+	if err := cmp.Or(CheckPool(t.Pool), CheckNodeSelector(t.NodeSelector)); err != nil {
 		return err
 	}
 	if err := t.LimitRange.Check(); err != nil {
@@ -491,6 +496,14 @@ func CheckNodeLabels(labels map[string]string) error { return checkLabels(labels
 // CheckNodeSelector checks number, names and values of the labels by which nodes
 // are chosen.
 func CheckNodeSelector(labels map[string]string) error { return checkLabels(labels, MaxNodeSelector) }
+
+// CheckPool checks the name of a pool of nodes: none, or a DNS label.
+func CheckPool(name string) error {
+	if name == "" || len(name) <= MaxPoolNameLen && isLabel(lower+digits, name) {
+		return nil
+	}
+	return fmt.Errorf("pool %.32q: its name is not up to %d characters of a-z, 0-9 and inner hyphens", name, MaxPoolNameLen)
+}
 
 // CheckClasses checks names of runtime classes or storage classes: DNS
 // subdomains, in order, none twice.

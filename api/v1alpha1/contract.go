@@ -85,6 +85,10 @@ type ContractSpec struct {
 	// exposure is what of each other the two clusters' pods reach.
 	// +optional
 	Exposure string `json:"exposure,omitempty"`
+	// pool is the pool of the provider's nodes that was asked for by name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Pool string `json:"pool,omitempty"`
 	// nodeSelector is labels of the nodes on which offloaded pods run.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`

@@ -96,6 +96,9 @@ const (
 	// hour by its contract, in thousandths of the currency.
 	LabelPrice    = "entente.dev/price-milli"
 	LabelCurrency = "entente.dev/currency"
+	// LabelPool says of a virtual node which pool of the provider's nodes it stands for, where its
+	// contract names one.
+	LabelPool = "entente.dev/pool"
 	// LabelOffloading marks namespaces in which placement is decided by a
 	// NamespaceOffloading: "enabled".
 	LabelOffloading = "entente.dev/offloading"

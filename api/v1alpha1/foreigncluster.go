@@ -418,8 +418,49 @@ type Offer struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=256
 	Services []OfferedService `json:"services,omitempty"`
+	// pools is the pools of the peer's nodes that a PeeringRequest can name. They are told whether
+	// or not anything is available to one that names none.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Pools []OfferedPool `json:"pools,omitempty"`
 	// observedAt is when it last changed.
 	ObservedAt metav1.Time `json:"observedAt"`
+}
+
+// OfferedPool is what a peer would lend of one pool of its nodes.
+type OfferedPool struct {
+	// name is what a PeeringRequest calls it.
+	// +kubebuilder:validation:MaxLength=32
+	Name string `json:"name"`
+	// resources is the amounts; absent while nothing is left.
+	// +optional
+	Resources corev1.ResourceList `json:"resources,omitempty"`
+	// price is what they cost.
+	// +optional
+	Price *PriceList `json:"price,omitempty"`
+	// nodeLabels are labels that a virtual node of it would have.
+	// +optional
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+}
+
+// Lends returns the names of the pools of which there is anything, and an empty one where there is
+// for a request that names none.
+func (o *Offer) Lends() []string {
+	var out []string
+	if o == nil {
+		return out
+	}
+	if o.Available {
+		out = append(out, "")
+	}
+	for _, p := range o.Pools {
+		if len(p.Resources) > 0 {
+			out = append(out, p.Name)
+		}
+	}
+	return out
 }
 
 // OfferedService is a Service of a peer that this cluster may import. Its words are
@@ -486,6 +527,10 @@ type PendingRequest struct {
 	// priceCeiling is the most that it may cost an hour.
 	// +optional
 	PriceCeiling *Money `json:"priceCeiling,omitempty"`
+	// pool is the pool of this cluster's nodes that is asked for by name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Pool string `json:"pool,omitempty"`
 	// nodeSelector is labels of the nodes that are asked for.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`

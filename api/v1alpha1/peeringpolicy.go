@@ -101,6 +101,16 @@ type PeeringPolicySpec struct {
 	// price is what use costs. Absent is nothing.
 	// +optional
 	Price *PriceList `json:"price,omitempty"`
+	// pools lends this cluster's nodes in parts: consumers see a virtual node for each, with its
+	// labels, amounts and price. A contract is of one pool, and its pods run on the nodes of that
+	// alone. Without pools all nodes are lent as one. With pools only their nodes are lent, and a request
+	// that names no pool gets the one that is named default, or is refused.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.all(b, a.name == b.name || a.nodeSelector.exists(k, k in b.nodeSelector && a.nodeSelector[k] != b.nodeSelector[k])))",message="no node may be in two pools: of each two, the nodeSelectors have to name one label with different values"
+	Pools []NodePool `json:"pools,omitempty"`
 	// renewal says whether a contract can be renewed before its end, on the terms
 	// that hold then.
 	// +kubebuilder:default=Automatic
@@ -154,7 +164,8 @@ type PeeringPolicySpec struct {
 	StorageClasses []string `json:"storageClasses,omitempty"`
 	// nodeSelectorKeys is the labels by which consumers may choose among this cluster's
 	// nodes. A request that selects by any other is refused, so that nobody gets to
-	// nodes that are set apart, and nobody learns which labels there are.
+	// nodes that are set apart, and nobody learns which labels there are. Those that all nodes
+	// of a contract share are on its virtual node.
 	// +kubebuilder:default={"kubernetes.io/arch","kubernetes.io/os"}
 	// +optional
 	// +listType=set
@@ -222,6 +233,39 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxProperties=32
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 }
+
+// NodePool is nodes of this cluster that are lent by a name.
+type NodePool struct {
+	// name is what consumers ask for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// nodeSelector is the labels that all of its nodes have and no others. Consumers are told
+	// them: they are signed, and on the virtual node.
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=8
+	NodeSelector map[string]LabelValue `json:"nodeSelector"`
+	// limits is the most that is lent of it. Absent is the policy's. Either counts for each pool by
+	// itself, but for storage, of which the amounts count for all pools together.
+	// +optional
+	Limits *PolicyLimits `json:"limits,omitempty"`
+	// price is what use of it costs. Absent is the policy's.
+	// +optional
+	Price *PriceList `json:"price,omitempty"`
+	// nodeLabels are shown on the virtual node, besides the policy's.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+}
+
+// LabelValue is the value of a label.
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
+type LabelValue string
+
+// DefaultPool is the name of the pool that a request gets which names none.
+const DefaultPool = "default"
 
 // NetworkPolicies is whether a consumer's NetworkPolicies are made here.
 // +kubebuilder:validation:Enum=Denied;Allowed

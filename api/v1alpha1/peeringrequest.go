@@ -35,6 +35,7 @@ type PeeringRequest struct {
 // PeeringRequestSpec is the ask.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) != has(self.clusterSelector)",message="say who is asked either by foreignCluster or by clusterSelector"
+// +kubebuilder:validation:XValidation:rule="has(self.pool) == has(oldSelf.pool) && (!has(self.pool) || self.pool == oldSelf.pool)",message="pool never changes; create another PeeringRequest"
 // +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) == has(oldSelf.foreignCluster) && (!has(self.foreignCluster) || self.foreignCluster == oldSelf.foreignCluster)",message="foreignCluster never changes; create another PeeringRequest"
 type PeeringRequestSpec struct {
 	// foreignCluster is the name of the ForeignCluster that is asked.
@@ -57,6 +58,15 @@ type PeeringRequestSpec struct {
 	// +kubebuilder:default=Automatic
 	// +optional
 	Renewal Renewal `json:"renewal,omitempty"`
+	// pool is the pool of the provider's nodes that is asked for: what it calls some nodes that
+	// it lends on terms of their own. Absent is the pool that is named default, or all nodes where
+	// the provider has no pools. To use several pools, create a PeeringRequest for each: each has
+	// a virtual node.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Pool string `json:"pool,omitempty"`
 	// nodeSelector is labels that the provider's nodes must have: architecture, GPU
 	// type, region.
 	// +optional

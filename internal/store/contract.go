@@ -72,6 +72,7 @@ func contractSpec(terms peering.Terms) (v1alpha1.ContractSpec, error) {
 		Renewable:      terms.Renewable,
 		Notice:         &metav1.Duration{Duration: terms.Notice},
 		Exposure:       terms.Exposure,
+		Pool:           terms.Pool,
 		NodeSelector:   terms.NodeSelector,
 		RuntimeClasses: terms.RuntimeClasses,
 		LimitRange:     limits,

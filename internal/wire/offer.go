@@ -1,6 +1,9 @@
 package wire
 
 import (
+	"cmp"
+	"slices"
+
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
@@ -13,6 +16,13 @@ func OfferTo(o peering.Offer, told *peering.Offer) *ententev1.WatchOfferResponse
 		Price: PriceListTo(o.Price), NodeLabels: o.NodeLabels,
 		Architectures: o.Architectures, StorageClasses: o.StorageClasses, Duration: writeDuration(o.Duration),
 	}}
+	for _, p := range o.Pools {
+		pool := &ententev1.OfferedPool{Name: p.Name, Price: PriceListTo(p.Price), NodeLabels: p.NodeLabels}
+		if len(p.Resources) > 0 {
+			pool.Resources = ResourcesTo(p.Resources)
+		}
+		m.Offer.Pools = append(m.Offer.Pools, pool)
+	}
 	if len(o.Resources) > 0 {
 		m.Offer.Resources = ResourcesTo(o.Resources)
 	}
@@ -25,7 +35,7 @@ func OfferTo(o peering.Offer, told *peering.Offer) *ententev1.WatchOfferResponse
 }
 
 // OfferFrom reads a message of WatchOffer; told is the offer of the message before, empty
-// where there was none. Of an offer of nothing it keeps the message and the services.
+// where there was none. Of an offer of nothing it keeps the message, the services and the pools.
 func OfferFrom(m *ententev1.WatchOfferResponse, told peering.Offer) (peering.Offer, error) {
 	if m.GetOffer() == nil {
 		return peering.Offer{}, invalid("offer", "is required")
@@ -41,7 +51,7 @@ func OfferFrom(m *ententev1.WatchOfferResponse, told peering.Offer) (peering.Off
 		}
 	}
 	if !o.Available {
-		return peering.Offer{Message: o.Message, Services: o.Services}, nil
+		return peering.Offer{Message: o.Message, Services: o.Services, Pools: o.Pools}, nil
 	}
 	return o, nil
 }
@@ -56,5 +66,38 @@ func offerFrom(m *ententev1.Offer) (peering.Offer, error) {
 	keep(&err, &o.Architectures)(readNames("offer.architectures", m.GetArchitectures(), peering.MaxArchitectures))
 	keep(&err, &o.StorageClasses)(readNames("offer.storage_classes", m.GetStorageClasses(), peering.MaxStorageClasses))
 	keep(&err, &o.Duration)(readDuration("offer.duration", m.GetDuration()))
+	keep(&err, &o.Pools)(poolsFrom("offer.pools", m.GetPools()))
 	return read(o, err)
+}
+
+// poolsFrom reads the pools of an offer, and puts them in the order of their names.
+func poolsFrom(field string, list []*ententev1.OfferedPool) ([]peering.OfferedPool, error) {
+	pools, err := readAll(field, list, peering.MaxPools, poolFrom)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(pools, func(a, b peering.OfferedPool) int { return cmp.Compare(a.Name, b.Name) })
+	size := 0
+	for i, p := range pools {
+		if size += p.Size(); size > peering.MaxPoolsSize {
+			return nil, invalid(field, "are larger than %d bytes", peering.MaxPoolsSize)
+		}
+		if i > 0 && pools[i-1].Name == p.Name {
+			return nil, invalid(field, "have %s twice", p.Name)
+		}
+	}
+	return pools, nil
+}
+
+func poolFrom(field string, m *ententev1.OfferedPool) (peering.OfferedPool, error) {
+	var p peering.OfferedPool
+	var err error
+	if m.GetName() == "" {
+		err = invalid(field+".name", "is required")
+	}
+	keep(&err, &p.Name)(readPool(field+".name", m.GetName()))
+	keep(&err, &p.Resources)(ResourcesFrom(field+".resources", m.GetResources()))
+	keep(&err, &p.Price)(PriceListFrom(field+".price", m.GetPrice()))
+	keep(&err, &p.NodeLabels)(readLabels(field+".node_labels", m.GetNodeLabels(), peering.CheckNodeLabels))
+	return read(p, err)
 }

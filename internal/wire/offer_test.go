@@ -193,6 +193,15 @@ func TestOffersThatAreRefused(t *testing.T) {
 		"port 0":                              refusedPort("offer.services[0].ports[0].port", &ententev1.OfferedServicePort{Protocol: "TCP"}),
 		"port 65536":                          refusedPort("offer.services[0].ports[0].port", &ententev1.OfferedServicePort{Protocol: "TCP", Port: 65536}),
 		"a port that looks like another":      refusedPort("offer.services[0].ports[0].port", &ententev1.OfferedServicePort{Protocol: "TCP", Port: 1<<32 - 1}),
+		"more pools than there may be":        refusedPools("offer.pools", make([]*ententev1.OfferedPool, peering.MaxPools+1)...),
+		"pools that are too large in all":     refusedPools("offer.pools", largePools()...),
+		"a pool twice":                        refusedPools("offer.pools", &ententev1.OfferedPool{Name: "a"}, &ententev1.OfferedPool{Name: "b"}, &ententev1.OfferedPool{Name: "a"}),
+		"a pool without a name":               refusedPools("offer.pools[0].name", &ententev1.OfferedPool{}),
+		"a pool that draws":                   refusedPools("offer.pools[0].name", &ententev1.OfferedPool{Name: "a\x1b[2J"}),
+		"a pool of less than nothing":         refusedPools("offer.pools[0].resources", &ententev1.OfferedPool{Name: "a", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "-1"}}}),
+		"a pool of more resources than are":   refusedPools("offer.pools[0].resources", &ententev1.OfferedPool{Name: "a", Resources: &ententev1.ResourceList{Amounts: many2(65)}}),
+		"a pool at a price in no currency":    refusedPools("offer.pools[0].price", &ententev1.OfferedPool{Name: "a", Price: &ententev1.PriceList{PerHour: map[string]string{"cpu": "1"}}}),
+		"a pool with a label of no node":      refusedPools("offer.pools[0].node_labels", &ententev1.OfferedPool{Name: "a", NodeLabels: map[string]string{"": ""}}),
 		"a duration below zero":               {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Duration: durationpb.New(-1)}}, field: "offer.duration"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -210,6 +219,23 @@ type refusedOffer struct {
 
 func refusedServices(field string, services ...*ententev1.OfferedService) refusedOffer {
 	return refusedOffer{m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Services: services}}, field: field}
+}
+
+func refusedPools(field string, pools ...*ententev1.OfferedPool) refusedOffer {
+	return refusedOffer{m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Pools: pools}}, field: field}
+}
+
+// largePools is pools each of which is small enough, and all together are not.
+func largePools() []*ententev1.OfferedPool {
+	labels := map[string]string{}
+	for i := range peering.MaxNodeLabels {
+		labels[fmt.Sprintf("%s/%d", strings.Repeat("a", 60), i)] = strings.Repeat("b", 63)
+	}
+	var out []*ententev1.OfferedPool
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		out = append(out, &ententev1.OfferedPool{Name: name, NodeLabels: labels})
+	}
+	return out
 }
 
 func refusedPort(field string, ports ...*ententev1.OfferedServicePort) refusedOffer {

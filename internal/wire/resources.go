@@ -126,6 +126,7 @@ func AskTo(a peering.Ask) *ententev1.PeeringRequest {
 		Duration:       writeDuration(a.Duration),
 		Network:        a.Network,
 		PriceCeiling:   MoneyTo(a.PriceCeiling),
+		Pool:           a.Pool,
 		NodeSelector:   a.NodeSelector,
 		StorageClasses: a.StorageClasses,
 		RuntimeClasses: a.RuntimeClasses,
@@ -150,6 +151,7 @@ func AskFrom(m *ententev1.PeeringRequest) (peering.Ask, error) {
 	keep(&err, &a.Resources)(ResourcesFrom("request.resources", m.GetResources()))
 	keep(&err, &a.Duration)(readDuration("request.duration", m.GetDuration()))
 	keep(&err, &a.PriceCeiling)(MoneyFrom("request.price_ceiling", m.GetPriceCeiling()))
+	keep(&err, &a.Pool)(readPool("request.pool", m.GetPool()))
 	keep(&err, &a.NodeSelector)(readLabels("request.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector))
 	keep(&err, &a.StorageClasses)(readNames("request.storage_classes", m.GetStorageClasses(), peering.MaxClasses))
 	keep(&err, &a.RuntimeClasses)(readNames("request.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses))
@@ -173,6 +175,7 @@ func AdvertisementTo(a peering.Advertisement) *ententev1.Advertisement {
 		Renewable:       g.Renewable,
 		Notice:          writeDuration(g.Notice),
 		Exposure:        g.Exposure,
+		Pool:            g.Pool,
 		NodeSelector:    g.NodeSelector,
 		RuntimeClasses:  g.RuntimeClasses,
 		StorageClasses:  g.StorageClasses,
@@ -242,6 +245,7 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 	keep(&err, &g.Notice)(wholeSeconds("advertisement.notice", m.GetNotice()))
 	keep(&err, &g.StatementPeriod)(wholeSeconds("advertisement.statement_period", m.GetStatementPeriod()))
 	keep(&err, &g.NodeLabels)(readLabels("advertisement.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels))
+	keep(&err, &g.Pool)(readPool("advertisement.pool", m.GetPool()))
 	keep(&err, &g.NodeSelector)(readLabels("advertisement.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector))
 	keep(&err, &g.RuntimeClasses)(readNames("advertisement.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses))
 	keep(&err, &g.StorageClasses)(readNames("advertisement.storage_classes", m.GetStorageClasses(), peering.MaxClasses))
@@ -292,6 +296,14 @@ func checkHourly(g peering.Grant, m *ententev1.Money) error {
 		return invalid("advertisement.hourly", "is %s, and the prices give %s", said, hourly)
 	}
 	return nil
+}
+
+// readPool accepts the name of a pool, or none.
+func readPool(field, name string) (string, error) {
+	if err := peering.CheckPool(name); err != nil {
+		return "", invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
+	}
+	return name, nil
 }
 
 // readLabels accepts what check does; none are nil.

@@ -53,7 +53,7 @@ func fullAsk(t testing.TB) peering.Ask {
 	return peering.Ask{
 		RequestID: "0b3e1f5c-1", ContractID: "c-1", Resources: amounts(t, map[string]string{"cpu": "500m", "memory": "8Gi", "pods": "10"}),
 		Duration: time.Hour, Network: true, PriceCeiling: peering.Money{Currency: "EUR", Amount: decimal(t, "0.42")},
-		NodeSelector: map[string]string{"kubernetes.io/arch": "arm64", "gpu": "a100"}, StorageClasses: []string{"fast", "slow"}, RuntimeClasses: []string{"gvisor"},
+		Pool: "gpu", NodeSelector: map[string]string{"kubernetes.io/arch": "arm64", "gpu": "a100"}, StorageClasses: []string{"fast", "slow"}, RuntimeClasses: []string{"gvisor"},
 	}
 }
 
@@ -64,7 +64,7 @@ func fullAdvertisement(t testing.TB) peering.Advertisement {
 		Grant: peering.Grant{
 			Duration: 24 * time.Hour, StorageClasses: []string{"fast"},
 			Clauses: peering.Clauses{
-				Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Network: true, PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"}, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025"), "memory": decimal(t, "0.004")}}, Renewable: true, Notice: time.Hour, StatementPeriod: time.Minute, Exposure: peering.ExposureOffloaded, NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"},
+				Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Network: true, PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"}, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025"), "memory": decimal(t, "0.004")}}, Renewable: true, Notice: time.Hour, StatementPeriod: time.Minute, Exposure: peering.ExposureOffloaded, Pool: "gpu", NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"},
 				LimitRange: peering.LimitRange{DefaultRequest: amounts(t, map[string]string{"cpu": "100m", "memory": "0"}), Default: amounts(t, map[string]string{"memory": "1Gi"}), PodMax: amounts(t, map[string]string{"cpu": "4"})},
 			},
 		},
@@ -77,6 +77,13 @@ func fullOffer(t testing.TB) peering.Offer {
 		Available: true, Message: "an administrator approves each request", Resources: amounts(t, map[string]string{"cpu": "8", "memory": "32Gi", "pods": "110"}),
 		Price:      peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025")}},
 		NodeLabels: map[string]string{"kubernetes.io/os": "linux"}, Architectures: []string{"amd64", "arm64"}, StorageClasses: []string{"fast"}, Duration: time.Hour,
+		Pools: []peering.OfferedPool{
+			{
+				Name: "gpu", Resources: amounts(t, map[string]string{"cpu": "4", "nvidia.com/gpu": "2"}), NodeLabels: map[string]string{"kind": "gpu"},
+				Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"nvidia.com/gpu": decimal(t, "2")}},
+			},
+			{Name: "spot", Resources: peering.Resources{}},
+		},
 	}
 }
 
@@ -185,6 +192,8 @@ func TestAsksThatAreRefused(t *testing.T) {
 		"a storage class with a path":              {func(m *ententev1.PeeringRequest) { m.StorageClasses = []string{"../fast"} }, "request.storage_classes"},
 		"a storage class twice":                    {func(m *ententev1.PeeringRequest) { m.StorageClasses = []string{"b", "a", "b"} }, "request.storage_classes"},
 		"more storage classes than may be asked":   {func(m *ententev1.PeeringRequest) { m.StorageClasses = many(17) }, "request.storage_classes"},
+		"a pool that shouts":                       {func(m *ententev1.PeeringRequest) { m.Pool = "GPU" }, "request.pool"},
+		"a pool with a long name":                  {func(m *ententev1.PeeringRequest) { m.Pool = strings.Repeat("a", 33) }, "request.pool"},
 		"a runtime class without a name":           {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{""} }, "request.runtime_classes"},
 		"a runtime class that is longer than any":  {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{strings.Repeat("a", 254)} }, "request.runtime_classes"},
 		"more runtime classes than may be asked":   {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = many(17) }, "request.runtime_classes"},
@@ -253,6 +262,7 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"one that says it in another currency":  {func(m *ententev1.Advertisement) { m.Hourly.Currency = "JPY" }, "advertisement.hourly"},
 		"one whose notice is below zero":        {func(m *ententev1.Advertisement) { m.Notice = durationpb.New(-time.Hour) }, "advertisement.notice"},
 		"one whose period is not whole seconds": {func(m *ententev1.Advertisement) { m.StatementPeriod = durationpb.New(time.Second + 1) }, "advertisement.statement_period"},
+		"one of a pool that draws":              {func(m *ententev1.Advertisement) { m.Pool = "a\x1b[2J" }, "advertisement.pool"},
 		"one with a runtime class twice":        {func(m *ententev1.Advertisement) { m.RuntimeClasses = []string{"a", "a"} }, "advertisement.runtime_classes"},
 		"one with a class that is a path":       {func(m *ententev1.Advertisement) { m.StorageClasses = []string{"a/b"} }, "advertisement.storage_classes"},
 		"one with more node labels than can be": {func(m *ententev1.Advertisement) { m.NodeSelector = manyLabels(33) }, "advertisement.node_selector"},

@@ -541,7 +541,9 @@ type Contract struct {
 	CloseTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
 	// Whether its virtual node is cordoned: no pod is scheduled to it until somebody
 	// runs kubectl uncordon. Set in Peer.contracts only.
-	Cordoned      bool `protobuf:"varint,19,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	Cordoned bool `protobuf:"varint,19,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	// The pool of the provider's nodes that is lent; empty if none was named.
+	Pool          string `protobuf:"bytes,20,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -707,6 +709,13 @@ func (x *Contract) GetCordoned() bool {
 		return x.Cordoned
 	}
 	return false
+}
+
+func (x *Contract) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
 }
 
 // Tunnel is the fabric's view of a peer.
@@ -1741,8 +1750,11 @@ type CreatePeeringRequest struct {
 	StorageClasses []string `protobuf:"bytes,12,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
 	// Runtime classes that the provider must have.
 	RuntimeClasses []string `protobuf:"bytes,13,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The pool of the provider's nodes; empty is the one that is named default, or all nodes where
+	// it has no pools. The name of the PeeringRequest ends in it where this call names neither.
+	Pool          string `protobuf:"bytes,14,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreatePeeringRequest) Reset() {
@@ -1864,6 +1876,13 @@ func (x *CreatePeeringRequest) GetRuntimeClasses() []string {
 		return x.RuntimeClasses
 	}
 	return nil
+}
+
+func (x *CreatePeeringRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
 }
 
 // CreatePeeringResponse is the ask, as it was written.
@@ -3512,7 +3531,9 @@ type Peering struct {
 	// peers/NAME that lends; that is peer, or the one that was chosen.
 	Provider string `protobuf:"bytes,10,opt,name=provider,proto3" json:"provider,omitempty"`
 	// Whether it does without the tunnel.
-	NoNetwork     bool `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
+	NoNetwork bool `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
+	// The pool of the provider's nodes that is asked for. It never changes.
+	Pool          string `protobuf:"bytes,12,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3622,6 +3643,13 @@ func (x *Peering) GetNoNetwork() bool {
 		return x.NoNetwork
 	}
 	return false
+}
+
+func (x *Peering) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
 }
 
 // ListPeeringsRequest asks for a page of peerings.
@@ -4053,8 +4081,10 @@ type PendingRequest struct {
 	RuntimeClasses []string `protobuf:"bytes,8,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
 	// The storage classes that are asked for.
 	StorageClasses []string `protobuf:"bytes,9,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The pool of this cluster's nodes that is asked for.
+	Pool          string `protobuf:"bytes,10,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PendingRequest) Reset() {
@@ -4148,6 +4178,13 @@ func (x *PendingRequest) GetStorageClasses() []string {
 		return x.StorageClasses
 	}
 	return nil
+}
+
+func (x *PendingRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
 }
 
 // ListPeeringRequestsRequest names a peer.
@@ -4453,7 +4490,9 @@ type TestPolicyRequest struct {
 	// Without a tunnel.
 	NoNetwork bool `protobuf:"varint,7,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
 	// The most that it may cost an hour.
-	PriceCeiling  *Money `protobuf:"bytes,8,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	PriceCeiling *Money `protobuf:"bytes,8,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	// The pool of this cluster's nodes.
+	Pool          string `protobuf:"bytes,9,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4542,6 +4581,13 @@ func (x *TestPolicyRequest) GetPriceCeiling() *Money {
 		return x.PriceCeiling
 	}
 	return nil
+}
+
+func (x *TestPolicyRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
 }
 
 // TestPolicyResponse is what would be answered.
@@ -6859,7 +6905,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"round_trip\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12R\n" +
 	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\x12\x17\n" +
 	"\ain_band\x18\a \x01(\bR\x06inBand\x12\x18\n" +
-	"\athrough\x18\b \x01(\tR\athrough\"\xaa\x05\n" +
+	"\athrough\x18\b \x01(\tR\athrough\"\xbe\x05\n" +
 	"\bContract\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1a\n" +
@@ -6884,7 +6930,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x11 \x01(\tR\x06reason\x129\n" +
 	"\n" +
 	"close_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\x12\x1a\n" +
-	"\bcordoned\x18\x13 \x01(\bR\bcordoned\"\xeb\x03\n" +
+	"\bcordoned\x18\x13 \x01(\bR\bcordoned\x12\x12\n" +
+	"\x04pool\x18\x14 \x01(\tR\x04pool\"\xeb\x03\n" +
 	"\x06Tunnel\x12\x0e\n" +
 	"\x02up\x18\x01 \x01(\bR\x02up\x128\n" +
 	"\n" +
@@ -6966,7 +7013,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80 R\x05token\x12?\n" +
 	"\x04name\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\"8\n" +
 	"\x10JoinPeerResponse\x12$\n" +
-	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\xa7\a\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\xe8\a\n" +
 	"\x14CreatePeeringRequest\x12H\n" +
 	"\x04peer\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x04peer\x12T\n" +
 	"\x0fpeering_request\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x0epeeringRequest\x126\n" +
@@ -6984,7 +7031,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	" \x01(\tB\x18\xbaH\x15r\x13\x18@2\x0f^[A-Za-z0-9-]*$R\trequestId\x12#\n" +
 	"\rvalidate_only\x18\v \x01(\bR\fvalidateOnly\x121\n" +
 	"\x0fstorage_classes\x18\f \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0estorageClasses\x121\n" +
-	"\x0fruntime_classes\x18\r \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0eruntimeClasses\x1a?\n" +
+	"\x0fruntime_classes\x18\r \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0eruntimeClasses\x12?\n" +
+	"\x04pool\x18\x0e \x01(\tB+\xbaH(r&\x18 2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04pool\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
@@ -7097,7 +7145,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\x95\x03\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\xa9\x03\n" +
 	"\aPeering\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x126\n" +
@@ -7112,7 +7160,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\bprovider\x18\n" +
 	" \x01(\tR\bprovider\x12\x1d\n" +
 	"\n" +
-	"no_network\x18\v \x01(\bR\tnoNetwork\"d\n" +
+	"no_network\x18\v \x01(\bR\tnoNetwork\x12\x12\n" +
+	"\x04pool\x18\f \x01(\tR\x04pool\"d\n" +
 	"\x13ListPeeringsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -7134,7 +7183,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\radvertisement\x18\x02 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\"_\n" +
 	"\x14DeletePeeringRequest\x12G\n" +
 	"\x04name\x18\x01 \x01(\tB3\xbaH0r.\x18\x86\x022)^peerings/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\"\x17\n" +
-	"\x15DeletePeeringResponse\"\x8d\x04\n" +
+	"\x15DeletePeeringResponse\"\xa1\x04\n" +
 	"\x0ePendingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
@@ -7146,7 +7195,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"no_network\x18\a \x01(\bR\tnoNetwork\x12'\n" +
 	"\x0fruntime_classes\x18\b \x03(\tR\x0eruntimeClasses\x12'\n" +
-	"\x0fstorage_classes\x18\t \x03(\tR\x0estorageClasses\x1a?\n" +
+	"\x0fstorage_classes\x18\t \x03(\tR\x0estorageClasses\x12\x12\n" +
+	"\x04pool\x18\n" +
+	" \x01(\tR\x04pool\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x01\n" +
@@ -7163,7 +7214,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x1dApprovePeeringRequestResponse\"\x7f\n" +
 	"\x19DenyPeeringRequestRequest\x12b\n" +
 	"\x04name\x18\x01 \x01(\tBN\xbaHKrI\x18\xd4\x022D^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?/requests/[A-Za-z0-9._-]{1,64}$R\x04name\"\x1c\n" +
-	"\x1aDenyPeeringRequestResponse\"\xaa\x04\n" +
+	"\x1aDenyPeeringRequestResponse\"\xeb\x04\n" +
 	"\x11TestPolicyRequest\x12H\n" +
 	"\x04peer\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x04peer\x126\n" +
 	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
@@ -7173,7 +7224,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x0fruntime_classes\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0eruntimeClasses\x12\x1d\n" +
 	"\n" +
 	"no_network\x18\a \x01(\bR\tnoNetwork\x126\n" +
-	"\rprice_ceiling\x18\b \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x1a?\n" +
+	"\rprice_ceiling\x18\b \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x12?\n" +
+	"\x04pool\x18\t \x01(\tB+\xbaH(r&\x18 2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04pool\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +

@@ -95,7 +95,10 @@ type PeeringRequest struct {
 	RuntimeClasses []string `protobuf:"bytes,8,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
 	// The contract that this request amends or renews; empty asks for a new one.
 	// The request ID is then that of the contract's own request.
-	ContractId    string `protobuf:"bytes,9,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
+	ContractId string `protobuf:"bytes,9,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
+	// The pool of the provider's nodes that is asked for; empty is the one that is named
+	// default, or all nodes where the provider has no pools.
+	Pool          string `protobuf:"bytes,10,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +192,13 @@ func (x *PeeringRequest) GetRuntimeClasses() []string {
 func (x *PeeringRequest) GetContractId() string {
 	if x != nil {
 		return x.ContractId
+	}
+	return ""
+}
+
+func (x *PeeringRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
 	}
 	return ""
 }
@@ -459,7 +469,10 @@ type Advertisement struct {
 	// amounts they and their pods have to be. A provider makes the pod so, or refuses it
 	// (OBJECT_INVALID); use is counted by what the pod then requests, on both sides. Absent says
 	// nothing. It stays the same through all revisions of a contract.
-	LimitRange    *LimitRange `protobuf:"bytes,22,opt,name=limit_range,json=limitRange,proto3" json:"limit_range,omitempty"`
+	LimitRange *LimitRange `protobuf:"bytes,22,opt,name=limit_range,json=limitRange,proto3" json:"limit_range,omitempty"`
+	// The pool that was asked for by name; empty if none was. A consumer that named one signs
+	// nothing without it.
+	Pool          string `protobuf:"bytes,23,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,6 +661,13 @@ func (x *Advertisement) GetLimitRange() *LimitRange {
 	return nil
 }
 
+func (x *Advertisement) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
 // Offer is what a provider would lend a peer now, were it asked for all that it
 // may have. It binds nobody.
 type Offer struct {
@@ -673,7 +693,11 @@ type Offer struct {
 	// character of names and of application protocols one. They are told whether or not
 	// anything is available. Importing one takes a contract whose exposure is
 	// OffloadedAndExported; see ExportService.
-	Services      []*OfferedService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
+	Services []*OfferedService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
+	// The pools of its nodes that can be asked for by name, each once, in any order; 32 KiB in all,
+	// where each name and each value counts its characters. They are told whether or not anything
+	// is available to who names none.
+	Pools         []*OfferedPool `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -771,6 +795,86 @@ func (x *Offer) GetServices() []*OfferedService {
 	return nil
 }
 
+func (x *Offer) GetPools() []*OfferedPool {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// OfferedPool is what a provider would lend of one pool of its nodes.
+type OfferedPool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name: a DNS label.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The amounts; none are left while it is empty.
+	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
+	// What they cost.
+	Price *PriceList `protobuf:"bytes,3,opt,name=price,proto3" json:"price,omitempty"`
+	// Labels that a virtual node of it would have.
+	NodeLabels    map[string]string `protobuf:"bytes,4,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferedPool) Reset() {
+	*x = OfferedPool{}
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferedPool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferedPool) ProtoMessage() {}
+
+func (x *OfferedPool) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferedPool.ProtoReflect.Descriptor instead.
+func (*OfferedPool) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *OfferedPool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OfferedPool) GetResources() *ResourceList {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *OfferedPool) GetPrice() *PriceList {
+	if x != nil {
+		return x.Price
+	}
+	return nil
+}
+
+func (x *OfferedPool) GetNodeLabels() map[string]string {
+	if x != nil {
+		return x.NodeLabels
+	}
+	return nil
+}
+
 // OfferedService is a service that a peer may import. Its words are those of the
 // Multi-Cluster Services API (KEP-1645).
 type OfferedService struct {
@@ -790,7 +894,7 @@ type OfferedService struct {
 
 func (x *OfferedService) Reset() {
 	*x = OfferedService{}
-	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	mi := &file_entente_v1_resources_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +906,7 @@ func (x *OfferedService) String() string {
 func (*OfferedService) ProtoMessage() {}
 
 func (x *OfferedService) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	mi := &file_entente_v1_resources_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +919,7 @@ func (x *OfferedService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferedService.ProtoReflect.Descriptor instead.
 func (*OfferedService) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OfferedService) GetNamespace() string {
@@ -864,7 +968,7 @@ type OfferedServicePort struct {
 
 func (x *OfferedServicePort) Reset() {
 	*x = OfferedServicePort{}
-	mi := &file_entente_v1_resources_proto_msgTypes[8]
+	mi := &file_entente_v1_resources_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +980,7 @@ func (x *OfferedServicePort) String() string {
 func (*OfferedServicePort) ProtoMessage() {}
 
 func (x *OfferedServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[8]
+	mi := &file_entente_v1_resources_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +993,7 @@ func (x *OfferedServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferedServicePort.ProtoReflect.Descriptor instead.
 func (*OfferedServicePort) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OfferedServicePort) GetName() string {
@@ -937,7 +1041,7 @@ type Envelope struct {
 
 func (x *Envelope) Reset() {
 	*x = Envelope{}
-	mi := &file_entente_v1_resources_proto_msgTypes[9]
+	mi := &file_entente_v1_resources_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1053,7 @@ func (x *Envelope) String() string {
 func (*Envelope) ProtoMessage() {}
 
 func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[9]
+	mi := &file_entente_v1_resources_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1066,7 @@ func (x *Envelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
 func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Envelope) GetPayload() []byte {
@@ -999,7 +1103,7 @@ type Signature struct {
 
 func (x *Signature) Reset() {
 	*x = Signature{}
-	mi := &file_entente_v1_resources_proto_msgTypes[10]
+	mi := &file_entente_v1_resources_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1115,7 @@ func (x *Signature) String() string {
 func (*Signature) ProtoMessage() {}
 
 func (x *Signature) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[10]
+	mi := &file_entente_v1_resources_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1128,7 @@ func (x *Signature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signature.ProtoReflect.Descriptor instead.
 func (*Signature) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Signature) GetKeyId() string {
@@ -1051,7 +1155,7 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\aamounts\x18\x01 \x03(\v2%.entente.v1.ResourceList.AmountsEntryB\x19\xbaH\x16\x9a\x01\x13\x10@\"\ar\x05\x10\x01\x18\x80\x01*\x06r\x04\x10\x01\x18@R\aamounts\x1a:\n" +
 	"\fAmountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd6\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x05\n" +
 	"\x0ePeeringRequest\x12(\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\trequestId\x12>\n" +
@@ -1063,7 +1167,9 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\x0fstorage_classes\x18\a \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05\x10\x01\x18\xfd\x01R\x0estorageClasses\x12<\n" +
 	"\x0fruntime_classes\x18\b \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05\x10\x01\x18\xfd\x01R\x0eruntimeClasses\x12(\n" +
 	"\vcontract_id\x18\t \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
-	"contractId\x1a?\n" +
+	"contractId\x12?\n" +
+	"\x04pool\x18\n" +
+	" \x01(\tB+\xbaH(r&\x18 2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04pool\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x01\n" +
@@ -1084,7 +1190,7 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\x03min\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\x03min\x12*\n" +
 	"\x03max\x18\x04 \x01(\v2\x18.entente.v1.ResourceListR\x03max\x121\n" +
 	"\apod_min\x18\x05 \x01(\v2\x18.entente.v1.ResourceListR\x06podMin\x121\n" +
-	"\apod_max\x18\x06 \x01(\v2\x18.entente.v1.ResourceListR\x06podMax\"\x96\t\n" +
+	"\apod_max\x18\x06 \x01(\v2\x18.entente.v1.ResourceListR\x06podMax\"\xd7\t\n" +
 	"\rAdvertisement\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1d\n" +
@@ -1113,13 +1219,14 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\x0eneeds_approval\x18\x14 \x01(\bR\rneedsApproval\x127\n" +
 	"\tnot_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x127\n" +
 	"\vlimit_range\x18\x16 \x01(\v2\x16.entente.v1.LimitRangeR\n" +
-	"limitRange\x1a=\n" +
+	"limitRange\x12?\n" +
+	"\x04pool\x18\x17 \x01(\tB+\xbaH(r&\x18 2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04pool\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd1\x04\n" +
 	"\x05Offer\x12\x1c\n" +
 	"\tavailable\x18\x01 \x01(\bR\tavailable\x12\"\n" +
 	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x126\n" +
@@ -1130,7 +1237,18 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\rarchitectures\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\rarchitectures\x121\n" +
 	"\x0fstorage_classes\x18\a \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\x0estorageClasses\x125\n" +
 	"\bduration\x18\b \x01(\v2\x19.google.protobuf.DurationR\bduration\x12A\n" +
-	"\bservices\x18\t \x03(\v2\x1a.entente.v1.OfferedServiceB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\bservices\x1a=\n" +
+	"\bservices\x18\t \x03(\v2\x1a.entente.v1.OfferedServiceB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\bservices\x127\n" +
+	"\x05pools\x18\n" +
+	" \x03(\v2\x17.entente.v1.OfferedPoolB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05pools\x1a=\n" +
+	"\x0fNodeLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\x02\n" +
+	"\vOfferedPool\x12<\n" +
+	"\x04name\x18\x01 \x01(\tB(\xbaH%r#\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x126\n" +
+	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x12+\n" +
+	"\x05price\x18\x03 \x01(\v2\x15.entente.v1.PriceListR\x05price\x12R\n" +
+	"\vnode_labels\x18\x04 \x03(\v2'.entente.v1.OfferedPool.NodeLabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\n" +
+	"nodeLabels\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x89\x02\n" +
@@ -1171,7 +1289,7 @@ func file_entente_v1_resources_proto_rawDescGZIP() []byte {
 	return file_entente_v1_resources_proto_rawDescData
 }
 
-var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_entente_v1_resources_proto_goTypes = []any{
 	(*ResourceList)(nil),          // 0: entente.v1.ResourceList
 	(*PeeringRequest)(nil),        // 1: entente.v1.PeeringRequest
@@ -1180,26 +1298,28 @@ var file_entente_v1_resources_proto_goTypes = []any{
 	(*LimitRange)(nil),            // 4: entente.v1.LimitRange
 	(*Advertisement)(nil),         // 5: entente.v1.Advertisement
 	(*Offer)(nil),                 // 6: entente.v1.Offer
-	(*OfferedService)(nil),        // 7: entente.v1.OfferedService
-	(*OfferedServicePort)(nil),    // 8: entente.v1.OfferedServicePort
-	(*Envelope)(nil),              // 9: entente.v1.Envelope
-	(*Signature)(nil),             // 10: entente.v1.Signature
-	nil,                           // 11: entente.v1.ResourceList.AmountsEntry
-	nil,                           // 12: entente.v1.PeeringRequest.NodeSelectorEntry
-	nil,                           // 13: entente.v1.PriceList.PerHourEntry
-	nil,                           // 14: entente.v1.Advertisement.NodeLabelsEntry
-	nil,                           // 15: entente.v1.Advertisement.NodeSelectorEntry
-	nil,                           // 16: entente.v1.Offer.NodeLabelsEntry
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*OfferedPool)(nil),           // 7: entente.v1.OfferedPool
+	(*OfferedService)(nil),        // 8: entente.v1.OfferedService
+	(*OfferedServicePort)(nil),    // 9: entente.v1.OfferedServicePort
+	(*Envelope)(nil),              // 10: entente.v1.Envelope
+	(*Signature)(nil),             // 11: entente.v1.Signature
+	nil,                           // 12: entente.v1.ResourceList.AmountsEntry
+	nil,                           // 13: entente.v1.PeeringRequest.NodeSelectorEntry
+	nil,                           // 14: entente.v1.PriceList.PerHourEntry
+	nil,                           // 15: entente.v1.Advertisement.NodeLabelsEntry
+	nil,                           // 16: entente.v1.Advertisement.NodeSelectorEntry
+	nil,                           // 17: entente.v1.Offer.NodeLabelsEntry
+	nil,                           // 18: entente.v1.OfferedPool.NodeLabelsEntry
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 }
 var file_entente_v1_resources_proto_depIdxs = []int32{
-	11, // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
+	12, // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
 	0,  // 1: entente.v1.PeeringRequest.resources:type_name -> entente.v1.ResourceList
-	17, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
+	19, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
 	2,  // 3: entente.v1.PeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	12, // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
-	13, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
+	13, // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
+	14, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
 	0,  // 6: entente.v1.LimitRange.default_request:type_name -> entente.v1.ResourceList
 	0,  // 7: entente.v1.LimitRange.default_limit:type_name -> entente.v1.ResourceList
 	0,  // 8: entente.v1.LimitRange.min:type_name -> entente.v1.ResourceList
@@ -1207,28 +1327,32 @@ var file_entente_v1_resources_proto_depIdxs = []int32{
 	0,  // 10: entente.v1.LimitRange.pod_min:type_name -> entente.v1.ResourceList
 	0,  // 11: entente.v1.LimitRange.pod_max:type_name -> entente.v1.ResourceList
 	0,  // 12: entente.v1.Advertisement.resources:type_name -> entente.v1.ResourceList
-	17, // 13: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
-	18, // 14: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
-	14, // 15: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
+	19, // 13: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
+	20, // 14: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
+	15, // 15: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
 	3,  // 16: entente.v1.Advertisement.price:type_name -> entente.v1.PriceList
-	17, // 17: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
-	15, // 18: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
-	17, // 19: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
+	19, // 17: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
+	16, // 18: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
+	19, // 19: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
 	2,  // 20: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
-	18, // 21: entente.v1.Advertisement.not_after:type_name -> google.protobuf.Timestamp
+	20, // 21: entente.v1.Advertisement.not_after:type_name -> google.protobuf.Timestamp
 	4,  // 22: entente.v1.Advertisement.limit_range:type_name -> entente.v1.LimitRange
 	0,  // 23: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
 	3,  // 24: entente.v1.Offer.price:type_name -> entente.v1.PriceList
-	16, // 25: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
-	17, // 26: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
-	7,  // 27: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
-	8,  // 28: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
-	10, // 29: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	17, // 25: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
+	19, // 26: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
+	8,  // 27: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
+	7,  // 28: entente.v1.Offer.pools:type_name -> entente.v1.OfferedPool
+	0,  // 29: entente.v1.OfferedPool.resources:type_name -> entente.v1.ResourceList
+	3,  // 30: entente.v1.OfferedPool.price:type_name -> entente.v1.PriceList
+	18, // 31: entente.v1.OfferedPool.node_labels:type_name -> entente.v1.OfferedPool.NodeLabelsEntry
+	9,  // 32: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
+	11, // 33: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_resources_proto_init() }
@@ -1242,7 +1366,7 @@ func file_entente_v1_resources_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_resources_proto_rawDesc), len(file_entente_v1_resources_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
