@@ -61,7 +61,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask
 			"what was approved is less, and to ask for more the request's ID leaves no room: it has %d characters of %d", len(ask.RequestID), peering.MaxRequestIDLen)
 	}
 	pending := &v1alpha1.PendingRequest{
-		ID: id, PriceCeiling: store.MoneyOf(ask.PriceCeiling), NodeSelector: ask.NodeSelector, Network: v1alpha1.NetworkNone,
+		ID: id, PriceCeiling: store.MoneyOf(ask.PriceCeiling), Pool: ask.Pool, NodeSelector: ask.NodeSelector, Network: v1alpha1.NetworkNone,
 		RuntimeClasses: ask.RuntimeClasses, StorageClasses: ask.StorageClasses,
 	}
 	if ask.Network {
@@ -96,7 +96,7 @@ func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 		return false
 	}
 	if !sameKind(ask, peering.Ask{
-		NodeSelector: r.NodeSelector, Network: r.Network != v1alpha1.NetworkNone, RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
+		Pool: r.Pool, NodeSelector: r.NodeSelector, Network: r.Network != v1alpha1.NetworkNone, RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
 	}) {
 		return false
 	}
@@ -114,7 +114,7 @@ func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 // sameKind says whether two asks are for the same but for amounts and time: nodes,
 // network and classes.
 func sameKind(a, b peering.Ask) bool {
-	return maps.Equal(a.NodeSelector, b.NodeSelector) && a.Network == b.Network &&
+	return a.Pool == b.Pool && maps.Equal(a.NodeSelector, b.NodeSelector) && a.Network == b.Network &&
 		slices.Equal(a.RuntimeClasses, b.RuntimeClasses) && slices.Equal(a.StorageClasses, b.StorageClasses)
 }
 

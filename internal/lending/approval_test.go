@@ -404,6 +404,7 @@ func TestApprovalCoversNodesNetworkAndClasses(t *testing.T) {
 	for name, change := range map[string]func(*peering.Ask){
 		"":                        func(*peering.Ask) {},
 		"other nodes":             func(a *peering.Ask) { a.NodeSelector = map[string]string{"zone": "b"} },
+		"a pool":                  func(a *peering.Ask) { a.Pool = "gpu" },
 		"any nodes":               func(a *peering.Ask) { a.NodeSelector = nil },
 		"a tunnel":                func(a *peering.Ask) { a.Network = true },
 		"another runtime class":   func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} },

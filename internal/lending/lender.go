@@ -214,17 +214,18 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(AdvertisedFor),
 	}}
 	fc, lending, err := m.PolicyOf(peer)
+	asked := ask // without the labels of a pool
 	var policy peering.Policy
 	if err == nil {
 		a.policy = lending.Value.Name
-		policy, err = lending.Checked()
+		ask, policy, err = lending.In(ask)
 	}
 	policy.Approved = approved
 	if err == nil && !approved && policy.Accept == peering.AfterApproval {
 		var granted *peering.Ask
 		if old != nil {
 			granted = &peering.Ask{
-				Resources: old.terms.Resources, NodeSelector: old.terms.NodeSelector, Network: old.terms.Network,
+				Resources: old.terms.Resources, Pool: old.terms.Pool, NodeSelector: old.terms.NodeSelector, Network: old.terms.Network,
 				RuntimeClasses: old.terms.RuntimeClasses, StorageClasses: old.storageClasses,
 			}
 		}
@@ -243,7 +244,7 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 	}
 	if err != nil {
 		// Giving back is always possible, if need be on the terms that hold.
-		less, ok := market.Lessened(old.terms, ask, now)
+		less, ok := market.Lessened(old.terms, asked, now)
 		if !ok || peering.ReasonOf(err) == peering.ReasonRequestInvalid || peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling {
 			return a.unlessPending(err), err
 		}

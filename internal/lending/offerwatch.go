@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -222,7 +223,9 @@ func (f *offerFollower) follow() {
 var errNotYet = errors.New("the peer is not known yet")
 
 // nothing says that an offer is known and there is nothing in it.
-func nothing(o *peering.Offer) bool { return o != nil && !o.Available && len(o.Services) == 0 }
+func nothing(o *peering.Offer) bool {
+	return o != nil && !o.Available && len(o.Services) == 0 && !slices.ContainsFunc(o.Pools, func(p peering.OfferedPool) bool { return len(p.Resources) > 0 })
+}
 
 // listen keeps the newest offer in a channel of one slot.
 func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers chan peering.Offer) {
@@ -297,11 +300,7 @@ func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o peering
 // offerStatus returns an offer as custom resources have it, with amounts rounded
 // down.
 func offerStatus(o peering.Offer) (*v1alpha1.Offer, error) {
-	rounded := peering.Resources{}
-	for name, amount := range o.Resources {
-		rounded[name] = roundDown(amount)
-	}
-	resources, err := store.ResourceList(rounded)
+	resources, err := offeredAmounts(o.Resources)
 	if err != nil {
 		return nil, err
 	}
@@ -309,8 +308,12 @@ func offerStatus(o peering.Offer) (*v1alpha1.Offer, error) {
 		Available: o.Available, Message: o.Message, Resources: resources, Price: store.PricesOf(o.Price),
 		NodeLabels: o.NodeLabels, Architectures: o.Architectures, StorageClasses: o.StorageClasses,
 	}
-	if len(resources) == 0 {
-		out.Resources = nil
+	for _, p := range o.Pools {
+		pool := v1alpha1.OfferedPool{Name: p.Name, Price: store.PricesOf(p.Price), NodeLabels: p.NodeLabels}
+		if pool.Resources, err = offeredAmounts(p.Resources); err != nil {
+			return nil, err
+		}
+		out.Pools = append(out.Pools, pool)
 	}
 	for _, s := range o.Services {
 		service := v1alpha1.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: v1alpha1.OfferedServiceType(s.Type)}
@@ -325,6 +328,18 @@ func offerStatus(o peering.Offer) (*v1alpha1.Offer, error) {
 		out.Duration = &metav1.Duration{Duration: o.Duration}
 	}
 	return out, nil
+}
+
+// offeredAmounts returns amounts rounded down; none are nil.
+func offeredAmounts(amounts peering.Resources) (corev1.ResourceList, error) {
+	if len(amounts) == 0 {
+		return nil, nil //nolint:nilnil // none is absent in the resource
+	}
+	rounded := peering.Resources{}
+	for name, amount := range amounts {
+		rounded[name] = roundDown(amount)
+	}
+	return store.ResourceList(rounded)
 }
 
 // roundDown keeps the first digits of an amount, in the unit in which it is

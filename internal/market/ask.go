@@ -21,7 +21,7 @@ func AskOf(s *v1alpha1.PeeringRequest) (peering.Ask, error) {
 	}
 	ask := peering.Ask{
 		RequestID: string(s.UID), Duration: DurationOf(s), Resources: resources, Network: s.Spec.Network != v1alpha1.NetworkNone, PriceCeiling: ceiling,
-		NodeSelector: s.Spec.NodeSelector, StorageClasses: sortedNames(s.Spec.StorageClasses), RuntimeClasses: sortedNames(s.Spec.RuntimeClasses),
+		Pool: s.Spec.Pool, NodeSelector: s.Spec.NodeSelector, StorageClasses: sortedNames(s.Spec.StorageClasses), RuntimeClasses: sortedNames(s.Spec.RuntimeClasses),
 	}
 	return ask, nil
 }

@@ -97,6 +97,8 @@ func Worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
 	switch {
 	case g.Network != ask.Network:
 		return "network differs"
+	case g.Pool != ask.Pool:
+		return fmt.Sprintf("pool %q instead of %q: a provider that names none may be too old to know pools", g.Pool, ask.Pool)
 	case ask.Duration > 0 && g.Duration > ask.Duration:
 		return fmt.Sprintf("for %s instead of %s", g.Duration, ask.Duration)
 	case held != nil && stricter(g.PodSecurity, held.PodSecurity):

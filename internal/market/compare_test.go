@@ -44,6 +44,7 @@ func TestUnacceptableRefusesAWorseOffer(t *testing.T) {
 		"at a price beyond counting": {func(g *peering.Grant) { g.Price = eur(t, "cpu", "999999999") }, "cannot be told"},
 		"on other nodes":             {func(g *peering.Grant) { g.NodeSelector = map[string]string{"gpu": "t4"} }, "gpu=a100"},
 		"on any nodes":               {func(g *peering.Grant) { g.NodeSelector = nil }, "gpu=a100"},
+		"of a pool":                  {func(g *peering.Grant) { g.Pool = "gpu" }, "pool \"gpu\" instead of \"\""},
 		"without the runtime class":  {func(g *peering.Grant) { g.RuntimeClasses = []string{"kata"} }, "gvisor"},
 		"without the storage class":  {func(g *peering.Grant) { g.StorageClasses = nil }, "fast"},
 		"with other bounds than hold now": {func(g *peering.Grant) {
@@ -60,6 +61,9 @@ func TestUnacceptableRefusesAWorseOffer(t *testing.T) {
 				t.Errorf("it says %q, want %q in it", got, tc.why)
 			}
 		})
+	}
+	if err := Unacceptable(peering.Ask{Network: true, Pool: "gpu"}, peering.Advertisement{Grant: good}, Agreed{}, now); !strings.Contains(fmt.Sprint(err), "too old to know pools") {
+		t.Errorf("a pool that was not named back: %v", err)
 	}
 	if err := Unacceptable(peering.Ask{Network: true}, peering.Advertisement{Grant: good}, Agreed{}, now); err != nil {
 		t.Errorf("an ask for nothing in particular refuses: %s", err)

@@ -10,6 +10,8 @@ const (
 	// StartSkew is how far a contract's begin, or a statement's end, may differ from this
 	// clock.
 	StartSkew = 10 * time.Minute
+	// defaultPercent is the most percent of what is free that one peer gets.
+	defaultPercent = 50
 	// defaultDuration is how long a contract lasts.
 	defaultDuration = 365 * 24 * time.Hour
 	// defaultNotice is how long pods may run on when this cluster ends it early.

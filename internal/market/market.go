@@ -137,7 +137,7 @@ func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 	if err := policy.CheckNodes(ask.NodeSelector); err != nil && policy.Accept != peering.Never {
 		return peering.Grant{}, err
 	}
-	levels, err := m.levels(peer, policy.Name, ask.NodeSelector, except)
+	levels, err := m.levels(peer, policy, ask.NodeSelector, except)
 	if err != nil {
 		return peering.Grant{}, err
 	}
@@ -147,8 +147,8 @@ func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 		// once more for the price of it.
 		free := ask
 		free.PriceCeiling = peering.Money{}
-		for i, have := range levels {
-			g, err := peering.Decide(free, policy, have)
+		for i, l := range levels {
+			g, err := peering.Decide(free, l.policy(policy), l.have)
 			if err != nil {
 				return peering.Grant{}, err
 			}
@@ -159,8 +159,8 @@ func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 		}
 	}
 	var g peering.Grant
-	for _, have := range levels {
-		if g, err = peering.Decide(ask, policy, have); err != nil {
+	for _, l := range levels {
+		if g, err = peering.Decide(ask, l.policy(policy), l.have); err != nil {
 			return peering.Grant{}, err
 		}
 	}
@@ -246,11 +246,12 @@ func revised(asked, wanted, left time.Duration) time.Duration {
 func sameAmounts(a, b peering.Resources) bool { return maps.Equal(a.Strings(), b.Strings()) }
 
 // Lessened returns the terms of a contract with what an ask gives back of it. It
-// fails if the ask wants anything more than that.
+// fails if the ask wants anything more than that. It is the consumer's own, without the labels of a
+// pool, which may be of other nodes now, or of none.
 func Lessened(old peering.Terms, ask peering.Ask, now time.Time) (peering.Grant, bool) {
 	left := old.NotAfter.Sub(now).Truncate(time.Second)
 	if _, fits := ask.Resources.Fits(old.Resources); !fits || len(ask.Resources) == 0 || sameAmounts(ask.Resources, old.Resources) ||
-		ask.Duration > left+StartSkew || !maps.Equal(ask.NodeSelector, old.NodeSelector) || ask.Network != old.Network ||
+		ask.Duration > left+StartSkew || ask.Pool != old.Pool || !hasLabels(old.NodeSelector, ask.NodeSelector) || ask.Network != old.Network ||
 		!slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) || len(ask.StorageClasses) > 0 {
 		return peering.Grant{}, false
 	}
@@ -274,20 +275,35 @@ func least(a, b peering.Resources) peering.Resources {
 	return out
 }
 
-// levels returns the capacities that an ask has to fit into, each: that of all
-// nodes, and, if it wants labels, that of the nodes that have them. A contract
-// counts on a level if it can run nowhere else. With contracts whose nodes
-// overlap the ask's it has to fit into their union too.
-func (m *Market) levels(peer peering.ClusterID, policy string, selector map[string]string, except string) ([]peering.Capacity, error) {
+// level is nodes into which an ask has to fit, by what they have.
+type level struct {
+	have peering.Capacity
+	// beyond says that they are not those of the ask's pool alone.
+	beyond bool
+}
+
+// policy returns what a policy lends of the level.
+func (l level) policy(p peering.Policy) peering.Policy {
+	if l.beyond {
+		return beyond(p)
+	}
+	return p
+}
+
+// levels returns what an ask has to fit into, each: all nodes, if it wants labels the nodes that
+// have them, and the nodes of its pool. A contract counts on a level if it can run nowhere else.
+// With contracts whose nodes overlap the ask's it has to fit into their union too.
+func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector map[string]string, except string) ([]level, error) {
 	all := m.all
-	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy]
+	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy.Name]
 	for _, h := range m.reservations {
 		if except != "" && h.Contract == except {
 			all = all.Without(h.Amounts)
 		}
 	}
+	levels := []level{{all, len(policy.Nodes) > 0}}
 	if len(selector) == 0 {
-		return []peering.Capacity{all}, nil
+		return levels, nil
 	}
 	own := m.Supply.matching(selector)
 	if !slices.Contains(own, true) {
@@ -306,19 +322,22 @@ func (m *Market) levels(peer peering.ClusterID, policy string, selector map[stri
 		}
 		others[key] = m.Supply.matching(h.Selector)
 	}
-	levels := []peering.Capacity{all}
+	pool := m.Supply.matching(policy.Nodes)
 	sets := [][]bool{own}
+	if len(policy.Nodes) > 0 && !slices.Equal(own, pool) {
+		sets = append(sets, pool)
+	}
 	for _, key := range slices.Sorted(maps.Keys(others)) {
 		if both, ok := overlap(own, others[key]); ok {
 			sets = append(sets, both)
 		}
 	}
 	for _, in := range sets {
-		have, err := m.level(in, others, peer, policy, except)
+		have, err := m.level(in, others, peer, policy.Name, except)
 		if err != nil {
 			return nil, err
 		}
-		levels = append(levels, have)
+		levels = append(levels, level{have, !within(in, pool)})
 	}
 	return levels, nil
 }
@@ -373,14 +392,19 @@ func overlap(a, b []bool) (union []bool, more bool) {
 }
 
 // nodeLabels returns the labels that a virtual node gets: what its nodes have in
-// common of architecture and operating system, what the policy shows, and what
-// was asked for.
+// common of architecture, operating system and those by which peers may choose, what the policy
+// shows, and what was asked for.
 func (m *Market) nodeLabels(policy peering.Policy, selector map[string]string) map[string]string {
 	var in []bool
 	if len(selector) > 0 {
 		in = m.Supply.matching(selector)
 	}
 	out := map[string]string{}
+	show := func(key, value string, over bool) {
+		if _, ok := out[key]; ok && over || !ok && len(out) < peering.MaxNodeLabels {
+			out[key] = value
+		}
+	}
 	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
 		if value := m.Supply.common(in, key); value != "" {
 			out[key] = value
@@ -388,8 +412,11 @@ func (m *Market) nodeLabels(policy peering.Policy, selector map[string]string) m
 	}
 	maps.Copy(out, policy.NodeLabels)
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
-		if _, ok := out[key]; ok || len(out) < peering.MaxNodeLabels {
-			out[key] = selector[key]
+		show(key, selector[key], true)
+	}
+	for _, key := range policy.NodeSelectorKeys {
+		if value := m.Supply.common(in, key); value != "" {
+			show(key, value, false)
 		}
 	}
 	return out
@@ -397,37 +424,43 @@ func (m *Market) nodeLabels(policy peering.Policy, selector map[string]string) m
 
 // Offer returns what a peer would get now.
 func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
-	services := m.TellsOf(peer).services
-	nothing := func(err error) peering.Offer { return peering.Offer{Message: why(err), Services: services} }
+	out := peering.Offer{Services: m.TellsOf(peer).services}
 	fc, l, err := m.PolicyOf(peer)
 	if err != nil {
-		return nothing(err)
+		out.Message = why(err)
+		return out
 	}
-	policy, err := l.Checked()
+	ask, policy, err := l.In(peering.Ask{RequestID: "offer"})
+	out.Pools = m.offeredPools(peer, l)
+	if err == nil {
+		policy.Approved = true
+		var g peering.Grant
+		if g, err = m.Decide(peer, ask, policy, ""); err == nil {
+			out.Available, out.Resources, out.Price, out.NodeLabels, out.Duration = true, g.Resources, g.Price, g.NodeLabels, g.Duration
+			m.describe(&out, policy)
+		}
+	}
 	if err != nil {
-		return nothing(err)
+		out.Message = why(err)
 	}
-	policy.Approved = true
-	g, err := m.Decide(peer, peering.Ask{RequestID: "offer"}, policy, "")
-	if err != nil {
-		return nothing(err)
+	if policy.Accept == peering.AfterApproval && (err == nil || len(out.Pools) > 0) {
+		// It changes with each decision, so that whoever waits for one asks again then.
+		approval := fmt.Sprintf("an administrator of the provider approves each request; of this cluster's, %d were approved and %d denied",
+			len(fc.Spec.ApprovedRequests), len(fc.Spec.DeniedRequests))
+		out.Message = strings.TrimPrefix(out.Message+"; "+approval, "; ")
 	}
-	out := peering.Offer{
-		Available: true, Resources: g.Resources, Price: g.Price, NodeLabels: g.NodeLabels, Duration: g.Duration,
-		Architectures: m.Supply.architectures(), Services: services,
-	}
+	return out
+}
+
+// describe adds to an offer what the cluster has besides amounts.
+func (m *Market) describe(out *peering.Offer, policy peering.Policy) {
+	out.Architectures = m.Supply.architectures()
 	out.Architectures = out.Architectures[:min(len(out.Architectures), peering.MaxArchitectures)]
 	for _, class := range m.StorageClasses {
 		if slices.Contains(policy.StorageClasses, class) && len(out.StorageClasses) < peering.MaxStorageClasses {
 			out.StorageClasses = append(out.StorageClasses, class)
 		}
 	}
-	if policy.Accept == peering.AfterApproval {
-		// It changes with each decision, so that whoever waits for one asks again then.
-		out.Message = fmt.Sprintf("an administrator of the provider approves each request; of this cluster's, %d were approved and %d denied",
-			len(fc.Spec.ApprovedRequests), len(fc.Spec.DeniedRequests))
-	}
-	return out
 }
 
 // why says what an error of deciding says to the peer: nothing of the inside.
@@ -445,13 +478,17 @@ func (m *Market) Explain(peer peering.ClusterID, ask peering.Ask) []string {
 	if err != nil || l.err != nil {
 		return nil
 	}
-	levels, err := m.levels(peer, l.Value.Name, ask.NodeSelector, ask.ContractID)
+	ask, policy, err := l.In(ask)
+	if err != nil {
+		return nil
+	}
+	levels, err := m.levels(peer, policy, ask.NodeSelector, ask.ContractID)
 	if err != nil {
 		return nil
 	}
 	tightest := map[string]peering.Bound{}
-	for _, have := range levels {
-		for _, b := range peering.Explain(ask, l.Value, have) {
+	for _, level := range levels {
+		for _, b := range peering.Explain(ask, level.policy(policy), level.have) {
 			if was, ok := tightest[b.Resource]; !ok || b.Granted.Cmp(was.Granted) < 0 {
 				tightest[b.Resource] = b
 			}

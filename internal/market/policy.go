@@ -20,6 +20,8 @@ type Policy struct {
 	Spec     *v1alpha1.PeeringPolicySpec
 	selector labels.Selector
 	Value    peering.Policy
+	// pools is the parts of the nodes that it lends by name; without any it lends all nodes.
+	pools []pool
 	// Exports is the Services that its peers are told of.
 	Exports []export
 	// set selects the namespaces that its peers share; nil is none.
@@ -50,7 +52,7 @@ func ReadPolicies(list []v1alpha1.PeeringPolicy) []Policy {
 
 func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	out := Policy{Spec: &p.Spec, selector: labels.Everything(), Value: peering.Policy{
-		Name: p.Name, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100,
+		Name: p.Name, PercentOfFree: defaultPercent, TotalPercent: 100, OvercommitPercent: 100,
 		Duration: defaultDuration, Notice: defaultNotice, StatementPeriod: defaultStatementPeriod,
 		Network: true, PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
 		NodeLabels: p.Spec.NodeLabels, Renewable: p.Spec.Renewal != v1alpha1.RenewalNever,
@@ -98,6 +100,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 		fail("clusterSet.namespaceSelector", err)
 	}
 	policy.Exports = len(out.Exports) > 0 || out.set != nil
+	out.pools = readPools(policy, p.Spec.Pools, fail)
 	if p.Spec.ClusterSelector != nil {
 		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
 			out.selector = labels.Nothing()

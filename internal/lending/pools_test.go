@@ -1,0 +1,179 @@
+package lending
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/peering"
+)
+
+// lendsPools is a policy with a pool of GPU nodes and one of all others, and nodes of both.
+func lendsPools(edit ...func(*v1alpha1.PeeringPolicySpec)) []client.Object {
+	policy := policyNamed("pools", func(s *v1alpha1.PeeringPolicySpec) {
+		s.Pools = []v1alpha1.NodePool{
+			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "gpu"}, Price: &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "3"}}},
+			{Name: "default", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "cpu"}},
+		}
+	})
+	for _, e := range edit {
+		e(&policy.Spec)
+	}
+	out := []client.Object{policy}
+	for name, kind := range map[string]string{"g": "gpu", "c": "cpu"} {
+		n := fixture.Node(name)
+		n.Labels["kind"] = kind
+		out = append(out, &n)
+	}
+	return out
+}
+
+// repool changes the policy's pools.
+func (l *lentTest) repool(edit func(*v1alpha1.PeeringPolicySpec)) {
+	l.t.Helper()
+	var p v1alpha1.PeeringPolicy
+	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: "pools"}, &p); err != nil {
+		l.t.Fatal(err)
+	}
+	edit(&p.Spec)
+	if err := l.Client.Update(l.t.Context(), &p); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestLenderLendsPools(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, lendsPools()...)
+	ask := l.ask("gpu", "cpu=3")
+	ask.Pool = "gpu"
+	gpu := l.mustContract(0, ask)
+	if gpu.Pool != "gpu" || !maps.Equal(gpu.NodeSelector, map[string]string{"kind": "gpu"}) || gpu.Price.PerHour["cpu"].String() != "3" || gpu.NodeLabels["kind"] != "gpu" {
+		t.Errorf("signed %+v", gpu.Clauses)
+	}
+	if c := l.stored(gpu.ContractID); c.Spec.Pool != "gpu" || c.Spec.NodeSelector["kind"] != "gpu" {
+		t.Errorf("kept %+v", c.Spec)
+	}
+	// An older consumer names none, and signs none.
+	cpu := l.mustContract(0, l.ask("cpu", "cpu=3"))
+	if cpu.Pool != "" || !maps.Equal(cpu.NodeSelector, map[string]string{"kind": "cpu"}) || len(cpu.Price.PerHour) > 0 {
+		t.Errorf("signed %+v", cpu.Clauses)
+	}
+	ask = l.ask("more", "cpu=2")
+	ask.Pool = "gpu"
+	_, err := l.contracted(t.Context(), 0, ask)
+	wants(t, err, peering.ReasonCapacityExhausted, "cpu 1 is left now")
+	ask.Pool = "spot"
+	_, err = l.contracted(t.Context(), 0, ask)
+	wants(t, err, peering.ReasonPolicyRefused, "lends no pool spot")
+	test, err := l.Test(t.Context(), l.peers[0].ID(), peering.Ask{Pool: "gpu"})
+	if err != nil || test.Advertisement == nil || test.Advertisement.Pool != "gpu" || test.Advertisement.Resources["cpu"] != peering.Whole(1) {
+		t.Errorf("a test says %+v, %v", test, err)
+	}
+	if offer, _ := l.offered(0); len(offer.Pools) != 2 || !offer.Available {
+		t.Errorf("offers %+v", offer)
+	}
+}
+
+func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
+	t.Parallel()
+	amended := func(l *lentTest, terms peering.Terms, d time.Duration, pairs ...string) (peering.Advertisement, error) {
+		ask := l.amend(terms, d, pairs...)
+		ask.Pool, ask.NodeSelector = terms.Pool, nil // what a consumer's request says
+		return l.Advertise(t.Context(), l.peers[0].ID(), ask)
+	}
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.PeeringPolicySpec)
+		// renewed and grown say why not; empty is that it is. kind is that of the next revision's nodes.
+		renewed, grown, kind string
+	}{
+		"as it was":          {func(*v1alpha1.PeeringPolicySpec) {}, "", "", "gpu"},
+		"the pool is gone":   {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = s.Pools[1:] }, "lends no pool gpu", "lends no pool gpu", ""},
+		"all pools are gone": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = nil }, "lends no pools", "lends no pools", ""},
+		"the pool is lowered": {func(s *v1alpha1.PeeringPolicySpec) {
+			s.Pools[0].Limits = &v1alpha1.PolicyLimits{Resources: fixture.Amounts("1", "8Gi", "110")}
+		}, "at most cpu 1", "at most cpu 1", ""},
+		"it is of other nodes that lend nothing": {func(s *v1alpha1.PeeringPolicySpec) {
+			s.Pools = []v1alpha1.NodePool{{
+				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "cpu"}, Limits: &v1alpha1.PolicyLimits{Resources: fixture.Amounts("0", "8Gi", "110")},
+			}}
+		}, "at most cpu 0", "at most cpu 0", ""},
+		"it is of other nodes": {func(s *v1alpha1.PeeringPolicySpec) {
+			s.Pools = []v1alpha1.NodePool{{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "cpu"}}}
+		}, "", "", "cpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLent(t, 1, lendsPools()...)
+			ask := l.ask("r", "cpu=2")
+			ask.Pool = "gpu"
+			terms := l.mustContract(0, ask)
+			l.repool(tt.change)
+			for what, asked := range map[string]struct{ pair, why string }{"renewed": {"cpu=2", tt.renewed}, "grown": {"cpu=3", tt.grown}} {
+				l.pass(time.Hour)
+				ad, err := amended(l, terms, 0, asked.pair)
+				if asked.why != "" {
+					wants(t, err, peering.ReasonOf(err), asked.why)
+					if err == nil {
+						t.Errorf("%s: offered %+v", what, ad.Clauses)
+					}
+					continue
+				}
+				if err != nil || ad.Pool != "gpu" || ad.NodeSelector["kind"] != tt.kind || ad.Revision != 2 {
+					t.Errorf("%s: offered %+v, %v", what, ad.Clauses, err)
+				}
+			}
+			// What is given back is given back on the terms that hold, if need be.
+			if ad, err := amended(l, terms, 0, "cpu=1"); err != nil || ad.Pool != "gpu" || ad.Resources["cpu"] != peering.Whole(1) {
+				t.Errorf("given back: %+v, %v", ad.Clauses, err)
+			}
+		})
+	}
+}
+
+func TestApprovalIsOfAPool(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, lendsPools(afterApproval)...)
+	ask := l.ask("r", "cpu=2")
+	ask.Pool = "gpu"
+	l.pends(0, ask)
+	seen := l.peer(0).Status.Requests
+	if len(seen) != 1 || seen[0].Pool != "gpu" || seen[0].NodeSelector["kind"] != "gpu" {
+		t.Fatalf("an administrator sees %+v", seen)
+	}
+	l.decided(0, []string{"r"}, nil)
+	terms := l.mustContract(0, ask)
+	more := l.amend(terms, 0, "cpu=1")
+	more.Pool, more.NodeSelector = "gpu", nil
+	if ad, err := l.Advertise(t.Context(), l.peers[0].ID(), more); err != nil || ad.Resources["cpu"] != peering.Whole(1) {
+		t.Errorf("what is within the contract waits: %+v, %v", ad, err)
+	}
+	unknown := l.ask("s", "cpu=2")
+	unknown.Pool = "spot"
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), unknown)
+	wants(t, err, peering.ReasonPolicyRefused, "lends no pool spot")
+}
+
+func TestOfferStatusKeepsPools(t *testing.T) {
+	t.Parallel()
+	offer := peering.Offer{Message: "name one", Pools: []peering.OfferedPool{
+		{Name: "gpu", Resources: quantities(t, "cpu=1999"), Price: perCPU(t, "2"), NodeLabels: map[string]string{"kind": "gpu"}}, {Name: "spot"},
+	}}
+	got, err := offerStatus(offer)
+	if err != nil || len(got.Pools) != 2 || got.Pools[0].Price == nil || got.Pools[0].NodeLabels["kind"] != "gpu" || got.Pools[1].Resources != nil {
+		t.Fatalf("kept %+v, %v", got, err)
+	}
+	if cpu := got.Pools[0].Resources["cpu"]; cpu.String() != "1900" {
+		t.Errorf("kept %s", cpu.String())
+	}
+	if !slices.Equal(got.Lends(), []string{"gpu"}) || nothing(&offer) {
+		t.Errorf("lends %q", got.Lends())
+	}
+	if got = nil; len(got.Lends()) != 0 || !nothing(&peering.Offer{Pools: offer.Pools[1:]}) {
+		t.Error("nothing is something")
+	}
+}

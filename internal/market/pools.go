@@ -1,0 +1,173 @@
+package market
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// pool is some of the nodes, which a policy lends by a name.
+type pool struct {
+	name string
+	// value is the policy with the pool's nodes, limits, price and labels.
+	value peering.Policy
+}
+
+// readPools reads the pools of a policy, which is read but for them. fail is told what makes no
+// sense.
+func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what string, err error)) []pool {
+	if len(spec) > peering.MaxPools {
+		fail("pools", fmt.Errorf("%d pools, more than %d", len(spec), peering.MaxPools))
+		return nil
+	}
+	out := make([]pool, 0, len(spec))
+	for i := range spec {
+		p := &spec[i]
+		what := "pools " + p.Name
+		value := *policy
+		value.Nodes = make(map[string]string, len(p.NodeSelector))
+		for key, v := range p.NodeSelector {
+			value.Nodes[key] = string(v)
+		}
+		if p.Name == "" || len(value.Nodes) == 0 {
+			fail(what, fmt.Errorf("a pool has a name and a nodeSelector"))
+		}
+		fail(what, peering.CheckPool(p.Name))
+		fail(what+", nodeSelector", peering.CheckNodeSelector(value.Nodes))
+		for _, other := range out {
+			if other.name == p.Name || !apart(other.value.Nodes, value.Nodes) {
+				fail(what, fmt.Errorf("a node may be in pool %s, too: the two name no label with different values", other.name))
+			}
+		}
+		if p.Limits != nil {
+			value.PercentOfFree, value.TotalPercent, value.OvercommitPercent = defaultPercent, 100, 100
+			value.Ceilings, value.Total = nil, nil
+			readLimits(&value, p.Limits, func(field string, err error) { fail(what+", "+field, err) })
+			value.StorageClasses = lentClasses(&value)
+		}
+		if p.Price != nil {
+			var err error
+			value.Price, err = store.Prices(p.Price)
+			fail(what+", price", err)
+		}
+		value.NodeLabels = maps.Clone(policy.NodeLabels)
+		if value.NodeLabels == nil {
+			value.NodeLabels = map[string]string{}
+		}
+		maps.Copy(value.NodeLabels, p.NodeLabels)
+		fail(what+", nodeLabels", peering.CheckNodeLabels(value.NodeLabels))
+		out = append(out, pool{p.Name, value})
+	}
+	for i := range out {
+		out[i].value.OvercommitBeyond = policy.OvercommitPercent
+		for _, other := range out {
+			out[i].value.OvercommitBeyond = max(out[i].value.OvercommitBeyond, other.value.OvercommitPercent)
+		}
+	}
+	return out
+}
+
+// apart says whether no node can have the labels of both selectors, whichever nodes there are.
+func apart(a, b map[string]string) bool {
+	for key, value := range a {
+		if other, ok := b[key]; ok && other != value {
+			return true
+		}
+	}
+	return false
+}
+
+// In returns an ask for nodes, and the policy by which it is decided: both of the pool that it names.
+func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
+	value, err := l.Checked()
+	switch {
+	case err != nil, value.Accept == peering.Never:
+		return ask, value, err
+	case len(l.pools) == 0 && ask.Pool == "":
+		return ask, value, nil
+	}
+	name := ask.Pool
+	if name == "" {
+		name = v1alpha1.DefaultPool
+	}
+	i := slices.IndexFunc(l.pools, func(p pool) bool { return p.name == name })
+	switch {
+	case i >= 0:
+		value = l.pools[i].value
+	case len(l.pools) == 0:
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q lends no pools to this peer: ask for none", value.Name)
+	case ask.Pool == "":
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q lends pools of its nodes: ask for one of %s", value.Name, l.poolNames())
+	default:
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q lends no pool %s to this peer, but %s", value.Name, ask.Pool, l.poolNames())
+	}
+	if err := value.CheckNodes(ask.NodeSelector); err != nil {
+		return ask, value, err
+	}
+	if apart(ask.NodeSelector, value.Nodes) {
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "no node of the provider's pool %s can have the labels %s",
+			name, strings.TrimSuffix(selectorKey(ask.NodeSelector), ","))
+	}
+	selector := maps.Clone(value.Nodes)
+	maps.Copy(selector, ask.NodeSelector)
+	ask.NodeSelector = selector
+	return ask, value, nil
+}
+
+func (l *Policy) poolNames() string {
+	names := make([]string, len(l.pools))
+	for i, p := range l.pools {
+		names[i] = p.name
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// beyond returns the policy of a pool for a level that has other nodes, too: what all have free
+// bounds the ask, and the amounts of storage, which is of no node.
+func beyond(p peering.Policy) peering.Policy {
+	storage := func(limits peering.Resources) peering.Resources {
+		out := peering.Resources{}
+		for name, amount := range limits {
+			if peering.StorageClass(name) != "" {
+				out[name] = amount
+			}
+		}
+		return out
+	}
+	p.Ceilings, p.Total = storage(p.Ceilings), storage(p.Total)
+	p.PercentOfFree, p.TotalPercent, p.OvercommitPercent = 100, 100, p.OvercommitBeyond
+	return p
+}
+
+// offeredPools returns what a peer would get of each pool, by name, as much of it as an offer has
+// room for.
+func (m *Market) offeredPools(peer peering.ClusterID, l *Policy) []peering.OfferedPool {
+	if l.err != nil || l.Value.Accept == peering.Never {
+		return nil
+	}
+	var out []peering.OfferedPool
+	size := 0
+	for _, p := range l.pools {
+		offered := peering.OfferedPool{Name: p.name, Price: p.value.Price}
+		ask, policy, err := l.In(peering.Ask{RequestID: "offer", Pool: p.name})
+		if err == nil {
+			policy.Approved = true
+			var g peering.Grant
+			if g, err = m.Decide(peer, ask, policy, ""); err == nil {
+				offered.Resources, offered.Price, offered.NodeLabels = g.Resources, g.Price, g.NodeLabels
+			}
+		}
+		if size += offered.Size(); size > peering.MaxPoolsSize {
+			break
+		}
+		out = append(out, offered)
+	}
+	slices.SortFunc(out, func(a, b peering.OfferedPool) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,330 @@
+package market
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/peering"
+)
+
+// nodePool is a pool of the nodes with one label.
+func nodePool(name, key, value string, edit ...func(*v1alpha1.NodePool)) v1alpha1.NodePool {
+	p := v1alpha1.NodePool{Name: name, NodeSelector: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}}
+	for _, e := range edit {
+		e(&p)
+	}
+	return p
+}
+
+func withLimits(percent int32, amounts corev1.ResourceList) func(*v1alpha1.NodePool) {
+	return func(p *v1alpha1.NodePool) {
+		p.Limits = &v1alpha1.PolicyLimits{PercentOfFree: &percent, Resources: amounts}
+	}
+}
+
+// pooled is a policy for all peers that lends everything of its pools.
+func pooled(pools ...v1alpha1.NodePool) *v1alpha1.PeeringPolicy {
+	all := int32(100)
+	return &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pools"}, Spec: v1alpha1.PeeringPolicySpec{
+		Limits: v1alpha1.PolicyLimits{PercentOfFree: &all}, Pools: pools, NodeSelectorKeys: []string{corev1.LabelArchStable, "zone"},
+	}}
+}
+
+func labelled(pairs ...string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		for _, p := range pairs {
+			key, value, _ := strings.Cut(p, "=")
+			n.Labels[key] = value
+		}
+	}
+}
+
+// marketOf is a market of nodes, in which everybody asks by one policy.
+func marketOf(t interface {
+	Helper()
+	Fatal(...any)
+}, policy *v1alpha1.PeeringPolicy, nodes []corev1.Node, held ...Reservation,
+) *Market {
+	t.Helper()
+	m := Market{Supply: NewSupply(nodes, nil), Policies: ReadPolicies([]v1alpha1.PeeringPolicy{*policy}), Peers: map[peering.ClusterID]*v1alpha1.ForeignCluster{
+		"p": {ObjectMeta: metav1.ObjectMeta{Name: "p"}}, "q": {ObjectMeta: metav1.ObjectMeta{Name: "q"}},
+	}}
+	out, err := New(m, held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// decide is what a peer gets by the policy that selects it.
+func (m *Market) decide(peer peering.ClusterID, ask peering.Ask) (peering.Grant, error) {
+	_, l, err := m.PolicyOf(peer)
+	if err != nil {
+		return peering.Grant{}, err
+	}
+	ask, policy, err := l.In(ask)
+	if err != nil {
+		return peering.Grant{}, err
+	}
+	return m.Decide(peer, ask, policy, "")
+}
+
+func TestPoolsThatMakeNoSenseLendNothing(t *testing.T) {
+	t.Parallel()
+	two := func(a, b map[string]v1alpha1.LabelValue) []v1alpha1.NodePool {
+		return []v1alpha1.NodePool{{Name: "a", NodeSelector: a}, {Name: "b", NodeSelector: b}}
+	}
+	type labels = map[string]v1alpha1.LabelValue
+	for name, tt := range map[string]struct {
+		pools []v1alpha1.NodePool
+		says  string
+	}{
+		"two that are apart":      {two(labels{"kind": "x", "zone": "1"}, labels{"kind": "y", "zone": "1"}), ""},
+		"a label that one has":    {two(labels{"kind": "x"}, labels{"zone": "1"}), "a node may be in pool a, too"},
+		"one within the other":    {two(labels{"kind": "x"}, labels{"kind": "x", "zone": "1"}), "a node may be in pool a, too"},
+		"the same name twice":     {[]v1alpha1.NodePool{nodePool("a", "kind", "x"), nodePool("a", "kind", "y")}, "a node may be in pool a, too"},
+		"all nodes":               {two(nil, labels{"kind": "x"}), "a name and a nodeSelector"},
+		"no name":                 {[]v1alpha1.NodePool{nodePool("", "kind", "x")}, "a name and a nodeSelector"},
+		"a name that is no label": {[]v1alpha1.NodePool{nodePool("A.b", "kind", "x")}, "its name is not"},
+		"a label that is none":    {[]v1alpha1.NodePool{nodePool("a", "kind", "x y")}, "nodeSelector"},
+		"a price that is none": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", func(p *v1alpha1.NodePool) {
+			p.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "dear"}}
+		})}, "price"},
+		"a label of nodes that is not": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", func(p *v1alpha1.NodePool) { p.NodeLabels = map[string]string{"a b": ""} })}, "nodeLabels"},
+		"too many":                     {make([]v1alpha1.NodePool, peering.MaxPools+1), "more than 16"},
+	} {
+		p := readPolicy(pooled(tt.pools...))
+		_, err := p.Checked()
+		e := peering.AsError(err)
+		switch {
+		case tt.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case tt.says != "" && (err == nil || e.Err == nil || !strings.Contains(e.Err.Error(), tt.says)):
+			t.Errorf("%s: %v, want %q", name, e, tt.says)
+		}
+	}
+}
+
+func TestAPoolIsLentOnItsOwnTerms(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{
+		fixture.Node("g1", labelled("kind=gpu", "zone=a", "kubernetes.io/arch=amd64")), fixture.Node("g2", labelled("kind=gpu", "zone=b", "kubernetes.io/arch=amd64")),
+		fixture.Node("c1", labelled("kind=cpu", "zone=a", "kubernetes.io/arch=arm64", "secret=x")), fixture.Node("c2", labelled("kind=cpu", "zone=a", "kubernetes.io/arch=arm64", "secret=x")),
+		fixture.Node("other"),
+	}
+	policy := pooled(
+		nodePool("gpu", "kind", "gpu", withLimits(50, nil), func(p *v1alpha1.NodePool) {
+			p.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "2"}}
+			p.NodeLabels = map[string]string{"gpu.example/model": "h100"}
+		}),
+		nodePool("default", "kind", "cpu", withLimits(100, fixture.Amounts("5", "10Gi", "200"))),
+	)
+	selector := func(pairs ...string) map[string]string {
+		out := map[string]string{}
+		for _, p := range pairs {
+			key, value, _ := strings.Cut(p, "=")
+			out[key] = value
+		}
+		return out
+	}
+	all := peering.Resources{}
+	held := func(peer peering.ClusterID, amounts, pairs string) Reservation {
+		parsed := map[string]string{}
+		for a := range strings.SplitSeq(amounts, ", ") {
+			name, q, _ := strings.Cut(a, "=")
+			parsed[name] = q
+		}
+		return Reservation{Peer: peer, Contract: string(peer) + pairs, Amounts: resourcesOf(t, parsed), Selector: selector(pairs)}
+	}
+	for name, tt := range map[string]struct {
+		ask    peering.Ask
+		held   []Reservation
+		want   string
+		labels string
+		says   string
+	}{
+		"half of the GPU nodes":             {ask: peering.Ask{Pool: "gpu"}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
+		"who names none gets the default":   {ask: peering.Ask{}, want: "cpu=5, memory=10Gi, pods=200", labels: "kind=cpu kubernetes.io/arch=arm64 kubernetes.io/os=linux zone=a"},
+		"or names it":                       {ask: peering.Ask{Pool: "default"}, want: "cpu=5, memory=10Gi, pods=200", labels: "kind=cpu kubernetes.io/arch=arm64 kubernetes.io/os=linux zone=a"},
+		"some nodes of a pool":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("zone=a")}, want: "cpu=2, memory=4Gi, pods=55", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux zone=a"},
+		"the pool's own label":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=gpu")}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
+		"another pool's label":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=cpu")}, says: "choose no nodes by the label kind"},
+		"a label that is not to be known":   {ask: peering.Ask{NodeSelector: selector("secret=x")}, says: "choose no nodes by the label secret"},
+		"a pool that is not there":          {ask: peering.Ask{Pool: "spot"}, says: "lends no pool spot to this peer, but default, gpu"},
+		"what others hold of another pool":  {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("q", "cpu=8, memory=16Gi, pods=220", "kind=cpu"), held("p", "cpu=8, memory=16Gi, pods=220", "kind=cpu")}, want: "cpu=4, memory=8Gi, pods=110"},
+		"what it holds of this one":         {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("p", "cpu=1, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=7Gi, pods=100"},
+		"what it holds of a part of it":     {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{{Peer: "p", Contract: "x", Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: selector("kind=gpu", "zone=b")}}, want: "cpu=3, memory=8Gi, pods=110"},
+		"what another holds of this one":    {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("q", "cpu=5, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=8Gi, pods=110"},
+		"what another holds of any node":    {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{{Peer: "q", Contract: "any", Amounts: resourcesOf(t, map[string]string{"cpu": "18"}), Selector: nil}}, want: "cpu=2, memory=8Gi, pods=110"},
+		"more than the pool's own ceiling":  {ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "6"})}, says: "at most cpu 5"},
+		"as many pods as are the ask's due": {ask: peering.Ask{Pool: "gpu", Resources: resourcesOf(t, map[string]string{"cpu": "2"})}, want: "cpu=2, pods=55"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt.ask.RequestID = "r"
+			if tt.ask.Resources == nil {
+				tt.ask.Resources = all
+			}
+			g, err := marketOf(t, policy, nodes, tt.held...).decide("p", tt.ask)
+			if tt.says != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.says) {
+					t.Fatalf("got %v, %v; want %q", g.Resources, err, tt.says)
+				}
+				return
+			}
+			if err != nil || g.Resources.String() != tt.want {
+				t.Fatalf("got %s, %v; want %s", g.Resources, err, tt.want)
+			}
+			if g.Pool != tt.ask.Pool {
+				t.Errorf("it is of pool %q", g.Pool)
+			}
+			if want := map[bool]string{true: "2", false: "0"}[tt.ask.Pool == "gpu"]; g.Price.PerHour["cpu"].String() != want {
+				t.Errorf("a core costs %v", g.Price)
+			}
+			if got := strings.Trim(strings.ReplaceAll(selectorKey(g.NodeLabels), ",", " "), " "); tt.labels != "" && got != tt.labels {
+				t.Errorf("the node's labels are %s, want %s", got, tt.labels)
+			}
+		})
+	}
+}
+
+func TestAnOfferHasEachPool(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{fixture.Node("g", labelled("kind=gpu")), fixture.Node("c", labelled("kind=cpu")), fixture.Node("other")}
+	policy := pooled(nodePool("gpu", "kind", "gpu"), nodePool("cpu", "kind", "cpu", withLimits(50, nil)), nodePool("spot", "kind", "spot"))
+	say := func(o peering.Offer) string {
+		text := fmt.Sprintf("%t %s", o.Available, o.Resources)
+		for _, p := range o.Pools {
+			text += fmt.Sprintf("; %s %s", p.Name, p.Resources)
+		}
+		return text
+	}
+	got := marketOf(t, policy, nodes).Offer("p")
+	if text, want := say(got), "false ; cpu cpu=2, memory=4Gi, pods=55; gpu cpu=4, memory=8Gi, pods=110; spot "; text != want {
+		t.Errorf("offers %s, want %s", text, want)
+	}
+	if want := "ask for one of cpu, gpu, spot"; !strings.Contains(got.Message, want) {
+		t.Errorf("says %q, want %q", got.Message, want)
+	}
+	policy.Spec.Accept = v1alpha1.AcceptAfterApproval
+	if got = marketOf(t, policy, nodes).Offer("p"); !strings.Contains(got.Message, "approves each request") || len(got.Pools) != 3 {
+		t.Errorf("says %q", got.Message)
+	}
+	policy.Spec.Accept = v1alpha1.AcceptNever
+	if got = marketOf(t, policy, nodes).Offer("p"); got.Available || len(got.Pools) > 0 {
+		t.Errorf("who lends nothing offers %+v", got)
+	}
+	policy = pooled(nodePool("default", "kind", "cpu"), nodePool("gpu", "kind", "gpu"))
+	if text, want := say(marketOf(t, policy, nodes).Offer("p")), "true cpu=4, memory=8Gi, pods=110; default cpu=4, memory=8Gi, pods=110; gpu cpu=4, memory=8Gi, pods=110"; text != want {
+		t.Errorf("offers %s, want %s", text, want)
+	}
+	var many []v1alpha1.NodePool
+	labels := map[string]string{}
+	for i := range 32 {
+		labels[fmt.Sprintf("%s.example/%d", strings.Repeat("a", 63), i)] = strings.Repeat("v", 63)
+	}
+	for i := range peering.MaxPools {
+		many = append(many, nodePool(fmt.Sprint("p", i), "kind", fmt.Sprint(i), func(p *v1alpha1.NodePool) { p.NodeLabels = labels }))
+		nodes = append(nodes, fixture.Node(fmt.Sprint("n", i), labelled(fmt.Sprint("kind=", i))))
+	}
+	size := 0
+	got = marketOf(t, pooled(many...), nodes).Offer("p")
+	for _, p := range got.Pools {
+		size += p.Size()
+	}
+	if size > peering.MaxPoolsSize || len(got.Pools) == peering.MaxPools || len(got.Pools) < 4 {
+		t.Errorf("%d pools come to %d bytes", len(got.Pools), size)
+	}
+}
+
+func TestAPoolIsGivenBackWhateverThePolicySays(t *testing.T) {
+	t.Parallel()
+	old := peering.Terms{NotAfter: now.AddDate(0, 0, 1), Clauses: peering.Clauses{
+		Pool: "gpu", NodeSelector: map[string]string{"kind": "gpu", "zone": "a"}, Resources: resourcesOf(t, map[string]string{"cpu": "2", "pods": "10"}),
+	}}
+	less := peering.Ask{Pool: "gpu", NodeSelector: map[string]string{"zone": "a"}, Resources: resourcesOf(t, map[string]string{"cpu": "1", "pods": "10"})}
+	if g, ok := Lessened(old, less, now); !ok || g.Pool != "gpu" || !maps.Equal(g.NodeSelector, old.NodeSelector) {
+		t.Errorf("got %+v, %t", g, ok)
+	}
+	for name, edit := range map[string]func(*peering.Ask){
+		"another pool": func(a *peering.Ask) { a.Pool = "cpu" },
+		"no pool":      func(a *peering.Ask) { a.Pool = "" },
+		"other nodes":  func(a *peering.Ask) { a.NodeSelector = map[string]string{"zone": "b"} },
+		"more":         func(a *peering.Ask) { a.Resources = resourcesOf(t, map[string]string{"cpu": "3", "pods": "10"}) },
+	} {
+		ask := less
+		edit(&ask)
+		if g, ok := Lessened(old, ask, now); ok {
+			t.Errorf("%s: gave %+v", name, g)
+		}
+	}
+}
+
+// Whatever is asked for, and by whom: of no pool is more lent than its nodes have, what is lent of a
+// pool runs on its nodes, and its limits hold.
+func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		kinds := []string{"x", "y", "z"}
+		var nodes []corev1.Node
+		free := map[string]int{}
+		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
+			kind := rapid.SampledFrom(append(kinds, "none")).Draw(t, "kind")
+			nodes = append(nodes, fixture.Node(fmt.Sprint("n", i), labelled("kind="+kind, "zone="+rapid.SampledFrom([]string{"1", "2"}).Draw(t, "zone"))))
+			free[kind] += 4
+		}
+		ceiling := rapid.IntRange(1, 12).Draw(t, "ceiling")
+		policy := pooled(
+			nodePool("x", "kind", "x"), nodePool("y", "kind", "y"),
+			nodePool("default", "kind", "z", withLimits(100, fixture.Amounts(fmt.Sprint(ceiling), "1000Gi", "1000"))),
+		)
+		var held []Reservation
+		lent, ofDefault := map[string]int64{}, map[peering.ClusterID]int64{}
+		for i := range rapid.IntRange(1, 12).Draw(t, "asks") {
+			peer := rapid.SampledFrom([]peering.ClusterID{"p", "q"}).Draw(t, "peer")
+			ask := peering.Ask{RequestID: "r", Pool: rapid.SampledFrom([]string{"x", "y", "default", ""}).Draw(t, "pool"), Resources: peering.Resources{"cpu": peering.Whole(rapid.Int64Range(1, 6).Draw(t, "cpu"))}}
+			if rapid.Bool().Draw(t, "zoned") {
+				ask.NodeSelector = map[string]string{"zone": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "of zone")}
+			}
+			m := marketOf(t, policy, nodes, held...)
+			var offered int64
+			for _, p := range m.Offer(peer).Pools {
+				offered += p.Resources["cpu"].Units()
+			}
+			if left := int64(4*len(nodes)) - lent["x"] - lent["y"] - lent["z"]; offered > left {
+				t.Fatalf("pools offer %d cores together, and %d are left of the cluster", offered, left)
+			}
+			g, err := m.decide(peer, ask)
+			if err != nil {
+				continue
+			}
+			kind := map[string]string{"x": "x", "y": "y", "default": "z", "": "z"}[ask.Pool]
+			if g.NodeSelector["kind"] != kind || g.Pool != ask.Pool {
+				t.Fatalf("asked for pool %q, and got %+v", ask.Pool, g.Clauses)
+			}
+			held = append(held, Reservation{Peer: peer, Contract: fmt.Sprint("c", i), Amounts: g.Resources, Selector: g.NodeSelector})
+			lent[kind] += g.Resources["cpu"].Units()
+			if kind == "z" {
+				ofDefault[peer] += g.Resources["cpu"].Units()
+			}
+		}
+		for kind, cores := range lent {
+			if cores > int64(free[kind]) {
+				t.Fatalf("%d cores of pool %s are lent, and its nodes have %d", cores, kind, free[kind])
+			}
+		}
+		for peer, cores := range ofDefault {
+			if cores > int64(ceiling) {
+				t.Fatalf("%s holds %d cores of the default pool, more than %d", peer, cores, ceiling)
+			}
+		}
+	})
+}
