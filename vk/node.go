@@ -204,7 +204,7 @@ func nodeLabels(cfg Config) map[string]string {
 // homeLabel says whether a label of a virtual node is one of those that home gives it by what it
 // knows of the peer.
 func homeLabel(k string) bool {
-	return strings.HasPrefix(k, api.PrefixPeerLabel) || k == api.LabelLatency || k == api.LabelPrice || k == api.LabelCurrency
+	return strings.HasPrefix(k, api.PrefixPeerLabel) || k == api.LabelLatency || k == api.LabelPrice || k == api.LabelCurrency || k == api.LabelPool
 }
 
 // errForeignNode is a node of that name which is not ours.

@@ -83,6 +83,9 @@ func (n *nodes) labelsOf(spec controller.NodeSpec, class string) (node, lost map
 	if class != "" {
 		own[v1alpha1.LabelLatency] = class
 	}
+	if spec.Pool != "" {
+		own[v1alpha1.LabelPool] = spec.Pool
+	}
 	return placement.NodeLabels(n.peerLabels(spec.Peer), own)
 }
 

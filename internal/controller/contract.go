@@ -51,6 +51,8 @@ type NodeSpec struct {
 	Name     string
 	Contract string
 	Peer     peering.ClusterID
+	// Pool is the pool of the provider's nodes; empty if none was named.
+	Pool     string
 	Labels   map[string]string
 	Capacity corev1.ResourceList
 	// Prices is what use costs.
@@ -362,7 +364,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 	plan := planNode(*c, left, r.Now())
 	spec := NodeSpec{
 		Name: name, Contract: stored.Name, Peer: peering.ClusterID(stored.Spec.PeerID),
-		Labels: nodeLabels(stored), Capacity: stored.Spec.Resources, Prices: prices, AcceptNew: plan.acceptNew,
+		Pool: stored.Spec.Pool, Labels: nodeLabels(stored), Capacity: stored.Spec.Resources, Prices: prices, AcceptNew: plan.acceptNew,
 	}
 	if plan.ensure {
 		if err := r.Nodes.Ensure(ctx, spec); err != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,9 +106,8 @@ func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 // ask. Most of its status changes with every state of the peer.
 func mayChangeRequests(before, after client.Object) bool {
 	a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
-	offers := func(fc *v1alpha1.ForeignCluster) bool { return fc.Status.Offer != nil && fc.Status.Offer.Available }
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
-		(market.Unusable(a) == "") != (market.Unusable(b) == "") || offers(a) != offers(b)
+		(market.Unusable(a) == "") != (market.Unusable(b) == "") || !slices.Equal(a.Status.Offer.Lends(), b.Status.Offer.Lends())
 }
 
 // offerMessageChanged says whether a peer changed the message of its offer, as it does when an

@@ -19,7 +19,7 @@ import (
 // ownKeys is labels that virtual nodes have under the key by which a selector of
 // ForeignClusters names them. What a ForeignCluster has of these counts for nothing.
 func ownKeys() []string {
-	return []string{v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, v1alpha1.LabelCurrency}
+	return []string{v1alpha1.LabelPeer, v1alpha1.LabelLatency, v1alpha1.LabelPrice, v1alpha1.LabelCurrency, v1alpha1.LabelPool}
 }
 
 // nodeKey returns under which key a virtual node has a label of its ForeignCluster. A key has
