@@ -22,6 +22,7 @@ func (f *askFlags) add(cmd *cobra.Command) {
 	f.resources.Add(cmd.Flags())
 	cmd.Flags().Var(&f.duration, "duration", "For how long to ask (default: as the provider's terms say)")
 	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost an hour, as \"EUR 0.5\" (default: any price)")
+	cmd.Flags().StringVar(&f.ask.Pool, "pool", "", "The pool of the provider's nodes, by the provider's name for it (default: its pool default, or all nodes where it has no pools)")
 	cmd.Flags().StringToStringVar(&f.ask.NodeSelector, "node-selector", nil, "Labels that the provider's nodes must have, as kubernetes.io/arch=arm64")
 	cmd.Flags().StringSliceVar(&f.ask.StorageClasses, "storage-class", nil, "A storage class that the provider must have; may be repeated")
 	cmd.Flags().StringSliceVar(&f.ask.RuntimeClasses, "runtime-class", nil, "A runtime class that the provider must have; may be repeated")

@@ -30,7 +30,7 @@ func (a *app) contractListCommand() *cobra.Command {
 			}
 			for _, k := range contracts {
 				if r.output.Form == printer.FormWide {
-					t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), format.Amounts(k.GetResources()),
+					t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), format.OfPool(k.GetPool(), format.Amounts(k.GetResources())),
 						format.Cost(k), fmt.Sprint(k.GetPods()), format.Moment(k.GetNotAfter()), cmp.Or(k.GetNode(), "-"), format.WhyEnding(k))
 					continue
 				}
@@ -38,7 +38,7 @@ func (a *app) contractListCommand() *cobra.Command {
 				if k.GetPhase() == "Closed" {
 					end = "-"
 				}
-				t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), format.Briefly(k.GetResources()), fmt.Sprint(k.GetPods()), end, format.WhyEnding(k))
+				t.Row(k.GetContractId(), format.Short(k.GetPeer()), k.GetRole(), k.GetPhase(), format.OfPool(k.GetPool(), format.Briefly(k.GetResources())), fmt.Sprint(k.GetPods()), end, format.WhyEnding(k))
 			}
 			return t
 		})

@@ -336,6 +336,13 @@ func fakeOffer() *ententev1.Offer {
 		Available: true, Resources: list("cpu", "12", "memory", "48Gi", "pods", "110"), Price: fakePrice(),
 		Architectures: []string{"amd64", "arm64"}, StorageClasses: []string{"fast"}, Duration: durationpb.New(720 * time.Hour),
 		NodeLabels: map[string]string{"kubernetes.io/os": "linux"},
+		Pools: []*ententev1.OfferedPool{
+			{
+				Name: "gpu", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "2", "pods": "20"}},
+				Price: &ententev1.PriceList{Currency: "EUR", PerHour: map[string]string{"nvidia.com/gpu": "1.5"}}, NodeLabels: map[string]string{"nodes": "gpu"},
+			},
+			{Name: "spot"},
+		},
 		Services: []*ententev1.OfferedService{
 			{Namespace: "shop", Name: "cart", Type: "ClusterSetIP", Ports: []*ententev1.OfferedServicePort{
 				{Name: "http", Protocol: "TCP", AppProtocol: "kubernetes.io/h2c", Port: 80}, {Name: "dns", Protocol: "UDP", Port: 53},

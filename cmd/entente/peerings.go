@@ -33,9 +33,9 @@ func (a *app) peeringsCommand() *cobra.Command {
 				}
 				cells := []string{format.Short(p.GetName()), format.ProviderOf(p)}
 				if r.output.Form == printer.FormWide {
-					cells = append(cells, format.Asked(p.GetResources()), format.Money(p.GetPriceCeiling(), "-"))
+					cells = append(cells, format.OfPool(p.GetPool(), format.Asked(p.GetResources())), format.Money(p.GetPriceCeiling(), "-"))
 				} else {
-					cells = append(cells, format.AskedBriefly(p.GetResources()))
+					cells = append(cells, format.OfPool(p.GetPool(), format.AskedBriefly(p.GetResources())))
 				}
 				t.Row(append(cells, cmp.Or(p.GetAccepted().GetStatus(), "Unknown"), cmp.Or(format.Short(p.GetContract()), "-"), cmp.Or(p.GetNode(), "-"), note)...)
 			}

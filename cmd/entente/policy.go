@@ -23,7 +23,7 @@ func (a *app) policyTestCommand() *cobra.Command {
 		req, peer := ask.request(), cmp.Or(r.first(), format.AnyPeer)
 		return r.testPolicy(ctx, &ententev1.TestPolicyRequest{
 			Peer: peerName(peer), Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(),
-			NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
+			Pool: req.GetPool(), NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
 			NoNetwork: req.GetNoNetwork(),
 		})
 	}, printer.FormTable)

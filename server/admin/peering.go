@@ -83,7 +83,7 @@ func (s *service) newRequest(ctx context.Context, req *ententev1.CreatePeeringRe
 		}
 		spec.ForeignCluster = fc.Name
 		if request.Name == "" {
-			request.Name = fc.Name
+			request.Name = nameInPool(fc.Name, req.GetPool())
 		}
 	}
 	if err := askedTerms(spec, req); err != nil {
@@ -108,7 +108,7 @@ func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringR
 	if err := peering.CheckNodeSelector(req.GetNodeSelector()); err != nil {
 		return middleware.BadField("node_selector", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
-	spec.NodeSelector = req.GetNodeSelector()
+	spec.Pool, spec.NodeSelector = req.GetPool(), req.GetNodeSelector()
 	if spec.StorageClasses, err = askedClasses("storage_classes", req.GetStorageClasses()); err != nil {
 		return err
 	}
@@ -197,6 +197,15 @@ func askedClasses(field string, names []string) ([]string, error) {
 		return nil, middleware.BadField(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	return names, nil
+}
+
+// nameInPool is the name of a PeeringRequest that asks a peer for a pool: a peer can be asked for
+// each of its pools. A virtual node's name begins with it, and may be a label of 63 characters.
+func nameInPool(peer, pool string) string {
+	if pool == "" {
+		return peer
+	}
+	return strings.TrimRight(peer[:min(len(peer), validation.LabelValueMaxLength-1-len(pool))], "-.") + "-" + pool
 }
 
 // hashOf tells two asks apart.
@@ -358,6 +367,7 @@ func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 		NoRenewal:    request.Spec.Renewal == v1alpha1.RenewalNever,
 		NoNetwork:    request.Spec.Network == v1alpha1.NetworkNone,
 		Node:         request.Status.Node,
+		Pool:         request.Spec.Pool,
 	}
 	if request.Spec.ForeignCluster != "" {
 		p.Peer = "peers/" + request.Spec.ForeignCluster

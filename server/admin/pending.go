@@ -26,7 +26,7 @@ func (s *service) ListPeeringRequests(ctx context.Context, req *ententev1.ListPe
 				PriceCeiling: moneyMessage(r.PriceCeiling),
 				CreateTime:   writeTime(r.Time),
 
-				NodeSelector: r.NodeSelector, NoNetwork: r.Network == v1alpha1.NetworkNone,
+				Pool: r.Pool, NodeSelector: r.NodeSelector, NoNetwork: r.Network == v1alpha1.NetworkNone,
 				RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
 			})
 		}
@@ -124,7 +124,7 @@ func (s *service) TestPolicy(ctx context.Context, req *ententev1.TestPolicyReque
 	request := &v1alpha1.PeeringRequest{}
 	err := askedTerms(&request.Spec, &ententev1.CreatePeeringRequest{
 		Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(), NoNetwork: req.GetNoNetwork(),
-		NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
+		Pool: req.GetPool(), NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
 	})
 	if err != nil {
 		return nil, err

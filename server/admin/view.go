@@ -139,6 +139,11 @@ func offerMessage(o *v1alpha1.Offer) *ententev1.Offer {
 		NodeLabels: o.NodeLabels, Architectures: o.Architectures, StorageClasses: o.StorageClasses,
 		Duration: durationMessage(o.Duration),
 	}
+	for _, p := range o.Pools {
+		m.Pools = append(m.Pools, &ententev1.OfferedPool{
+			Name: p.Name, Resources: resourceMessage(p.Resources), Price: priceMessage(p.Price), NodeLabels: p.NodeLabels,
+		})
+	}
 	for _, s := range o.Services {
 		service := &ententev1.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: string(s.Type)}
 		for _, p := range s.Ports {
@@ -169,6 +174,7 @@ func contractMessage(c *v1alpha1.Contract) *ententev1.Contract {
 		Price:      priceMessage(c.Spec.Price),
 		Message:    c.Status.Message,
 		Reason:     c.Status.Reason,
+		Pool:       c.Spec.Pool,
 	}
 	if c.Status.ClosedAt != nil && closed(c) {
 		m.CloseTime = writeTime(*c.Status.ClosedAt)

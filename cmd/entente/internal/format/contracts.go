@@ -84,6 +84,9 @@ func AskedBriefly(r *ententev1.ResourceList) string {
 // approval is of this as well.
 func AskedTerms(r *ententev1.PendingRequest) string {
 	var parts []string
+	if r.GetPool() != "" {
+		parts = append(parts, "pool "+r.GetPool())
+	}
 	for _, key := range slices.Sorted(maps.Keys(r.GetNodeSelector())) {
 		parts = append(parts, "nodes "+key+"="+r.GetNodeSelector()[key])
 	}

@@ -119,7 +119,7 @@ func printTunnel(t *printer.Table, now time.Time, tunnel *ententev1.Tunnel) {
 func printContracts(t *printer.Table, p *ententev1.Peer) {
 	open := OpenContracts(p, "")
 	for _, c := range open {
-		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), Amounts(c.GetResources()), Cost(c),
+		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), OfPool(c.GetPool(), Amounts(c.GetResources())), Cost(c),
 			"used "+Amounts(c.GetUsed()), CountPods(int(c.GetPods())), NodeOf(c))
 	}
 	if over := len(p.GetContracts()) - len(open); over > 0 {
@@ -134,7 +134,17 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 	}
 	lent := LentBy(p)
 	t.Fact("  Granted already", lent)
+	for _, pool := range o.GetPools() {
+		if len(pool.GetResources().GetAmounts()) == 0 {
+			t.Row("  Pool "+pool.GetName(), "nothing more now")
+			continue
+		}
+		t.Row("  Pool "+pool.GetName(), Amounts(pool.GetResources()), Prices(pool.GetPrice()), Pairs(pool.GetNodeLabels()))
+	}
 	switch {
+	case !o.GetAvailable() && len(o.GetPools()) > 0:
+		t.Row("  Without a pool", o.GetMessage())
+		return
 	case !o.GetAvailable() && lent != "":
 		t.Row("  Nothing more now", o.GetMessage())
 		return

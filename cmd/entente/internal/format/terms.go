@@ -54,6 +54,7 @@ func printClauses(t *printer.Table, ad *ententev1.Advertisement) {
 	t.Row("Pod security", cmp.Or(ad.GetPodSecurity(), "-"))
 	printLimitRange(t, ad.GetLimitRange())
 	t.Fact("Node labels", Pairs(ad.GetNodeLabels()))
+	t.Fact("Pool", ad.GetPool())
 	t.Fact("On nodes with", Pairs(ad.GetNodeSelector()))
 	t.Fact("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
 	t.Fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))

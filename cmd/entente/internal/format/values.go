@@ -99,6 +99,14 @@ func Prices(p *ententev1.PriceList) string {
 // PriceText is prices of the core, for people.
 func PriceText(p peering.PriceList) string { return Prices(wire.PriceListTo(p)) }
 
+// OfPool says of which pool of nodes amounts are, where one was named.
+func OfPool(pool, amounts string) string {
+	if pool == "" {
+		return amounts
+	}
+	return "pool " + pool + ": " + amounts
+}
+
 // Amounts lists resources by name, the usual ones first.
 func Amounts(r *ententev1.ResourceList) string { return Listed(r.GetAmounts()) }
 
