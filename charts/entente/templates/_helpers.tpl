@@ -169,6 +169,9 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
       {{- end }}
   {{- end }}
   {{- end }}
+  {{- with .pools }}
+  pools: {{- toYaml . | nindent 4 }}
+  {{- end }}
   renewal: {{ .renewal }}
   notice: {{ .notice }}
   statementPeriod: {{ .statementPeriod }}
