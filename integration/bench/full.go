@@ -264,6 +264,16 @@ func largestOffer() (peering.Offer, error) {
 	for i := range peering.MaxNodeLabels {
 		o.NodeLabels[fmt.Sprintf("example.org/label-%d", i)] = strings.Repeat("x", peering.MaxLabelValueLen)
 	}
+	for i := range peering.MaxPools {
+		p := peering.OfferedPool{Name: fmt.Sprintf("pool-%02d", i), Resources: resources, NodeLabels: map[string]string{}}
+		for key, value := range o.NodeLabels {
+			if p.Size() > peering.MaxPoolsSize/peering.MaxPools-200 {
+				break
+			}
+			p.NodeLabels[key] = value
+		}
+		o.Pools = append(o.Pools, p)
+	}
 	size := 0
 	for i := range peering.MaxServices {
 		s := peering.OfferedService{Namespace: "offered", Name: fmt.Sprintf("service-%04d", i), Type: peering.ServiceClusterSetIP}

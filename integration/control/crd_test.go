@@ -57,6 +57,16 @@ func contractWith(change func(*v1alpha1.Contract)) *v1alpha1.Contract {
 	return c
 }
 
+// poolOf is a pool of the nodes with these labels.
+func poolOf(name string, labels ...string) v1alpha1.NodePool {
+	p := v1alpha1.NodePool{Name: name, NodeSelector: map[string]v1alpha1.LabelValue{}}
+	for _, l := range labels {
+		key, value, _ := strings.Cut(l, "=")
+		p.NodeSelector[key] = v1alpha1.LabelValue(value)
+	}
+	return p
+}
+
 func policyWith(change func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolicy {
 	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "zz-crd"}}
 	change(&p.Spec)
@@ -103,11 +113,19 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"the system's namespaces are not offloaded": {object: offloadingOf("kube-system", nil), want: "the namespaces of the system and of Entente are not offloaded"},
 		"our own namespace is not offloaded":        {object: offloadingOf(systemNamespace, nil), want: "the namespaces of the system and of Entente are not offloaded"},
 		"a well formed offloading is taken":         {object: offloadingOf(namespace, nil)},
-		"a policy accepts automatically or never":   {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = "Sometimes" }), want: `spec.accept: Unsupported value: "Sometimes": supported values: "Automatic", "AfterApproval", "Never"`},
-		"a percentage is at most 100":               {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
-		"a percentage is not negative":              {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
-		"a level of Pod Security exists":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
-		"a policy that peers says with whom":        {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "say whom to trust"},
+		"two pools are apart": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Pools = []v1alpha1.NodePool{poolOf("a", "kind=x", "zone=1"), poolOf("b", "kind=y", "zone=1"), poolOf("c", "kind=z")}
+		})},
+		"no node is in two pools": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Pools = []v1alpha1.NodePool{poolOf("a", "kind=x"), poolOf("b", "kind=x", "zone=1")}
+		}), want: "no node may be in two pools"},
+		"a pool has nodes":                        {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("a")} }), want: "should have at least 1 properties"},
+		"a pool's name is a label":                {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("A", "kind=x")} }), want: "should match"},
+		"a policy accepts automatically or never": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = "Sometimes" }), want: `spec.accept: Unsupported value: "Sometimes": supported values: "Automatic", "AfterApproval", "Never"`},
+		"a percentage is at most 100":             {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
+		"a percentage is not negative":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
+		"a level of Pod Security exists":          {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
+		"a policy that peers says with whom":      {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "say whom to trust"},
 		"a policy that peers selects nobody": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic, p.Names = &v1alpha1.AutomaticPeering{FirstUse: true}, []string{"a"}
 		}), want: "decides about the clusters that it peered with"},
@@ -172,6 +190,11 @@ func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
 			object: requestOf("crd-x", "nobody", nil),
 			change: func(o ctrlclient.Object) { o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster = "somebody" },
 			want:   "foreignCluster never changes; create another PeeringRequest",
+		},
+		"which pool it asks for": {
+			object: requestOf("crd-p", "nobody", nil),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.PeeringRequest).Spec.Pool = "gpu" },
+			want:   "pool never changes; create another PeeringRequest",
 		},
 		"what a namespace is called abroad": {
 			object: offloadingOf(namespace, nil),

@@ -1,0 +1,155 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
+)
+
+// labelNodes gives the real nodes of a cluster the values of a label, in order, until the test ends.
+func labelNodes(t *testing.T, c *cluster, key string, values ...string) (nodes []string) {
+	t.Helper()
+	all, err := list[corev1.NodeList](t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(ctx context.Context, name, value string) {
+		patch := ctrlclient.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, key, value))
+		n := corev1.Node{}
+		n.Name = name
+		if err := c.client.Patch(ctx, &n, patch); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range all.Items {
+		if n := &all.Items[i]; n.Labels[v1alpha1.LabelVirtualNode] == "" && len(nodes) < len(values) {
+			set(t.Context(), n.Name, fmt.Sprintf("%q", values[len(nodes)]))
+			t.Cleanup(func() { set(context.WithoutCancel(t.Context()), n.Name, "null") })
+			nodes = append(nodes, n.Name)
+		}
+	}
+	if len(nodes) != len(values) {
+		t.Fatalf("there are only %q", nodes)
+	}
+	return nodes
+}
+
+// TestPoolsAreNodesOfTheirOwn: two contracts with one provider are two virtual nodes, whose pods
+// run on the nodes of their pools and on no others.
+func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
+	home, abroad := agents(t)
+	ctx := t.Context()
+	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu")
+	lendBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
+		s.Pools = []v1alpha1.NodePool{
+			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "gpu"}, Price: costs("2"), NodeLabels: map[string]string{"gpu.example/model": "h100"}},
+			{Name: "cpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "cpu"}},
+		}
+	})
+	if err := join(ctx, home, abroad); err != nil {
+		t.Fatal(err)
+	}
+	where := map[string]string{"gpu": real[0], "cpu": real[1]}
+	for _, pool := range sorted(where) {
+		_, err := call(ctx, home, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.CreatePeeringResponse, error) {
+			return a.CreatePeering(ctx, &ententev1.CreatePeeringRequest{
+				Peer: "peers/" + abroadName, Pool: pool, NoNetwork: true,
+				Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1", "memory": "1Gi", "pods": "5"}},
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = eventually.Is(ctx, later, "the node of pool "+pool, func(ctx context.Context) error {
+			name := abroadName + "-" + pool + v1alpha1.VirtualNodeSuffix
+			var s v1alpha1.PeeringRequest
+			if err := home.get(ctx, abroadName+"-"+pool, &s); err != nil {
+				return eventually.Permanent(err)
+			}
+			if err := nodeReady(ctx, home, s.Status.Node); err != nil {
+				return fmt.Errorf("%w; %+v", err, s.Status.Conditions)
+			}
+			var n corev1.Node
+			if err := home.get(ctx, name, &n); err != nil {
+				return err
+			}
+			if n.Labels[v1alpha1.LabelPool] != pool || n.Labels["kind.example"] != pool || (n.Labels["gpu.example/model"] == "h100") != (pool == "gpu") {
+				return fmt.Errorf("it has the labels %v", n.Labels)
+			}
+			if price := n.Labels[v1alpha1.LabelPrice]; price != map[string]string{"gpu": "2000", "cpu": "0"}[pool] {
+				return fmt.Errorf("it costs %s", price)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	namespace, remote := offloaded(t, home, abroad)
+	pods := map[string]string{}
+	for _, pool := range sorted(where) {
+		for i := range 2 {
+			p := pod(namespace, fmt.Sprint(pool, "-", i), func(p *corev1.Pod) {
+				p.Spec.NodeSelector = map[string]string{v1alpha1.LabelPool: pool}
+				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("400m")}
+			})
+			if err := home.client.Create(ctx, p); err != nil {
+				t.Fatal(err)
+			}
+			pods[p.Name] = pool
+			if err := runs(ctx, home, p); err != nil {
+				t.Fatal(err)
+			}
+			if want := abroadName + "-" + pool + v1alpha1.VirtualNodeSuffix; p.Spec.NodeName != want {
+				t.Errorf("%s is on %s at home, want %s", p.Name, p.Spec.NodeName, want)
+			}
+		}
+	}
+	there, err := list[corev1.PodList](ctx, abroad, inNamespace(remote))
+	if err != nil || len(there.Items) != len(pods) {
+		t.Fatalf("abroad are %d pods, %v; want %d", len(there.Items), err, len(pods))
+	}
+	for i := range there.Items {
+		p := &there.Items[i]
+		if want := where[pods[p.Name]]; p.Spec.NodeName != want {
+			t.Errorf("%s runs on %s, want %s of pool %s", p.Name, p.Spec.NodeName, want, pods[p.Name])
+		}
+	}
+	// One that the contract has no room for waits, and is on no node of another pool.
+	over := pod(namespace, "over", func(p *corev1.Pod) {
+		p.Spec.NodeSelector = map[string]string{v1alpha1.LabelPool: "gpu"}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("400m")}
+	})
+	if err := home.client.Create(ctx, over); err != nil {
+		t.Fatal(err)
+	}
+	err = eventually.Is(ctx, soon, "the scheduler at home to say why it waits", func(ctx context.Context) error {
+		if err := home.get(ctx, over.Name, over); err != nil {
+			return eventually.Permanent(err)
+		}
+		if over.Spec.NodeName != "" {
+			return eventually.Permanent(fmt.Errorf("it is on %s", over.Spec.NodeName))
+		}
+		for _, c := range over.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %+v", over.Status.Conditions)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	var fc v1alpha1.ForeignCluster
+	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 2 {
+		t.Errorf("the offer is %+v, %v", fc.Status.Offer, err)
+	}
+}
