@@ -37,6 +37,8 @@ type objectState struct {
 	// writes bounds the events about it; cut says that not all of its endpoints cross.
 	writes writes
 	cut    bool
+	// said is when it was sent last.
+	said time.Time
 }
 
 // namespaceWatch is the watches in one namespace. Each pair is nil until it is
@@ -47,6 +49,7 @@ type namespaceWatch struct {
 	services, slices    cache.SharedIndexInformer
 	problem             string // why a watch does not work, as last seen
 	declared            bool   // all Services were wanted, or looked at and not wanted
+	compared            bool   // nothing is left to do for all Services at once
 }
 
 func synced(list ...cache.SharedIndexInformer) bool {
@@ -117,8 +120,9 @@ func (n *Node) watchReferences(namespace string) {
 	if w == nil || w.configMaps != nil {
 		return
 	}
-	w.configMaps = n.start(w, "configmaps", namespace, coreinformers.NewConfigMapInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
-	w.secrets = n.start(w, "secrets", namespace, coreinformers.NewSecretInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
+	changed := func(any) { n.nsQueue.AddAfter(namespace, debounce) }
+	w.configMaps = n.start(w, "configmaps", namespace, coreinformers.NewConfigMapInformer(n.cfg.Client, namespace, 0, cache.Indexers{}), changed)
+	w.secrets = n.start(w, "secrets", namespace, coreinformers.NewSecretInformer(n.cfg.Client, namespace, 0, cache.Indexers{}), changed)
 }
 
 func (n *Node) watchServices(namespace string) {
@@ -128,8 +132,9 @@ func (n *Node) watchServices(namespace string) {
 	if w == nil || w.services != nil {
 		return
 	}
-	w.services = n.start(w, "services", namespace, coreinformers.NewServiceInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
-	w.slices = n.start(w, "endpointslices", namespace, discoveryinformers.NewEndpointSliceInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
+	changed := func(obj any) { n.changedService(namespace, obj) }
+	w.services = n.start(w, "services", namespace, coreinformers.NewServiceInformer(n.cfg.Client, namespace, 0, crossingIndex()), changed)
+	w.slices = n.start(w, "endpointslices", namespace, discoveryinformers.NewEndpointSliceInformer(n.cfg.Client, namespace, 0, crossingIndex()), changed)
 }
 
 // watch returns the watches of a namespace, nil if the Node does not run. n.mu
@@ -146,21 +151,25 @@ func (n *Node) watch(namespace string) *namespaceWatch {
 	return w
 }
 
-// start runs an informer until its namespace's watches are closed. n.mu is held.
-func (n *Node) start(w *namespaceWatch, what, namespace string, inf cache.SharedIndexInformer) cache.SharedIndexInformer {
-	poke := func(any) { n.nsQueue.AddAfter(namespace, debounce) }
+// start runs an informer until its namespace's watches are closed, and calls changed with each object that
+// changes, as it was and as it is. n.mu is held.
+func (n *Node) start(w *namespaceWatch, what, namespace string, inf cache.SharedIndexInformer, changed func(any)) cache.SharedIndexInformer {
 	// These fail only on an informer that has started.
 	_ = inf.SetTransform(dropManagedFields)
 	_ = inf.SetWatchErrorHandlerWithContext(n.watchError(what, namespace))
 	_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: poke, UpdateFunc: func(_, is any) { poke(is) }, DeleteFunc: poke,
+		AddFunc: changed, DeleteFunc: changed,
+		UpdateFunc: func(was, is any) {
+			changed(was)
+			changed(is)
+		},
 	})
 	w.stop = append(w.stop, n.launch(inf.RunWithContext), n.launch(func(ctx context.Context) {
 		if cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
 			n.mu.Lock()
-			w.problem = ""
+			w.problem, w.compared = "", false
 			n.mu.Unlock()
-			poke(nil) // an empty list makes no event
+			n.nsQueue.AddAfter(namespace, debounce) // an empty list makes no event
 		}
 	}))
 	return inf
@@ -393,8 +402,8 @@ func (n *Node) wantReferences(namespace string, refs []podspec.Reference) {
 // unwantNamesakes unwants objects of the same name with another UID: the cache has their
 // successor.
 func (n *Node) unwantNamesakes(ref peering.ObjectRef) {
-	for _, old := range n.wantedObjects(ref.Namespace, ref.Kind) {
-		if old.Name == ref.Name && old.UID != ref.UID {
+	for _, old := range n.wantedNamed(ref) {
+		if old.UID != ref.UID {
 			n.unwantObject(old)
 		}
 	}
@@ -501,17 +510,42 @@ func (n *Node) noteWanted(o peering.Object) bool {
 	if st == nil {
 		st = &objectState{}
 		n.objects[o.Ref] = st
+		n.named[anyUID(o.Ref)] = append(n.named[anyUID(o.Ref)], o.Ref.UID)
 	}
 	st.hash = hash
+	if say {
+		st.said = time.Now()
+	}
 	return say
+}
+
+// anyUID is the key by which all wanted objects of one name are found.
+func anyUID(ref peering.ObjectRef) peering.ObjectRef {
+	ref.UID = ""
+	return ref
 }
 
 // unwantObject says that an object is no longer wanted, on evidence.
 func (n *Node) unwantObject(ref peering.ObjectRef) {
 	n.mu.Lock()
 	delete(n.objects, ref)
+	name := anyUID(ref)
+	if n.named[name] = slices.DeleteFunc(n.named[name], func(uid string) bool { return uid == ref.UID }); len(n.named[name]) == 0 {
+		delete(n.named, name)
+	}
 	n.mu.Unlock()
 	n.cfg.Remote.Unwant(ref, nil)
+}
+
+// wantedNamed returns what is wanted of the kind and name of an object.
+func (n *Node) wantedNamed(ref peering.ObjectRef) (out []peering.ObjectRef) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, uid := range n.named[anyUID(ref)] {
+		ref.UID = uid
+		out = append(out, ref)
+	}
+	return out
 }
 
 // unwantAll unwants all that is wanted of some kinds in a namespace.

@@ -3,6 +3,7 @@ package vk
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -99,13 +100,20 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 		n.cfg.Remote.Want(o)
 	}
 	n.watchServices(space.Name)
-	return n.syncServices(ctx, space.Name)
+	return n.compareServices(ctx, space.Name)
 }
 
 // unexport unwants a namespace that is no longer offloaded: its Services, and the namespace
 // once the provider has none of its pods.
 func (n *Node) unexport(name string) {
+	n.servicesMu.Lock()
 	n.unwantAll(name, peering.KindService)
+	n.mu.Lock()
+	if w := n.watches[name]; w != nil {
+		w.compared = false
+	}
+	n.mu.Unlock()
+	n.servicesMu.Unlock()
 	if n.podsRemain(name) {
 		return
 	}
@@ -150,45 +158,150 @@ func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool
 	return !is || !n.podsRemain(ref.Name), nil
 }
 
-// syncServices synchronises the Services of an offloaded namespace.
-func (n *Node) syncServices(ctx context.Context, namespace string) error {
-	w := n.watchesOf(namespace)
-	if !synced(w.services, w.slices) {
-		return nil // reconciled again after the sync
-	}
-	slices := map[string][]*discoveryv1.EndpointSlice{}
-	for _, s := range stored[*discoveryv1.EndpointSlice](w.slices) {
-		if s.Labels[api.LabelManaged] != api.Manager {
-			name := s.Labels[discoveryv1.LabelServiceName]
-			slices[name] = append(slices[name], s)
+// serviceKey names what crosses as a Service of one name.
+type serviceKey struct{ namespace, name string }
+
+// byCrossing finds Services and EndpointSlices by the name of the Service that they cross as.
+const byCrossing = "crossing"
+
+// crossesAs returns the name under which a Service, or an EndpointSlice, crosses; empty if it does not.
+func crossesAs(obj any) string {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		if set := endpoints.SetOf(o); set != "" {
+			return endpoints.SetName(set)
+		}
+		return o.Name
+	case *discoveryv1.EndpointSlice:
+		if o.Labels[api.LabelManaged] != api.Manager {
+			return o.Labels[discoveryv1.LabelServiceName]
+		}
+		if set := endpoints.SetOf(o); set != "" {
+			return endpoints.SetName(set)
 		}
 	}
+	return ""
+}
+
+func crossingIndex() cache.Indexers {
+	return cache.Indexers{byCrossing: func(obj any) ([]string, error) {
+		if name := crossesAs(obj); name != "" {
+			return []string{name}, nil
+		}
+		return nil, nil
+	}}
+}
+
+// changedService has a Service synchronised that changed, or whose EndpointSlice did. One that
+// crossed before crosses at once, and then at most once each debounce; a new one waits for its endpoints.
+func (n *Node) changedService(namespace string, obj any) {
+	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = last.Obj
+	}
+	name := crossesAs(obj)
+	if name == "" {
+		return
+	}
+	wait := debounce
+	n.mu.Lock()
+	ref := peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: name}
+	for _, uid := range n.named[ref] {
+		ref.UID = uid
+		wait = min(wait, max(0, debounce-time.Since(n.objects[ref].said)))
+	}
+	n.mu.Unlock()
+	n.serviceQueue.AddAfter(serviceKey{namespace, name}, wait)
+}
+
+// compareServices synchronises all Services of a namespace, if they were not since its watches began or
+// everything was to be reconciled. Later each is synchronised when it changes.
+func (n *Node) compareServices(ctx context.Context, namespace string) error {
+	w := n.watchesOf(namespace)
+	if w.compared || !synced(w.services, w.slices) {
+		return nil // reconciled again after the sync
+	}
+	n.mu.Lock()
+	if p := n.watches[namespace]; p != nil {
+		p.compared = true // what makes it untrue from now on has it compared again
+	}
+	n.mu.Unlock()
+	names := map[string]bool{}
+	for _, i := range []cache.SharedIndexInformer{w.services, w.slices} {
+		for _, name := range i.GetIndexer().ListIndexFuncValues(byCrossing) {
+			names[name] = true
+		}
+	}
+	for _, ref := range n.wantedObjects(namespace, peering.KindService) {
+		names[ref.Name] = true
+	}
+	var problems []error
+	for name := range names {
+		problems = append(problems, n.syncService(ctx, serviceKey{namespace, name}))
+	}
+	err := errors.Join(problems...)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.watches[namespace]; p != nil {
+		p.declared = p.declared || err == nil
+		p.compared = p.compared && err == nil
+	}
+	return err
+}
+
+// syncService synchronises what crosses as a Service of one name of an offloaded namespace.
+func (n *Node) syncService(ctx context.Context, key serviceKey) error {
+	// So that none is wanted while its namespace ceases to be offloaded.
+	n.servicesMu.Lock()
+	defer n.servicesMu.Unlock()
+	w := n.watchesOf(key.namespace)
+	if !synced(w.services, w.slices) {
+		return nil // all are compared after the sync
+	}
+	if !n.exports(key.namespace) {
+		n.compareAgain(key.namespace) // should it be offloaded again, this one was not looked at
+		return nil
+	}
+	services, parts := w.crossing(key.name)
 	want, have := map[peering.ObjectRef]bool{}, map[string]bool{}
-	for _, svc := range stored[*corev1.Service](w.services) {
+	for _, svc := range services {
 		have[string(svc.UID)] = true
 		if !exportable(svc) {
 			continue
 		}
-		o, err := object(peering.ObjectRef{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name, UID: string(svc.UID)},
-			serviceObject(svc, slices[svc.Name]))
+		own := slices.DeleteFunc(slices.Clone(parts), func(s *discoveryv1.EndpointSlice) bool { return s.Labels[api.LabelManaged] == api.Manager })
+		ref, err := n.wantService(key.namespace, svc.Name, string(svc.UID), serviceObject(svc, own))
 		if err != nil {
 			return err
 		}
-		want[o.Ref] = true
-		n.unwantNamesakes(o.Ref)
-		n.wantObject(o)
-		n.warnCut(o.Ref, slices[svc.Name])
+		want[ref] = true
+		n.warnCut(ref, own)
 	}
-	for _, s := range n.ofSet(w) {
-		o, err := object(peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: s.Name, UID: s.UID}, s.ServiceObject)
+	for _, s := range n.ofSet(w, key.name) {
+		have[s.UID] = true
+		ref, err := n.wantService(key.namespace, s.Name, s.UID, s.ServiceObject)
 		if err != nil {
 			return err
 		}
-		want[o.Ref], have[s.UID] = true, true
-		n.unwantNamesakes(o.Ref)
-		n.wantObject(o)
+		want[ref] = true
 	}
-	for _, ref := range n.wantedObjects(namespace, peering.KindService) {
+	return n.unwantServices(ctx, key, want, have)
+}
+
+// wantService wants a Service as it crosses.
+func (n *Node) wantService(namespace, name, uid string, s peering.ServiceObject) (peering.ObjectRef, error) {
+	o, err := object(peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: name, UID: uid}, s)
+	if err != nil {
+		return o.Ref, err
+	}
+	n.unwantNamesakes(o.Ref)
+	n.wantObject(o)
+	return o.Ref, nil
+}
+
+// unwantServices unwants what crossed as a Service of one name, and is not wanted any more. What the
+// cache does not have by its UID is asked for.
+func (n *Node) unwantServices(ctx context.Context, key serviceKey, want map[peering.ObjectRef]bool, have map[string]bool) error {
+	for _, ref := range n.wantedNamed(peering.ObjectRef{Kind: peering.KindService, Namespace: key.namespace, Name: key.name}) {
 		if want[ref] {
 			continue
 		}
@@ -203,27 +316,49 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 		}
 		n.unwantObject(ref)
 	}
-	n.mu.Lock()
-	if p := n.watches[namespace]; p != nil {
-		p.declared = true
-	}
-	n.mu.Unlock()
 	return nil
 }
 
-// ofSet returns what crosses of the ServiceImports of a namespace.
-func (n *Node) ofSet(w namespaceWatch) []endpoints.SetService {
-	return endpoints.OfSet(stored[*corev1.Service](w.services), stored[*discoveryv1.EndpointSlice](w.slices), n.cfg.Peer)
+// compareAgain has all Services of a namespace compared, if it is offloaded.
+func (n *Node) compareAgain(namespace string) {
+	n.mu.Lock()
+	if w := n.watches[namespace]; w != nil {
+		w.compared = false
+	}
+	n.mu.Unlock()
+	n.nsQueue.AddAfter(namespace, debounce)
 }
 
-// stored returns what an informer has.
-func stored[T any](i cache.SharedIndexInformer) (out []T) {
-	for _, o := range i.GetStore().List() {
+// exports says whether a namespace is offloaded, and was wanted.
+func (n *Node) exports(namespace string) bool {
+	if n.offloads(namespace) != yes {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, ok := n.exported[namespace]
+	return ok
+}
+
+// crossing returns the Services and EndpointSlices that cross under a name.
+func (w *namespaceWatch) crossing(name string) ([]*corev1.Service, []*discoveryv1.EndpointSlice) {
+	return crossing[*corev1.Service](w.services, name), crossing[*discoveryv1.EndpointSlice](w.slices, name)
+}
+
+func crossing[T any](i cache.SharedIndexInformer, name string) (out []T) {
+	list, _ := i.GetIndexer().ByIndex(byCrossing, name) // its error is that there is no such index
+	for _, o := range list {
 		if t, ok := o.(T); ok {
 			out = append(out, t)
 		}
 	}
 	return out
+}
+
+// ofSet returns what crosses under a name of the ServiceImports of a namespace.
+func (n *Node) ofSet(w namespaceWatch, name string) []endpoints.SetService {
+	services, parts := w.crossing(name)
+	return slices.DeleteFunc(endpoints.OfSet(services, parts, n.cfg.Peer), func(s endpoints.SetService) bool { return s.Name != name })
 }
 
 // ServicesDeclared says whether the Services of all offloaded namespaces were synchronised
@@ -270,7 +405,7 @@ func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, 
 	case yes:
 	}
 	if w := n.watchesOf(ref.Namespace); synced(w.services, w.slices) &&
-		slices.ContainsFunc(n.ofSet(w), func(s endpoints.SetService) bool { return s.Name == ref.Name && s.UID == ref.UID }) {
+		slices.ContainsFunc(n.ofSet(w, ref.Name), func(s endpoints.SetService) bool { return s.UID == ref.UID }) {
 		return false, nil
 	}
 	if svc, ok := n.cached(ref).(*corev1.Service); ok {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -302,4 +303,96 @@ func TestSessionsStayAsLongAsAtHome(t *testing.T) {
 			t.Errorf("%d s become %s, %d s", seconds, got.SessionAffinity, got.SessionAffinitySeconds)
 		}
 	}
+}
+
+// A change of a Service that crossed is sent at once, and many in a row are gathered.
+func TestChangesOfAServiceAreSentAtOnceButNotEach(t *testing.T) {
+	atHome(t, func(h *home) {
+		ctx, slices := h.t.Context(), h.client.DiscoveryV1().EndpointSlices("shop")
+		if _, err := h.client.CoreV1().Services("shop").Create(ctx, service("web", "1"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := slices.Create(ctx, slice("web-a", "web"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		sent := func() (n int) {
+			h.remote.look(func() {
+				for _, ref := range h.remote.applies {
+					if ref.Kind == peering.KindService {
+						n++
+					}
+				}
+			})
+			return n
+		}
+		if n := sent(); n != 1 {
+			t.Errorf("a Service and its endpoints are sent %d times, want once", n)
+		}
+		const changes = 100
+		for i := range changes {
+			if _, err := slices.Update(ctx, slice("web-a", "web", fmt.Sprint("10.1.0.", i+1)), metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			if n := sent(); i == 0 && n != 2 {
+				t.Errorf("%d were sent right after a change, want 2", n)
+			}
+		}
+		h.settle()
+		if n := sent() - 2; n < 5 || n > int(changes*10*time.Millisecond/debounce)+1 {
+			t.Errorf("%d changes within a second are sent %d times", changes, n)
+		}
+		h.remote.look(func() {
+			for ref, o := range h.remote.held {
+				if ref.Kind == peering.KindService && !strings.Contains(string(o.JSON), fmt.Sprintf(`"10.1.0.%d"`, changes)) {
+					t.Errorf("the provider has %s", o.JSON)
+				}
+			}
+		})
+	})
+}
+
+// What changes of a Service while its namespace is not offloaded crosses when it is again, and the Service that
+// has its name then is not the one that went.
+func TestServicesThatChangedUnseenCross(t *testing.T) {
+	atHome(t, func(h *home) {
+		ctx, services := h.t.Context(), h.client.CoreV1().Services("shop")
+		for _, s := range []*corev1.Service{service("web", "1"), service("db", "2")} {
+			if _, err := services.Create(ctx, s, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.bind("uid-1", "pod-1") // it stays there, and so do the watches
+		h.settle()
+		h.offload()
+		if err := services.Delete(ctx, "db", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := services.Create(ctx, service("db", "3"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.client.DiscoveryV1().EndpointSlices("shop").Create(ctx, slice("web-a", "web", "10.1.0.2"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		got := func() map[string]int {
+			out := map[string]int{}
+			h.remote.look(func() {
+				for ref, o := range h.remote.held {
+					if ref.Kind == peering.KindService {
+						out[ref.UID] = strings.Count(string(o.JSON), `"address"`)
+					}
+				}
+			})
+			return out
+		}
+		if diff := cmp.Diff(map[string]int{}, got()); diff != "" {
+			t.Errorf("of a namespace that is not offloaded (-want +got)\n%s", diff)
+		}
+		h.offload(Namespace{Name: "shop", UID: "ns-1", Mapping: "Suffixed"})
+		if diff := cmp.Diff(map[string]int{"svc-1": 1, "svc-3": 0}, got()); diff != "" {
+			t.Errorf("of one that is again (-want +got)\n%s", diff)
+		}
+	})
 }

@@ -160,6 +160,10 @@ type Node struct {
 	podQueue workqueue.TypedRateLimitingInterface[string]
 	nsQueue  workqueue.TypedRateLimitingInterface[string]
 	nodePoke notify.Channel
+	// serviceQueue has the Services that changed; servicesMu is held from the look at whether the
+	// namespace of one is offloaded until it is wanted.
+	serviceQueue workqueue.TypedRateLimitingInterface[serviceKey]
+	servicesMu   sync.Mutex
 
 	// refsMu orders the Wants of ConfigMaps and Secrets: it is held from the read of the
 	// cache until the Want.
@@ -183,6 +187,7 @@ type Node struct {
 	ready    corev1.NodeCondition
 	state    map[string]*podState // by UID
 	objects  map[peering.ObjectRef]*objectState
+	named    map[peering.ObjectRef][]string // the UIDs of objects, by the rest of their references
 	watches  map[string]*namespaceWatch
 	refs     map[string]map[string][]podspec.Reference // namespace → pod UID → references
 	waiting  map[string]map[string]bool                // namespace → UIDs of pods that wait for references
@@ -232,12 +237,15 @@ func New(cfg Config) (*Node, error) {
 		fences:   fencing.NewHome(),
 		state:    map[string]*podState{},
 		objects:  map[peering.ObjectRef]*objectState{},
+		named:    map[peering.ObjectRef][]string{},
 		watches:  map[string]*namespaceWatch{},
 		refs:     map[string]map[string][]podspec.Reference{},
 		waiting:  map[string]map[string]bool{},
 		exported: map[string]Namespace{},
-		podQueue: newQueue(),
-		nsQueue:  newQueue(),
+		podQueue: newQueue[string](),
+		nsQueue:  newQueue[string](),
+
+		serviceQueue: newQueue[serviceKey](),
 	}
 	n.pods = n.newPodInformer()
 	n.events = record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 25, QPS: 1.0 / 60}))
@@ -246,9 +254,9 @@ func New(cfg Config) (*Node, error) {
 }
 
 // newQueue returns a queue in which only retries wait.
-func newQueue() workqueue.TypedRateLimitingInterface[string] {
+func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
 	return workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 30*time.Second))
+		workqueue.NewTypedItemExponentialFailureRateLimiter[T](100*time.Millisecond, 30*time.Second))
 }
 
 // Run registers the node and synchronises it, its pods and what they refer to until ctx ends;
@@ -296,6 +304,7 @@ func (n *Node) Run(ctx context.Context) error {
 	cancel()
 	n.podQueue.ShutDown()
 	n.nsQueue.ShutDown()
+	n.serviceQueue.ShutDown()
 	n.running.Wait()
 	return err
 }
@@ -352,16 +361,17 @@ func (n *Node) declare(ctx context.Context) bool {
 func (n *Node) work(ctx context.Context) {
 	var wg sync.WaitGroup
 	for range n.cfg.Workers {
-		wg.Go(func() { n.drainQueue(ctx, "pod", n.podQueue, n.reconcilePod) })
+		wg.Go(func() { drainQueue(ctx, n.log, "pod", n.podQueue, n.reconcilePod) })
 	}
 	for range 2 {
-		wg.Go(func() { n.drainQueue(ctx, "namespace", n.nsQueue, n.syncNamespace) })
+		wg.Go(func() { drainQueue(ctx, n.log, "namespace", n.nsQueue, n.syncNamespace) })
 	}
+	wg.Go(func() { drainQueue(ctx, n.log, "service", n.serviceQueue, n.syncService) })
 	wg.Go(func() { n.sweep(ctx) })
 	wg.Wait()
 }
 
-func (n *Node) drainQueue(ctx context.Context, what string, q workqueue.TypedRateLimitingInterface[string], f func(context.Context, string) error) {
+func drainQueue[T comparable](ctx context.Context, log *slog.Logger, what string, q workqueue.TypedRateLimitingInterface[T], f func(context.Context, T) error) {
 	for {
 		key, stop := q.Get()
 		if stop {
@@ -376,7 +386,7 @@ func (n *Node) drainQueue(ctx context.Context, what string, q workqueue.TypedRat
 		case err == nil:
 			q.Forget(key)
 		case ctx.Err() == nil:
-			n.log.Warn("reconcile", what, key, "err", err)
+			log.Warn("reconcile", what, key, "err", err)
 			q.AddRateLimited(key)
 		}
 		q.Done(key)
@@ -458,8 +468,9 @@ func (n *Node) reconcileAll(spaces []Namespace) {
 	for ref := range n.objects {
 		names[namespaceOf(ref)] = true
 	}
-	for ns := range n.watches {
+	for ns, w := range n.watches {
 		names[ns] = true
+		w.compared = false
 	}
 	n.mu.Unlock()
 	for name := range names {

@@ -30,10 +30,17 @@ func SetName(serviceImport string) string {
 	return "clusterset-" + Short(sum[:])
 }
 
-// InSet says whether a Service has the address of a ServiceImport that the agent made.
-func InSet(s *corev1.Service) bool {
-	return s.Labels[api.LabelManaged] == api.Manager && s.Labels[labelSetName] != ""
+// SetOf returns the name of the ServiceImport that the agent made a Service or an EndpointSlice of; empty if it
+// did not.
+func SetOf(o metav1.Object) string {
+	if labels := o.GetLabels(); labels[api.LabelManaged] == api.Manager {
+		return labels[labelSetName]
+	}
+	return ""
 }
+
+// InSet says whether a Service has the address of a ServiceImport that the agent made.
+func InSet(s *corev1.Service) bool { return SetOf(s) != "" }
 
 // SetService is what crosses of a ServiceImport.
 type SetService struct {
@@ -58,8 +65,8 @@ func OfSet(services []*corev1.Service, list []*discoveryv1.EndpointSlice, provid
 	}
 	of := map[string][]*discoveryv1.EndpointSlice{}
 	for _, s := range list {
-		name, peer := s.Labels[labelSetName], s.Labels[api.LabelPeer]
-		if name == "" || s.Labels[api.LabelManaged] != api.Manager || peer != "" && peer != provider {
+		name, peer := SetOf(s), s.Labels[api.LabelPeer]
+		if name == "" || peer != "" && peer != provider {
 			continue
 		}
 		owner := metav1.GetControllerOf(s)
