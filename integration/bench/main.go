@@ -116,6 +116,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	rest := flags.Duration("rest", heartbeat.MaxInterval, "how long the agent is measured at rest; peers repeat their states so often")
 	percent := flags.Int("limits", 0, "measure one peer at so many percent of all of its limits, and what it costs another, instead of many peers")
 	pods := flags.String("pods", "", "measure what offloading so many pods to another cluster costs, one number after the other, instead of many peers")
+	parts := flags.String("parts", allParts, "with -pods, what to measure")
 	cycles := flags.Int("cycles", 10_000, "with -pods, how many pods come and go after that; 0 for none")
 	file := flags.String("o", "", "write the numbers to this file too, as JSON")
 	profiles := flags.String("profiles", "", "keep profiles of the agent, and its log, in this folder")
@@ -130,6 +131,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if *pods != "" {
 		if podCounts, err = numbersOf("pods", *pods, mostPods); err != nil {
 			return err
+		}
+	}
+	for _, one := range strings.Split(*parts, ",") {
+		if !slices.Contains(strings.Split(allParts, ","), one) {
+			return fmt.Errorf("-parts %q: want some of %s", *parts, allParts)
 		}
 	}
 	most := all
@@ -158,10 +164,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if len(podCounts) > 0 {
-		r, err := b.offloading(ctx, podCounts, *cycles)
-		if len(r.Courses) > 0 {
-			b.reportPods(r)
-		}
+		r, err := b.offloading(ctx, podCounts, strings.Split(*parts, ","), *cycles)
+		b.reportPods(r)
 		return errors.Join(err, keepNumbers(*file, r))
 	}
 	if *percent != 0 {

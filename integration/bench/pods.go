@@ -39,6 +39,11 @@ const (
 	maxHomeAsks   = 6
 	maxRemoteAsks = 4
 	maxPodMemory  = 30 * kib
+	maxPodCPU     = 4 // ms
+	// allParts are the parts of a run with -pods: pods that come and go, changes of statuses, rest, and Services.
+	allParts = "courses,changes,rest,services"
+	// profileFor is how long a profile of a step is, in seconds.
+	profileFor = 5
 )
 
 // cost is what a step cost an agent and its API server for each pod.
@@ -166,7 +171,7 @@ type podBench struct {
 }
 
 // offloading measures what offloading n pods costs, for each of the numbers, and with the last the rest.
-func (b *bench) offloading(ctx context.Context, counts []int, cycles int) (r podsResult, err error) {
+func (b *bench) offloading(ctx context.Context, counts []int, parts []string, cycles int) (r podsResult, err error) {
 	b.say("two clusters start and peer")
 	w, err := b.startTwo(ctx)
 	if err != nil {
@@ -196,6 +201,9 @@ func (b *bench) offloading(ctx context.Context, counts []int, cycles int) (r pod
 	}()
 	for _, n := range counts {
 		for _, bare := range []bool{false, true} {
+			if !slices.Contains(parts, "courses") {
+				break
+			}
 			c, err := p.course(ctx, n, bare)
 			if err != nil {
 				return r, err
@@ -203,7 +211,7 @@ func (b *bench) offloading(ctx context.Context, counts []int, cycles int) (r pod
 			r.Courses = append(r.Courses, c)
 		}
 	}
-	if err := p.status(ctx, &r); err != nil {
+	if err := p.status(ctx, parts, &r); err != nil {
 		return r, err
 	}
 	if r.Cycles, err = p.cycles(ctx, cycles); err != nil {
@@ -241,10 +249,11 @@ func (p *podBench) course(ctx context.Context, n int, bare bool) (c course, err 
 		if err != nil {
 			return 0, err
 		}
+		profiled := p.profiled(ctx, fmt.Sprintf("%05d-%v-%s", n, bare, what))
 		if took, err = p.timed(ctx, do, p.offloaded, want); err != nil {
 			return 0, fmt.Errorf("%d offloaded pods %s, which %s: %w", n, kind, what, err)
 		}
-		if err := errors.Join(p.goneAbroad(ctx, want), sleep(ctx, late)); err != nil {
+		if err := errors.Join(p.goneAbroad(ctx, want), profiled(), sleep(ctx, late)); err != nil {
 			return 0, err
 		}
 		h2, a2, err := p.asked(ctx)
@@ -267,6 +276,20 @@ func (p *podBench) course(ctx context.Context, n int, bare bool) (c course, err 
 	p.say("%d pods %s: %.2f s over %.2f s native; %.1f and %.1f requests a pod; %.2f s over %.2f s to delete",
 		n, kind, c.Offloaded, c.Native, c.Home.Requests, c.Provider.Requests, c.Gone, c.NativeGone)
 	return c, nil
+}
+
+// profiled keeps profiles of both agents over the seconds that follow, if any are kept.
+func (p *podBench) profiled(ctx context.Context, step string) (end func() error) {
+	if p.keep == "" {
+		return func() error { return nil }
+	}
+	var g errgroup.Group
+	g.Go(func() error {
+		return p.both(func(a *agent) error {
+			return a.profile(ctx, fmt.Sprint("/debug/pprof/profile?seconds=", profileFor), filepath.Join(p.keep, step+"-"+a.name+".pprof"))
+		})
+	})
+	return g.Wait
 }
 
 // sizes measures both agents.
@@ -359,7 +382,19 @@ func listOf(before, after apiUse, n int) string {
 }
 
 // status measures how long changes of pods' statuses take, and what both agents do at rest.
-func (p *podBench) status(ctx context.Context, r *podsResult) error {
+func (p *podBench) status(ctx context.Context, parts []string, r *podsResult) error {
+	var measures []func(context.Context, *podsResult) error
+	for _, m := range []struct {
+		part string
+		do   func(context.Context, *podsResult) error
+	}{{"changes", p.changes}, {"rest", p.rest}, {"services", p.services}} {
+		if slices.Contains(parts, m.part) {
+			measures = append(measures, m.do)
+		}
+	}
+	if len(measures) == 0 {
+		return nil
+	}
 	p.say("%d pods run, and %d of their statuses a second change", statusPods, statusRate)
 	if _, err := p.timed(ctx, func(ctx context.Context) error { return p.create(ctx, offloadedTo, statusPods, true) }, p.offloaded, statusPods); err != nil {
 		return err
@@ -367,7 +402,7 @@ func (p *podBench) status(ctx context.Context, r *podsResult) error {
 	if err := sleep(ctx, late); err != nil {
 		return err
 	}
-	for _, measure := range []func(context.Context, *podsResult) error{p.changes, p.rest, p.services} {
+	for _, measure := range measures {
 		if err := measure(ctx, r); err != nil {
 			return err
 		}
@@ -536,11 +571,9 @@ func (b *bench) reportPods(r podsResult) {
 		ratio := c.Offloaded / c.Native
 		b.aim(ratio <= most, "%d pods (bare: %v) run within %.1f times of native: %.2f", c.Pods, c.Bare, most, ratio)
 	}
-	last := r.Courses[len(r.Courses)-1]
-	b.aim(last.Home.Requests <= maxHomeAsks, "at most %d requests a pod at home: %.2f", maxHomeAsks, last.Home.Requests)
-	b.aim(last.Provider.Requests <= maxRemoteAsks, "at most %d requests a pod at the provider: %.2f", maxRemoteAsks, last.Provider.Requests)
-	b.aim(last.HomeMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at home: %.1f", last.HomeMemory.Heap/kib)
-	b.aim(last.ProviderMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at the provider: %.1f", last.ProviderMemory.Heap/kib)
+	if len(r.Courses) > 0 {
+		b.aimPods(r.Courses[len(r.Courses)-1])
+	}
 	if s := r.Status; s != nil {
 		b.say("a change of a status comes home after %.0f ms (p50), %.0f ms (p99), %.0f ms at most: %d of %d did", s.P50, s.P99, s.Max, r.StatusHeard, r.StatusSent)
 	}
@@ -556,6 +589,15 @@ func (b *bench) reportPods(r podsResult) {
 			b.say("after %d pods: home %.1f MiB of heap and %.0f goroutines, the provider %.1f MiB and %.0f", c.Pods, c.Home.Heap/mib, c.Home.Goroutines, c.Provider.Heap/mib, c.Provider.Goroutines)
 		}
 	}
+}
+
+// aimPods says what was aimed at for each of many pods.
+func (b *bench) aimPods(last course) {
+	b.aim(last.Home.Requests <= maxHomeAsks, "at most %d requests a pod at home: %.2f", maxHomeAsks, last.Home.Requests)
+	b.aim(last.Provider.Requests <= maxRemoteAsks, "at most %d requests a pod at the provider: %.2f", maxRemoteAsks, last.Provider.Requests)
+	b.aim(max(last.Home.CPU, last.Provider.CPU) <= maxPodCPU, "at most %d ms of the agents' processor time a pod: %.1f and %.1f", maxPodCPU, last.Home.CPU, last.Provider.CPU)
+	b.aim(last.HomeMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at home: %.1f", last.HomeMemory.Heap/kib)
+	b.aim(last.ProviderMemory.Heap <= maxPodMemory, "at most 30 KiB of live heap a pod at the provider: %.1f", last.ProviderMemory.Heap/kib)
 }
 
 // keepLists keeps what the API servers were asked, if anything is to be kept.

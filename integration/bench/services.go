@@ -152,6 +152,7 @@ func (p *podBench) services(ctx context.Context, r *podsResult) error {
 	if err := errors.Join(abroad.have(ctx, before), sleep(ctx, late)); err != nil {
 		return err
 	}
+	profiled := p.profiled(ctx, "services")
 	every := time.NewTicker(time.Second / serviceRate)
 	defer every.Stop()
 	for i := before; i < serviceCount; i++ {
@@ -164,7 +165,7 @@ func (p *podBench) services(ctx context.Context, r *podsResult) error {
 			return err
 		}
 	}
-	if err := errors.Join(home.have(ctx, serviceCount), abroad.have(ctx, serviceCount)); err != nil {
+	if err := errors.Join(home.have(ctx, serviceCount), abroad.have(ctx, serviceCount), profiled()); err != nil {
 		return err
 	}
 	took := make([]float64, 0, serviceTimed)
