@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -45,10 +46,14 @@ type inventory struct {
 	offloads, spaces, pods, services, slices, claims, policies cache.Indexer
 	// podsKnown says whether the pods are.
 	podsKnown cache.InformerSynced
+	// leadsTo finds the Services that lead to a pod.
+	leadsTo endpoints.Index
 
 	mu sync.Mutex
 	// watches has what is kept of each namespace.
 	watches map[string]*spaceWatch
+	// alive counts the OffloadedPods of each namespace that have not ended.
+	alive map[string]int
 	// eventWatches counts the watches of events, by peer.
 	eventWatches map[peering.ClusterID]int
 	configs      chan struct{}
@@ -67,8 +72,12 @@ type spaceWatch struct {
 }
 
 // byContract and byUID find OffloadedPods by their contract, and by that and the UID of
-// the pod at home, byAddress those that have not ended by the addresses of their pods.
+// the pod at home, byHome by that and their namespace, byAddress those that have not ended by the addresses of their
+// pods. byIP finds pods by their namespace and address, byService EndpointSlices by their Service.
 const (
+	byHome     = "home"
+	byIP       = "ip"
+	byService  = "service"
 	byContract = "contract"
 	byUID      = "uid"
 	byAddress  = "address"
@@ -76,20 +85,34 @@ const (
 
 func newInventory(p *Provider) *inventory {
 	v := &inventory{
-		p: p, synced: make(chan struct{}), watches: make(map[string]*spaceWatch),
+		p: p, synced: make(chan struct{}), watches: make(map[string]*spaceWatch), alive: make(map[string]int),
 		eventWatches: make(map[peering.ClusterID]int), configs: make(chan struct{}, configsAtOnce),
 	}
 	ours := []client.ListOption{client.MatchingLabels{api.LabelManaged: api.Manager}, client.HasLabels{api.LabelPeer}}
 	v.spaces = v.add(func() client.ObjectList { return &corev1.NamespaceList{} }, &corev1.Namespace{}, handle(v.seeSpace, v.leaveSpace), nil, ours...)
-	v.pods = v.add(func() client.ObjectList { return &corev1.PodList{} }, &corev1.Pod{}, v.podHandler(), nil, ours...)
+	v.pods = v.add(func() client.ObjectList { return &corev1.PodList{} }, &corev1.Pod{}, v.podHandler(), cache.Indexers{
+		byIP: func(o any) ([]string, error) {
+			pod := o.(*corev1.Pod)
+			if pod.Status.PodIP == "" {
+				return nil, nil
+			}
+			return []string{pod.Namespace + "/" + pod.Status.PodIP}, nil
+		},
+	}, ours...)
 	v.podsKnown = v.informers[len(v.informers)-1].HasSynced
 	v.services = v.add(func() client.ObjectList { return &corev1.ServiceList{} }, &corev1.Service{}, handle(v.seeService, v.leaveService), nil, ours...)
 	v.claims = v.add(func() client.ObjectList { return &corev1.PersistentVolumeClaimList{} }, &corev1.PersistentVolumeClaim{}, handle(v.seeClaim, v.leaveClaim), nil, ours...)
 	v.policies = v.add(func() client.ObjectList { return &networkingv1.NetworkPolicyList{} }, &networkingv1.NetworkPolicy{}, handle(v.seePolicy, v.leavePolicy), nil, ours...)
-	seeSlice := handle(v.seeSlice, v.seeSlice)
-	seeSlice.AddFunc = nil // the reflector made it
-	v.slices = v.add(func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, seeSlice, nil, ours...)
-	v.offloads = v.add(func() client.ObjectList { return &api.OffloadedPodList{} }, &api.OffloadedPod{}, handle(v.seeOffloaded, v.leaveOffloaded), cache.Indexers{
+	v.slices = v.add(func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, v.sliceHandler(), cache.Indexers{
+		byService: func(o any) ([]string, error) {
+			return []string{serviceOf(o.(*discoveryv1.EndpointSlice)).String()}, nil
+		},
+	}, ours...)
+	v.offloads = v.add(func() client.ObjectList { return &api.OffloadedPodList{} }, &api.OffloadedPod{}, v.offloadedHandler(), cache.Indexers{
+		byHome: func(o any) ([]string, error) {
+			p := o.(*api.OffloadedPod)
+			return []string{p.Namespace + "/" + p.Spec.OriginUID}, nil
+		},
 		byContract: func(o any) ([]string, error) { return []string{o.(*api.OffloadedPod).Spec.Contract}, nil },
 		byUID: func(o any) ([]string, error) {
 			s := o.(*api.OffloadedPod).Spec
@@ -227,7 +250,7 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	v.p.hub.Gone(o.Spec.Contract, podRef(o))
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
-	if !slices.ContainsFunc(v.in(o.Namespace), live) {
+	if !v.hasLive(o.Namespace) {
 		v.leaveEvents(o.Namespace)
 	}
 }
@@ -235,21 +258,90 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 // seeService counts a Service and has its endpoints compared.
 func (v *inventory) seeService(svc *corev1.Service) {
 	var item stock.Item
-	if note, err := readNote(svc.Annotations[noteService]); err == nil {
+	note, err := readNote(svc.Annotations[noteService])
+	if err == nil {
 		item = countService(note)
 	}
 	item.Peer, item.Contract, item.Bytes = peering.ClusterID(svc.Labels[api.LabelPeer]), firstHolder(svc), notedBytes(svc.Annotations)
 	item.Ports = len(svc.Spec.Ports)
 	v.p.stock.Set(stock.Key{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name}, item)
-	v.p.services.space(svc.Namespace)
+	v.leadsTo.Set(client.ObjectKeyFromObject(svc), note)
+	v.p.services.one(client.ObjectKeyFromObject(svc))
 }
 
 func (v *inventory) leaveService(svc *corev1.Service) {
+	v.leadsTo.Drop(client.ObjectKeyFromObject(svc))
 	v.p.stock.Drop(stock.Key{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name})
 }
 
-// seeSlice has the Services of a namespace compared whose EndpointSlices changed.
-func (v *inventory) seeSlice(s *discoveryv1.EndpointSlice) { v.p.services.space(s.Namespace) }
+// serviceOf names the Service of an EndpointSlice.
+func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+}
+
+// sliceHandler has the Service compared of which an EndpointSlice was changed. Those that come the reflector made.
+func (v *inventory) sliceHandler() cache.ResourceEventHandler {
+	see := func(s *discoveryv1.EndpointSlice) { v.p.services.one(serviceOf(s)) }
+	h := handle(see, see)
+	h.AddFunc = nil
+	h.UpdateFunc = func(before, s any) {
+		see(before.(*discoveryv1.EndpointSlice))
+		see(s.(*discoveryv1.EndpointSlice))
+	}
+	return h
+}
+
+// offloadedHandler sees OffloadedPods, and has the Services compared that lead to one of which there is a pod now,
+// or is none any more.
+func (v *inventory) offloadedHandler() cache.ResourceEventHandler {
+	lead := func(o *api.OffloadedPod) { v.led(o.Namespace, o.Spec.OriginUID) }
+	h := handle(func(o *api.OffloadedPod) {
+		v.count(nil, o)
+		v.seeOffloaded(o)
+	}, func(o *api.OffloadedPod) {
+		v.count(o, nil)
+		v.leaveOffloaded(o)
+		lead(o)
+	})
+	h.UpdateFunc = func(was, is any) {
+		before, o := was.(*api.OffloadedPod), is.(*api.OffloadedPod)
+		v.count(before, o)
+		v.seeOffloaded(o)
+		if before.UID != o.UID || before.Status.PodUID != o.Status.PodUID || live(before) != live(o) {
+			lead(before)
+			lead(o)
+		}
+	}
+	return h
+}
+
+// count counts an OffloadedPod that changes, or comes or goes.
+func (v *inventory) count(before, after *api.OffloadedPod) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if before != nil && live(before) {
+		if v.alive[before.Namespace]--; v.alive[before.Namespace] == 0 {
+			delete(v.alive, before.Namespace)
+		}
+	}
+	if after != nil && live(after) {
+		v.alive[after.Namespace]++
+	}
+}
+
+// hasLive says whether a namespace has an OffloadedPod that has not ended.
+func (v *inventory) hasLive(namespace string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.alive[namespace] > 0
+}
+
+// led has the Services compared that lead to a pod.
+func (v *inventory) led(namespace, originUID string) {
+	for _, service := range v.leadsTo.Of(namespace, originUID) {
+		v.p.services.one(service)
+	}
+}
 
 func (v *inventory) podHandler() cache.ResourceEventHandler {
 	h := handle(func(pod *corev1.Pod) { v.seePod(&corev1.Pod{}, pod) }, func(pod *corev1.Pod) {
@@ -264,7 +356,7 @@ func (v *inventory) podHandler() cache.ResourceEventHandler {
 func (v *inventory) seePod(before, pod *corev1.Pod) {
 	v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
 	if before.Status.PodIP != pod.Status.PodIP || before.Spec.NodeName != pod.Spec.NodeName {
-		v.p.services.space(pod.Namespace)
+		v.led(pod.Namespace, pod.Labels[api.LabelOriginUID])
 	}
 	// Of a pod that runs, its addresses are exposed, and nothing else is.
 	if !slices.Equal(before.Status.PodIPs, pod.Status.PodIPs) || before.Status.PodIP != pod.Status.PodIP || ended(before.Status.Phase) != ended(pod.Status.Phase) {
@@ -319,7 +411,7 @@ func (v *inventory) seeSpace(ns *corev1.Namespace) {
 	v.work.Go(func() { v.countConfigs(ctx, ns.Name, peer) })
 	v.mu.Unlock()
 	// Its pods may have been seen first.
-	if slices.ContainsFunc(v.in(ns.Name), live) {
+	if v.hasLive(ns.Name) {
 		v.watchEvents(ns.Name)
 	}
 }
@@ -445,6 +537,18 @@ func (v *inventory) remember(pod *corev1.Pod) {
 
 func ended(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}
+
+// endedLast says whether a pod was deleted that had ended, as far as this process saw it.
+func (v *inventory) endedLast(namespace string, uid types.UID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[namespace]
+	if w == nil {
+		return false
+	}
+	_, ok := w.last[uid]
+	return ok
 }
 
 // lastWords returns, once, the last status of a pod that was deleted.

@@ -44,11 +44,13 @@ const (
 	// grantPoll is the pause between two looks whether it has.
 	grantPoll = 100 * time.Millisecond
 	// reflectInterval is how often Services are compared with what they should be
-	// though nothing changed, reflectGather for how long changes of a namespace are
+	// though nothing changed, reflectGather for how long changes of one are
 	// gathered, and reflectWorkers at how many peers' Services is worked at once.
 	reflectInterval = 5 * time.Minute
 	reflectGather   = 50 * time.Millisecond
 	reflectWorkers  = 4
+	// reflectBehind is the pause before one is compared again of which the cache was behind.
+	reflectBehind = 200 * time.Millisecond
 	// reconcileRetryMin and reconcileRetryMax bound the pause after a pod could not
 	// be made.
 	reconcileRetryMin = 200 * time.Millisecond

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -133,7 +134,8 @@ func (v *inventory) leavePolicy(np *networkingv1.NetworkPolicy) {
 
 // reflectPolicies has the NetworkPolicies of a namespace say what they should: addresses may stand for others by
 // now. As long as the cluster is not known, it changes nothing.
-func (p *Provider) reflectPolicies(ctx context.Context, name string) error {
+func (p *Provider) reflectPolicies(ctx context.Context, key types.NamespacedName) error {
+	name := key.Namespace
 	if !p.inv.known() {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,70 +25,78 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// reflector compares what is in namespaces with what it should be: the EndpointSlices of
+// reflector compares what is here with what it should be: the EndpointSlices of
 // reflected Services, or NetworkPolicies. It takes the peers in turn, one
-// namespace of each at a time, so that one with many does not delay the others.
+// thing of each at a time, so that one with many does not delay the others.
 type reflector struct {
 	p *Provider
-	// what is compared, for people, and compare does it for a namespace.
+	// what is compared, for people, and compare does it for one thing: a namespace
+	// with all that is in it if that has no name.
 	what    string
-	compare func(ctx context.Context, namespace string) error
-	// peers are those that have namespaces to compare.
+	compare func(ctx context.Context, key types.NamespacedName) error
+	// peers are those that have something to compare.
 	peers workqueue.TypedInterface[peering.ClusterID]
 
 	mu sync.Mutex
-	// gathering are the namespaces that changed a moment ago, ready those to compare, by
-	// peer. A peer of whom one is being compared is there, too.
-	gathering map[string]struct{}
-	ready     map[peering.ClusterID][]string
+	// gathering is what changed a moment ago, ready what to compare, by
+	// peer, and waiting the same as a set. A peer of whom something is being compared is there, too.
+	gathering map[types.NamespacedName]struct{}
+	ready     map[peering.ClusterID][]types.NamespacedName
+	waiting   map[types.NamespacedName]struct{}
 }
 
-func newReflector(p *Provider, what string, compare func(context.Context, string) error) *reflector {
+func newReflector(p *Provider, what string, compare func(context.Context, types.NamespacedName) error) *reflector {
 	return &reflector{
 		p: p, what: what, compare: compare, peers: workqueue.NewTyped[peering.ClusterID](),
-		gathering: make(map[string]struct{}), ready: make(map[peering.ClusterID][]string),
+		gathering: make(map[types.NamespacedName]struct{}), ready: make(map[peering.ClusterID][]types.NamespacedName),
+		waiting: make(map[types.NamespacedName]struct{}),
 	}
 }
 
 // space has a namespace compared.
-func (r *reflector) space(name string) { r.later(name, reflectGather) }
+func (r *reflector) space(name string) { r.one(types.NamespacedName{Namespace: name}) }
 
-// later has a namespace compared after a pause, with all that changes in between.
-func (r *reflector) later(name string, pause time.Duration) {
+// one has one thing compared.
+func (r *reflector) one(key types.NamespacedName) { r.later(key, reflectGather) }
+
+// later has one thing compared after a pause, with all that changes in between.
+func (r *reflector) later(key types.NamespacedName, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.gathering[name]; ok {
+	if _, ok := r.gathering[key]; ok {
 		return
 	}
-	r.gathering[name] = struct{}{}
-	time.AfterFunc(pause, func() { r.enqueue(name) })
+	r.gathering[key] = struct{}{}
+	time.AfterFunc(pause, func() { r.enqueue(key) })
 }
 
-// enqueue has a namespace compared when it is its peer's turn.
-func (r *reflector) enqueue(name string) {
-	peer := r.p.inv.peerOf(name)
+// enqueue has something compared when it is its peer's turn.
+func (r *reflector) enqueue(key types.NamespacedName) {
+	peer := r.p.inv.peerOf(key.Namespace)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.gathering, name)
-	if !slices.Contains(r.ready[peer], name) {
-		r.ready[peer] = append(r.ready[peer], name)
+	delete(r.gathering, key)
+	if _, ok := r.waiting[key]; !ok {
+		r.waiting[key] = struct{}{}
+		r.ready[peer] = append(r.ready[peer], key)
 		r.peers.Add(peer)
 	}
 }
 
-// next waits for the turn of a peer, and returns one of its namespaces; false after run.
-func (r *reflector) next() (peer peering.ClusterID, name string, ok bool) {
+// next waits for the turn of a peer, and returns what of it is compared; false after run.
+func (r *reflector) next() (peer peering.ClusterID, key types.NamespacedName, ok bool) {
 	peer, shut := r.peers.Get()
 	if shut {
-		return "", "", false
+		return "", key, false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	name, r.ready[peer] = r.ready[peer][0], r.ready[peer][1:]
-	return peer, name, true
+	key, r.ready[peer] = r.ready[peer][0], r.ready[peer][1:]
+	delete(r.waiting, key)
+	return peer, key, true
 }
 
-// done lets the next namespace of a peer be compared.
+// done lets the next of a peer be compared.
 func (r *reflector) done(peer peering.ClusterID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,99 +145,105 @@ func (r *reflector) run(ctx context.Context) {
 
 func (r *reflector) work(ctx context.Context) {
 	for {
-		peer, name, ok := r.next()
+		peer, key, ok := r.next()
 		if !ok {
 			return
 		}
-		if err := r.compare(ctx, name); err != nil && ctx.Err() == nil {
+		if err := r.compare(ctx, key); err != nil && ctx.Err() == nil {
 			pause := time.Second
 			var over *overBudget
 			switch {
 			case errors.As(err, &over):
 				pause = over.wait
 			case apierrors.IsConflict(err):
-				// The cache is behind what was written; it will show it soon.
+				pause = reflectBehind
 			default:
-				r.p.cfg.Log.Warn("reflect a namespace", "what", r.what, "namespace", name, "err", err)
+				r.p.cfg.Log.Warn("reflect a namespace", "what", r.what, "of", key, "err", err)
 			}
-			r.later(name, pause)
+			r.later(key, pause)
 		}
 		r.done(peer)
 	}
 }
 
-// reflectServices compares the EndpointSlices of a namespace with what the notes on its Services, the
-// pods here and the address plan say. As long as the cluster is not known, it changes nothing.
-func (p *Provider) reflectServices(ctx context.Context, name string) error {
+// reflectServices compares the EndpointSlices of a Service, or of all Services of a namespace one after the other,
+// with what the notes on them, the pods here and the address plan say. As long as the cluster is not known, it
+// changes nothing.
+func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName) error {
 	if !p.inv.known() {
 		return nil
 	}
-	services := indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, name)
-	if len(services) == 0 {
+	if key.Name == "" {
+		for _, svc := range indexed[*corev1.Service](p.inv.services, cache.NamespaceIndex, key.Namespace) {
+			p.services.enqueue(client.ObjectKeyFromObject(svc))
+		}
 		return nil
 	}
-	byService := make(map[string][]*discoveryv1.EndpointSlice)
-	for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, cache.NamespaceIndex, name) {
-		byService[s.Labels[discoveryv1.LabelServiceName]] = append(byService[s.Labels[discoveryv1.LabelServiceName]], s)
+	svc := byKey[corev1.Service](p.inv.services, key)
+	if svc == nil || svc.DeletionTimestamp != nil {
+		return nil
 	}
-	ips, nodes := p.podAddresses(name)
-	var problems []error
-	for _, svc := range services {
-		if svc.DeletionTimestamp != nil {
-			continue
-		}
-		if err := p.reflectService(ctx, svc.DeepCopy(), byService[svc.Name], ips, nodes); err != nil {
-			problems = append(problems, fmt.Errorf("service %s: %w", svc.Name, err))
-		}
+	if err := p.reflectService(ctx, svc.DeepCopy(), indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, key.String())); err != nil {
+		return fmt.Errorf("service %s: %w", svc.Name, err)
 	}
-	return errors.Join(problems...)
+	return nil
 }
 
-// podAddresses returns the addresses of a namespace's pods, by the UID of the
-// pod at home, and their nodes by address. A pod that is here and has no address
-// yet has an invalid one.
-func (p *Provider) podAddresses(namespace string) (ips map[string]netip.Addr, nodes map[string]string) {
-	ips, nodes = make(map[string]netip.Addr), make(map[string]string)
-	for _, o := range p.inv.in(namespace) {
-		pod, _ := p.inv.pod(o.Namespace, o.Name)
-		if pod != nil && pod.Spec.NodeName != "" {
-			nodes[pod.Status.PodIP] = pod.Spec.NodeName
-		}
-		if !live(o) {
+// podAddresses returns the addresses of a namespace's pods that endpoints lead to, by the UID of the
+// pod at home. A pod that is here and has no address yet has an invalid one.
+func (p *Provider) podAddresses(namespace string, to []peering.ServiceEndpoint) map[string]netip.Addr {
+	ips := make(map[string]netip.Addr)
+	for _, e := range to {
+		if _, known := ips[e.PodUID]; known || e.PodUID == "" {
 			continue
 		}
-		ips[o.Spec.OriginUID] = netip.Addr{}
-		if pod == nil || string(pod.UID) != o.Status.PodUID {
-			continue
-		}
-		if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
-			ips[o.Spec.OriginUID] = a
+		for _, o := range indexed[*api.OffloadedPod](p.inv.offloads, byHome, namespace+"/"+e.PodUID) {
+			if !live(o) {
+				continue
+			}
+			ips[e.PodUID] = netip.Addr{}
+			pod, _ := p.inv.pod(o.Namespace, o.Name)
+			if pod == nil || string(pod.UID) != o.Status.PodUID {
+				continue
+			}
+			if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
+				ips[e.PodUID] = a
+			}
 		}
 	}
-	return ips, nodes
+	return ips
+}
+
+// nodeOf returns the node of the pod of a namespace that has an address.
+func (p *Provider) nodeOf(namespace, address string) (string, bool) {
+	for _, pod := range indexed[*corev1.Pod](p.inv.pods, byIP, namespace+"/"+address) {
+		if pod.Spec.NodeName != "" && !ended(pod.Status.Phase) {
+			return pod.Spec.NodeName, true
+		}
+	}
+	return "", false
 }
 
 // placeEndpoints names the nodes of the endpoints that are pods of this
 // namespace: kube-proxy lets a pod reach itself through its own Service, and
 // keeps traffic close, only where it knows.
-func placeEndpoints(nodes map[string]string, parts []*discoveryv1.EndpointSlice) {
+func (p *Provider) placeEndpoints(parts []*discoveryv1.EndpointSlice) {
 	for _, part := range parts {
 		for i := range part.Endpoints {
-			if node, ok := nodes[part.Endpoints[i].Addresses[0]]; ok {
+			if node, ok := p.nodeOf(part.Namespace, part.Endpoints[i].Addresses[0]); ok {
 				part.Endpoints[i].NodeName = &node
 			}
 		}
 	}
 }
 
-func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have []*discoveryv1.EndpointSlice,
-	ips map[string]netip.Addr, nodes map[string]string,
-) error {
+func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have []*discoveryv1.EndpointSlice) error {
 	in, err := readNote(svc.Annotations[noteService])
 	if err != nil {
 		return fmt.Errorf("read what the consumer said of it: %w", err)
 	}
 	peer := peering.ClusterID(svc.Labels[api.LabelPeer])
+	ips := p.podAddresses(svc.Namespace, in.Endpoints)
 	in.Endpoints = preferred(in, ips)
 	want, dropped := endpoints.Slices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
 		if a, here := ips[e.PodUID]; here && e.PodUID != "" {
@@ -243,7 +258,7 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have
 		}
 		return p.cfg.Translate(peer, a)
 	})
-	placeEndpoints(nodes, want)
+	p.placeEndpoints(want)
 	existing := make(map[string]*discoveryv1.EndpointSlice, len(have))
 	for _, s := range have {
 		existing[s.Name] = s
@@ -300,10 +315,26 @@ func (p *Provider) writeSlice(ctx context.Context, have, want *discoveryv1.Endpo
 			return fmt.Errorf("replace endpoint slice %s: %w", want.Name, err)
 		}
 	}
-	if err := p.client.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := p.client.Create(ctx, want.DeepCopy(), client.FieldOwner(api.Manager))
+	if apierrors.IsAlreadyExists(err) {
+		return p.writeUnseen(ctx, want)
+	}
+	if err != nil {
 		return fmt.Errorf("create endpoint slice %s: %w", want.Name, err)
 	}
 	return nil
+}
+
+// writeUnseen writes an EndpointSlice that is there, though the cache does not show it yet. One that is another's stays.
+func (p *Provider) writeUnseen(ctx context.Context, want *discoveryv1.EndpointSlice) error {
+	have := &discoveryv1.EndpointSlice{}
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
+		return fmt.Errorf("read endpoint slice %s: %w", want.Name, err)
+	}
+	if have.Labels[api.LabelManaged] != api.Manager || !sameOwner(have, want) || have.AddressType != want.AddressType {
+		return nil
+	}
+	return p.writeSlice(ctx, have, want, true)
 }
 
 func sameOwner(a, b metav1.Object) bool {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
@@ -36,7 +37,7 @@ func (p *Provider) applyService(ctx context.Context, contract string, c Contract
 	if err := p.writeShared(ctx, contract, c, ns, o, want, item); err != nil {
 		return err
 	}
-	p.services.space(ns.Name)
+	p.services.one(types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name})
 	return nil
 }
 

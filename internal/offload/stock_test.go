@@ -2,11 +2,15 @@ package offload
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +18,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -165,15 +170,16 @@ func TestReflectorTakesPeersInTurn(t *testing.T) {
 	}
 	for n := range 100 {
 		p.inv.watches[fmt.Sprint("many-", n)] = &spaceWatch{peer: peerB}
-		p.services.enqueue(fmt.Sprint("many-", n))
+		p.services.enqueue(types.NamespacedName{Namespace: fmt.Sprint("many-", n)})
 	}
 	p.inv.watches["few"] = &spaceWatch{peer: peerA}
-	p.services.enqueue("few")
-	p.services.enqueue("few")
+	few := types.NamespacedName{Namespace: "few", Name: "web"}
+	p.services.enqueue(few)
+	p.services.enqueue(few)
 	first, _, _ := p.services.next()
-	second, name, _ := p.services.next()
-	if first != peerB || second != peerA || name != "few" {
-		t.Errorf("first %s, then %s of %s", first, name, second)
+	second, key, _ := p.services.next()
+	if first != peerB || second != peerA || key != few {
+		t.Errorf("first %s, then %s of %s", first, key, second)
 	}
 	if n := p.services.peers.Len(); n > 0 {
 		t.Errorf("a namespace of %d peers can be looked at though both are busy", n)
@@ -269,15 +275,118 @@ func TestWhatPodsDoComparesNoPolicies(t *testing.T) {
 	waits := func(r *reflector) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		_, gathers := r.gathering["shop"]
-		return gathers || len(r.ready) > 0
+		return len(r.gathering)+len(r.ready) > 0
 	}
-	p.inv.seeSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
+	p.inv.sliceHandler().OnDelete(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
 	if !waits(p.services) || waits(p.policies) {
 		t.Errorf("an EndpointSlice changed: Services are compared: %v; policies: %v", waits(p.services), waits(p.policies))
 	}
 	p.inv.seePolicy(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "home-web"}})
 	if !waits(p.policies) {
 		t.Error("a policy changed, and is not compared")
+	}
+}
+
+// With many Services, what changes has those compared that it concerns.
+func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	var mu sync.Mutex
+	var compared []string
+	c.prepare = func(p *Provider) {
+		compare := p.services.compare
+		p.services.compare = func(ctx context.Context, key types.NamespacedName) error {
+			mu.Lock()
+			compared = append(compared, key.Name)
+			mu.Unlock()
+			return compare(ctx, key)
+		}
+	}
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=100,pods=100")
+	remote := name + "-aaaaaaaa"
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	const many = 10
+	said := func(i int, port int32) peering.Object {
+		e := end("10.241.3.9", port)
+		e.PodUID = podObject(name, fmt.Sprint("pod-", i), "1m").Ref.UID
+		b, err := json.Marshal(service(false, e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return thing(peering.KindService, name, fmt.Sprint("svc-", i), fmt.Sprint("u", i), string(b))
+	}
+	for i := range many {
+		apply(t, p, id, podObject(name, fmt.Sprint("pod-", i), "1m"), said(i, 80))
+		c.setPhase(t, remote, fmt.Sprint("pod-", i), corev1.PodRunning, fmt.Sprint("10.200.0.", i+1))
+	}
+	idle := func() bool {
+		r := p.services
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.gathering)+len(r.ready) == 0 && len(p.inv.slices.List()) == many
+	}
+	quiet := func(what string, want ...string) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return idle() && (len(want) == 0 || len(compared) > 0)
+		})
+		time.Sleep(4 * reflectGather) // what follows from what was written
+		mu.Lock()
+		defer mu.Unlock()
+		slices.Sort(compared)
+		if got := slices.Compact(compared); len(want) > 0 && !slices.Equal(got, want) {
+			t.Errorf("%s: %q are compared, want %q", what, got, want)
+		}
+		compared = nil
+	}
+	quiet("all are compared")
+	c.setPhase(t, remote, "pod-3", corev1.PodRunning, "10.200.0.77")
+	quiet("a pod has another address", "svc-3")
+	apply(t, p, id, said(5, 8080))
+	quiet("a Service says something else", "svc-5")
+	part := &discoveryv1.EndpointSlice{}
+	for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7") {
+		part = s.DeepCopy()
+	}
+	if err := c.owner.Delete(t.Context(), part); err != nil {
+		t.Fatal(err)
+	}
+	quiet("somebody deletes an EndpointSlice", "svc-7")
+	eventually(t, "it is there again", func() bool {
+		return len(indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7")) == 1
+	})
+}
+
+// What is counted of live pods is what a look at all of them finds.
+func TestNamespacesWithLivePodsAreCounted(t *testing.T) {
+	t.Parallel()
+	v := &inventory{alive: map[string]int{}}
+	r, have := rand.New(rand.NewPCG(3, 4)), map[string]*api.OffloadedPod{}
+	for range 2000 {
+		name := fmt.Sprint("pod-", r.IntN(8))
+		before := have[name]
+		var after *api.OffloadedPod
+		if r.IntN(3) > 0 {
+			after = &api.OffloadedPod{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("ns-", name[4]%3), Name: name}}
+			after.Status.Phase = []corev1.PodPhase{"", corev1.PodRunning, corev1.PodFailed}[r.IntN(3)]
+		}
+		v.count(before, after)
+		if have[name] = after; after == nil {
+			delete(have, name)
+		}
+		for _, ns := range []string{"ns-0", "ns-1", "ns-2"} {
+			want := 0
+			for _, o := range have {
+				if o.Namespace == ns && live(o) {
+					want++
+				}
+			}
+			if v.alive[ns] != want || v.hasLive(ns) != (want > 0) {
+				t.Fatalf("%s has %d live pods, %d are counted", ns, want, v.alive[ns])
+			}
+		}
 	}
 }

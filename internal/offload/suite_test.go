@@ -60,6 +60,8 @@ type cluster struct {
 	n         int
 	// alias stands for 10.1.0.0/16 of consumers in NetworkPolicies; none is 10.241.0.0/16.
 	alias netip.Prefix
+	// prepare, if set, gets a provider before it runs.
+	prepare func(*Provider)
 }
 
 func (c *cluster) contract(id string) (Contract, bool) {
@@ -139,6 +141,9 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.prepare != nil {
+		c.prepare(p)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
