@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,13 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -112,8 +110,12 @@ type Contracts struct {
 	Now    func() time.Time
 	Log    *slog.Logger
 
-	meters usage.Meters
-	asked  pauses
+	// verified has the contracts whose signatures were checked: each is reconciled whenever pods come and go.
+	verified atomic.Pointer[store.ContractReader]
+	meters   usage.Meters
+	// onNodes counts pods as they come and go; nil is that nobody tells of them.
+	onNodes *usage.Tally
+	asked   pauses
 	// written is when the status of each contract, by name, was last written only because of
 	// its peer.
 	written sync.Map
@@ -144,6 +146,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, byNode, nodeOf); err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
+	r.onNodes = &usage.Tally{}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("contracts").
 		For(&v1alpha1.Contract{}).
@@ -153,15 +156,9 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 		Watches(&v1alpha1.PeeringRequest{}, enqueue(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			return store.ContractsFor(ctx, r.Client, string(o.GetUID()), read)
 		})).
-		Watches(&corev1.Pod{}, gathered(useGather, func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
+		Watches(&corev1.Pod{}, r.podsCounted(gathered(useGather, func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			return store.ContractsOn(ctx, r.Client, o.(*corev1.Pod).Spec.NodeName, read)
-		}), builder.WithPredicates(predicate.Funcs{
-			CreateFunc: func(e event.CreateEvent) bool { return nodeOf(e.Object) != nil },
-			UpdateFunc: func(e event.UpdateEvent) bool {
-				return usage.Changes(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod))
-			},
-			DeleteFunc: func(e event.DeleteEvent) bool { return nodeOf(e.Object) != nil },
-		})).
+		}))).
 		WatchesRawSource(r.Wake).
 		WithOptions(controller.Options{MaxConcurrentReconciles: contractWorkers}).
 		Complete(r)
@@ -236,6 +233,14 @@ func (r *Contracts) report(ctx context.Context, s *contractSnapshot, before *v1a
 }
 
 // load reads what decides about a contract; nil if it is gone.
+// contracts reads contracts.
+func (r *Contracts) contracts() *store.ContractReader {
+	if r.verified.Load() == nil {
+		r.verified.CompareAndSwap(nil, store.NewContractReader(maxVerified))
+	}
+	return r.verified.Load()
+}
+
 func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, error) {
 	s := &contractSnapshot{stored: &v1alpha1.Contract{}, now: r.Now()}
 	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, s.stored); err != nil {
@@ -246,7 +251,7 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 		}
 		return nil, client.IgnoreNotFound(err)
 	}
-	s.contract, s.terms, s.invalid = store.ReadContract(s.stored, r.Identity().ID())
+	s.contract, s.terms, s.invalid = r.contracts().Read(s.stored, r.Identity().ID())
 	var err error
 	s.peer, err = store.Cached(ctx, r.Client, peering.ClusterID(s.stored.Spec.PeerID))
 	return s, err
@@ -353,7 +358,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 			name = request.Name + v1alpha1.VirtualNodeSuffix
 		}
 	}
-	used, left, err := r.onNode(ctx, stored, name)
+	used, left, err := r.onNode(ctx, c, stored, name)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -73,8 +73,11 @@ const (
 	// statements that it reported and did not return.
 	fetchAgain = 15 * time.Second
 	// useGather is how long changes of the pods on a virtual node are gathered before its contract
-	// is reconciled, which counts all of them.
-	useGather = 250 * time.Millisecond
+	// is reconciled, endGather of one that is ending.
+	useGather = time.Second
+	endGather = 250 * time.Millisecond
+	// maxVerified is of how many contracts it is remembered that their signatures were verified.
+	maxVerified = 512
 	// drainSlack is by how much a peer has to move an end forward for that to be written.
 	drainSlack = 5 * time.Second
 	// closedKept is for how long a contract with a price is kept after it closed, and maxClosed

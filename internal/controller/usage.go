@@ -12,7 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
@@ -51,13 +55,11 @@ func nodeOf(o client.Object) []string {
 
 // onNode returns what the pods on a virtual node and volumes use of its contract, by this
 // cluster's own view, and how many pods there are that did not end.
-func (r *Contracts) onNode(ctx context.Context, stored *v1alpha1.Contract, node string) (corev1.ResourceList, int, error) {
-	var pods corev1.PodList
-	// They are only read: there may be thousands, and this is done whenever one changes.
-	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, 0, fmt.Errorf("list the pods of node %s: %w", node, err)
+func (r *Contracts) onNode(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract, node string) (corev1.ResourceList, int, error) {
+	used, left, err := r.ofPods(ctx, c, stored, node)
+	if err != nil {
+		return nil, 0, err
 	}
-	used, left := usage.OfPods(pods.Items, stored.Spec.LimitRange)
 	if r.Volumes != nil {
 		volumes, err := r.Volumes(ctx, peering.ClusterID(stored.Spec.PeerID), stored.Name)
 		if err != nil {
@@ -66,6 +68,49 @@ func (r *Contracts) onNode(ctx context.Context, stored *v1alpha1.Contract, node 
 		usage.AddTo(used, volumes)
 	}
 	return used, left, nil
+}
+
+func (r *Contracts) ofPods(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract, node string) (corev1.ResourceList, int, error) {
+	if r.onNodes != nil && c.State == peering.Active {
+		used, left := r.onNodes.Of(node, stored.Spec.LimitRange)
+		return used, left, nil
+	}
+	if r.onNodes != nil {
+		r.onNodes.Forget(node)
+	}
+	// What goes because no pod is left follows from the pods themselves. They are only read.
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, 0, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	used, left := usage.OfPods(pods.Items, stored.Spec.LimitRange)
+	return used, left, nil
+}
+
+// podsCounted counts the pods on nodes, and lets those changes pass that may change what a node uses. The controller
+// begins when all that are there were counted.
+func (r *Contracts) podsCounted(next handler.EventHandler) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			r.onNodes.Set(e.Object.(*corev1.Pod))
+			if nodeOf(e.Object) != nil {
+				next.Create(ctx, e, q)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			r.onNodes.Set(e.ObjectNew.(*corev1.Pod))
+			if usage.Changes(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)) {
+				next.Update(ctx, e, q)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.onNodes.Drop(e.Object.(*corev1.Pod))
+			if nodeOf(e.Object) != nil {
+				next.Delete(ctx, e, q)
+			}
+		},
+	}
 }
 
 // measure reads a contract's meter, keeps it in the status where that is due, and

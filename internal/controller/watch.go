@@ -14,6 +14,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
 )
 
 // updates lets of updates only those pass that matter.
@@ -28,7 +29,7 @@ type contractsOf func(ctx context.Context, o client.Object) ([]v1alpha1.Contract
 
 // gathered enqueues the contracts that an object concerns after a pause, with all that happens
 // in between: a contract is then reconciled at most once in each pause, however many of its
-// objects change.
+// objects change. One that ends waits for the last pod, and is reconciled sooner.
 func gathered(pause time.Duration, find contractsOf) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	enqueue := func(ctx context.Context, q queue, objects ...client.Object) {
@@ -38,9 +39,14 @@ func gathered(pause time.Duration, find contractsOf) handler.EventHandler {
 				continue // they are reconciled in time
 			}
 			for i := range contracts {
-				if !store.Settled(&contracts[i]) {
-					q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}}, pause)
+				if store.Settled(&contracts[i]) {
+					continue
 				}
+				wait := pause
+				if contracts[i].Status.Phase != peering.PhaseActive.String() {
+					wait = min(wait, endGather)
+				}
+				q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}}, wait)
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestManyChangesReconcileAContractOnce(t *testing.T) {
@@ -22,13 +23,14 @@ func TestManyChangesReconcileAContractOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		defer q.ShutDown()
+		phase := peering.PhaseActive.String()
 		on := map[string]string{"office": "c-1", "lab": "c-2"}
 		h := gathered(useGather, func(_ context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			name := on[o.(*corev1.Pod).Spec.NodeName]
 			if name == "" {
 				return nil, errors.New("there is none")
 			}
-			return []v1alpha1.Contract{{ObjectMeta: metav1.ObjectMeta{Name: name}}}, nil
+			return []v1alpha1.Contract{{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.ContractStatus{Phase: phase}}}, nil
 		})
 		pod := func(node string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}} }
 		for range 1000 {
@@ -58,6 +60,16 @@ func TestManyChangesReconcileAContractOnce(t *testing.T) {
 		synctest.Wait()
 		if q.Len() != 1 {
 			t.Error("a later change is lost")
+		}
+		r, _ := q.Get()
+		q.Done(r)
+		// One that ends waits for its pods.
+		phase = peering.PhaseDraining.String()
+		h.Delete(t.Context(), event.DeleteEvent{Object: pod("office")}, q)
+		time.Sleep(endGather + time.Millisecond)
+		synctest.Wait()
+		if q.Len() != 1 {
+			t.Error("the end of a pod of a contract that ends is seen late")
 		}
 	})
 }

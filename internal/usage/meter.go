@@ -28,27 +28,34 @@ import (
 func OfPods(pods []corev1.Pod, limits *v1alpha1.LimitRange) (used corev1.ResourceList, left int) {
 	used = corev1.ResourceList{}
 	for i := range pods {
-		p := &pods[i]
-		if owner := metav1.GetControllerOf(p); podEnded(p) || owner != nil && owner.Kind == "DaemonSet" {
-			continue
-		}
-		left++
-		if !podTaken(p) {
-			continue
-		}
-		if limits != nil {
-			p = &corev1.Pod{Spec: *limitrange.Filled(&p.Spec, limits)}
-		}
-		needs := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
-		needs[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-		for name, amount := range needs {
-			if amount.IsZero() {
-				delete(needs, name)
-			}
+		needs, is := ofPod(&pods[i], limits)
+		if is {
+			left++
 		}
 		AddTo(used, needs)
 	}
 	return used, left
+}
+
+// ofPod returns what a pod uses, and whether it is one that did not end.
+func ofPod(p *corev1.Pod, limits *v1alpha1.LimitRange) (needs corev1.ResourceList, left bool) {
+	if owner := metav1.GetControllerOf(p); podEnded(p) || owner != nil && owner.Kind == "DaemonSet" {
+		return nil, false
+	}
+	if !podTaken(p) {
+		return nil, true
+	}
+	if limits != nil {
+		p = &corev1.Pod{Spec: *limitrange.Filled(&p.Spec, limits)}
+	}
+	needs = resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
+	needs[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	for name, amount := range needs {
+		if amount.IsZero() {
+			delete(needs, name)
+		}
+	}
+	return needs, true
 }
 
 func podEnded(p *corev1.Pod) bool {
