@@ -203,9 +203,12 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 	case podDelete:
 		return true, p.deleteRunning(urgent(ctx), seen, pod)
 	case podRelease:
-		// That it is being deleted never changes; that there is no pod has to be asked for.
-		if pod, err := p.currentPod(ctx, seen); err != nil || decidePod(seen, pod) != podRelease {
-			return err != nil, err
+		// That it is being deleted never changes. That there is no pod has to be asked for, unless the pod ended before
+		// it went: then nothing runs, whatever the cache does not show.
+		if pod != nil || !p.inv.endedLast(seen.Namespace, types.UID(seen.Status.PodUID)) {
+			if pod, err := p.currentPod(ctx, seen); err != nil || decidePod(seen, pod) != podRelease {
+				return err != nil, err
+			}
 		}
 		if err := p.letGo(urgent(ctx), seen.DeepCopy()); !apierrors.IsConflict(err) {
 			return true, err

@@ -142,6 +142,20 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 		return c.owner.List(t.Context(), &left, client.InNamespace(remote)) == nil && len(left.Items) == 0
 	})
 	atMost("to end", 4.5) // it was 8
+	// A kubelet writes that a pod ended before it deletes it: then nothing has to be asked for.
+	each(func(_ int, pod string) { apply(t, p, id, podObject(name, "again-"+pod, "1m")) })
+	each(func(_ int, pod string) { c.setPhase(t, remote, "again-"+pod, corev1.PodSucceeded, "") })
+	y.since()
+	each(func(_ int, pod string) {
+		if err := p.Delete(t.Context(), id, podObject(name, "again-"+pod, "1m").Ref, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	eventually(t, "all are gone that had ended", func() bool {
+		var left api.OffloadedPodList
+		return c.owner.List(t.Context(), &left, client.InNamespace(remote)) == nil && len(left.Items) == 0
+	})
+	atMost("to end after its end", 3.1)
 }
 
 // What the cache does not show of a pod that was made is there all the same: it is taken over
