@@ -19,7 +19,7 @@ import (
 // lossOf returns what becomes of the pods of a namespace while the provider does not answer;
 // false if it is not known, or the namespace is not offloaded any more.
 func (n *Node) lossOf(namespace string) (peering.Loss, bool) {
-	spaces, err := n.cfg.Namespaces()
+	spaces, err := n.cfg.Namespace(namespace)
 	if err != nil {
 		return peering.Loss{}, false
 	}

@@ -241,21 +241,21 @@ func (n *Node) namespaceRefusal(namespace string) *peering.Refusal {
 
 // offloads says whether a namespace is offloaded to this provider.
 func (n *Node) offloads(namespace string) answer {
-	return n.findSpace(func(s Namespace) bool { return s.Name == namespace })
+	return n.findSpace(namespace, func(Namespace) bool { return true })
 }
 
 // offloadsPods says whether a namespace's pods may run at this provider.
 func (n *Node) offloadsPods(namespace string) answer {
-	return n.findSpace(func(s Namespace) bool { return s.Name == namespace && !s.PodsStay })
+	return n.findSpace(namespace, func(s Namespace) bool { return !s.PodsStay })
 }
 
-// findSpace says whether an offloaded namespace matches.
-func (n *Node) findSpace(is func(Namespace) bool) answer {
-	spaces, err := n.cfg.Namespaces()
+// findSpace says whether a namespace is offloaded, and matches.
+func (n *Node) findSpace(namespace string, is func(Namespace) bool) answer {
+	spaces, err := n.cfg.Namespace(namespace)
 	if err != nil {
 		return unknown
 	}
-	if slices.ContainsFunc(spaces, is) {
+	if slices.ContainsFunc(spaces, func(s Namespace) bool { return s.Name == namespace && is(s) }) {
 		return yes
 	}
 	return no

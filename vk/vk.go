@@ -128,6 +128,9 @@ type Config struct {
 	// An error means that they are not known now, and changes nothing. It is called often
 	// and should answer from a cache.
 	Namespaces func() ([]Namespace, error)
+	// Namespace returns the one of them with a name, if it is one. It is called for each change of
+	// a pod. Default is to look for it in all of them.
+	Namespace func(name string) ([]Namespace, error)
 	// ClusterDomain is the domain of the home cluster's Services. Default
 	// cluster.local.
 	ClusterDomain string
@@ -205,6 +208,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	if cfg.Contract == "" || cfg.Peer == "" {
 		return nil, errors.New("a virtual node needs a Contract and a Peer")
+	}
+	if cfg.Namespace == nil {
+		cfg.Namespace = func(string) ([]Namespace, error) { return cfg.Namespaces() }
 	}
 	if cfg.Port == 0 {
 		cfg.Port = 10250

@@ -185,15 +185,18 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	hears.policies = v.policies
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
-		Client:        n.kubernetes,
-		Remote:        &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure, policies: v.policies},
-		Resources:     spec.Capacity,
-		Labels:        maps.Clone(spec.Labels),
-		PeerLabels:    labels,
-		Version:       version.Version,
-		Address:       n.podIP,
-		TranslateIP:   home,
-		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load()) },
+		Client:      n.kubernetes,
+		Remote:      &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure, policies: v.policies},
+		Resources:   spec.Capacity,
+		Labels:      maps.Clone(spec.Labels),
+		PeerLabels:  labels,
+		Version:     version.Version,
+		Address:     n.podIP,
+		TranslateIP: home,
+		Namespaces:  func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load()) },
+		Namespace: func(name string) ([]vk.Namespace, error) {
+			return n.namespaces(spec, *v.labels.Load(), ctrlclient.InNamespace(name))
+		},
 		ClusterDomain: n.clusterDomain,
 		Budget:        n.budget,
 		Logger:        log,
@@ -449,13 +452,13 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 }
 
 // namespaces returns the namespaces that are offloaded to a virtual node with these labels.
-func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string) ([]vk.Namespace, error) {
+func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string, in ...ctrlclient.ListOption) ([]vk.Namespace, error) {
 	ctx := context.Background() //nolint:forbidigo // a cache answers at once
 	if n.addresses.peer(spec.Peer) == nil {
 		return nil, fmt.Errorf("cluster %s is not known", spec.Peer)
 	}
 	var list v1alpha1.NamespaceOffloadingList
-	if err := n.cache.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { // they are only read
+	if err := n.cache.List(ctx, &list, append(in, ctrlclient.UnsafeDisableDeepCopy)...); err != nil { // they are only read
 		return nil, fmt.Errorf("list namespace offloadings: %w", err)
 	}
 	var out []vk.Namespace
@@ -465,7 +468,7 @@ func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string) (
 			continue
 		}
 		var namespace corev1.Namespace
-		if err := n.cache.Get(ctx, ctrlclient.ObjectKey{Name: o.Namespace}, &namespace); err != nil {
+		if err := n.cache.Get(ctx, ctrlclient.ObjectKey{Name: o.Namespace}, &namespace, ctrlclient.UnsafeDisableDeepCopy); err != nil {
 			if ctrlclient.IgnoreNotFound(err) == nil {
 				continue
 			}
