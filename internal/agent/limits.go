@@ -22,6 +22,8 @@ const (
 	// podsPause is how long events of pods are gathered before their contract, and the
 	// peer, are looked at.
 	podsPause = 100 * time.Millisecond
+	// usePause is how long what pods use of a contract is gathered before it is counted.
+	usePause = time.Second
 	// observedPause is how long what peers say of where this cluster is seen is gathered
 	// before all are told.
 	observedPause = 2 * time.Second

@@ -32,6 +32,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 		a.events.Eventf(ns, nil, corev1.EventTypeWarning, "Fenced", "Fence",
 			"stopped %d pods: their home has not answered for as long as its fence of %s allows", pods, f.Length)
 	}}
+	counted := gather(usePause, a.contractsWake.wake)
 	var err error
 	a.lent, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
@@ -42,7 +43,11 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
 		Changed: gather(podsPause, func(contract string) {
-			a.contractsWake.wake(contract)
+			if c, ok := contracts.lent(contract); ok && c.AcceptNew {
+				counted(contract)
+			} else { // it ends with its last pod
+				a.contractsWake.wake(contract)
+			}
 			a.wakePeer(contracts.peer(contract))
 		}),
 		Log: a.log,

@@ -28,9 +28,10 @@ const (
 	// offerDebounce is how long changes are gathered before peers' offers are
 	// computed again.
 	offerDebounce = 100 * time.Millisecond
-	// refreshShare is how many times as long as a look took they are gathered at least,
-	// so that a large cluster whose pods change all the time looks a tenth of it.
-	refreshShare = 9
+	// refreshShare is how many times as long as a look took they are gathered at least, up to refreshMost,
+	// so that a large cluster whose pods change all the time looks a fiftieth of it.
+	refreshShare = 49
+	refreshMost  = 5 * time.Second
 	// classesPause is how old what is known of runtime and storage classes may be.
 	classesPause = 30 * time.Second
 	// lapsePause is how often offers that lapsed are looked for while nobody asks.

@@ -129,7 +129,7 @@ func (l *Lender) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-time.After(max(offerDebounce, refreshShare*took)):
+			case <-time.After(max(offerDebounce, min(refreshShare*took, refreshMost))):
 			}
 			took = l.refresh(ctx)
 			l.updateAvailable(ctx)
