@@ -133,7 +133,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	for _, one := range strings.Split(*parts, ",") {
+	for one := range strings.SplitSeq(*parts, ",") {
 		if !slices.Contains(strings.Split(allParts, ","), one) {
 			return fmt.Errorf("-parts %q: want some of %s", *parts, allParts)
 		}
