@@ -146,7 +146,9 @@ e2e: together alone ## End to end on real clusters (Linux, root)
 # for much of their time.
 .PHONY: together
 together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum | .build/times
+	@rm -f .build/secrets
 	@cd integration && $(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 2 -count 1 -timeout 80m
+	@if [ -s .build/secrets ]; then echo 'secrets were written to logs:' >&2; cat .build/secrets >&2; exit 1; fi
 
 .PHONY: alone
 alone: build image lab $(BIN)/helm $(BIN)/gotestsum | .build/times

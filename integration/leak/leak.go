@@ -9,6 +9,8 @@ package leak
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
@@ -166,16 +168,42 @@ func (s *Secrets) PEM(what string, text []byte) {
 			continue
 		}
 		s.Bytes(what, block.Bytes)
+		ends := len(block.Bytes)
+		if scalar := scalarOf(block.Bytes); len(scalar) > 0 {
+			s.Bytes(what+", its number", scalar)
+			ends = bytes.Index(block.Bytes, scalar) + len(scalar)
+		}
 		body := base64.StdEncoding.EncodeToString(block.Bytes)
 		for n := 1; body != ""; n++ {
 			line := body[:min(64, len(body))]
 			body = body[len(line):]
 			// The first line of a key says of which kind it is, and is the same in all.
-			if n > 1 {
+			if n > 1 && (n-1)*lineBytes < ends {
 				s.Text(fmt.Sprintf("%s, line %d of its PEM", what, n), line)
 			}
 		}
 	}
+}
+
+// lineBytes is how many bytes are in a line of PEM.
+const lineBytes = 48
+
+// scalarOf returns what is secret of a private key on an elliptic curve, in DER; nil of others. The
+// public key follows it, which is in certificates, too.
+func scalarOf(der []byte) []byte {
+	key, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		key, err = x509.ParseECPrivateKey(der)
+	}
+	ec, is := key.(*ecdsa.PrivateKey)
+	if err != nil || !is {
+		return nil
+	}
+	scalar, err := ec.Bytes()
+	if err != nil || !bytes.Contains(der, scalar) {
+		return nil
+	}
+	return scalar
 }
 
 // REST adds the credentials of a connection to an API server.

@@ -157,6 +157,45 @@ func TestWhatIsPublicIsNoFinding(t *testing.T) {
 	}
 }
 
+// A key on an elliptic curve has its public key behind it, which is in whatever says who somebody is.
+func TestThePublicKeyBehindAPrivateOneIsNoFinding(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sec1, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := key.PublicKey.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, der := range map[string][]byte{"PRIVATE KEY": pkcs8, "EC PRIVATE KEY": sec1} {
+		line := base64.StdEncoding.EncodeToString(der)[64:128]
+		if kind == "EC PRIVATE KEY" {
+			line = base64.StdEncoding.EncodeToString(der)[:64]
+		}
+		var s Secrets
+		s.PEM("a key", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+		for at := range 48 {
+			said := base64.StdEncoding.EncodeToString(append(make([]byte, at), public...))
+			for _, text := range []string{said, base64.StdEncoding.EncodeToString([]byte(said))} {
+				if found, err := s.Find("log", strings.NewReader(text)); err != nil || len(found) > 0 {
+					t.Fatalf("%s: %v, %v in its public key from byte %d", kind, found, err, at)
+				}
+			}
+		}
+		if found, err := s.Find("log", strings.NewReader("x "+line)); err != nil || len(found) == 0 {
+			t.Errorf("%s: the line in which the private key ends is not found: %v", kind, err)
+		}
+	}
+}
+
 func TestFilesAreLookedThrough(t *testing.T) {
 	_, text := newToken(t)
 	var s Secrets
