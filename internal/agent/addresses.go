@@ -71,26 +71,23 @@ func (a *agent) ownPods() func(peering.ClusterID, netip.Addr) (netip.Addr, bool)
 
 // own returns the address that a peer says it knows by an alias, of this cluster's own.
 func (a *addresses) own(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool) {
-	t := a.table(peer)
-	if t == nil {
-		return netip.Addr{}, false
-	}
-	for _, m := range t.ours {
-		if out, ok := plan.Remap(alias, m.Alias, m.Real); ok {
-			return out, true
-		}
-	}
-	return netip.Addr{}, false
+	return a.remap(peer, alias, func(m plan.Mapping) (from, to netip.Prefix) { return m.Alias, m.Real })
 }
 
 // knownAs returns by which address a peer knows a pod of this cluster.
 func (a *addresses) knownAs(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool) {
+	return a.remap(peer, own, func(m plan.Mapping) (from, to netip.Prefix) { return m.Real, m.Alias })
+}
+
+// remap moves an address by what a peer said of this cluster's own.
+func (a *addresses) remap(peer peering.ClusterID, addr netip.Addr, way func(plan.Mapping) (from, to netip.Prefix)) (netip.Addr, bool) {
 	t := a.table(peer)
 	if t == nil {
 		return netip.Addr{}, false
 	}
 	for _, m := range t.ours {
-		if out, ok := plan.Remap(own, m.Real, m.Alias); ok {
+		from, to := way(m)
+		if out, ok := plan.Remap(addr, from, to); ok {
 			return out, true
 		}
 	}

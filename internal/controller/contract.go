@@ -232,7 +232,6 @@ func (r *Contracts) report(ctx context.Context, s *contractSnapshot, before *v1a
 	return reconcile.Result{RequeueAfter: time.Minute}, err
 }
 
-// load reads what decides about a contract; nil if it is gone.
 // contracts reads contracts.
 func (r *Contracts) contracts() *store.ContractReader {
 	if r.verified.Load() == nil {
@@ -241,6 +240,7 @@ func (r *Contracts) contracts() *store.ContractReader {
 	return r.verified.Load()
 }
 
+// load reads what decides about a contract; nil if it is gone.
 func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, error) {
 	s := &contractSnapshot{stored: &v1alpha1.Contract{}, now: r.Now()}
 	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, s.stored); err != nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net/netip"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,9 +18,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// homeIPsAgain is how long a pod waits until it is checked again by which addresses home knows it.
-const homeIPsAgain = 2 * time.Second
-
 // homeIPsName returns the name of the ConfigMap with the addresses of a pod that has this UID at home.
 func homeIPsName(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
@@ -29,24 +25,21 @@ func homeIPsName(uid string) string {
 }
 
 // tellHomeIPs writes by which addresses home knows a pod that reads them, and then the pod's
-// annotation, of which the kubelet hears at once: it would look again 10 s later by itself. It
-// returns after how long to look again where home's addresses are not known yet.
-func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+// annotation, of which the kubelet hears at once: it would look again 10 s later by itself. Where
+// home's addresses are not known yet, Refresh has it done.
+func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) error {
 	pod, _ := p.inv.pod(key.Namespace, key.Name)
 	if pod == nil || pod.DeletionTimestamp != nil || ended(pod.Status.Phase) {
-		return 0, nil
+		return nil
 	}
 	have, reads := pod.Annotations[api.AnnotationHomeIPs]
 	if !reads || len(pod.Status.PodIPs) == 0 {
-		return 0, nil
+		return nil
 	}
 	peer := peering.ClusterID(pod.Labels[api.LabelPeer])
 	data, said, ok := podspec.HomeIPs(pod.Status.PodIPs, func(a netip.Addr) (netip.Addr, bool) { return p.cfg.KnownAs(peer, a) })
-	switch {
-	case !ok:
-		return homeIPsAgain, nil
-	case said == have:
-		return 0, nil
+	if !ok || said == have {
+		return nil
 	}
 	// It goes with the pod.
 	m := &corev1.ConfigMap{
@@ -61,7 +54,7 @@ func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) (t
 		err = p.client.Update(ctx, m, client.FieldOwner(api.Manager))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("write by which addresses home knows pod %s: %w", key, err)
+		return fmt.Errorf("write by which addresses home knows pod %s: %w", key, err)
 	}
 	// The version that was seen: one that was replaced under its name, or has changed since, is reconciled once that is seen.
 	after := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -71,7 +64,7 @@ func (p *Provider) tellHomeIPs(ctx context.Context, key types.NamespacedName) (t
 	before := after.DeepCopy()
 	before.Annotations = nil
 	if err := p.patch(ctx, after, before); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("say in pod %s by which addresses home knows it: %w", key, err)
+		return fmt.Errorf("say in pod %s by which addresses home knows it: %w", key, err)
 	}
-	return 0, nil
+	return nil
 }

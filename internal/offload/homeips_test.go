@@ -38,8 +38,18 @@ func testHomeIPs(t *testing.T, c *cluster) {
 	says := func(want string) func() bool {
 		return func() bool { return c.get(t, remote, "asks", &asks) && asks.Annotations[api.AnnotationHomeIPs] == want }
 	}
-	// As a kubelet says it once there is a sandbox.
+	// As a kubelet says it once there is a sandbox, which may be sooner than home's word.
+	c.unknown.Store(true)
 	c.setPhase(t, remote, "asks", corev1.PodPending, "10.200.3.4")
+	eventually(t, "its address is recorded", func() bool {
+		var o api.OffloadedPod
+		return c.get(t, remote, "asks", &o) && len(o.Status.PodIPs) > 0
+	})
+	if !says("")() || config() != nil {
+		t.Errorf("it is told %q, of addresses that home did not tell", asks.Annotations[api.AnnotationHomeIPs])
+	}
+	c.unknown.Store(false)
+	p.Refresh(peerA)
 	eventually(t, "it is told in its annotation", says("198.18.3.4"))
 	m := config()
 	if m == nil {

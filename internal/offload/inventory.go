@@ -73,8 +73,10 @@ type spaceWatch struct {
 
 // byContract and byUID find OffloadedPods by their contract, and by that and the UID of
 // the pod at home, byHome by that and their namespace, byAddress those that have not ended by the addresses of their
-// pods. byIP finds pods by their namespace and address, byService EndpointSlices by their Service.
+// pods. byIP finds pods by their namespace and address, byHomeIPs those that read by which addresses home knows them by
+// their peer, byService EndpointSlices by their Service.
 const (
+	byHomeIPs  = "home-ips"
 	byHome     = "home"
 	byIP       = "ip"
 	byService  = "service"
@@ -97,6 +99,13 @@ func newInventory(p *Provider) *inventory {
 				return nil, nil
 			}
 			return []string{pod.Namespace + "/" + pod.Status.PodIP}, nil
+		},
+		byHomeIPs: func(o any) ([]string, error) {
+			pod := o.(*corev1.Pod)
+			if _, reads := pod.Annotations[api.AnnotationHomeIPs]; !reads {
+				return nil, nil
+			}
+			return []string{pod.Labels[api.LabelPeer]}, nil
 		},
 	}, ours...)
 	v.podsKnown = v.informers[len(v.informers)-1].HasSynced

@@ -239,9 +239,12 @@ func (p *Provider) changed(contract string) {
 	}
 }
 
-// Refresh compares the reflected Services and NetworkPolicies of a peer with what they should be, at once:
-// call it when what Translate or Here says of its addresses may have changed.
+// Refresh compares the reflected Services and NetworkPolicies of a peer with what they should be, at once, and what
+// its pods read of their addresses: call it when what Translate, KnownAs or Here says may have changed.
 func (p *Provider) Refresh(peer peering.ClusterID) {
 	p.services.of(peer)
 	p.policies.of(peer)
+	for _, pod := range indexed[*corev1.Pod](p.inv.pods, byHomeIPs, string(peer)) {
+		p.inv.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
+	}
 }

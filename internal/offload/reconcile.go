@@ -136,14 +136,14 @@ func shorter(o *api.OffloadedPod, pod *corev1.Pod) bool {
 // Reconcile makes one OffloadedPod's pod so. It is what Run calls. A write that has
 // to wait leaves the worker to the pods of other peers.
 func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	again, err := p.tellHomeIPs(ctx, req.NamespacedName)
+	err := p.tellHomeIPs(ctx, req.NamespacedName)
 	if err == nil {
 		err = p.reconcile(ctx, req)
 	}
 	if over, ok := errors.AsType[*overBudget](err); ok {
 		return reconcile.Result{RequeueAfter: max(over.wait, budgetAgain)}, nil
 	}
-	return reconcile.Result{RequeueAfter: again}, err
+	return reconcile.Result{}, err
 }
 
 func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {

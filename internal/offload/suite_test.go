@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,8 @@ type cluster struct {
 	n         int
 	// alias stands for 10.1.0.0/16 of consumers in NetworkPolicies; none is 10.241.0.0/16.
 	alias netip.Prefix
+	// unknown says that consumers have not told yet by which addresses they know pods here.
+	unknown atomic.Bool
 	// prepare, if set, gets a provider before it runs.
 	prepare func(*Provider)
 }
@@ -130,7 +133,7 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 		},
 		KnownAs: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
 			b := a.As4()
-			if b[0] != 10 || b[1] != 200 {
+			if c.unknown.Load() || b[0] != 10 || b[1] != 200 {
 				return netip.Addr{}, false
 			}
 			b[0], b[1] = 198, 18
