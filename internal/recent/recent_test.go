@@ -102,6 +102,28 @@ func TestWhatIsRememberedIsRememberedForAMoment(t *testing.T) {
 	}
 }
 
+// Many that ask at once do not all find that the time is over: before it is, one of them asks again.
+func TestOneAsksAgainBeforeTheTimeIsOver(t *testing.T) {
+	t.Parallel()
+	held, hold, now := NewHolds(), Hold{"ns", "c-1"}, time.Now()
+	for round := range 3 {
+		held.Add(hold, now)
+		late := now.Add(holdLasts * 9 / 10)
+		no := 0
+		for range 16 {
+			if !held.Has(hold, late) {
+				no++
+			}
+		}
+		if no != 1 {
+			t.Errorf("round %d: %d of 16 ask again, want 1", round, no)
+		}
+		if now = now.Add(holdLasts); held.Has(hold, now) {
+			t.Errorf("round %d: it holds for longer than %s, though nobody asked again", round, holdLasts)
+		}
+	}
+}
+
 // A peer whose pods come and go without end has its own forgotten, and nobody else's.
 func TestGravesOfAPeerAreNotForgottenForAnothers(t *testing.T) {
 	t.Parallel()
