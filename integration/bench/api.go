@@ -44,6 +44,19 @@ func (a *agent) apiUse(ctx context.Context) (apiUse, error) {
 	return out, nil
 }
 
+// serverProfile keeps a profile of the API server over so many seconds.
+func (a *agent) serverProfile(ctx context.Context, seconds int, file string) error {
+	c, err := kubernetes.NewForConfig(a.lab.Clusters[0].RESTConfig())
+	if err != nil {
+		return err
+	}
+	b, err := c.Discovery().RESTClient().Get().AbsPath("/debug/pprof/profile").Param("seconds", strconv.Itoa(seconds)).DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("profile the API server of %s: %w", a.name, err)
+	}
+	return os.WriteFile(file, b, 0o644)
+}
+
 // metricCPU is the processor time of a process, in seconds.
 const metricCPU = "process_cpu_seconds_total"
 

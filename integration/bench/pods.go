@@ -66,6 +66,10 @@ type course struct {
 	Offloaded  float64 `json:"offloaded"`
 	NativeGone float64 `json:"nativeGone"`
 	Gone       float64 `json:"gone"`
+	// NativeServer is the processor time of the API server for each native pod until it ran, in ms, and
+	// NativeGoneServer until it was gone.
+	NativeServer     float64 `json:"nativeServer"`
+	NativeGoneServer float64 `json:"nativeGoneServer"`
 	// What it cost, and what it cost to delete them.
 	Home         cost `json:"home"`
 	Provider     cost `json:"provider"`
@@ -231,13 +235,7 @@ func (b *bench) keepLogs(w *two) error {
 func (p *podBench) course(ctx context.Context, n int, bare bool) (c course, err error) {
 	c.Pods, c.Bare = n, bare
 	kind := map[bool]string{false: "in a Deployment", true: "one by one"}[bare]
-	if c.Native, err = p.timed(ctx, func(ctx context.Context) error { return p.create(ctx, nativeSpace, n, bare) }, p.native, n); err != nil {
-		return c, fmt.Errorf("%d native pods %s: %w", n, kind, err)
-	}
-	if c.NativeGone, err = p.timed(ctx, func(ctx context.Context) error { return p.remove(ctx, nativeSpace, bare) }, p.native, 0); err != nil {
-		return c, fmt.Errorf("%d native pods go: %w", n, err)
-	}
-	if err := sleep(ctx, late); err != nil {
+	if err := p.natively(ctx, &c, kind); err != nil {
 		return c, err
 	}
 	sizes := map[string]size{}
@@ -278,7 +276,32 @@ func (p *podBench) course(ctx context.Context, n int, bare bool) (c course, err 
 	return c, nil
 }
 
-// profiled keeps profiles of both agents over the seconds that follow, if any are kept.
+// natively has the pods of a course made and deleted on a node of home's.
+func (p *podBench) natively(ctx context.Context, c *course, kind string) (err error) {
+	step := func(do func(context.Context) error, want int, server *float64, what string) (took float64, err error) {
+		before, err := p.home.apiUse(ctx)
+		if err != nil {
+			return 0, err
+		}
+		profiled := p.profiled(ctx, fmt.Sprintf("%05d-%v-native-%s", c.Pods, c.Bare, what))
+		if took, err = p.timed(ctx, do, p.native, want); err != nil {
+			return 0, fmt.Errorf("%d native pods %s, which %s: %w", c.Pods, kind, what, err)
+		}
+		if err := errors.Join(profiled(), sleep(ctx, late)); err != nil {
+			return 0, err
+		}
+		after, err := p.home.apiUse(ctx)
+		*server = 1000 * (after.cpu - before.cpu) / float64(c.Pods)
+		return took, err
+	}
+	if c.Native, err = step(func(ctx context.Context) error { return p.create(ctx, nativeSpace, c.Pods, c.Bare) }, c.Pods, &c.NativeServer, "come"); err != nil {
+		return err
+	}
+	c.NativeGone, err = step(func(ctx context.Context) error { return p.remove(ctx, nativeSpace, c.Bare) }, 0, &c.NativeGoneServer, "go")
+	return err
+}
+
+// profiled keeps profiles of both agents and API servers over the seconds that follow, if any are kept.
 func (p *podBench) profiled(ctx context.Context, step string) (end func() error) {
 	if p.keep == "" {
 		return func() error { return nil }
@@ -287,6 +310,11 @@ func (p *podBench) profiled(ctx context.Context, step string) (end func() error)
 	g.Go(func() error {
 		return p.both(func(a *agent) error {
 			return a.profile(ctx, fmt.Sprint("/debug/pprof/profile?seconds=", profileFor), filepath.Join(p.keep, step+"-"+a.name+".pprof"))
+		})
+	})
+	g.Go(func() error {
+		return p.both(func(a *agent) error {
+			return a.serverProfile(ctx, profileFor, filepath.Join(p.keep, step+"-"+a.name+"-api.pprof"))
 		})
 	})
 	return g.Wait
@@ -547,16 +575,16 @@ func (p *podBench) cycles(ctx context.Context, total int) (out []cycle, err erro
 func (b *bench) reportPods(r podsResult) {
 	b.say("")
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "pods\tnative s\toffloaded s\tratio\tnative gone s\tgone s\tratio\thome requests\tprovider requests\tto delete\tprovider\thome CPU ms\tprovider CPU ms\tAPI servers CPU ms\theap KiB home\tprovider\t")
+	fmt.Fprintln(w, "pods\tnative s\toffloaded s\tratio\tnative gone s\tgone s\tratio\thome requests\tprovider requests\tto delete\tprovider\thome CPU ms\tprovider CPU ms\tAPI servers CPU ms\tnative\theap KiB home\tprovider\t")
 	for _, c := range r.Courses {
 		kind := ""
 		if c.Bare {
 			kind = " bare"
 		}
-		fmt.Fprintf(w, "%d%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", c.Pods, kind,
+		fmt.Fprintf(w, "%d%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", c.Pods, kind,
 			c.Native, c.Offloaded, c.Offloaded/c.Native, c.NativeGone, c.Gone, c.Gone/c.NativeGone,
 			c.Home.Requests, c.Provider.Requests, c.HomeGone.Requests, c.ProviderGone.Requests,
-			c.Home.CPU, c.Provider.CPU, c.Home.Server+c.Provider.Server, c.HomeMemory.Heap/kib, c.ProviderMemory.Heap/kib)
+			c.Home.CPU, c.Provider.CPU, c.Home.Server+c.Provider.Server, c.NativeServer, c.HomeMemory.Heap/kib, c.ProviderMemory.Heap/kib)
 	}
 	_ = w.Flush()
 	b.say("")

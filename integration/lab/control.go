@@ -91,7 +91,6 @@ func (c controlPlane) processes() []process {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true",
-		"--profiling=false",
 	}
 	if c.checkKubelets {
 		apiserver = append(apiserver, "--kubelet-certificate-authority="+pki("ca.crt"))
