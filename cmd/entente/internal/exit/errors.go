@@ -58,8 +58,8 @@ func Hints() []Hint {
 		{"CALLER_UNKNOWN", "check that this kubeconfig works with kubectl, and log in again if it uses a plugin"},
 		{"CALLER_NOT_ALLOWED", "have an administrator bind a role of Entente: ClusterRole entente-view to look, entente-admin to change, entente-offload for one namespace, and Role entente-cli in entente-system to reach the agent"},
 		{"UNAVAILABLE", "see whether the agent runs: kubectl -n entente-system get pods"},
-		{"DEADLINE_EXCEEDED", "see the agent's log: kubectl -n entente-system logs deploy/entente-agent"},
-		{"INTERNAL", "see the agent's log: kubectl -n entente-system logs deploy/entente-agent"},
+		{"DEADLINE_EXCEEDED", "see the agent's log: kubectl -n entente-system logs svc/entente-agent"},
+		{"INTERNAL", "see the agent's log: kubectl -n entente-system logs svc/entente-agent"},
 		{"UNIMPLEMENTED", "the agent is older than this command: compare with `entente version`, and upgrade the agent"},
 		{"KUBERNETES_UNAVAILABLE", "the cluster's API server is not well; try again"},
 
