@@ -226,7 +226,7 @@ type MisplacedPods struct {
 	Message string `json:"message,omitempty"`
 }
 
-// KeptAway is a controller whose new pods are kept away from a provider for a while.
+// KeptAway is a controller whose new pods are kept away from a virtual node for a while.
 type KeptAway struct {
 	// owner is the controller's UID: that of a ReplicaSet changes with the template.
 	// +kubebuilder:validation:MaxLength=64
@@ -237,9 +237,10 @@ type KeptAway struct {
 	// name is the controller's name.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// peer is the provider's cluster ID.
+	// node is the virtual node, by its label kubernetes.io/hostname. Other nodes of that provider, of
+	// other pools, may run the pods.
 	// +kubebuilder:validation:MaxLength=63
-	Peer string `json:"peer"`
+	Node string `json:"node"`
 	// times is how often that happened, one time after the other.
 	Times int32 `json:"times"`
 	// since is when it happened last.

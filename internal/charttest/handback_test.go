@@ -21,9 +21,8 @@ import (
 // testHandBack has the agent, with the rights that it has, hand back a pod that a provider has no node
 // for, and the API server keep the next one away from there.
 func (c cluster) testHandBack(t *testing.T) {
-	const peer = "peerpeerpeerpeerpeerpeerpeerpeer"
 	ns, node := c.offloaded(t, v1alpha1.StrategyLocalAndRemote, nil), newVirtualNode()
-	node.Labels[v1alpha1.LabelPeer] = peer
+	node.Labels[corev1.LabelHostname] = node.Name
 	c.create(t, node, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: namespaces.ConsumerClusterRole, Namespace: ns},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: namespaces.ConsumerClusterRole},
@@ -73,7 +72,7 @@ func (c cluster) testHandBack(t *testing.T) {
 	waitFor(t, "placement to keep pods away", func() error {
 		next := newPod(ns, corev1.PodSpec{})
 		next.OwnerReferences = []metav1.OwnerReference{owner}
-		if got := text(c.admit(t, next).Spec.Affinity); !strings.Contains(got, `{"key":"entente.dev/peer","operator":"NotIn","values":["`+peer+`"]}`) {
+		if got := text(c.admit(t, next).Spec.Affinity); !strings.Contains(got, `{"key":"kubernetes.io/hostname","operator":"NotIn","values":["`+node.Name+`"]}`) {
 			return fmt.Errorf("the affinity is %s", got)
 		}
 		return nil

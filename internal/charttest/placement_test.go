@@ -165,10 +165,10 @@ func placed(t *testing.T, ns string) map[string]*corev1.Pod {
 // kept is controllers whose pods were handed back.
 func kept() []v1alpha1.KeptAway {
 	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	entry := func(owner, peer string, over bool) v1alpha1.KeptAway {
-		return v1alpha1.KeptAway{Owner: owner, Kind: "ReplicaSet", Name: owner, Peer: peer, Times: 1, Since: at, Until: at, Over: over}
+	entry := func(owner, node string, over bool) v1alpha1.KeptAway {
+		return v1alpha1.KeptAway{Owner: owner, Kind: "ReplicaSet", Name: owner, Node: node, Times: 1, Since: at, Until: at, Over: over}
 	}
-	return []v1alpha1.KeptAway{entry("kept", "abc", false), entry("kept", "def", false), entry("kept", "ghi", true), entry("back", "abc", true)}
+	return []v1alpha1.KeptAway{entry("kept", "abc.entente.dev", false), entry("kept", "def.entente.dev", false), entry("kept", "ghi.entente.dev", true), entry("back", "abc.entente.dev", true)}
 }
 
 // keepAway has the status of a namespace's offloading say so, and waits for placement to know it.

@@ -6,13 +6,13 @@ const (
 	// defaultAfter is for how long a pod waits for a node of its provider's before it is
 	// handed back. An autoscaler there takes minutes.
 	defaultAfter = 5 * time.Minute
-	// firstPause is for how long a controller's new pods are kept away from a provider that
-	// had no node for one; it doubles each time up to maxPause. What is over is remembered for
-	// as long again.
+	// firstPause is for how long a controller's new pods are kept away from a virtual node whose
+	// provider had no node for one; it doubles each time up to maxPause. What is over is
+	// remembered for as long again.
 	firstPause = 10 * time.Minute
 	maxPause   = 12 * time.Hour
-	// maxKept is how many controllers of a namespace are kept away at a time. Pods of others
-	// wait.
+	// maxKept is how many controllers of a namespace are kept away at a time, each counted for each virtual node.
+	// Pods of others wait.
 	maxKept = 128
 	// maxEvictions is how many pods of a namespace are evicted at a look, for each of the two reasons.
 	maxEvictions = 50

@@ -43,7 +43,7 @@ func decide(f *facts) decision {
 	for i := range f.pods {
 		p := &f.pods[i]
 		if d.comesBack(f, p) {
-			d.evict = append(d.evict, verdict{p, "it may run anywhere again: the time for which it was kept away from a provider is over"})
+			d.evict = append(d.evict, verdict{p, "it may run anywhere again: the time for which it was kept away from a virtual node is over"})
 			continue
 		}
 		waits := unscheduled(p)
@@ -66,11 +66,11 @@ func decide(f *facts) decision {
 	return d
 }
 
-// handBack evicts a pod if its controller's next one is kept away from its provider already,
+// handBack evicts a pod if its controller's next one is kept away from its virtual node already,
 // and has it kept away if not.
 func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
-	owner, peer := metav1.GetControllerOfNoCopy(p), node.Labels[v1alpha1.LabelPeer]
-	i := slices.IndexFunc(d.kept, func(k v1alpha1.KeptAway) bool { return k.Owner == string(owner.UID) && k.Peer == peer })
+	owner, name := metav1.GetControllerOfNoCopy(p), node.Labels[corev1.LabelHostname]
+	i := slices.IndexFunc(d.kept, func(k v1alpha1.KeptAway) bool { return k.Owner == string(owner.UID) && k.Node == name })
 	switch {
 	case i >= 0 && !d.kept[i].Over:
 		if now.Sub(d.kept[i].Since.Time) >= placementLag {
@@ -79,10 +79,10 @@ func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 		}
 		return
 	case i < 0 && len(d.kept) >= maxKept:
-		d.stay = append(d.stay, verdict{p, fmt.Sprintf("pods of %d controllers of this namespace are kept away from providers already", maxKept)})
+		d.stay = append(d.stay, verdict{p, fmt.Sprintf("pods of %d controllers of this namespace are kept away from virtual nodes already", maxKept)})
 		return
 	case i < 0:
-		d.kept = append(d.kept, v1alpha1.KeptAway{Owner: string(owner.UID), Kind: owner.Kind, Name: owner.Name, Peer: peer})
+		d.kept = append(d.kept, v1alpha1.KeptAway{Owner: string(owner.UID), Kind: owner.Kind, Name: owner.Name, Node: name})
 		i = len(d.kept) - 1
 	}
 	k := &d.kept[i]
@@ -90,7 +90,7 @@ func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 	k.Since, k.Until, k.Over = metav1.NewTime(now), metav1.NewTime(now.Add(pause(k.Times))), false
 }
 
-// comesBack says whether a pod waits for a node that was kept away from a provider until a time
+// comesBack says whether a pod waits for a node that was kept away from a virtual one until a time
 // that is over: its affinity cannot be changed, so another takes its place. Its controller's
 // new pods are not kept away any more, so that happens once.
 func (d *decision) comesBack(f *facts, p *corev1.Pod) bool {
@@ -100,19 +100,19 @@ func (d *decision) comesBack(f *facts, p *corev1.Pod) bool {
 	}
 	return slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool {
 		known := k.Until.Add(2 * placementLag) // by placement
-		return k.Over && k.Owner == string(owner.UID) && !f.now.Before(known) && p.CreationTimestamp.Time.Before(known) && keptFrom(p, k.Peer)
+		return k.Over && k.Owner == string(owner.UID) && !f.now.Before(known) && p.CreationTimestamp.Time.Before(known) && keptFrom(p, k.Node)
 	})
 }
 
-// keptFrom says whether a pod's node affinity keeps it away from a provider.
-func keptFrom(p *corev1.Pod, peer string) bool {
+// keptFrom says whether a pod's node affinity keeps it away from a virtual node.
+func keptFrom(p *corev1.Pod, node string) bool {
 	a := p.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
 	}
 	return slices.ContainsFunc(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
 		return slices.ContainsFunc(t.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
-			return equality.Semantic.DeepEqual(e, placement.NotAt(peer))
+			return equality.Semantic.DeepEqual(e, placement.NotOn(node))
 		})
 	})
 }
@@ -182,20 +182,20 @@ func (d *decision) mustStay(f *facts, p *corev1.Pod, at *corev1.Node) string {
 	if why := notReplaced(p); why != "" {
 		return why
 	}
-	if placement.AbroadOnly(&p.Spec) && !d.otherProvider(f, p, at) {
-		return "it may run abroad only, and no other provider takes it"
+	if placement.AbroadOnly(&p.Spec) && !d.otherNode(f, p, at) {
+		return "it may run abroad only, and no other virtual node takes it"
 	}
 	return ""
 }
 
-// otherProvider says whether a virtual node of another provider would take the next pod, as far
-// as its labels say.
-func (d *decision) otherProvider(f *facts, p *corev1.Pod, at *corev1.Node) bool {
+// otherNode says whether another virtual node would take the next pod, as far as its labels say: that
+// of another provider, or of another pool of the same one.
+func (d *decision) otherNode(f *facts, p *corev1.Pod, at *corev1.Node) bool {
 	owner, wants := metav1.GetControllerOfNoCopy(p), nodeaffinity.GetRequiredNodeAffinity(p)
 	for _, n := range f.nodes {
-		peer := n.Labels[v1alpha1.LabelPeer]
-		if peer == at.Labels[v1alpha1.LabelPeer] || n.Spec.Unschedulable || !ready(n) ||
-			slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool { return !k.Over && k.Owner == string(owner.UID) && k.Peer == peer }) {
+		if n.Name == at.Name || n.Spec.Unschedulable || !ready(n) || slices.ContainsFunc(d.kept, func(k v1alpha1.KeptAway) bool {
+			return !k.Over && k.Owner == string(owner.UID) && k.Node == n.Labels[corev1.LabelHostname]
+		}) {
 			continue
 		}
 		if matches, err := wants.Match(n); err == nil && matches {

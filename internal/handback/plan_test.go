@@ -22,7 +22,9 @@ import (
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func virtualNode(name, peer string, edit ...func(*corev1.Node)) corev1.Node {
-	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelVirtualNode: "true", v1alpha1.LabelPeer: peer}}}
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		v1alpha1.LabelVirtualNode: "true", v1alpha1.LabelPeer: peer, corev1.LabelHostname: name,
+	}}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	for _, f := range edit {
 		f(&n)
@@ -68,7 +70,7 @@ func abroad(p *corev1.Pod) {
 
 func entry(times int32, since time.Time, edit ...func(*v1alpha1.KeptAway)) v1alpha1.KeptAway {
 	k := v1alpha1.KeptAway{
-		Owner: "rs", Kind: "ReplicaSet", Name: "web", Peer: "abc", Times: times,
+		Owner: "rs", Kind: "ReplicaSet", Name: "web", Node: "office", Times: times,
 		Since: metav1.NewTime(since), Until: metav1.NewTime(since.Add(pause(times))),
 	}
 	for _, f := range edit {
@@ -79,14 +81,17 @@ func entry(times int32, since time.Time, edit ...func(*v1alpha1.KeptAway)) v1alp
 
 func over(k *v1alpha1.KeptAway) { k.Over = true }
 
+func at(node string) func(*v1alpha1.KeptAway) { return func(k *v1alpha1.KeptAway) { k.Node = node } }
+
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	due := start.Add(defaultAfter)
 	office, barn := virtualNode("office", "abc"), virtualNode("barn", "def")
+	shed := virtualNode("shed", "abc", func(n *corev1.Node) { n.Labels[v1alpha1.LabelPool] = "cpu" })
 	waiting := func(created time.Time) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.NodeName, p.Status.Conditions, p.CreationTimestamp = "", nil, metav1.NewTime(created)
-			requiring(placement.NotAt("abc"))(p)
+			requiring(placement.NotOn("office"))(p)
 		}
 	}
 	back := start.Add(firstPause) // when the entry of start is over
@@ -120,20 +125,23 @@ func TestDecide(t *testing.T) {
 		"with a volume": {at: due, pod: stuck("p", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
 		}), stays: "a volume"},
-		"that may run abroad only":                  {at: due, pod: stuck("p", abroad), stays: "no other provider"},
+		"that may run abroad only":                  {at: due, pod: stuck("p", abroad), stays: "no other virtual node"},
 		"with another provider":                     {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, want: []v1alpha1.KeptAway{entry(1, due)}},
-		"with another that is lost":                 {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("barn", "def", lost)}, stays: "no other provider"},
-		"with another that takes no pods":           {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("barn", "def", cordoned)}, stays: "no other provider"},
-		"with another contract of the same":         {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("shed", "abc")}, stays: "no other provider"},
-		"with another that it must not run at":      {at: due, pod: stuck("p", abroad, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "a"} }), nodes: []corev1.Node{office, barn}, stays: "no other provider"},
-		"with another that it is kept away from":    {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, kept: []v1alpha1.KeptAway{entry(1, due, func(k *v1alpha1.KeptAway) { k.Peer = "def" })}, want: []v1alpha1.KeptAway{entry(1, due, func(k *v1alpha1.KeptAway) { k.Peer = "def" })}, stays: "no other provider"},
+		"with another that is lost":                 {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("barn", "def", lost)}, stays: "no other virtual node"},
+		"with another that takes no pods":           {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, virtualNode("barn", "def", cordoned)}, stays: "no other virtual node"},
+		"with another pool of the same":             {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, shed}, want: []v1alpha1.KeptAway{entry(1, due)}},
+		"with another pool that it does not select": {at: due, pod: stuck("p", abroad, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{v1alpha1.LabelPool: "gpu"} }), nodes: []corev1.Node{office, shed}, stays: "no other virtual node"},
+		"kept away from another pool of the same":   {at: due, pod: stuck("p"), nodes: []corev1.Node{office, shed}, kept: []v1alpha1.KeptAway{entry(1, start, at("shed"))}, want: []v1alpha1.KeptAway{entry(1, start, at("shed")), entry(1, due)}},
+		"kept away from all pools of the same":      {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, shed}, kept: []v1alpha1.KeptAway{entry(1, start, at("shed"))}, want: []v1alpha1.KeptAway{entry(1, start, at("shed"))}, stays: "no other virtual node"},
+		"with another that it must not run at":      {at: due, pod: stuck("p", abroad, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "a"} }), nodes: []corev1.Node{office, barn}, stays: "no other virtual node"},
+		"with another that it is kept away from":    {at: due, pod: stuck("p", abroad), nodes: []corev1.Node{office, barn}, kept: []v1alpha1.KeptAway{entry(1, due, at("barn"))}, want: []v1alpha1.KeptAway{entry(1, due, at("barn"))}, stays: "no other virtual node"},
 		"again, for twice as long":                  {at: back.Add(time.Minute), pod: stuck("p"), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(2, back.Add(time.Minute))}},
 		"after long":                                {at: back.Add(firstPause), pod: stuck("p"), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, back.Add(firstPause))}},
 		"when the time is over":                     {at: back, pod: stuck("p", waiting(start)), kept: []v1alpha1.KeptAway{entry(1, start)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
 		"when placement knows that":                 {at: back.Add(2 * placementLag), pod: stuck("p", waiting(start)), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}, evicts: true},
 		"one that was made since":                   {at: back.Add(time.Minute), pod: stuck("p", waiting(back.Add(time.Minute))), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
 		"one that is kept away and found its place": {at: back.Add(time.Minute), pod: stuck("p", waiting(start), func(p *corev1.Pod) { p.Spec.NodeName = "worker" }), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
-		"one that waits for another reason":         {at: back.Add(time.Minute), pod: stuck("p", waiting(start), requiring(placement.NotAt("def"))), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
+		"one that waits for another reason":         {at: back.Add(time.Minute), pod: stuck("p", waiting(start), requiring(placement.NotOn("barn"))), kept: []v1alpha1.KeptAway{entry(1, start, over)}, want: []v1alpha1.KeptAway{entry(1, start, over)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,7 +183,8 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-// world is a home cluster of one node, a provider that has no node for any pod, and a ReplicaSet.
+// world is a home cluster of one node, a provider that has no node for any pod but in the pool runs, and a
+// ReplicaSet.
 type world struct {
 	t          *testing.T
 	now        time.Time
@@ -184,6 +193,7 @@ type world struct {
 	knows    *v1alpha1.NamespaceOffloading
 	nodes    []corev1.Node
 	homeFull bool
+	runs     string
 	pods     []corev1.Pod
 	made     int
 	abroad   int
@@ -245,11 +255,13 @@ func (w *world) schedule(p *corev1.Pod) {
 			continue
 		}
 		p.Spec.NodeName = n.Name
-		if n.Name == "worker" {
+		if n.Name != "worker" {
+			w.abroad++
+		}
+		if n.Name == "worker" || n.Name == w.runs {
 			p.Status.Phase = corev1.PodRunning
 			return
 		}
-		w.abroad++
 		p.Status.Conditions = stuck("").Status.Conditions
 		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(w.now)
 		return
@@ -269,6 +281,29 @@ func TestPodsRunAtHomeInTheEnd(t *testing.T) {
 	}
 	if len(w.pods) != 3 || w.made != 6 || w.abroad != 3 || slices.ContainsFunc(w.pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "worker" }) {
 		t.Errorf("after an hour %d pods of %d that were made, %d abroad: %+v", len(w.pods), w.made, w.abroad, w.pods)
+	}
+}
+
+// What one pool of a provider has no node for, another one of the same provider runs, also where home may not.
+func TestAnotherPoolOfTheProviderRunsWhatOneHasNoNodeFor(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []v1alpha1.PodStrategy{v1alpha1.StrategyLocalAndRemote, v1alpha1.StrategyRemote} {
+		w := newWorld(t)
+		w.homeFull, w.offloading.Spec.PodStrategy = true, strategy
+		w.nodes, w.runs = []corev1.Node{virtualNode("office-gpu", "abc"), virtualNode("office-cpu", "abc")}, "office-cpu"
+		var from []string
+		for w.now.Before(start.Add(time.Hour)) {
+			w.look(3)
+			for _, k := range w.offloading.Status.KeptAway {
+				from = append(from, k.Node)
+			}
+		}
+		if from = slices.Compact(from); !slices.Equal(from, []string{"office-gpu"}) {
+			t.Errorf("%s: they are kept away from %q", strategy, from)
+		}
+		if w.made != 6 || w.abroad != 6 || slices.ContainsFunc(w.pods, func(p corev1.Pod) bool { return p.Spec.NodeName != w.runs }) {
+			t.Errorf("%s: after an hour %d pods were made, %d of them abroad: %+v", strategy, w.made, w.abroad, w.pods)
+		}
 	}
 }
 

@@ -111,8 +111,8 @@ func LossOf(o *v1alpha1.NamespaceOffloading) peering.Loss {
 	return loss
 }
 
-// keptAway returns the requirements of virtual nodes that keep a pod away from providers
-// which had no node for others of its controller.
+// keptAway returns the requirements of virtual nodes that keep a pod away from those whose providers
+// had no node for others of its controller.
 func keptAway(pod *corev1.Pod, all []v1alpha1.KeptAway) []corev1.NodeSelectorRequirement {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -121,15 +121,15 @@ func keptAway(pod *corev1.Pod, all []v1alpha1.KeptAway) []corev1.NodeSelectorReq
 	var out []corev1.NodeSelectorRequirement
 	for i := range all {
 		if !all[i].Over && all[i].Owner == string(owner.UID) {
-			out = append(out, NotAt(all[i].Peer))
+			out = append(out, NotOn(all[i].Node))
 		}
 	}
 	return out
 }
 
-// NotAt is the requirement of a node that it is not a provider's.
-func NotAt(peer string) corev1.NodeSelectorRequirement {
-	return corev1.NodeSelectorRequirement{Key: v1alpha1.LabelPeer, Operator: corev1.NodeSelectorOpNotIn, Values: []string{peer}}
+// NotOn is the requirement of a node that it is not the one that its label calls so.
+func NotOn(node string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}}
 }
 
 // Selector returns a selector of ForeignClusters as requirements of virtual nodes, which have
