@@ -21,6 +21,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/podstatus"
+	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -64,7 +66,7 @@ func (r *realHome) start() {
 	n, err := New(Config{
 		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
-		TranslateIP: testView().translate, Namespaces: r.offloaded,
+		TranslateIP: podstatustest.Translate, Namespaces: r.offloaded,
 		Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -213,7 +215,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	web := r.bind("web")
 	r.until("a pod runs", func() bool {
 		p := r.pod("web")
-		return p.Status.Phase == corev1.PodRunning && p.Status.PodIP == "10.241.0.7" && p.Status.HostIP == "10.1.2.3" && offloadedBefore(p)
+		return p.Status.Phase == corev1.PodRunning && p.Status.PodIP == "10.241.0.7" && p.Status.HostIP == "10.1.2.3" && podstatus.Offloaded(p)
 	})
 	stale := r.pod("web").DeepCopy()
 	stale.UID = "another"
@@ -321,7 +323,7 @@ func TestForgedStatusesOnARealAPIServer(t *testing.T) {
 		c := r.pod("job").Status.ContainerStatuses
 		return len(c) == 1 && c[0].State.Terminated != nil
 	})
-	forged := *forgedStatus(50)
+	forged := *podstatustest.Forged(50)
 	forged.InitContainerStatuses, forged.EphemeralContainerStatuses, forged.Message = nil, nil, "forged"
 	forged.ContainerStatuses = forged.ContainerStatuses[:1]
 	forged.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}

@@ -166,21 +166,6 @@ func (w *writes) event(now time.Time, s *share) bool {
 	return s.of.events.Take(now, s, 1) == 0
 }
 
-// urgentChange says whether a status changes what others at home act on: the phase,
-// or a condition of those that decide about readiness and placement.
-func urgentChange(was, is *corev1.PodStatus) bool {
-	if was.Phase != is.Phase || was.PodIP != is.PodIP {
-		return true
-	}
-	for _, t := range []corev1.PodConditionType{corev1.PodReady, conditionOffloaded} {
-		a, b := findCondition(was.Conditions, t), findCondition(is.Conditions, t)
-		if (a == nil) != (b == nil) || a != nil && a.Status != b.Status {
-			return true
-		}
-	}
-	return false
-}
-
 // writtenBytes is what a pod with a status takes in the API server's store.
 func writtenBytes(pod *corev1.Pod, status *corev1.PodStatus) int {
 	return pod.Size() - pod.Status.Size() + status.Size() + managedFieldsBytes

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -53,7 +54,7 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 			h.settle()
 		}
 		writes, size := h.written()
-		if most := pods * (maxFirstStatuses + seconds/int(podPace.Seconds()) + 1); writes > most || size > most*(maxMessagesBytes+4<<10) {
+		if most := pods * (maxFirstStatuses + seconds/int(podPace.Seconds()) + 1); writes > most || size > most*(podstatus.MaxMessagesBytes+4<<10) {
 			t.Errorf("%d writes of %d bytes were made, want at most %d", writes, size, most)
 		}
 		if writes < pods*seconds/int(podPace.Seconds()) {
@@ -62,7 +63,7 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 		// What others act on comes through all the while.
 		h.remote.set("u-honest", messageStatus("", corev1.ConditionFalse))
 		h.settle()
-		if c := findCondition(h.pod("honest").Status.Conditions, corev1.PodReady); c.Status != corev1.ConditionFalse {
+		if c := podstatus.Condition(h.pod("honest").Status.Conditions, corev1.PodReady); c.Status != corev1.ConditionFalse {
 			t.Error("a change of readiness waits")
 		}
 		h.remote.set("u0", corev1.PodStatus{Phase: corev1.PodSucceeded})
@@ -86,7 +87,7 @@ func TestFloodOfMalformedStatusesKeepsTheLogShort(t *testing.T) {
 		const seconds = 600
 		for range seconds {
 			for range 10 {
-				h.node.PodStatus(peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, UID: "u1"}, Status: make([]byte, maxStatusBytes+1)})
+				h.node.PodStatus(peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, UID: "u1"}, Status: make([]byte, podstatus.MaxStatusBytes+1)})
 				h.node.PodStatus(peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindService}})
 			}
 			time.Sleep(time.Second)

@@ -14,6 +14,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -59,7 +60,7 @@ func (c claims) mount(t *corev1.Pod) (refusal *peering.Refusal, missing string) 
 // reconciled again if it has to wait for them.
 func (n *Node) lookAtClaims(ctx context.Context, uid string) error {
 	pod := n.localPod(uid)
-	if pod == nil || terminal(pod.Status.Phase) || !slices.ContainsFunc(pod.Spec.Volumes, mountsClaim) {
+	if pod == nil || podstatus.Terminal(pod.Status.Phase) || !slices.ContainsFunc(pod.Spec.Volumes, mountsClaim) {
 		return nil
 	}
 	spec := pod.Spec.DeepCopy()

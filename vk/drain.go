@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -93,7 +94,7 @@ func blockedText(blocked map[string]string) string {
 func (n *Node) evictAll(ctx context.Context) DrainProgress {
 	p := DrainProgress{Blocked: map[string]string{}}
 	for _, pod := range n.localPods() {
-		if terminal(pod.Status.Phase) || !n.occupies(pod) {
+		if podstatus.Terminal(pod.Status.Phase) || !n.occupies(pod) {
 			continue
 		}
 		p.Pods++
@@ -121,7 +122,7 @@ func (n *Node) occupies(pod *corev1.Pod) bool {
 	st := n.state[string(pod.UID)]
 	wanted := st != nil && (st.wanted || st.held) && !st.gone
 	n.mu.Unlock()
-	return wanted || offloadedBefore(pod) || tolerates(pod) && n.offloadsPods(pod.Namespace) != no
+	return wanted || podstatus.Offloaded(pod) || tolerates(pod) && n.offloadsPods(pod.Namespace) != no
 }
 
 // Remove deletes the node when its contract is over, and the pods that are left on it, which
@@ -179,7 +180,7 @@ func (n *Node) removePods(ctx context.Context) error {
 		if pod.Spec.NodeName != n.cfg.Name || !tolerates(pod) {
 			continue
 		}
-		status := failedStatus(pod, nil, n.view(), "ContractEnded", "the contract by which the pod ran is over", now)
+		status := podstatus.Failed(pod, nil, n.view(), "ContractEnded", "the contract by which the pod ran is over", now)
 		if err := n.patchStatus(ctx, pod, status); err != nil && !refusedForGood(err) {
 			errs = append(errs, err)
 			continue

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -39,7 +41,7 @@ func (n *Node) isFenced(pod *corev1.Pod) bool {
 func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	taken := findCondition(pod.Status.Conditions, conditionOffloaded)
+	taken := podstatus.Condition(pod.Status.Conditions, api.PodOffloaded)
 	return taken != nil && n.fences.Stopped(pod.Namespace, time.Since(taken.LastTransitionTime.Time))
 }
 
@@ -48,8 +50,8 @@ func (n *Node) mayHaveFenced(pod *corev1.Pod) bool {
 func (n *Node) fence(ctx context.Context, p podPlan) error {
 	const message = "the provider did not answer for as long as was agreed, and so has stopped the pod"
 	n.warn(p, reasonFenced, message)
-	status := failedStatus(p.pod, p.st.remote, n.view(), reasonFenced, message, metav1.Now())
-	setConditionAt(&status, corev1.PodCondition{
+	status := podstatus.Failed(p.pod, p.st.remote, n.view(), reasonFenced, message, metav1.Now())
+	podstatus.SetCondition(&status, corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reasonFenced, Message: message,
 	}, metav1.Now())
 	return n.endPod(ctx, p, status)

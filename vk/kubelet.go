@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -380,7 +381,7 @@ func (k *Kubelet) runningPods() []*corev1.Pod {
 
 // remoteError makes of a provider's error one that the library answers rightly.
 func remoteError(pod *corev1.Pod, err error) error {
-	if !offloadedBefore(pod) {
+	if !podstatus.Offloaded(pod) {
 		return errdefs.NotFound(fmt.Sprintf("pod %s/%s has not started at the provider (%s): %v", pod.Namespace, pod.Name, pod.Status.Reason, err))
 	}
 	return err

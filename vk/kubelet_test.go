@@ -42,6 +42,7 @@ import (
 	utilexec "k8s.io/client-go/util/exec"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/servingcert"
 	"github.com/entente-dev/entente/peering"
@@ -136,7 +137,7 @@ func newEndpoint(t *testing.T) *testEndpoint {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"},
 		Spec:       corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c"}}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: conditionOffloaded, Status: corev1.ConditionTrue}}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: api.PodOffloaded, Status: corev1.ConditionTrue}}},
 	}
 	if err := n.pods.GetStore().Add(pod); err != nil {
 		t.Fatal(err)

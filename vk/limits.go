@@ -8,20 +8,6 @@ const (
 	// maxNodeLabels is how many labels of the provider a node takes.
 	maxNodeLabels = 64
 
-	// maxStatusBytes is the largest pod status that is read, as JSON. A kubelet writes
-	// about 1.5 KiB for a container. Only a part of it is kept.
-	maxStatusBytes = 64 << 10
-	// maxReasonBytes and maxImageBytes bound a reason or an ID, and the name of an
-	// image. maxMessageBytes bounds a message, maxTerminationBytes what a container
-	// wrote as its last message, and maxMessagesBytes all messages of a pod; the last
-	// two are a kubelet's limits. More is cut.
-	maxReasonBytes      = 128
-	maxImageBytes       = 512
-	maxMessageBytes     = 1024
-	maxTerminationBytes = 4096
-	maxMessagesBytes    = 12 << 10
-	// maxPodIPs is how many addresses of a pod are shown.
-	maxPodIPs = 8
 	// maxEventsPerPod is how many different events of a pod are shown.
 	maxEventsPerPod = 64
 

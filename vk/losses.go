@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus"
 )
 
 // conditionLosingPods says of a node that its provider took pods and lost them soon
@@ -94,7 +95,7 @@ func losingTaint() corev1.Taint {
 // many. Pods that ran for a while do not count, nor those that end by themselves.
 func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 	now := time.Now()
-	taken := findCondition(pod.Status.Conditions, conditionOffloaded)
+	taken := podstatus.Condition(pod.Status.Conditions, api.PodOffloaded)
 	if taken != nil && now.Sub(taken.LastTransitionTime.Time) > youngPod {
 		return
 	}
@@ -126,10 +127,10 @@ func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 // a limit: one with restart policy Always, or one that failed by a disruption, which a Job
 // may be configured not to count.
 func endedUnasked(pod *corev1.Pod, status *corev1.PodStatus) bool {
-	if !terminal(status.Phase) || terminal(pod.Status.Phase) {
+	if !podstatus.Terminal(status.Phase) || podstatus.Terminal(pod.Status.Phase) {
 		return false
 	}
-	c := findCondition(status.Conditions, corev1.DisruptionTarget)
+	c := podstatus.Condition(status.Conditions, corev1.DisruptionTarget)
 	return pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || pod.Spec.RestartPolicy == "" ||
 		status.Phase == corev1.PodFailed && c != nil && c.Status == corev1.ConditionTrue
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -22,7 +23,7 @@ func (h *home) churn(from, n int, lose func(uid string)) {
 		h.bind(uid, uid)
 		lose(uid)
 		h.settle()
-		if pod := h.pod(uid); !terminal(pod.Status.Phase) {
+		if pod := h.pod(uid); !podstatus.Terminal(pod.Status.Phase) {
 			h.t.Errorf("pod %s is %s, so nothing would replace it", uid, pod.Status.Phase)
 		}
 	}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/podmetrics"
+	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
 	"github.com/entente-dev/entente/internal/servingcert"
 	"github.com/entente-dev/entente/peering"
 )
@@ -127,7 +128,7 @@ func TestMetricsServerReadsAVirtualNodeOnARealAPIServer(t *testing.T) {
 	}
 	n, err := New(Config{
 		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote, Version: "v1.37.2-entente",
-		Address: loopback, Port: int32(l.Addr().(*net.TCPAddr).Port), TranslateIP: testView().translate,
+		Address: loopback, Port: int32(l.Addr().(*net.TCPAddr).Port), TranslateIP: podstatustest.Translate,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
 		Namespaces: func() ([]Namespace, error) {
 			return []Namespace{{Name: "shop", UID: string(space.UID), Mapping: "Suffixed"}}, nil

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -60,7 +61,7 @@ func (n *Node) Status() Status {
 	n.mu.Unlock()
 	s := Status{Ready: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message}
 	for _, p := range n.localPods() {
-		if !terminal(p.Status.Phase) {
+		if !podstatus.Terminal(p.Status.Phase) {
 			s.Pods++
 		}
 	}

@@ -2,7 +2,6 @@ package vk
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -54,6 +53,16 @@ type podState struct {
 	events map[eventKey]int32
 	writes writes
 }
+
+// The reasons that a local pod and its events show besides those of podstatus.
+const (
+	reasonNotOffloaded = "NotOffloadable"
+	reasonNotTolerated = "NotTolerated"
+	reasonMissing      = "MissingReference"
+	reasonRemoteGone   = "RemotePodGone"
+	reasonDeleted      = "Deleted"
+	reasonLosingPods   = "ProviderLosesPods"
+)
 
 // uidIndex finds a pod by its UID.
 const uidIndex = "uid"
@@ -191,8 +200,8 @@ func (n *Node) plan(uid string) podPlan {
 	if p.pod != nil {
 		f.exists = true
 		f.deleting = p.pod.DeletionTimestamp != nil
-		f.terminal = terminal(p.pod.Status.Phase)
-		f.marked = offloadedBefore(p.pod)
+		f.terminal = podstatus.Terminal(p.pod.Status.Phase)
+		f.marked = podstatus.Offloaded(p.pod)
 		f.tolerates = tolerates(p.pod)
 		f.offloading = n.offloadsPods(p.pod.Namespace)
 		t, object, waits, refusal := podObject(p.pod, p.st.claims, n.cfg.Address)
@@ -285,7 +294,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		if n.offloads(p.pod.Namespace) == yes {
 			why = "namespace " + p.pod.Namespace + " has podStrategy Local"
 		}
-		return n.patchStatus(ctx, p.pod, notApplicableStatus(p.pod,
+		return n.patchStatus(ctx, p.pod, podstatus.NotApplicable(p.pod,
 			why+", so this pod is not run here; this is not an error of the pod", metav1.Now()))
 	case stepLeave:
 		n.warn(p, reasonNotTolerated, fmt.Sprintf(
@@ -294,21 +303,21 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return nil
 	case stepRefuse:
 		n.warn(p, reasonNotOffloaded, p.refusal.Message)
-		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonNotOffloaded, p.refusal.Message, metav1.Now()))
+		return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, reasonNotOffloaded, p.refusal.Message, metav1.Now()))
 	case stepWait:
 		n.wait(p)
 		if p.missing.soon {
 			return nil // not worth an event yet
 		}
 		n.warn(p, p.missing.reason, p.missing.what)
-		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, p.missing.reason, p.missing.what, metav1.Now()))
+		return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, p.missing.reason, p.missing.what, metav1.Now()))
 	case stepHold:
 		return n.hold(ctx, p)
 	case stepWant:
 		// First: where this agent dies in between, Kubernetes must not evict the pod against the
 		// choice of its namespace. Where somebody forbids it, that is no reason not to run the pod.
 		tolerated := n.tolerateLoss(ctx, p.pod)
-		if tolerated == nil || apierrors.IsForbidden(tolerated) || offloadedBefore(p.pod) {
+		if tolerated == nil || apierrors.IsForbidden(tolerated) || podstatus.Offloaded(p.pod) {
 			n.wantPod(p)
 		}
 		return errors.Join(tolerated, n.show(ctx, p))
@@ -345,7 +354,7 @@ func (n *Node) wantPod(p podPlan) {
 	if p.waits != "" { // it crossed, and where to is looked up again
 		return
 	}
-	hash, before := p.object.Hash(), offloadedBefore(p.pod)
+	hash, before := p.object.Hash(), podstatus.Offloaded(p.pod)
 	n.mu.Lock()
 	st := n.podState(p.object.Ref)
 	say, first := !st.wanted || st.hash != hash, !st.wanted && !st.held && !before
@@ -373,7 +382,7 @@ func (n *Node) hold(ctx context.Context, p podPlan) error {
 	until, message := n.losses.closed, n.losses.message()
 	n.mu.Unlock()
 	n.podQueue.AddAfter(string(p.pod.UID), max(time.Until(until), time.Second))
-	return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonLosingPods, message, metav1.Now()))
+	return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, reasonLosingPods, message, metav1.Now()))
 }
 
 // podState returns the state of a pod, new if there is none. n.mu is held.
@@ -390,17 +399,17 @@ func (n *Node) podState(ref peering.ObjectRef) *podState {
 // answer the status stays as it is, but after a while the pod is no longer ready.
 func (n *Node) show(ctx context.Context, p podPlan) error {
 	if r := p.st.refusal; r != nil {
-		n.warn(p, refusalReason(r.Reason), r.Message)
+		n.warn(p, podstatus.RefusalReason(r.Reason), r.Message)
 	}
 	if !p.up {
 		return n.showLost(ctx, p)
 	}
 	if p.st.remote == nil {
-		if r := p.st.refusal; r != nil && !p.st.held && !offloadedBefore(p.pod) {
-			return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, refusalReason(r.Reason), r.Message, metav1.Now()))
+		if r := p.st.refusal; r != nil && !p.st.held && !podstatus.Offloaded(p.pod) {
+			return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, podstatus.RefusalReason(r.Reason), r.Message, metav1.Now()))
 		}
-		if p.st.held && !offloadedBefore(p.pod) {
-			return n.patchStatus(ctx, p.pod, acceptedStatus(p.pod, metav1.Now()))
+		if p.st.held && !podstatus.Offloaded(p.pod) {
+			return n.patchStatus(ctx, p.pod, podstatus.Accepted(p.pod, metav1.Now()))
 		}
 		return nil
 	}
@@ -408,18 +417,18 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		n.warn(p, "RemoteDeleting",
 			"the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
 	}
-	status := translateStatus(p.pod, p.st.remote, n.view(), metav1.Now())
+	status := podstatus.Translate(p.pod, p.st.remote, n.view(), metav1.Now())
 	if r := p.st.refusal; r != nil {
-		showRefusedEphemeral(&status, &p.pod.Spec, r)
+		podstatus.ShowRefusedEphemeral(&status, &p.pod.Spec, r)
 		podspec.ShowRefusedResize(p.pod, &status, r, metav1.Now())
 	}
 	if p.st.answer == p.object.Hash() {
-		showGeneration(p.pod, &status)
+		podstatus.ShowGeneration(p.pod, &status)
 	}
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
-	if c := findCondition(status.Conditions, conditionOffloaded); c != nil && c.Reason == reasonUnschedulable {
+	if c := podstatus.Condition(status.Conditions, api.PodOffloaded); c != nil && c.Reason == podstatus.ReasonUnschedulable {
 		n.warn(p, c.Reason, c.Message)
 	}
 	if endedUnasked(p.pod, &status) {
@@ -431,7 +440,7 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 // showLost marks a pod of a provider that does not answer as not ready, once, so that
 // Services do without it.
 func (n *Node) showLost(ctx context.Context, p podPlan) error {
-	if c := findCondition(p.pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
+	if c := podstatus.Condition(p.pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
 		return nil
 	}
 	now := time.Now()
@@ -442,18 +451,12 @@ func (n *Node) showLost(ctx context.Context, p podPlan) error {
 		n.podQueue.AddAfter(string(p.pod.UID), wait)
 		return nil
 	}
-	return n.patchStatus(ctx, p.pod, lostStatus(p.pod, metav1.NewTime(now)))
+	return n.patchStatus(ctx, p.pod, podstatus.Lost(p.pod, metav1.NewTime(now)))
 }
 
-// acceptedStatus is the status of a pod that the provider took but has sent no status of.
-func acceptedStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
-	out := *pod.Status.DeepCopy()
-	out.Reason, out.Message = "", ""
-	setConditionAt(&out, corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}, now)
-	return out
+func (n *Node) view() podstatus.View {
+	return podstatus.View{Translate: n.cfg.TranslateIP, Host: n.cfg.Address}
 }
-
-func (n *Node) view() view { return view{translate: n.cfg.TranslateIP, host: n.cfg.Address} }
 
 // settle makes sure that a pod that ended is never applied again, even if the provider loses
 // it.
@@ -473,7 +476,7 @@ func (n *Node) settle(p podPlan) {
 // fail ends a pod that is gone at the provider, so that its owner replaces it.
 func (n *Node) fail(ctx context.Context, p podPlan) error {
 	const message = "the pod is gone in the provider's cluster, which was not asked to delete it"
-	status := failedStatus(p.pod, p.st.remote, n.view(), reasonRemoteGone, message, metav1.Now())
+	status := podstatus.Failed(p.pod, p.st.remote, n.view(), reasonRemoteGone, message, metav1.Now())
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
@@ -532,19 +535,19 @@ func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 	if p.st.remote == nil || !p.up {
 		return nil
 	}
-	return n.patchStatus(ctx, p.pod, translateStatus(p.pod, p.st.remote, n.view(), metav1.Now()))
+	return n.patchStatus(ctx, p.pod, podstatus.Translate(p.pod, p.st.remote, n.view(), metav1.Now()))
 }
 
 // finalise deletes a local pod whose containers no longer run, after its last status was
 // written, by which owners decide.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
-	return n.endPod(ctx, p, failedStatus(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now()))
+	return n.endPod(ctx, p, podstatus.Failed(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now()))
 }
 
 // endPod deletes a local pod with its last status.
 func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) error {
 	ref := podRef(p.pod)
-	crossed := p.st.held || p.st.wanted || offloadedBefore(p.pod)
+	crossed := p.st.held || p.st.wanted || podstatus.Offloaded(p.pod)
 	if crossed && !p.st.gone {
 		n.mu.Lock()
 		st := n.podState(ref)
@@ -585,14 +588,14 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 	if apiequality.Semantic.DeepEqual(pod.Status, status) {
 		return nil
 	}
-	if !terminal(status.Phase) {
+	if !podstatus.Terminal(status.Phase) {
 		n.mu.Lock()
 		writes := &n.podState(podRef(pod)).writes
 		writes.ephemeral = len(pod.Spec.EphemeralContainers)
 		now := time.Now()
 		wait := writes.gather(now, &pod.Status, &status)
 		if wait == 0 {
-			wait = writes.wait(now, n.share, writtenBytes(pod, &status), urgentChange(&pod.Status, &status))
+			wait = writes.wait(now, n.share, writtenBytes(pod, &status), podstatus.Urgent(&pod.Status, &status))
 		}
 		n.mu.Unlock()
 		if wait > 0 {
@@ -605,7 +608,7 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 		return err
 	}
 	n.warn(podPlan{pod: pod}, "InvalidStatus", "the API server refused the status that the provider sent, so only phase and readiness are shown: "+err.Error())
-	return n.writeStatus(ctx, pod, leastStatus(pod, status, metav1.Now()))
+	return n.writeStatus(ctx, pod, podstatus.Least(pod, status, metav1.Now()))
 }
 
 // refusedForGood says whether the API server refused a write for its content.
@@ -617,7 +620,7 @@ func (n *Node) writeStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 	if apiequality.Semantic.DeepEqual(pod.Status, status) {
 		return nil
 	}
-	patch, err := statusPatch(pod, status)
+	patch, err := podstatus.Patch(pod, status)
 	if err != nil {
 		return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
 	}
@@ -636,20 +639,6 @@ func otherUID(err error) bool {
 		return false
 	}
 	return slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
-}
-
-// statusPatch is the patch from a pod's status to another, with its UID as a
-// precondition.
-func statusPatch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
-	was, err := json.Marshal(corev1.Pod{Status: pod.Status})
-	if err != nil {
-		return nil, err
-	}
-	is, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}, Status: status})
-	if err != nil {
-		return nil, err
-	}
-	return strategicpatch.CreateTwoWayMergePatch(was, is, corev1.Pod{})
 }
 
 // warn records a problem as an event, once while it stays the same.
@@ -671,7 +660,7 @@ func (n *Node) event(pod *corev1.Pod, kind, reason, message string) {
 	may := n.podState(podRef(pod)).writes.event(time.Now(), n.share)
 	n.mu.Unlock()
 	if may {
-		n.recorder.Event(pod, kind, reason, peering.Text(message, maxMessageBytes))
+		n.recorder.Event(pod, kind, reason, peering.Text(message, podstatus.MaxMessageBytes))
 	}
 }
 
@@ -684,7 +673,7 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	var remote *corev1.PodStatus
 	if len(s.Status) > 0 {
 		var err error
-		if remote, err = decodeStatus(s.Status); err != nil {
+		if remote, err = podstatus.Decode(s.Status); err != nil {
 			n.complain.Do(func() { n.log.Warn("malformed pod status", "ref", s.Ref.String(), "err", err) })
 			if !s.Gone {
 				return
@@ -764,7 +753,7 @@ func (n *Node) PodEvent(e peering.PodEvent) {
 	if pod == nil || e.Ref.Kind != peering.KindPod {
 		return
 	}
-	key := eventKey{kind: corev1.EventTypeNormal, reason: eventReason(e.Reason), message: peering.Text(e.Message, maxMessageBytes)}
+	key := eventKey{kind: corev1.EventTypeNormal, reason: eventReason(e.Reason), message: peering.Text(e.Message, podstatus.MaxMessageBytes)}
 	if e.Type == corev1.EventTypeWarning {
 		key.kind = corev1.EventTypeWarning
 	}
@@ -791,7 +780,7 @@ func eventReason(s string) string {
 			return r
 		}
 		return -1
-	}, peering.Text(s, maxReasonBytes))
+	}, peering.Text(s, podstatus.MaxReasonBytes))
 	if s == "" {
 		return "Remote"
 	}

@@ -27,6 +27,8 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus"
+	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -74,7 +76,7 @@ func (h *home) start() {
 		Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: h.client, Remote: h.remote,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
 		Labels:      map[string]string{corev1.LabelArchStable: "arm64", "kubernetes.io/hostname": "evil", "example.com/gpu": "a100"},
-		TranslateIP: testView().translate,
+		TranslateIP: podstatustest.Translate,
 		Namespaces: func() ([]Namespace, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -205,10 +207,10 @@ func TestAPodCrossesAndItsStatusComesBack(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		pod := h.wantPhase("web", corev1.PodRunning, "")
-		if pod.Status.PodIP != "10.241.0.7" || pod.Status.HostIP != "10.1.2.3" || !offloadedBefore(pod) {
+		if pod.Status.PodIP != "10.241.0.7" || pod.Status.HostIP != "10.1.2.3" || !podstatus.Offloaded(pod) {
 			t.Errorf("status is %+v, want the pod's address in home terms and Offloaded", pod.Status)
 		}
-		if c := findCondition(pod.Status.Conditions, corev1.PodScheduled); c == nil {
+		if c := podstatus.Condition(pod.Status.Conditions, corev1.PodScheduled); c == nil {
 			t.Error("PodScheduled was lost")
 		}
 		h.remote.set("u1", corev1.PodStatus{Phase: corev1.PodSucceeded})
@@ -535,7 +537,7 @@ func TestPodsOfALocalNamespaceStay(t *testing.T) {
 		h.offload(local)
 		h.bind("u1", "web")
 		h.settle()
-		h.wantPhase("web", corev1.PodPending, reasonNotApplicable)
+		h.wantPhase("web", corev1.PodPending, podstatus.ReasonNotApplicable)
 		if m := h.pod("web").Status.Message; !strings.Contains(m, "podStrategy Local") || h.remote.holds("u1") {
 			t.Errorf("the status says %q; the provider has the pod: %t", m, h.remote.holds("u1"))
 		}
@@ -589,13 +591,13 @@ func TestAForeignPodIsNotApplicable(t *testing.T) {
 		h.bind("u1", "ds", func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "ds", Controller: new(true)}}
 		})
-		ds := h.wantPhase("ds", corev1.PodPending, reasonNotApplicable)
+		ds := h.wantPhase("ds", corev1.PodPending, podstatus.ReasonNotApplicable)
 		// A rolling update waits for pods that are not ready, on all nodes.
-		if c := findCondition(ds.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.Reason != reasonNotApplicable || ds.Status.PodIP != "" {
+		if c := podstatus.Condition(ds.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.Reason != podstatus.ReasonNotApplicable || ds.Status.PodIP != "" {
 			t.Errorf("its DaemonSet waits for ever: %+v", ds.Status)
 		}
 		h.bind("u9", "unscheduled")
-		if c := findCondition(h.wantPhase("unscheduled", corev1.PodPending, reasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
+		if c := podstatus.Condition(h.wantPhase("unscheduled", corev1.PodPending, podstatus.ReasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
 			t.Errorf("a pod that is not of a DaemonSet is called Ready=%s", c.Status)
 		}
 		h.client.ClearActions()
@@ -634,7 +636,7 @@ func TestRunningPodsSurviveTheEndOfOffloading(t *testing.T) {
 		h.offload()
 		h.bind("u2", "new")
 		h.wantPhase("old", corev1.PodRunning, "")
-		h.wantPhase("new", corev1.PodPending, reasonNotApplicable)
+		h.wantPhase("new", corev1.PodPending, podstatus.ReasonNotApplicable)
 		h.stop()
 		h.start()
 		h.remote.connect(true)
@@ -794,7 +796,7 @@ func (h *home) wantPodsReady(status corev1.ConditionStatus, reason string) {
 	}
 	wrong := 0
 	for i := range list.Items {
-		if c := findCondition(list.Items[i].Status.Conditions, corev1.PodReady); c == nil || c.Status != status || c.Reason != reason {
+		if c := podstatus.Condition(list.Items[i].Status.Conditions, corev1.PodReady); c == nil || c.Status != status || c.Reason != reason {
 			wrong++
 		}
 	}
@@ -830,9 +832,9 @@ func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 			h.after(podLossGrace - time.Second)
 			h.wantPodsReady(corev1.ConditionTrue, "")
 			h.after(2 * time.Second)
-			h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+			h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 			h.after(10 * time.Minute)
-			h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+			h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 			h.remote.connect(true)
 			h.settle()
 			h.wantPodsReady(corev1.ConditionTrue, "")
@@ -860,7 +862,7 @@ func TestPodsStayReadyForLongerWhileTheTunnelPassesTraffic(t *testing.T) {
 		h.after(podLossGraceTunnel - time.Second)
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.after(2 * time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.remote.connect(true)
 		h.settle()
 		h.wantPodsReady(corev1.ConditionTrue, "")
@@ -870,7 +872,7 @@ func TestPodsStayReadyForLongerWhileTheTunnelPassesTraffic(t *testing.T) {
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.node.SetNetwork(Network{Wanted: true, Known: true, Reason: "ProbesLost"})
 		h.settle()
-		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 	})
 }
 
@@ -882,7 +884,7 @@ func TestPodsOfAPeerThatIsLostAtAStartAreNotReady(t *testing.T) {
 		h.after(15 * time.Second) // the agent was restarted, the peer may be there at once
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.after(10 * time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.remote.connect(true)
 		h.settle()
 		h.wantPodsReady(corev1.ConditionTrue, "")
@@ -903,7 +905,7 @@ func TestASilentPeerIsShownAsLostBeforeItsSessionEnds(t *testing.T) {
 		h.settle()
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.after(podLossGrace - 3*time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.remote.connect(true)
 		h.settle()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
@@ -912,7 +914,7 @@ func TestASilentPeerIsShownAsLostBeforeItsSessionEnds(t *testing.T) {
 		// It was only slow.
 		h.node.SetSilence(time.Now())
 		h.after(podLossGrace + time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, podstatus.ReasonPeerLost)
 		h.node.SetSilence(time.Time{})
 		h.settle()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
@@ -934,7 +936,7 @@ func TestARefusedStatusKeepsNoPod(t *testing.T) {
 				})
 				h.bind("u1", "web")
 				pod := h.wantPhase("web", corev1.PodRunning, "")
-				if c := findCondition(pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || pod.Status.PodIP != "" {
+				if c := podstatus.Condition(pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || pod.Status.PodIP != "" {
 					t.Errorf("the status is %+v, want phase and readiness and no more", pod.Status)
 				}
 				if h.event("InvalidStatus") == "" {
@@ -1127,8 +1129,8 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		h.client.ClearActions()
-		big, err := json.Marshal(forgedStatus(20))
-		if err != nil || len(big) > maxStatusBytes {
+		big, err := json.Marshal(podstatustest.Forged(20))
+		if err != nil || len(big) > podstatus.MaxStatusBytes {
 			t.Fatalf("the status has %d bytes, %v", len(big), err)
 		}
 		const times = 500
@@ -1152,12 +1154,12 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 			t.Errorf("%d pods are remembered, want the one that is known here", n)
 		}
 		kept, err := json.Marshal(st.remote)
-		if err != nil || len(kept) > maxMessagesBytes+16<<10 || len(st.events) > maxEventsPerPod {
+		if err != nil || len(kept) > podstatus.MaxMessagesBytes+16<<10 || len(st.events) > maxEventsPerPod {
 			t.Errorf("of one pod a status of %d bytes and %d events are remembered, %v", len(kept), len(st.events), err)
 		}
 		h.node.mu.Unlock()
 		writes, size := h.written()
-		if most := maxFirstStatuses + times/10/int(podPace.Seconds()) + 1; writes > most || size > most*(maxMessagesBytes+16<<10) {
+		if most := maxFirstStatuses + times/10/int(podPace.Seconds()) + 1; writes > most || size > most*(podstatus.MaxMessagesBytes+16<<10) {
 			t.Errorf("%d statuses of %d bytes were written, want at most %d", writes, size, most)
 		}
 		events := 0
@@ -1173,7 +1175,7 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 			t.Errorf("%d events were written of one pod", events)
 		}
 		shown, err := json.Marshal(h.pod("web").Status)
-		if err != nil || len(shown) > maxMessagesBytes+16<<10 {
+		if err != nil || len(shown) > podstatus.MaxMessagesBytes+16<<10 {
 			t.Errorf("the pod's status has %d bytes, %v", len(shown), err)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -191,7 +192,7 @@ func (n *Node) closeWatches(namespace string) {
 // noteReferences records what a pod on the node refers to.
 func (n *Node) noteReferences(p *corev1.Pod) {
 	var refs []podspec.Reference
-	if !terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
+	if !podstatus.Terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || podstatus.Offloaded(p) && !podstatus.Terminal(p.Status.Phase) {
 		if t, refusal := podspec.Leave(p); refusal == nil {
 			refs = t.References
 		}
@@ -366,7 +367,7 @@ func (n *Node) needed(namespace string) map[podspec.Reference]bool {
 	for uid, refs := range n.refs[namespace] {
 		st := n.state[uid]
 		if st == nil || !st.wanted && !st.held {
-			if p := n.localPod(uid); p == nil || !offloadedBefore(p) {
+			if p := n.localPod(uid); p == nil || !podstatus.Offloaded(p) {
 				continue
 			}
 		}
@@ -584,8 +585,8 @@ func (n *Node) ackObject(a peering.Ack) {
 	may := news && a.Ref.Kind == peering.KindService && st.writes.event(time.Now(), n.share)
 	n.mu.Unlock()
 	if may {
-		n.recorder.Event(serviceReference(a.Ref), corev1.EventTypeWarning, refusalReason(a.Refusal.Reason),
-			peering.Text("the provider of "+n.cfg.Name+" does not take it: "+a.Refusal.Message, maxMessageBytes))
+		n.recorder.Event(serviceReference(a.Ref), corev1.EventTypeWarning, podstatus.RefusalReason(a.Refusal.Reason),
+			peering.Text("the provider of "+n.cfg.Name+" does not take it: "+a.Refusal.Message, podstatus.MaxMessageBytes))
 	}
 	if news {
 		n.complain.Do(func() { n.log.Warn("the provider refused an object", "ref", a.Ref.String(), "err", a.Refusal) })

@@ -7,6 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus"
 )
 
 // refusalShown is how soon a pod that cannot run elsewhere has to say so.
@@ -53,7 +56,7 @@ func TestRefusalsOnARealAPIServer(t *testing.T) {
 			r.bind(name, func(p *corev1.Pod) { tc.change(&p.Spec) })
 			r.until("pod "+name+" says that it is refused", func() bool {
 				p := r.pod(name)
-				c := findCondition(p.Status.Conditions, conditionOffloaded)
+				c := podstatus.Condition(p.Status.Conditions, api.PodOffloaded)
 				return p.Status.Reason == reasonNotOffloaded && c != nil && c.Status == corev1.ConditionFalse && c.Reason == reasonNotOffloaded && strings.Contains(c.Message, tc.names)
 			})
 			r.until("there is an event of it", func() bool {

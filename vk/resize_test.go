@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -38,7 +39,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 			list[0].AllocatedResources.Cpu().Cmp(resource.MustParse(has)) == 0
 	}
 	pending := func(reason, words string) bool {
-		c := findCondition(r.pod("web").Status.Conditions, corev1.PodResizePending)
+		c := podstatus.Condition(r.pod("web").Status.Conditions, corev1.PodResizePending)
 		return c != nil && c.Reason == reason && strings.Contains(c.Message, words)
 	}
 	resize := func(to string) error {
@@ -48,7 +49,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	}
 	observed := func() bool { // the status is of the pod as it is now
 		p := r.pod("web")
-		ready := findCondition(p.Status.Conditions, corev1.PodReady)
+		ready := podstatus.Condition(p.Status.Conditions, corev1.PodReady)
 		return p.Status.ObservedGeneration == p.Generation && ready != nil && ready.ObservedGeneration == p.Generation
 	}
 	asked := func(to string) (same bool) {
@@ -72,11 +73,11 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 	}
 	r.remote.set(string(web.UID), running("1", corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}))
 	r.until("the pod says that it is resized", func() bool {
-		return findCondition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) != nil && shows("1")
+		return podstatus.Condition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) != nil && shows("1")
 	})
 	r.remote.set(string(web.UID), running("2"))
 	r.until("the pod has it", func() bool {
-		return findCondition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) == nil && shows("2") && observed()
+		return podstatus.Condition(r.pod("web").Status.Conditions, corev1.PodResizeInProgress) == nil && shows("2") && observed()
 	})
 
 	refusal := &peering.Refusal{Reason: peering.RefusedQuota, Message: "the contract has 2 cpu", Retryable: true}
@@ -96,7 +97,7 @@ func TestAPodIsResizedOnARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("a resize that was taken back is no longer pending", func() bool {
-		return findCondition(r.pod("web").Status.Conditions, corev1.PodResizePending) == nil
+		return podstatus.Condition(r.pod("web").Status.Conditions, corev1.PodResizePending) == nil
 	})
 	// Home's API server knows how large the contract is.
 	if err := resize("5"); err == nil || !strings.Contains(err.Error(), "allocatable") {

@@ -18,6 +18,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -135,7 +136,7 @@ func (n *Node) podsRemain(namespace string) bool {
 		}
 	}
 	for _, p := range n.localPods() {
-		if p.Namespace == namespace && offloadedBefore(p) {
+		if p.Namespace == namespace && podstatus.Offloaded(p) {
 			return true
 		}
 	}
@@ -383,7 +384,7 @@ func (n *Node) ServicesDeclared() bool {
 func (n *Node) PodAddresses() map[peering.ObjectRef][]netip.Addr {
 	out := map[peering.ObjectRef][]netip.Addr{}
 	for _, p := range n.localPods() {
-		if terminal(p.Status.Phase) {
+		if podstatus.Terminal(p.Status.Phase) {
 			continue
 		}
 		for _, ip := range p.Status.PodIPs {

@@ -96,7 +96,10 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec"}, outside: []string{
+	// What home shows of a pod that runs at a provider is decided without a client.
+	{packages: "internal/podstatus", ours: []string{"peering/...", "api/...", "internal/endpoints", "internal/fencing", "internal/podspec"}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
+	{packages: "internal/podstatus/podstatustest", ours: []string{"api/..."}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
+	{packages: "vk", ours: []string{"peering/...", "api/...", "internal/budget", "internal/endpoints", "internal/fencing", "internal/kubeauth", "internal/notify", "internal/podspec", "internal/podstatus"}, outside: []string{
 		"github.com/prometheus/client_model/go", "github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	{packages: "internal/podmetrics", ours: []string{"peering/..."}, outside: []string{

@@ -1,4 +1,4 @@
-package vk
+package podstatus
 
 import (
 	"encoding/json"
@@ -9,35 +9,26 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
 
-// conditionOffloaded says whether the provider took a pod. Once True it stays so: after a
-// restart it shows that the pod crossed.
-const conditionOffloaded corev1.PodConditionType = api.PodOffloaded
-
-// The reasons that a local pod shows besides those of the provider. A pod's
+// The reasons that a local pod shows besides those of the provider and of its virtual node. A pod's
 // reason is what kubectl prints as its status.
 const (
+	ReasonNotApplicable = "NotApplicable"
+	ReasonPeerLost      = "PeerLost"
+	ReasonUnschedulable = corev1.PodReasonUnschedulable
 	reasonAccepted      = "Accepted"
-	reasonNotApplicable = "NotApplicable"
-	reasonNotOffloaded  = "NotOffloadable"
-	reasonNotTolerated  = "NotTolerated"
-	reasonMissing       = "MissingReference"
-	reasonRemoteGone    = "RemotePodGone"
-	reasonDeleted       = "Deleted"
-	reasonLosingPods    = "ProviderLosesPods"
-	reasonPeerLost      = "PeerLost"
-	reasonUnschedulable = corev1.PodReasonUnschedulable
 )
 
-// decodeStatus reads the status that a provider sent.
-func decodeStatus(data []byte) (*corev1.PodStatus, error) {
-	if len(data) > maxStatusBytes {
-		return nil, fmt.Errorf("pod status of %d bytes, the limit is %d", len(data), maxStatusBytes)
+// Decode reads the status that a provider sent.
+func Decode(data []byte) (*corev1.PodStatus, error) {
+	if len(data) > MaxStatusBytes {
+		return nil, fmt.Errorf("pod status of %d bytes, the limit is %d", len(data), MaxStatusBytes)
 	}
 	var s corev1.PodStatus
 	if err := json.Unmarshal(data, &s); err != nil {
@@ -46,24 +37,24 @@ func decodeStatus(data []byte) (*corev1.PodStatus, error) {
 	switch s.Phase {
 	case "", corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
 	default:
-		return nil, fmt.Errorf("pod status has the unknown phase %q", peering.Text(string(s.Phase), maxReasonBytes))
+		return nil, fmt.Errorf("pod status has the unknown phase %q", peering.Text(string(s.Phase), MaxReasonBytes))
 	}
-	return cleanStatus(&s), nil
+	return clean(&s), nil
 }
 
-// cleanStatus returns what home takes over of a provider's status: the phase, the
+// clean returns what home takes over of a provider's status: the phase, the
 // addresses, the conditions that a kubelet sets, and of each container its state,
 // counters, image, ID, and CPU and memory, which podspec.ShowResources keeps to what
 // home asked for. Everything else is left out.
 // Texts are clipped, and cannot draw on a terminal.
-func cleanStatus(in *corev1.PodStatus) *corev1.PodStatus {
-	m := messages{left: maxMessagesBytes}
+func clean(in *corev1.PodStatus) *corev1.PodStatus {
+	m := messages{left: MaxMessagesBytes}
 	out := &corev1.PodStatus{
-		Phase: in.Phase, Reason: peering.Text(in.Reason, maxReasonBytes), Message: m.take(in.Message, maxMessageBytes),
+		Phase: in.Phase, Reason: peering.Text(in.Reason, MaxReasonBytes), Message: m.take(in.Message, MaxMessageBytes),
 		StartTime: in.StartTime, PodIP: in.PodIP, PodIPs: in.PodIPs[:min(len(in.PodIPs), maxPodIPs)],
 	}
 	for _, c := range in.Conditions {
-		if !takenCondition(c.Type) && !unscheduled(&c) || findCondition(out.Conditions, c.Type) != nil {
+		if !takenCondition(c.Type) && !unscheduled(&c) || Condition(out.Conditions, c.Type) != nil {
 			continue
 		}
 		switch c.Status {
@@ -73,7 +64,7 @@ func cleanStatus(in *corev1.PodStatus) *corev1.PodStatus {
 		}
 		out.Conditions = append(out.Conditions, corev1.PodCondition{
 			Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
-			Reason: peering.Text(c.Reason, maxReasonBytes), Message: m.take(c.Message, maxMessageBytes),
+			Reason: peering.Text(c.Reason, MaxReasonBytes), Message: m.take(c.Message, MaxMessageBytes),
 		})
 	}
 	out.InitContainerStatuses = cleanContainers(in.InitContainerStatuses, &m)
@@ -115,7 +106,7 @@ func cleanContainers(in []corev1.ContainerStatus, m *messages) []corev1.Containe
 			Name: c.Name, Ready: c.Ready, RestartCount: max(c.RestartCount, 0), Started: c.Started,
 			State: cleanState(c.State, m), LastTerminationState: cleanState(c.LastTerminationState, m),
 			Image: peering.Text(c.Image, maxImageBytes), ImageID: peering.Text(c.ImageID, maxImageBytes),
-			ContainerID: peering.Text(c.ContainerID, maxReasonBytes),
+			ContainerID: peering.Text(c.ContainerID, MaxReasonBytes),
 		})
 	}
 	return out
@@ -128,36 +119,36 @@ func cleanState(in corev1.ContainerState, m *messages) corev1.ContainerState {
 		t := in.Terminated
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt,
-			Reason: peering.Text(t.Reason, maxReasonBytes), Message: m.take(t.Message, maxTerminationBytes),
-			ContainerID: peering.Text(t.ContainerID, maxReasonBytes),
+			Reason: peering.Text(t.Reason, MaxReasonBytes), Message: m.take(t.Message, maxTerminationBytes),
+			ContainerID: peering.Text(t.ContainerID, MaxReasonBytes),
 		}}
 	case in.Running != nil:
 		return corev1.ContainerState{Running: in.Running}
 	case in.Waiting != nil:
 		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-			Reason: peering.Text(in.Waiting.Reason, maxReasonBytes), Message: m.take(in.Waiting.Message, maxMessageBytes),
+			Reason: peering.Text(in.Waiting.Reason, MaxReasonBytes), Message: m.take(in.Waiting.Message, MaxMessageBytes),
 		}}
 	}
 	return corev1.ContainerState{}
 }
 
-// view is how this cluster sees addresses.
-type view struct {
-	// translate returns a provider's pod address in home terms.
-	translate func(netip.Addr) (netip.Addr, bool)
-	// host is the virtual node's address.
-	host netip.Addr
+// View is how this cluster sees addresses.
+type View struct {
+	// Translate returns a provider's pod address in home terms.
+	Translate func(netip.Addr) (netip.Addr, bool)
+	// Host is the virtual node's address.
+	Host netip.Addr
 }
 
-// translateStatus returns the local status of a pod by what the provider says of
-// it, which cleanStatus returned: containers, phase, reasons, start and conditions
+// Translate returns the local status of a pod by what the provider says of
+// it, which Decode returned: containers, phase, reasons, start and conditions
 // as they are there; addresses in home terms, and only such as belong to the
 // provider; conditions that others set at home, QoS class and what only home can
 // know as they were. A terminal phase never changes, and a container that must not
 // run again stays terminated.
-func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now metav1.Time) corev1.PodStatus {
+func Translate(pod *corev1.Pod, remote *corev1.PodStatus, v View, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
-	if terminal(out.Phase) {
+	if Terminal(out.Phase) {
 		return out
 	}
 	if remote.Phase != "" && remote.Phase != corev1.PodUnknown {
@@ -175,24 +166,24 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 	if len(out.PodIPs) > 0 {
 		out.PodIP = out.PodIPs[0].IP
 	}
-	if v.host.IsValid() {
-		out.HostIP = v.host.String()
+	if v.Host.IsValid() {
+		out.HostIP = v.Host.String()
 		out.HostIPs = []corev1.HostIP{{IP: out.HostIP}}
 	}
 	mergeConditions(pod, &out, remote.Conditions)
 	podspec.ShowResources(pod, &out)
-	taken := corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}
-	if c := findCondition(remote.Conditions, corev1.PodScheduled); unscheduled(c) {
-		taken.Reason, taken.Message = reasonUnschedulable, "the provider has taken the pod and no node for it yet: "+c.Message
+	taken := corev1.PodCondition{Type: api.PodOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}
+	if c := Condition(remote.Conditions, corev1.PodScheduled); unscheduled(c) {
+		taken.Reason, taken.Message = ReasonUnschedulable, "the provider has taken the pod and no node for it yet: "+c.Message
 	}
-	setConditionAt(&out, taken, now)
+	SetCondition(&out, taken, now)
 	return out
 }
 
-// showGeneration says in a pod's new status that it is that of the pod as it is now, which the provider
+// ShowGeneration says in a pod's new status that it is that of the pod as it is now, which the provider
 // has answered, once the containers have what it asks for or a condition says that they do not. API servers that
 // keep no generation of pods take none.
-func showGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
+func ShowGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
 	if pod.Generation == 0 || !podspec.ShowsSizes(&pod.Spec, out) {
 		return
 	}
@@ -206,7 +197,7 @@ func showGeneration(pod *corev1.Pod, out *corev1.PodStatus) {
 
 // homeIPs returns the addresses of a pod in home terms: one of each family, as the
 // API server demands, the first.
-func (v view) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
+func (v View) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
 	var out []corev1.PodIP
 	var has4, has6 bool
 	for _, ip := range append(slices.Clone(remote.PodIPs), corev1.PodIP{IP: remote.PodIP}) {
@@ -221,12 +212,12 @@ func (v view) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
 }
 
 // home returns an address of the provider in home terms.
-func (v view) home(ip string) (netip.Addr, bool) {
+func (v View) home(ip string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(ip)
-	if err != nil || v.translate == nil || a.Zone() != "" {
+	if err != nil || v.Translate == nil || a.Zone() != "" {
 		return netip.Addr{}, false
 	}
-	h, ok := v.translate(a.Unmap())
+	h, ok := v.Translate(a.Unmap())
 	return h.Unmap(), ok && h.IsValid()
 }
 
@@ -243,7 +234,7 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 		if gates[c.Type] || unscheduled(&c) {
 			continue
 		}
-		if before := findCondition(pod.Status.Conditions, c.Type); before != nil {
+		if before := Condition(pod.Status.Conditions, c.Type); before != nil {
 			c.ObservedGeneration = before.ObservedGeneration // until it is of the pod as it is now
 		}
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -251,14 +242,14 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 				c.Status, c.Reason, c.Message = corev1.ConditionFalse, "ReadinessGatesNotReady", missing
 			}
 		}
-		replaceCondition(out, c)
+		replace(out, c)
 	}
 }
 
 func gatesNotMet(pod *corev1.Pod, have []corev1.PodCondition) string {
 	var missing []string
 	for _, g := range pod.Spec.ReadinessGates {
-		if c := findCondition(have, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
+		if c := Condition(have, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
 			missing = append(missing, fmt.Sprintf("the status of pod readiness gate %q is not True", g.ConditionType))
 		}
 	}
@@ -299,10 +290,10 @@ func staysEnded(p corev1.RestartPolicy, c *corev1.Container, code int32) bool {
 	return c.RestartPolicy == nil && (p == corev1.RestartPolicyNever || p == corev1.RestartPolicyOnFailure && code == 0)
 }
 
-// showRefusedEphemeral says of ephemeral containers that the provider does not have
+// ShowRefusedEphemeral says of ephemeral containers that the provider does not have
 // why it did not take the pod with them: kubectl debug prints that.
-func showRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.Refusal) {
-	if terminal(s.Phase) {
+func ShowRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.Refusal) {
+	if Terminal(s.Phase) {
 		return
 	}
 	for _, c := range podspec.Ephemeral(spec) {
@@ -312,20 +303,20 @@ func showRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.
 		s.EphemeralContainerStatuses = append(s.EphemeralContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image,
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-				Reason: refusalReason(r.Reason), Message: peering.Text(r.Message, maxMessageBytes),
+				Reason: RefusalReason(r.Reason), Message: peering.Text(r.Message, MaxMessageBytes),
 			}},
 		})
 	}
 }
 
-// failedStatus is the status of a pod that is gone at the provider: its last status there if
+// Failed is the status of a pod that is gone at the provider: its last status there if
 // that was final, else Failed.
-func failedStatus(pod *corev1.Pod, last *corev1.PodStatus, v view, reason, message string, now metav1.Time) corev1.PodStatus {
+func Failed(pod *corev1.Pod, last *corev1.PodStatus, v View, reason, message string, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if last != nil {
-		out = translateStatus(pod, last, v, now)
+		out = Translate(pod, last, v, now)
 	}
-	if terminal(out.Phase) {
+	if Terminal(out.Phase) {
 		return out
 	}
 	out.Phase, out.Reason, out.Message = corev1.PodFailed, reason, message
@@ -351,72 +342,108 @@ func failedStatus(pod *corev1.Pod, last *corev1.PodStatus, v view, reason, messa
 	end(out.ContainerStatuses)
 	end(out.EphemeralContainerStatuses)
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
-		if findCondition(out.Conditions, t) != nil {
-			setConditionAt(&out, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: "PodFailed"}, now)
+		if Condition(out.Conditions, t) != nil {
+			SetCondition(&out, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: "PodFailed"}, now)
 		}
 	}
 	return out
 }
 
-// leastStatus is what of a status is written when the API server refuses the whole:
+// Least is what of a status is written when the API server refuses the whole:
 // the phase, and that the pod is ready or not. All else stays as the API server has
 // it, so it is valid.
-func leastStatus(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1.PodStatus {
+func Least(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
-	if terminal(out.Phase) {
+	if Terminal(out.Phase) {
 		return out
 	}
 	out.Phase, out.Reason, out.Message = want.Phase, want.Reason, want.Message
-	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, conditionOffloaded} {
-		if c := findCondition(want.Conditions, t); c != nil {
-			setConditionAt(&out, corev1.PodCondition{Type: t, Status: c.Status, Reason: c.Reason, Message: c.Message}, now)
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, api.PodOffloaded} {
+		if c := Condition(want.Conditions, t); c != nil {
+			SetCondition(&out, corev1.PodCondition{Type: t, Status: c.Status, Reason: c.Reason, Message: c.Message}, now)
 		}
 	}
 	return out
 }
 
-// lostStatus is the status of a pod whose provider does not answer: as it was, but
+// Lost is the status of a pod whose provider does not answer: as it was, but
 // not ready.
-func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+func Lost(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
-	setConditionAt(&out, corev1.PodCondition{
-		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: reasonPeerLost,
+	SetCondition(&out, corev1.PodCondition{
+		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonPeerLost,
 		Message: "the provider does not answer, so whether the pod serves is not known; it goes on running there; see the Ready condition of its node",
 	}, now)
 	return out
 }
 
-// waitingStatus is the status of a pod that the provider did not take (yet).
-func waitingStatus(pod *corev1.Pod, reason, message string, now metav1.Time) corev1.PodStatus {
+// Waiting is the status of a pod that the provider did not take (yet).
+func Waiting(pod *corev1.Pod, reason, message string, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
-	if terminal(out.Phase) {
+	if Terminal(out.Phase) {
 		return out
 	}
-	out.Phase, out.Reason, out.Message = corev1.PodPending, reason, peering.Text(message, maxMessageBytes)
-	setConditionAt(&out, corev1.PodCondition{
-		Type: conditionOffloaded, Status: corev1.ConditionFalse, Reason: reason, Message: out.Message,
+	out.Phase, out.Reason, out.Message = corev1.PodPending, reason, peering.Text(message, MaxMessageBytes)
+	SetCondition(&out, corev1.PodCondition{
+		Type: api.PodOffloaded, Status: corev1.ConditionFalse, Reason: reason, Message: out.Message,
 	}, now)
 	return out
 }
 
-// notApplicableStatus is the status of a pod that is not run here because its
+// Accepted is the status of a pod that the provider took but has sent no status of.
+func Accepted(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+	out := *pod.Status.DeepCopy()
+	out.Reason, out.Message = "", ""
+	SetCondition(&out, corev1.PodCondition{Type: api.PodOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}, now)
+	return out
+}
+
+// NotApplicable is the status of a pod that is not run here because its
 // namespace is not offloaded. One of a DaemonSet is called ready all the same:
 // nothing is to be done on this node, and as long as it is not ready its DaemonSet
 // updates no other node. It has no address, so no Service sends anything to it. Who
 // wants no such pods has the chart keep DaemonSets off (placement.daemonSets).
-func notApplicableStatus(pod *corev1.Pod, message string, now metav1.Time) corev1.PodStatus {
-	out := waitingStatus(pod, reasonNotApplicable, message, now)
-	if o := metav1.GetControllerOf(pod); o != nil && o.Kind == "DaemonSet" && !terminal(out.Phase) {
-		setConditionAt(&out, corev1.PodCondition{
-			Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: reasonNotApplicable,
+func NotApplicable(pod *corev1.Pod, message string, now metav1.Time) corev1.PodStatus {
+	out := Waiting(pod, ReasonNotApplicable, message, now)
+	if o := metav1.GetControllerOf(pod); o != nil && o.Kind == "DaemonSet" && !Terminal(out.Phase) {
+		SetCondition(&out, corev1.PodCondition{
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: ReasonNotApplicable,
 			Message: "nothing is to run on a virtual node, so the DaemonSet need not wait for it",
 		}, now)
 	}
 	return out
 }
 
-// refusalReason is a provider's reason as Kubernetes writes such.
-func refusalReason(r peering.RefusalReason) string {
+// Urgent says whether a status changes what others at home act on: the phase, the address,
+// or a condition of those that decide about readiness and placement.
+func Urgent(was, is *corev1.PodStatus) bool {
+	if was.Phase != is.Phase || was.PodIP != is.PodIP {
+		return true
+	}
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, api.PodOffloaded} {
+		a, b := Condition(was.Conditions, t), Condition(is.Conditions, t)
+		if (a == nil) != (b == nil) || a != nil && a.Status != b.Status {
+			return true
+		}
+	}
+	return false
+}
+
+// Patch is the patch from a pod's status to another, with its UID as a precondition.
+func Patch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
+	was, err := json.Marshal(corev1.Pod{Status: pod.Status})
+	if err != nil {
+		return nil, err
+	}
+	is, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}, Status: status})
+	if err != nil {
+		return nil, err
+	}
+	return strategicpatch.CreateTwoWayMergePatch(was, is, corev1.Pod{})
+}
+
+// RefusalReason is a provider's reason as Kubernetes writes such.
+func RefusalReason(r peering.RefusalReason) string {
 	switch r {
 	case peering.RefusedQuota:
 		return "QuotaExceeded"
@@ -434,17 +461,20 @@ func refusalReason(r peering.RefusalReason) string {
 	return "Refused"
 }
 
-func terminal(p corev1.PodPhase) bool {
+// Terminal says whether a pod in a phase runs no more.
+func Terminal(p corev1.PodPhase) bool {
 	return p == corev1.PodSucceeded || p == corev1.PodFailed
 }
 
-// offloadedBefore says whether the provider is known to have taken the pod.
-func offloadedBefore(pod *corev1.Pod) bool {
-	c := findCondition(pod.Status.Conditions, conditionOffloaded)
+// Offloaded says whether the provider is known to have taken the pod. That stays so: after a restart
+// it shows that the pod crossed.
+func Offloaded(pod *corev1.Pod) bool {
+	c := Condition(pod.Status.Conditions, api.PodOffloaded)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-func findCondition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
+// Condition returns the condition of a type, or nil.
+func Condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range list {
 		if list[i].Type == t {
 			return &list[i]
@@ -453,21 +483,21 @@ func findCondition(list []corev1.PodCondition, t corev1.PodConditionType) *corev
 	return nil
 }
 
-func replaceCondition(s *corev1.PodStatus, c corev1.PodCondition) {
-	if old := findCondition(s.Conditions, c.Type); old != nil {
+func replace(s *corev1.PodStatus, c corev1.PodCondition) {
+	if old := Condition(s.Conditions, c.Type); old != nil {
 		*old = c
 		return
 	}
 	s.Conditions = append(s.Conditions, c)
 }
 
-// setConditionAt sets a condition of ours; its time changes with its status only.
-func setConditionAt(s *corev1.PodStatus, c corev1.PodCondition, now metav1.Time) {
+// SetCondition sets a condition of ours; its time changes with its status only.
+func SetCondition(s *corev1.PodStatus, c corev1.PodCondition, now metav1.Time) {
 	c.LastTransitionTime = now
-	if old := findCondition(s.Conditions, c.Type); old != nil && old.Status == c.Status {
+	if old := Condition(s.Conditions, c.Type); old != nil && old.Status == c.Status {
 		c.LastTransitionTime = old.LastTransitionTime
 	}
-	replaceCondition(s, c)
+	replace(s, c)
 }
 
 func containersOf(list []corev1.Container) []*corev1.Container {

@@ -1,4 +1,4 @@
-package vk
+package podstatus
 
 import (
 	"encoding/json"
@@ -9,24 +9,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
 	"github.com/entente-dev/entente/peering"
 )
 
 var testNow = metav1.Unix(1_000_000, 0)
 
-// testView knows 10.200.0.0/16 of the provider as 10.241.0.0/16.
-func testView() view {
-	return view{host: netip.MustParseAddr("10.1.2.3"), translate: func(a netip.Addr) (netip.Addr, bool) {
-		if !netip.MustParsePrefix("10.200.0.0/16").Contains(a) {
-			return netip.Addr{}, false
-		}
-		b := a.As4()
-		b[1] = 241
-		return netip.AddrFrom4(b), true
-	}}
+func testView() View {
+	return View{Host: netip.MustParseAddr("10.1.2.3"), Translate: podstatustest.Translate}
 }
 
 func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
@@ -69,7 +62,7 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 			remote: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBestEffort, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, Reason: "theirs"},
 				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
-				{Type: conditionOffloaded, Status: corev1.ConditionFalse},
+				{Type: api.PodOffloaded, Status: corev1.ConditionFalse},
 			}},
 			want: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
@@ -105,8 +98,8 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 			}},
 		},
 		"a long message is cut": {
-			remote: corev1.PodStatus{Phase: corev1.PodPending, Message: strings.Repeat("é", maxMessageBytes)},
-			want:   corev1.PodStatus{Phase: corev1.PodPending, Message: strings.Repeat("é", maxMessageBytes/2)},
+			remote: corev1.PodStatus{Phase: corev1.PodPending, Message: strings.Repeat("é", MaxMessageBytes)},
+			want:   corev1.PodStatus{Phase: corev1.PodPending, Message: strings.Repeat("é", MaxMessageBytes/2)},
 		},
 	}
 	for name, test := range tests {
@@ -116,13 +109,13 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 				s.Containers = spec.Containers
 			}
 			pod := &corev1.Pod{Spec: s, Status: test.local}
-			remote := cleanStatus(&test.remote)
-			got := translateStatus(pod, remote, testView(), testNow)
-			if !terminal(test.local.Phase) {
+			remote := clean(&test.remote)
+			got := Translate(pod, remote, testView(), testNow)
+			if !Terminal(test.local.Phase) {
 				test.want.HostIP, test.want.HostIPs = "10.1.2.3", []corev1.HostIP{{IP: "10.1.2.3"}}
-				taken := corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted, LastTransitionTime: testNow}
+				taken := corev1.PodCondition{Type: api.PodOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted, LastTransitionTime: testNow}
 				if test.waits != "" {
-					taken.Reason, taken.Message = reasonUnschedulable, test.waits
+					taken.Reason, taken.Message = ReasonUnschedulable, test.waits
 				}
 				test.want.Conditions = append(test.want.Conditions, taken)
 			}
@@ -130,7 +123,7 @@ func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 			pod.Status = got
-			if diff := cmp.Diff(got, translateStatus(pod, remote, testView(), metav1.Unix(2_000_000, 0))); diff != "" {
+			if diff := cmp.Diff(got, Translate(pod, remote, testView(), metav1.Unix(2_000_000, 0))); diff != "" {
 				t.Errorf("the same word twice changes the status (-first +second):\n%s", diff)
 			}
 		})
@@ -145,64 +138,28 @@ func TestFailedStatusEndsWhatRan(t *testing.T) {
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
 		},
 	}
-	got := failedStatus(pod, nil, testView(), reasonRemoteGone, "gone", testNow)
+	got := Failed(pod, nil, testView(), "RemotePodGone", "gone", testNow)
 	if got.Phase != corev1.PodFailed || got.ContainerStatuses[0].State.Terminated == nil || got.ContainerStatuses[0].Ready || got.Conditions[0].Status != corev1.ConditionFalse {
 		t.Errorf("got %+v, want a failed pod whose container is terminated and not ready", got)
 	}
 	last := &corev1.PodStatus{Phase: corev1.PodSucceeded}
-	if got := failedStatus(pod, last, testView(), reasonRemoteGone, "gone", testNow); got.Phase != corev1.PodSucceeded {
+	if got := Failed(pod, last, testView(), "RemotePodGone", "gone", testNow); got.Phase != corev1.PodSucceeded {
 		t.Errorf("a pod whose last word was success is %s", got.Phase)
-	}
-}
-
-// forgedStatus is a status with all that a provider may forge in it: every field is
-// set, and every text has control characters and is long.
-func forgedStatus(times int) *corev1.PodStatus {
-	text := strings.Repeat("\x1b[31m\r\n\u202e", times)
-	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
-	state := corev1.ContainerState{
-		Waiting:    &corev1.ContainerStateWaiting{Reason: text, Message: text},
-		Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: text, Message: text, ContainerID: text},
-	}
-	container := corev1.ContainerStatus{
-		Name: "c", State: state, LastTerminationState: state, Ready: true, RestartCount: -1, Image: text, ImageID: text, ContainerID: text,
-		AllocatedResources: one, Resources: &corev1.ResourceRequirements{Requests: one, Limits: one},
-		VolumeMounts:             []corev1.VolumeMountStatus{{Name: text, MountPath: text}},
-		User:                     &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: -1}},
-		AllocatedResourcesStatus: []corev1.ResourceStatus{{Name: corev1.ResourceName(text)}},
-		StopSignal:               new(corev1.Signal("SIGNONE")),
-	}
-	list := []corev1.ContainerStatus{container, container, {Name: "other"}}
-	return &corev1.PodStatus{
-		Phase: corev1.PodRunning, Reason: text, Message: text, NominatedNodeName: text, QOSClass: "Forged",
-		PodIP: "10.200.0.9", PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "10.200.0.8"}}, HostIP: text, HostIPs: []corev1.HostIP{{IP: text}},
-		Resize: corev1.PodResizeStatusInfeasible, ObservedGeneration: 1 << 40, Resources: &corev1.ResourceRequirements{Requests: one}, AllocatedResources: one,
-		ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: text}},
-		InitContainerStatuses: list, ContainerStatuses: list, EphemeralContainerStatuses: list,
-		Conditions: []corev1.PodCondition{
-			{Type: "not a qualified name!", Status: "True"},
-			{Type: "", Status: "True"},
-			{Type: corev1.PodReady, Status: "Perhaps", Reason: text, Message: text},
-			{Type: corev1.PodResizePending, Status: "True", Reason: "Infeasible"},
-			{Type: corev1.PodResizeInProgress, Status: "True"},
-			{Type: corev1.PodScheduled, Status: "False"},
-			{Type: conditionOffloaded, Status: "False"},
-		},
 	}
 }
 
 func TestForgedStatusIsReducedToWhatHomeUses(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
-	data, err := json.Marshal(forgedStatus(2000))
+	data, err := json.Marshal(podstatustest.Forged(2000))
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged := forgedStatus(2000)
+	forged := podstatustest.Forged(2000)
 	forged.InitContainerStatuses, forged.EphemeralContainerStatuses = nil, nil // so that it is not refused for its size
-	if _, err := decodeStatus(data); err == nil {
-		t.Errorf("a status of %d bytes was read, the limit is %d", len(data), maxStatusBytes)
+	if _, err := Decode(data); err == nil {
+		t.Errorf("a status of %d bytes was read, the limit is %d", len(data), MaxStatusBytes)
 	}
-	got := translateStatus(pod, cleanStatus(forged), testView(), testNow)
+	got := Translate(pod, clean(forged), testView(), testNow)
 	c := got.ContainerStatuses[0]
 	if len(got.ContainerStatuses) != 1 || c.Resources != nil || c.AllocatedResources != nil || c.AllocatedResourcesStatus != nil ||
 		c.VolumeMounts != nil || c.User != nil || c.StopSignal != nil || c.RestartCount != 0 || c.State.Waiting != nil {
@@ -219,18 +176,18 @@ func TestForgedStatusIsReducedToWhatHomeUses(t *testing.T) {
 	if diff := cmp.Diff([]string{"Ready=Unknown", "PodResizePending=True", "PodResizeInProgress=True", "entente.dev/Offloaded=True"}, types); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
-	if data, err := json.Marshal(got); err != nil || len(data) > maxMessagesBytes+8<<10 {
+	if data, err := json.Marshal(got); err != nil || len(data) > MaxMessagesBytes+8<<10 {
 		t.Errorf("the status has %d bytes, %v", len(data), err)
 	}
 }
 
 func TestPodStatusTextsCannotDrawOnATerminal(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
-	remote := cleanStatus(forgedStatus(2000))
+	remote := clean(podstatustest.Forged(2000))
 	for name, got := range map[string]corev1.PodStatus{
-		"a pod that runs":       translateStatus(pod, remote, testView(), testNow),
-		"a pod that is gone":    failedStatus(pod, remote, testView(), reasonRemoteGone, "gone", testNow),
-		"a pod that is refused": waitingStatus(pod, reasonNotOffloaded, remote.Message+forgedStatus(2000).Message, testNow),
+		"a pod that runs":       Translate(pod, remote, testView(), testNow),
+		"a pod that is gone":    Failed(pod, remote, testView(), "RemotePodGone", "gone", testNow),
+		"a pod that is refused": Waiting(pod, "NotOffloadable", remote.Message+podstatustest.Forged(2000).Message, testNow),
 	} {
 		if text := drawing(reflect.ValueOf(got)); text != "" {
 			t.Errorf("%s: its status has the text %q", name, text)
@@ -270,13 +227,13 @@ func FuzzRemoteStatus(f *testing.F) {
 	f.Add([]byte(`{"phase":"Running","podIP":"10.200.0.7","containerStatuses":[{"name":"c","restartCount":-1,"state":{"running":{}}}]}`))
 	f.Add([]byte(`{"phase":"Nonsense"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		remote, err := decodeStatus(data)
+		remote, err := Decode(data)
 		if err != nil {
 			return
 		}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
-		got := translateStatus(pod, remote, testView(), testNow)
-		if len(got.ContainerStatuses) > 1 || len(got.Message) > maxMessageBytes || len(got.PodIPs) > 2 {
+		got := Translate(pod, remote, testView(), testNow)
+		if len(got.ContainerStatuses) > 1 || len(got.Message) > MaxMessageBytes || len(got.PodIPs) > 2 {
 			t.Errorf("more than the limits: %+v", got)
 		}
 		for _, ip := range got.PodIPs {
@@ -284,7 +241,7 @@ func FuzzRemoteStatus(f *testing.F) {
 				t.Errorf("address %s is not the provider's", ip.IP)
 			}
 		}
-		if _, err := json.Marshal(failedStatus(pod, remote, testView(), "r", "m", testNow)); err != nil {
+		if _, err := json.Marshal(Failed(pod, remote, testView(), "r", "m", testNow)); err != nil {
 			t.Error(err)
 		}
 	})
