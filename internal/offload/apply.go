@@ -20,6 +20,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/limitrange"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
@@ -59,12 +60,12 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 	if err != nil {
 		return err
 	}
-	ctx = forPeer(ctx, c.Peer)
+	ctx = paced.For(ctx, c.Peer)
 	if err := p.await(ctx); err != nil {
 		return err
 	}
-	err = p.paced(ctx, c.Peer, func() error {
-		if err := p.client.room(c.Peer); err != nil {
+	err = p.client.Retry(ctx, c.Peer, func() error {
+		if err := p.client.Room(c.Peer); err != nil {
 			return err
 		}
 		// Who writes many large objects at once leaves the API server little for others.
@@ -299,7 +300,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	if err := p.client.Create(ctx, pod, client.FieldOwner(api.Manager)); err != nil {
 		answer(nil)
 		// Whether it was created is not sure if the answer was lost.
-		var over *overBudget
+		var over *paced.OverBudget
 		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsAlreadyExists(err) && !errors.As(err, &over) {
 			p.ledger.Add(contract, pod)
 		} else {
@@ -374,7 +375,7 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	// Those are added to a pod that is there; Pod Security has judged them.
 	pod.Spec.EphemeralContainers = nil
 	// It writes nothing, and counts against no budget.
-	err = p.client.WithWatch.Create(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
+	err = p.client.Create(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
 	switch {
 	case err == nil:
 		p.trials.Add(like, time.Now())
@@ -413,7 +414,7 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 	old.Spec.Hash, old.Spec.Template = o.Hash().String(), runtime.RawExtension{Raw: raw}
 	if err := p.patch(ctx, old, before); err != nil {
 		undo()
-		if refused := new(overBudget); errors.As(err, &refused) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsConflict(err) {
+		if refused := new(paced.OverBudget); errors.As(err, &refused) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsConflict(err) {
 			shrink() // else it may have been written
 		}
 		return fmt.Errorf("change offloaded pod: %w", err)
@@ -424,6 +425,25 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 // podBytes is what a pod counts by the size of its template, of which the pod is a
 // second copy.
 func podBytes(template int) int { return 2 * template }
+
+// unseen is how many bytes of its template an OffloadedPod of the cache does not have: it is written
+// with them all the same.
+func unseen(o client.Object) int {
+	if o, ok := o.(*api.OffloadedPod); ok && len(o.Spec.Template.Raw) == 0 {
+		return notedBytes(o.Annotations) / podBytes(1)
+	}
+	return 0
+}
+
+// Admit implements server.OffloadObjects. A call that waits for the budget keeps those
+// that come later waiting until it is done.
+func (p *Provider) Admit(ctx context.Context, contract string) (done func(), err error) {
+	c, err := p.contract(contract)
+	if err != nil {
+		return nil, err
+	}
+	return p.client.Admit(ctx, c.Peer)
+}
 
 // Delete removes an object if it has the UID of ref, and returns nil once that
 // is persisted, or when there is no such object. A pod then ends with grace
@@ -436,11 +456,11 @@ func (p *Provider) Delete(ctx context.Context, contract string, ref peering.Obje
 	if err != nil {
 		return err
 	}
-	ctx = forPeer(ctx, c.Peer)
+	ctx = paced.For(ctx, c.Peer)
 	if err := p.await(ctx); err != nil {
 		return err
 	}
-	err = p.paced(ctx, c.Peer, func() error { return p.deleteNow(ctx, contract, c, ref, grace) })
+	err = p.client.Retry(ctx, c.Peer, func() error { return p.deleteNow(ctx, contract, c, ref, grace) })
 	return refusalOf(err, ref)
 }
 
@@ -450,11 +470,11 @@ func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, r
 		// What others hold is rewritten, once for each time that it was applied, and
 		// does not wait.
 		case peering.KindNamespace:
-			return p.deleteNamespace(urgent(ctx), contract, c, ref)
+			return p.deleteNamespace(paced.Urgent(ctx), contract, c, ref)
 		case peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy:
-			return p.deleteShared(urgent(ctx), contract, c, ref)
+			return p.deleteShared(paced.Urgent(ctx), contract, c, ref)
 		case peering.KindClaim:
-			return p.deleteClaim(urgent(ctx), c, ref)
+			return p.deleteClaim(paced.Urgent(ctx), c, ref)
 		case peering.KindPod:
 			return p.deletePod(ctx, contract, c, ref, grace)
 		}
@@ -539,7 +559,7 @@ func (p *Provider) endPod(ctx context.Context, o *api.OffloadedPod, grace *int64
 		setAnnotation(o, noteGrace, strconv.FormatInt(*grace, 10))
 		first := ctx
 		if o.DeletionTimestamp == nil { // it is part of the delete, and comes once
-			first = urgent(ctx)
+			first = paced.Urgent(ctx)
 		}
 		if err := p.patch(first, o, before); err != nil {
 			return client.IgnoreNotFound(err)

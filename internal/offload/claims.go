@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
 )
@@ -93,7 +94,7 @@ func (p *Provider) sweepKept(ctx context.Context, name string) error {
 	if err := p.client.List(ctx, &list, client.InNamespace(name), client.Limit(1)); err != nil || len(list.Items) > 0 {
 		return err
 	}
-	err = p.client.Delete(urgent(ctx), ns, client.Preconditions{UID: &ns.UID, ResourceVersion: &ns.ResourceVersion})
+	err = p.client.Delete(paced.Urgent(ctx), ns, client.Preconditions{UID: &ns.UID, ResourceVersion: &ns.ResourceVersion})
 	return client.IgnoreNotFound(err)
 }
 

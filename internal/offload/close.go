@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -71,7 +72,7 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 		return Left{}, err
 	}
 	// A peering ends at once, whatever its peer made us write.
-	ctx = urgent(ctx)
+	ctx = paced.Urgent(ctx)
 	// Nobody who began to apply before the contract was over may end after this.
 	release, err := p.locks.Lock(ctx, "contract/"+contract)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fencing"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -85,7 +86,7 @@ func (p *Provider) Stop(ctx context.Context, f fencing.Fence) (int, error) {
 				return client.IgnoreNotFound(err)
 			}
 			ended := o.DeletionTimestamp != nil
-			if err := p.endPod(urgent(ctx), o, p.closingGrace(o)); err != nil || ended {
+			if err := p.endPod(paced.Urgent(ctx), o, p.closingGrace(o)); err != nil || ended {
 				return err
 			}
 			n.Add(1)
@@ -115,7 +116,7 @@ func (p *Provider) Note(ctx context.Context, f fencing.Fence) error {
 	before := ns.DeepCopy()
 	key, note := fencing.NoteOf(f)
 	setAnnotation(ns, key, note)
-	return p.patch(urgent(ctx), ns, before)
+	return p.patch(paced.Urgent(ctx), ns, before)
 }
 
 // fenced says whether nothing of a contract may be begun in a namespace.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/budget"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -72,13 +74,13 @@ func TestRewritesAreBoundedAndDoNotDelayOthers(t *testing.T) {
 	c := newFake(t)
 	weighed := &scale{bytes: map[string]int{}}
 	c.agent = weighed.on(c.agent)
-	p, _ := c.start(t)
-	allow := func(l budget.Limits) {
-		p.client.mu.Lock()
-		defer p.client.mu.Unlock()
-		*p.client.used = *budget.New[peering.ClusterID](l)
+	var later atomic.Int64 // by which the budget's clock is ahead
+	now := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	c.prepare = func(p *Provider) {
+		p.client = paced.New(paced.Config{Client: p.cfg.Client, Writes: limits, Unseen: unseen, Now: now})
+		later.Store(int64(24 * time.Hour)) // what an agent before it may have written is over
 	}
-	allow(limits)
+	p, _ := c.start(t)
 
 	attackers := []peering.ClusterID{peerB, peerB[1:] + "2", peerB[1:] + "3"}
 	started := time.Now()
@@ -136,7 +138,7 @@ func TestRewritesAreBoundedAndDoNotDelayOthers(t *testing.T) {
 	if all > most {
 		t.Errorf("three attackers wrote %d bytes; the budget was %d", all, most)
 	}
-	allow(Writes())
+	later.Store(int64(48 * time.Hour)) // all of it is free again
 	stop()
 	work.Wait()
 	for i, space := range spaces {

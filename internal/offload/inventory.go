@@ -204,6 +204,23 @@ func listWatch(c client.WithWatch, list func() client.ObjectList, opts ...client
 	}}
 }
 
+// eachPage lists page by page, so that a long list is never in memory as a whole.
+func eachPage[L client.ObjectList](ctx context.Context, c client.Reader, newList func() L, f func(L) error, opts ...client.ListOption) error {
+	next := ""
+	for {
+		list := newList()
+		if err := c.List(ctx, list, append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, opts...)...); err != nil {
+			return err //nolint:wrapcheck // the caller says what it lists
+		}
+		if err := f(list); err != nil {
+			return err
+		}
+		if next = list.GetContinue(); next == "" {
+			return nil
+		}
+	}
+}
+
 // run watches until ctx ends.
 func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	v.ctx, v.queue = ctx, queue

@@ -11,12 +11,8 @@ const (
 	// counted again, configsAtOnce is in how many namespaces at a time.
 	configsInterval = 10 * time.Minute
 	configsAtOnce   = 4
-	// maxAsks is how often the API server is asked for one peer each second, by reads,
-	// creates and dry runs, and maxAsksBurst how often at once: a pod that comes takes
-	// four. pageSize is how many objects are listed at a time.
-	maxAsks      = 500
-	maxAsksBurst = 20_000
-	pageSize     = 250
+	// pageSize is how many objects are listed at a time.
+	pageSize = 250
 	// maxEventWatches is in how many namespaces events of pods are watched, and
 	// maxPeerEventWatches in how many of one peer, which also has no more than are
 	// free: in those that have live pods. Pods of further namespaces have a status and
@@ -61,29 +57,8 @@ const (
 	// statusDetail is how long a message from this cluster may be that goes to a
 	// consumer.
 	statusDetail = 1024
-)
-
-// The budget of what peers make the agent write into etcd, which has 2 GiB by default
-// and keeps what is written for 5 to 10 minutes.
-const (
-	// budgetBurst is how many bytes all peers together can have written at once,
-	// budgetPeerBurst how many one, and budgetRate how many each second in the long
-	// run. Three that take all they can leave another its budgetPeerBurst.
-	budgetBurst     = 400 << 20
-	budgetPeerBurst = 80 << 20
-	budgetRate      = 512 << 10
-	// budgetWriteBytes is what a write counts besides the bytes of the object.
-	budgetWriteBytes = 2 << 10
-	// budgetPodStarts is how often others write a pod while it starts.
-	budgetPodStarts = 4
 	// largeObject is how large an object is of which a peer writes one at a time.
 	largeObject = 64 << 10
 	// budgetAgain is the shortest pause before a pod that has to wait is reconciled again.
 	budgetAgain = time.Second
-	// budgetWaitMin and budgetWaitMax bound the pause before a write that has to wait
-	// is tried again, and budgetPatience is how long an object waits until its
-	// consumer is told.
-	budgetWaitMin  = 20 * time.Millisecond
-	budgetWaitMax  = 10 * time.Second
-	budgetPatience = 5 * time.Second
 )

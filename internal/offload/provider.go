@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/ledger"
 	"github.com/entente-dev/entente/internal/netpolicy"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podstreams"
 	"github.com/entente-dev/entente/internal/podwatch"
@@ -114,7 +115,7 @@ type Provider struct {
 	*podstreams.Streams
 
 	cfg      Config
-	client   meter
+	client   paced.Client
 	security *podSecurity
 	inv      *inventory
 	hub      *podwatch.Hub
@@ -132,7 +133,6 @@ type Provider struct {
 	// services and policies wake the reflection of Services and NetworkPolicies. What pods do changes the
 	// former alone.
 	services, policies *reflector
-	asks               *asks
 }
 
 // New returns a Provider that does nothing until Run.
@@ -161,10 +161,8 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	asks := newAsks()
-	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
 	p := &Provider{
-		cfg: cfg, asks: asks, client: newMeter(cfg.Client, Writes(), time.Now), security: security, hub: podwatch.New(), stock: stock.New(),
+		cfg: cfg, client: paced.New(paced.Config{Client: cfg.Client, Writes: paced.Writes(), Unseen: unseen}), security: security, hub: podwatch.New(), stock: stock.New(),
 		ledger: ledger.New(), trials: recent.NewTrials(), holds: recent.NewHolds(),
 	}
 	if p.Streams, err = podstreams.New(cfg.REST, p.runningPod); err != nil {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/peering"
@@ -140,8 +141,8 @@ func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if err == nil {
 		err = p.reconcile(ctx, req)
 	}
-	if over, ok := errors.AsType[*overBudget](err); ok {
-		return reconcile.Result{RequeueAfter: max(over.wait, budgetAgain)}, nil
+	if over, ok := errors.AsType[*paced.OverBudget](err); ok {
+		return reconcile.Result{RequeueAfter: max(over.Wait, budgetAgain)}, nil
 	}
 	return reconcile.Result{}, err
 }
@@ -159,7 +160,7 @@ func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
 		}
 	}
 	if o.DeletionTimestamp != nil {
-		ctx = urgent(ctx)
+		ctx = paced.Urgent(ctx)
 	}
 	pod, err := p.currentPod(ctx, o)
 	if err != nil {
@@ -201,7 +202,7 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 			return true, nil // the cache is behind, and tells of it next
 		}
 	case podDelete:
-		return true, p.deleteRunning(urgent(ctx), seen, pod)
+		return true, p.deleteRunning(paced.Urgent(ctx), seen, pod)
 	case podRelease:
 		// That it is being deleted never changes. That there is no pod has to be asked for, unless the pod ended before
 		// it went: then nothing runs, whatever the cache does not show.
@@ -210,7 +211,7 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 				return err != nil, err
 			}
 		}
-		if err := p.letGo(urgent(ctx), seen.DeepCopy()); !apierrors.IsConflict(err) {
+		if err := p.letGo(paced.Urgent(ctx), seen.DeepCopy()); !apierrors.IsConflict(err) {
 			return true, err
 		}
 	case podRecord:
@@ -221,7 +222,7 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 	}
 	// What would wait in the end does not ask the API server first.
 	if seen.DeletionTimestamp == nil && seen.Status.PodUID == "" {
-		if err := p.client.room(peering.ClusterID(seen.Spec.PeerID)); err != nil {
+		if err := p.client.Room(peering.ClusterID(seen.Spec.PeerID)); err != nil {
 			return true, err
 		}
 	}
@@ -371,8 +372,7 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 	}
 	// Before the hash, which says that all was done.
 	if addEphemeral(&pod.Spec, want.Spec.EphemeralContainers) {
-		part := meteredStatus{SubResourceWriter: p.client.SubResource("ephemeralcontainers"), meter: p.client}
-		err = part.Update(ctx, pod, client.FieldOwner(api.Manager))
+		err = p.client.SubResource("ephemeralcontainers").Update(ctx, pod, client.FieldOwner(api.Manager))
 	}
 	if err == nil {
 		err = p.resize(ctx, pod, &want.Spec)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -42,16 +43,8 @@ func TestEphemeralContainersCountAgainstTheBudget(t *testing.T) {
 	eventually(t, "the pod is recorded", func() bool {
 		return c.get(t, remote, "web", pod) && c.get(t, remote, "web", offloaded) && offloaded.Status.PodUID == string(pod.UID)
 	})
-	large := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "none", Labels: map[string]string{api.LabelPeer: string(peerA)}},
-		Data:       map[string]string{"x": strings.Repeat("x", 64<<20)},
-	}
-	var over *overBudget
-	for !errors.As(p.client.Update(t.Context(), large), &over) {
-		if t.Context().Err() != nil {
-			t.Fatal("the budget has no end")
-		}
-	}
+	spend(t, p, peerA)
+	var over *paced.OverBudget
 	offloaded.Spec.Template = runtime.RawExtension{Raw: []byte(strings.Replace(string(o.JSON), `"containers":`, `"ephemeralContainers":[{"name":"debug","image":"d"}],"containers":`, 1))}
 	if err := p.updatePod(t.Context(), offloaded); !errors.As(err, &over) || added.Load() > 0 {
 		t.Errorf("the pod was written %d times beyond the budget: %v", added.Load(), err)
@@ -161,11 +154,42 @@ func TestADeleteDoesNotWaitForTheBudget(t *testing.T) {
 	id, name := c.fresh("cpu=1,pods=5")
 	one := podObject(name, "one", "1m")
 	apply(t, p, id, namespaceObject(name, "Suffixed"), one)
-	p.client.mu.Lock()
-	p.client.used.Charge(p.client.now(), peerA, 1<<40)
-	p.client.mu.Unlock()
+	spend(t, p, peerA)
 	if err := p.Delete(t.Context(), id, one.Ref, new(int64(30))); err != nil {
 		t.Error(err)
 	}
 	refused(t, p.Apply(t.Context(), id, podObject(name, "two", "1m")), peering.RefusedQuota, true, "write")
+}
+
+// spend has a peer use up the budget of what it writes.
+func spend(t *testing.T, p *Provider, peer peering.ClusterID) {
+	t.Helper()
+	large := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "none", Name: "none", Labels: map[string]string{api.LabelPeer: string(peer)}},
+		Data:       map[string]string{"x": strings.Repeat("x", 64<<20)},
+	}
+	for p.client.Room(peer) == nil {
+		if err := p.client.Update(paced.Urgent(t.Context()), large); err == nil {
+			t.Fatal("there is such a ConfigMap")
+		}
+	}
+}
+
+// What others hold still is rewritten when a consumer deletes it, though its budget is
+// spent.
+func TestDeletingSharedObjectsDoesNotWait(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, _ := c.start(t)
+	first, ns := c.fresh("cpu=1")
+	second, _ := c.fresh("cpu=1")
+	config := thing(peering.KindConfigMap, ns, "config", "u-config", `{"data":{"a":"b"}}`)
+	apply(t, p, first, namespaceObject(ns, "Suffixed"), config)
+	apply(t, p, second, namespaceObject(ns, "Suffixed"), config)
+	spend(t, p, peerA)
+	for _, ref := range []peering.ObjectRef{config.Ref, namespaceObject(ns, "Suffixed").Ref} {
+		if err := p.Delete(t.Context(), first, ref, nil); err != nil {
+			t.Errorf("delete %s: %v", ref, err)
+		}
+	}
 }

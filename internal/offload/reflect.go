@@ -22,6 +22,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/paced"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -151,10 +152,10 @@ func (r *reflector) work(ctx context.Context) {
 		}
 		if err := r.compare(ctx, key); err != nil && ctx.Err() == nil {
 			pause := time.Second
-			var over *overBudget
+			var over *paced.OverBudget
 			switch {
 			case errors.As(err, &over):
-				pause = over.wait
+				pause = over.Wait
 			case apierrors.IsConflict(err):
 				pause = reflectBehind
 			default:

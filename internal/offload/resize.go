@@ -72,8 +72,7 @@ func (p *Provider) tryResize(ctx context.Context, ref peering.ObjectRef, o *api.
 	if err != nil || pod == nil || !isPodOf(pod, o) || !podspec.Resize(&pod.Spec, want) {
 		return err
 	}
-	// It writes nothing, and counts against no budget.
-	err = p.client.WithWatch.SubResource(subResize).Update(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
+	err = p.client.SubResource(subResize).Update(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
 	switch {
 	case notServed(err):
 		return refuse(peering.RefusedInvalid, false, "%s: the provider's API server does not serve pods/resize, which it does from Kubernetes 1.33 on; delete the pod to run it with other resources", ref)
@@ -106,8 +105,7 @@ func (p *Provider) resize(ctx context.Context, pod *corev1.Pod, want *corev1.Pod
 	if !podspec.Resize(&pod.Spec, want) {
 		return nil
 	}
-	part := meteredStatus{SubResourceWriter: p.client.SubResource(subResize), meter: p.client}
-	return part.Update(ctx, pod, client.FieldOwner(api.Manager))
+	return p.client.SubResource(subResize).Update(ctx, pod, client.FieldOwner(api.Manager))
 }
 
 // mayHaveSettled says whether a pod that is being resized may have what it asks for: it is as it

@@ -35,7 +35,7 @@ func TestEventWatchesLeaveRoomForANewcomer(t *testing.T) {
 	watches := map[peering.ClusterID]int{}
 	all := 0
 	for n := range 12 {
-		peer := testPeer(n)
+		peer := peering.ClusterID(fmt.Sprint("peer-", n))
 		for mayWatchEvents(watches, peer) {
 			watches[peer]++
 			all++

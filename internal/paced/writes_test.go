@@ -1,9 +1,11 @@
-package offload
+package paced
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +29,9 @@ type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time        { return c.t }
 func testPeer(i int) peering.ClusterID { return peering.ClusterID(fmt.Sprint("peer-", i)) }
+
+// none is for objects that show all that is written.
+func none(client.Object) int { return 0 }
 
 func largeConfig(peer peering.ClusterID) client.Object {
 	return &corev1.ConfigMap{
@@ -66,11 +71,17 @@ func ordinaryPod(t *testing.T, peer peering.ClusterID) (*api.OffloadedPod, *core
 			Hash: strings.Repeat("a", 64), Template: runtime.RawExtension{Raw: raw},
 		},
 	}
-	mark(o, peer, o.Spec.OriginUID)
-	pod, err := makePod(o)
-	if err != nil {
-		t.Fatal(err)
+	labels := map[string]string{api.LabelManaged: api.Manager, api.LabelPeer: string(peer), api.LabelOriginUID: o.Spec.OriginUID}
+	o.Labels = labels
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.Namespace, Name: o.Name, Labels: maps.Clone(labels), Annotations: map[string]string{api.AnnotationHash: o.Spec.Hash},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: api.GroupVersion.String(), Kind: "OffloadedPod", Name: o.Name, UID: o.UID, Controller: new(true)}},
+		},
+		Spec: in.Spec,
 	}
+	maps.Copy(pod.Labels, in.Metadata.Labels)
+	pod.Labels[api.LabelContract] = ""
 	return o, pod
 }
 
@@ -91,7 +102,7 @@ func TestAPeerStartsPodsBesideOthersThatTakeAll(t *testing.T) {
 		t.Run(fmt.Sprintf("%d attackers, restarted %v", tc.attackers, tc.restarted), func(t *testing.T) {
 			t.Parallel()
 			c := &clock{t: time.Unix(1_000_000, 0)}
-			m := newMeter(nil, Writes(), c.now)
+			m := newWrites(Config{Writes: Writes(), Unseen: none, Now: c.now})
 			ctx, written := t.Context(), 0
 			attack := func() {
 				for i := range tc.attackers {
@@ -157,10 +168,10 @@ func TestAPeerStartsPodsBesideOthersThatTakeAll(t *testing.T) {
 func TestBudgetChargesUrgentWrites(t *testing.T) {
 	t.Parallel()
 	c := &clock{t: time.Unix(1_000_000, 0)}
-	m := newMeter(nil, Writes(), c.now)
+	m := newWrites(Config{Writes: Writes(), Unseen: none, Now: c.now})
 	o := largeConfig("a")
 	for range budgetBurst >> 20 {
-		if err := m.spend(urgent(t.Context()), o, 1); err != nil {
+		if err := m.spend(Urgent(t.Context()), o, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,19 +184,16 @@ func TestBudgetChargesUrgentWrites(t *testing.T) {
 	}
 }
 
-// metered returns a provider with no more than a budget, which one peer has spent, and
+// metered returns a client with no more than a budget, which one peer has spent, and
 // what has that peer try to write a MiB.
-func metered(t *testing.T, l budget.Limits) (p *Provider, write func() error) {
+func metered(t *testing.T, l budget.Limits) (c Client, write func() error) {
 	t.Helper()
-	p = &Provider{
-		cfg:    Config{Contracts: func(id string) (Contract, bool) { return Contract{Peer: peering.ClusterID(id)}, true }},
-		client: newMeter(nil, l, time.Now),
-	}
-	p.client.used = budget.New[peering.ClusterID](l)
-	write = func() error { return p.client.spend(t.Context(), largeConfig("a"), 1) }
+	c = New(Config{Writes: l})
+	c.writes.used = budget.New[peering.ClusterID](l)
+	write = func() error { return c.writes.spend(t.Context(), largeConfig("a"), 1) }
 	for write() == nil {
 	}
-	return p, write
+	return c, write
 }
 
 // When there is room again, of those that wait as many are tried as it is enough for, in
@@ -194,9 +202,9 @@ func TestWritesWaitForTheBudgetInOrder(t *testing.T) {
 	const each = 150 * time.Millisecond // in which a MiB is freed
 	mib := float64(1<<20 + budgetWriteBytes + 200)
 	l := budget.Limits{Burst: 100 * mib, Rate: mib / each.Seconds(), UserBurst: 10 * mib, UserRate: mib / each.Seconds()}
-	for name, waits := range map[string]func(ctx context.Context, p *Provider, write func() error) error{
-		"before it begins": func(ctx context.Context, p *Provider, write func() error) error {
-			done, err := p.Admit(ctx, "a")
+	for name, waits := range map[string]func(ctx context.Context, c Client, write func() error) error{
+		"before it begins": func(ctx context.Context, c Client, write func() error) error {
+			done, err := c.Admit(ctx, "a")
 			if err != nil {
 				return err
 			}
@@ -204,17 +212,17 @@ func TestWritesWaitForTheBudgetInOrder(t *testing.T) {
 			time.Sleep(each / 2) // reading comes first
 			return write()
 		},
-		"once begun": func(ctx context.Context, p *Provider, write func() error) error { return p.paced(ctx, "a", write) },
+		"once begun": func(ctx context.Context, c Client, write func() error) error { return c.Retry(ctx, "a", write) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, spend := metered(t, l)
+				c, spend := metered(t, l)
 				var mu sync.Mutex
 				var order []int
 				tried := 0
 				const all, later = 15, 20
 				came := func(i int) {
-					err := waits(t.Context(), p, func() error {
+					err := waits(t.Context(), c, func() error {
 						mu.Lock()
 						defer mu.Unlock()
 						tried++
@@ -234,12 +242,12 @@ func TestWritesWaitForTheBudgetInOrder(t *testing.T) {
 					go came(i)
 					synctest.Wait()
 				}
-				if done, err := p.Admit(t.Context(), "b"); err != nil {
+				if done, err := c.Admit(t.Context(), "b"); err != nil {
 					t.Errorf("another peer: %v", err)
 				} else {
 					done()
 				}
-				time.Sleep(budgetPatience)
+				time.Sleep(patience)
 				synctest.Wait()
 				if !slices.IsSorted(order) || len(order) != later {
 					t.Errorf("they went on in the order %v", order)
@@ -255,43 +263,24 @@ func TestWritesWaitForTheBudgetInOrder(t *testing.T) {
 // One that waits too long is refused, and so are those behind it, each after the same time.
 func TestWaitingForTheBudgetIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, _ := metered(t, budget.Limits{Burst: 8 << 20, Rate: 1, UserBurst: 4 << 20, UserRate: 1})
+		c, _ := metered(t, budget.Limits{Burst: 8 << 20, Rate: 1, UserBurst: 4 << 20, UserRate: 1})
 		var work sync.WaitGroup
 		for range 5 {
 			work.Go(func() {
 				began := time.Now()
-				_, err := p.Admit(t.Context(), "a")
-				refused(t, err, peering.RefusedQuota, true, "more than its share")
-				if took := time.Since(began); took != budgetPatience {
+				_, err := c.Admit(t.Context(), "a")
+				if r, ok := errors.AsType[*peering.Refusal](err); !ok || r.Reason != peering.RefusedQuota || !r.Retryable || !strings.Contains(r.Message, "more than its share") {
+					t.Errorf("refused with %v", err)
+				}
+				if took := time.Since(began); took != patience {
 					t.Errorf("refused after %s", took)
 				}
 			})
 			time.Sleep(time.Second)
 		}
 		work.Wait()
-		if p.locks.Taken("admit/a") {
+		if c.writes.lines.Taken("admit/a") {
 			t.Error("somebody is still in line")
 		}
 	})
-}
-
-// What others hold still is rewritten when a consumer deletes it, though its budget is
-// spent.
-func TestDeletingSharedObjectsDoesNotWait(t *testing.T) {
-	t.Parallel()
-	c := newFake(t)
-	p, _ := c.start(t)
-	first, ns := c.fresh("cpu=1")
-	second, _ := c.fresh("cpu=1")
-	config := thing(peering.KindConfigMap, ns, "config", "u-config", `{"data":{"a":"b"}}`)
-	apply(t, p, first, namespaceObject(ns, "Suffixed"), config)
-	apply(t, p, second, namespaceObject(ns, "Suffixed"), config)
-	p.client.mu.Lock()
-	p.client.used.Charge(time.Now(), peerA, budgetBurst)
-	p.client.mu.Unlock()
-	for _, ref := range []peering.ObjectRef{config.Ref, namespaceObject(ns, "Suffixed").Ref} {
-		if err := p.Delete(t.Context(), first, ref, nil); err != nil {
-			t.Errorf("delete %s: %v", ref, err)
-		}
-	}
 }
