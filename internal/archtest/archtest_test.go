@@ -133,6 +133,7 @@ var rules = []rule{
 	{packages: "internal/recent", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/turns", ours: []string{"peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/paced", ours: []string{"api/...", "peering/...", "internal/budget", "internal/turns"}, outside: []string{"golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/controller-runtime"}},
+	{packages: "internal/pages", outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/servingcert", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/limitrange", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "internal/stock", ours: []string{"peering/..."}},
@@ -147,7 +148,7 @@ var rules = []rule{
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -261,7 +262,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

@@ -21,6 +21,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/limitrange"
 	"github.com/entente-dev/entente/internal/paced"
+	"github.com/entente-dev/entente/internal/pages"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/recent"
 	"github.com/entente-dev/entente/internal/stock"
@@ -615,7 +616,7 @@ func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, e
 
 // eachPod calls f for each OffloadedPod of a contract.
 func (p *Provider) eachPod(ctx context.Context, contract string, f func(*api.OffloadedPod)) error {
-	err := eachPage(ctx, p.client, func() *api.OffloadedPodList { return &api.OffloadedPodList{} }, func(pods *api.OffloadedPodList) error {
+	err := pages.Each(ctx, p.client, func() *api.OffloadedPodList { return &api.OffloadedPodList{} }, func(pods *api.OffloadedPodList) error {
 		for i := range pods.Items {
 			if o := &pods.Items[i]; o.Spec.Contract == contract {
 				f(o)

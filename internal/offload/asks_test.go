@@ -116,7 +116,7 @@ func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 	}
 	for _, o := range got.lists {
 		// Namespaces are few and small.
-		if o.Limit == 0 && o.Namespace != "" || o.Limit > pageSize {
+		if o.Limit == 0 && o.Namespace != "" {
 			t.Errorf("a list has no end: %+v", o)
 		}
 	}
@@ -148,7 +148,7 @@ func TestListsOfSeveralPagesOnARealAPIServer(t *testing.T) {
 	var more atomic.Int32
 	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if (&client.ListOptions{}).ApplyOptions(opts).Limit == pageSize {
+			if (&client.ListOptions{}).ApplyOptions(opts).Limit > 0 {
 				opts = append(opts, client.Limit(1))
 			}
 			err := c.List(ctx, list, opts...)

@@ -12,12 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +23,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/pages"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -149,7 +148,7 @@ func (v *inventory) add(list func() client.ObjectList, o client.Object, handler 
 	indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 	maps.Copy(indexers, more)
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: listWatch(v.p.client, list, opts...), ObjectType: o, Transform: slim, Indexers: indexers, Handler: handler,
+		ListerWatcher: pages.ListWatch(v.p.client, list, slim, opts...), ObjectType: o, Transform: slim, Indexers: indexers, Handler: handler,
 	})
 	v.informers = append(v.informers, informer)
 	return store.(cache.Indexer)
@@ -168,56 +167,6 @@ func handle[T any](see, leave func(T)) cache.ResourceEventHandlerFuncs {
 				leave(gone)
 			}
 		},
-	}
-}
-
-// plainListWatch lists and then watches, with any client.
-type plainListWatch struct{ *cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported keeps the reflector from asking for streamed
-// lists, which not every client has.
-func (plainListWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
-// listWatch lists page by page, and keeps of each what is read of it: whole objects of a
-// peer may be larger than the agent.
-func listWatch(c client.WithWatch, list func() client.ObjectList, opts ...client.ListOption) cache.ListerWatcher {
-	return plainListWatch{&cache.ListWatch{
-		// Without the options: lists from the API server's cache come whole.
-		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			all, items := list(), []runtime.Object(nil)
-			err := eachPage(ctx, c, list, func(part client.ObjectList) error {
-				all.SetResourceVersion(part.GetResourceVersion())
-				return meta.EachListItem(part, func(item runtime.Object) error {
-					_, err := slim(item)
-					items = append(items, item.DeepCopyObject())
-					return err
-				})
-			}, opts...)
-			if err != nil {
-				return nil, err
-			}
-			return all, meta.SetList(all, items)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return c.Watch(ctx, list(), append(slices.Clip(opts), &client.ListOptions{Raw: &o})...)
-		},
-	}}
-}
-
-// eachPage lists page by page, so that a long list is never in memory as a whole.
-func eachPage[L client.ObjectList](ctx context.Context, c client.Reader, newList func() L, f func(L) error, opts ...client.ListOption) error {
-	next := ""
-	for {
-		list := newList()
-		if err := c.List(ctx, list, append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, opts...)...); err != nil {
-			return err //nolint:wrapcheck // the caller says what it lists
-		}
-		if err := f(list); err != nil {
-			return err
-		}
-		if next = list.GetContinue(); next == "" {
-			return nil
-		}
 	}
 }
 
@@ -480,7 +429,7 @@ func (v *inventory) watchEvents(namespace string) {
 	w.events = cancel
 	v.eventWatches[w.peer]++
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: listWatch(v.p.client, func() client.ObjectList { return &corev1.EventList{} },
+		ListerWatcher: pages.ListWatch(v.p.client, func() client.ObjectList { return &corev1.EventList{} }, slim,
 			client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("involvedObject.kind", "Pod")}),
 		ObjectType: &corev1.Event{},
 		Transform:  slim,

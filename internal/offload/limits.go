@@ -11,8 +11,6 @@ const (
 	// counted again, configsAtOnce is in how many namespaces at a time.
 	configsInterval = 10 * time.Minute
 	configsAtOnce   = 4
-	// pageSize is how many objects are listed at a time.
-	pageSize = 250
 	// maxEventWatches is in how many namespaces events of pods are watched, and
 	// maxPeerEventWatches in how many of one peer, which also has no more than are
 	// free: in those that have live pods. Pods of further namespaces have a status and

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/pages"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -267,7 +268,7 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 // namespace.
 func (p *Provider) eachShared(ctx context.Context, namespace string, peer peering.ClusterID, f func(peering.Kind, *metav1.PartialObjectMetadata) error, kinds ...peering.Kind) error {
 	for _, kind := range kinds {
-		err := eachPage(ctx, p.client, func() *metav1.PartialObjectMetadataList {
+		err := pages.Each(ctx, p.client, func() *metav1.PartialObjectMetadataList {
 			list := &metav1.PartialObjectMetadataList{}
 			group := corev1.SchemeGroupVersion
 			if kind == peering.KindNetworkPolicy {

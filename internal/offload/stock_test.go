@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -222,48 +221,6 @@ func TestAServiceCountsItsEndpointSlices(t *testing.T) {
 	}
 }
 
-// What a peer has here is read piece by piece, and of each piece is kept what is read
-// of it.
-func TestListsAreReadInPages(t *testing.T) {
-	t.Parallel()
-	const pages = 3
-	var asked []string
-	c := interceptor.NewClient(newFake(t).agent, interceptor.Funcs{
-		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			o := (&client.ListOptions{}).ApplyOptions(opts)
-			if o.Limit != pageSize || o.Raw != nil {
-				t.Errorf("asked for %d with %v", o.Limit, o.Raw)
-			}
-			asked = append(asked, o.Continue)
-			l := list.(*api.OffloadedPodList)
-			l.ResourceVersion = "7"
-			if len(asked) < pages {
-				l.Continue = fmt.Sprint("page ", len(asked)+1)
-			}
-			l.Items = []api.OffloadedPod{{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pod-", len(asked))},
-				Spec:       api.OffloadedPodSpec{Template: runtime.RawExtension{Raw: []byte(`{"long":"template"}`)}},
-			}}
-			return nil
-		},
-	})
-	got, err := listWatch(c, func() client.ObjectList { return &api.OffloadedPodList{} }).(plainListWatch).
-		ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := got.(*api.OffloadedPodList)
-	if diff := cmp.Diff([]string{"", "page 2", "page 3"}, asked); diff != "" || len(list.Items) != pages || list.ResourceVersion != "7" || list.Continue != "" {
-		t.Errorf("%d items at %q; pages (-want +got):\n%s", len(list.Items), list.ResourceVersion, diff)
-	}
-	for i := range list.Items {
-		o := &list.Items[i]
-		if _, err := slim(o); err != nil || len(o.Spec.Template.Raw) > 0 || notedBytes(o.Annotations) != podBytes(len(`{"long":"template"}`)) {
-			t.Errorf("%s is kept with %d bytes, and counts %d: %v", o.Name, len(o.Spec.Template.Raw), notedBytes(o.Annotations), err)
-		}
-	}
-}
-
 // Policies are translated by hundreds of addresses each, and pods change all the time.
 func TestWhatPodsDoComparesNoPolicies(t *testing.T) {
 	t.Parallel()
@@ -388,5 +345,20 @@ func TestNamespacesWithLivePodsAreCounted(t *testing.T) {
 				t.Fatalf("%s has %d live pods, %d are counted", ns, want, v.alive[ns])
 			}
 		}
+	}
+}
+
+// What the cache keeps of a pod is what it counts, and not its template.
+func TestAnOffloadedPodIsKeptWithoutItsTemplate(t *testing.T) {
+	t.Parallel()
+	const template = `{"long":"template"}`
+	o := &api.OffloadedPod{Spec: api.OffloadedPodSpec{Template: runtime.RawExtension{Raw: []byte(template)}}}
+	for range 2 { // it is listed in pages, and then enters the cache
+		if _, err := slim(o); err != nil || len(o.Spec.Template.Raw) > 0 || notedBytes(o.Annotations) != podBytes(len(template)) {
+			t.Errorf("it is kept with %d bytes, and counts %d: %v", len(o.Spec.Template.Raw), notedBytes(o.Annotations), err)
+		}
+	}
+	if unseen(o) != len(template) {
+		t.Errorf("%d bytes are written that it does not show", unseen(o))
 	}
 }

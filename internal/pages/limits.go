@@ -1,0 +1,4 @@
+package pages
+
+// pageSize is how many objects are listed at a time.
+const pageSize = 250
