@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,6 +68,15 @@ func poolOf(name string, labels ...string) v1alpha1.NodePool {
 	return p
 }
 
+// tolerating is a policy with a pool that has these tolerations.
+func tolerating(t ...v1alpha1.PoolToleration) *v1alpha1.PeeringPolicy {
+	return policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+		pool := poolOf("a", "kind=x")
+		pool.Tolerations = t
+		p.Pools = []v1alpha1.NodePool{pool}
+	})
+}
+
 func policyWith(change func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolicy {
 	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "zz-crd"}}
 	change(&p.Spec)
@@ -119,8 +129,22 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"no node is in two pools": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Pools = []v1alpha1.NodePool{poolOf("a", "kind=x"), poolOf("b", "kind=x", "zone=1")}
 		}), want: "no node may be in two pools"},
-		"a pool has nodes":                        {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("a")} }), want: "should have at least 1 properties"},
-		"a pool's name is a label":                {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("A", "kind=x")} }), want: "should match"},
+		"a pool has nodes":         {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("a")} }), want: "should have at least 1 properties"},
+		"a pool's name is a label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Pools = []v1alpha1.NodePool{poolOf("A", "kind=x")} }), want: "should match"},
+		"a pool tolerates the taints of its nodes": {object: tolerating(
+			v1alpha1.PoolToleration{Key: "nvidia.com/gpu", Operator: "Exists", Effect: "NoSchedule"}, v1alpha1.PoolToleration{Key: "dedicated", Value: "lent"},
+			v1alpha1.PoolToleration{Key: "notentente.dev/x", Operator: "Exists"}, v1alpha1.PoolToleration{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"},
+		)},
+		"but not everything":                      {object: tolerating(v1alpha1.PoolToleration{Operator: "Exists"}), want: "a toleration without a key is one of all taints, and pods would be lent on to virtual nodes"},
+		"nor virtual nodes":                       {object: tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}), want: "no pod of a consumer tolerates a taint of virtual nodes: it would be lent on"},
+		"nor those that lose pods":                {object: tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintLosingPods, Value: "true"}), want: "it would be lent on"},
+		"nor what is below that domain":           {object: tolerating(v1alpha1.PoolToleration{Key: "peer.entente.dev/x"}), want: "it would be lent on"},
+		"nor nodes that are not ready":            {object: tolerating(v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}), want: "says that a node is not well"},
+		"nor those that a cloud stopped":          {object: tolerating(v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown"}), want: "says that a node is not well"},
+		"a toleration is of a taint":              {object: tolerating(v1alpha1.PoolToleration{Key: "a b"}), want: "that is not the key of a taint"},
+		"of any value, or of one":                 {object: tolerating(v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "b"}), want: "with the operator Exists there is no value"},
+		"of effects that there are":               {object: tolerating(v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}), want: `Unsupported value: "NoAdmit"`},
+		"and there are eight at the most":         {object: tolerating(slices.Repeat([]v1alpha1.PoolToleration{{Key: "a"}}, 9)...), want: "must have at most 8 items"},
 		"a policy accepts automatically or never": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = "Sometimes" }), want: `spec.accept: Unsupported value: "Sometimes": supported values: "Automatic", "AfterApproval", "Never"`},
 		"a percentage is at most 100":             {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
 		"a percentage is not negative":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},

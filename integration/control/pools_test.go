@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,16 +43,37 @@ func labelNodes(t *testing.T, c *cluster, key string, values ...string) (nodes [
 	return nodes
 }
 
+// taint keeps off a node whoever does not tolerate a taint, until the test ends.
+func taint(t *testing.T, c *cluster, node, key, value string) {
+	t.Helper()
+	set := func(ctx context.Context, taints string) {
+		n := corev1.Node{}
+		n.Name = node
+		if err := c.client.Patch(ctx, &n, ctrlclient.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"taints":%s}}`, taints))); err != nil {
+			t.Error(err)
+		}
+	}
+	set(t.Context(), fmt.Sprintf(`[{"key":%q,"value":%q,"effect":"NoSchedule"}]`, key, value))
+	t.Cleanup(func() { set(context.WithoutCancel(t.Context()), "null") })
+}
+
 // TestPoolsAreNodesOfTheirOwn: two contracts with one provider are two virtual nodes, whose pods
-// run on the nodes of their pools and on no others.
+// run on the nodes of their pools and on no others. Those of one have a taint, which is that pool's to tolerate.
 func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu")
+	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu", "closed")
+	taint(t, abroad, real[0], "kind.example/only", "gpu")
+	taint(t, abroad, real[2], "kind.example/only", "others")
+	tolerations := []v1alpha1.PoolToleration{{Key: "kind.example/only", Value: "gpu", Effect: "NoSchedule"}}
 	lendBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
 		s.Pools = []v1alpha1.NodePool{
-			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "gpu"}, Price: costs("2"), NodeLabels: map[string]string{"gpu.example/model": "h100"}},
+			{
+				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "gpu"}, Price: costs("2"),
+				NodeLabels: map[string]string{"gpu.example/model": "h100"}, Tolerations: tolerations,
+			},
 			{Name: "cpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "cpu"}},
+			{Name: "closed", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "closed"}, Tolerations: tolerations},
 		}
 	})
 	if err := join(ctx, home, abroad); err != nil {
@@ -122,6 +144,10 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 		if want := where[pods[p.Name]]; p.Spec.NodeName != want {
 			t.Errorf("%s runs on %s, want %s of pool %s", p.Name, p.Spec.NodeName, want, pods[p.Name])
 		}
+		own := corev1.Toleration{Key: "kind.example/only", Operator: corev1.TolerationOpEqual, Value: "gpu", Effect: corev1.TaintEffectNoSchedule}
+		if slices.Contains(p.Spec.Tolerations, own) != (pods[p.Name] == "gpu") {
+			t.Errorf("%s of pool %s tolerates %+v", p.Name, pods[p.Name], p.Spec.Tolerations)
+		}
 	}
 	// One that the contract has no room for waits, and is on no node of another pool.
 	over := pod(namespace, "over", func(p *corev1.Pod) {
@@ -149,7 +175,7 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 		t.Error(err)
 	}
 	var fc v1alpha1.ForeignCluster
-	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 2 {
+	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 3 || !slices.Equal(fc.Status.Offer.Lends(), []string{"cpu", "gpu"}) {
 		t.Errorf("the offer is %+v, %v", fc.Status.Offer, err)
 	}
 }

@@ -127,7 +127,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
-	grants := c.lender.Grants(context.Background(), terms.Consumer.ID) //nolint:forbidigo // a cache answers at once
+	grants := c.lender.Grants(context.Background(), terms.Consumer.ID, store.Tolerations(stored), terms.NodeSelector) //nolint:forbidigo // a cache answers at once
 	var homeAPI *podspec.HomeAPI
 	if grants.HomeAPI {
 		homeAPI = c.homeAPI()
@@ -137,6 +137,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 		HomeAPI: homeAPI, NetworkPolicies: grants.NetworkPolicies,
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
+		Tolerations:    grants.Tolerations,
 		RuntimeClasses: terms.RuntimeClasses,
 		LimitRange:     limits,
 		NamespaceNames: grants.NamespaceNames,

@@ -42,6 +42,7 @@ func TestLimitsAgree(t *testing.T) {
 		"third clusters":            "ForeignCluster.spec.transit.through, peering.MaxTransit, proto Network.through, ForeignCluster.status.network.through",
 		"clusters passed to":        "ForeignCluster.spec.transit.passTo, peering.MaxTransit, Tunnel.spec.transit, proto Network.transit, ForeignCluster.status.network.transit",
 		"addresses passed to":       "peering.MaxAddresses, Tunnel.spec.transit.addresses, ForeignCluster.status.network.transit.addresses, internal/aliases.maxAddresses",
+		"tolerations of a pool":     "internal/store.maxTolerations, PeeringPolicy.spec.pools.tolerations",
 		"contracts":                 "internal/lending.MaxContractsPerPeer, peering.MaxContracts, proto PeerState.contracts, ForeignCluster.status.contracts, Tunnel.spec.ends",
 		"exposures":                 "internal/allow.MaxExposures, Tunnel.spec.allow, tunnel/plan.maxClasses",
 		"sources":                   "internal/allow.MaxExposed, Tunnel.spec.allow.from, tunnel/plan.maxInbound",

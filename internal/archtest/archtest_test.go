@@ -160,7 +160,7 @@ var rules = []rule{
 	{
 		packages: "internal/market",
 		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
-		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
+		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource", "k8s.io/klog/v2"},
 	},
 	{packages: "internal/kube", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/", "sigs.k8s.io/mcs-api/pkg/apis"}},
 	{

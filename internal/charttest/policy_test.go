@@ -42,7 +42,10 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		},
 		Price: &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.02", "nvidia.com/gpu": "1"}},
 		Pools: []v1alpha1.NodePool{
-			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"nodes": "gpu"}, Limits: &v1alpha1.PolicyLimits{PercentOfFree: &eighty}, NodeLabels: map[string]string{"model": "h100"}},
+			{
+				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"nodes": "gpu"}, Limits: &v1alpha1.PolicyLimits{PercentOfFree: &eighty}, NodeLabels: map[string]string{"model": "h100"},
+				Tolerations: []v1alpha1.PoolToleration{{Key: "gpu", Operator: "Exists", Effect: "NoSchedule"}, {Key: "dedicated", Value: "lent"}},
+			},
 			{Name: "default", NodeSelector: map[string]v1alpha1.LabelValue{"nodes": "plain"}},
 		},
 		Renewal: v1alpha1.RenewalNever, Notice: duration(0), StatementPeriod: duration(24 * time.Hour),
@@ -82,6 +85,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		"policy.price.perHour.cpu=2", "policy.price.currency=euro", "policy.overcommitPercent=0", "policy.total.percentOfFree=101",
 		"policy.total.cpu=1", "policy.renewal=Sometimes", "policy.notice=later", "policy.statementPeriod=1", "policy.runtimeClasses={A b}", "policy.nodeSelectorKeys={a b}",
 		"policy.pools[0].name=gpu", "policy.pools[0].name=GPU,policy.pools[0].nodeSelector.a=b", "policy.pools[0].name=gpu,policy.pools[0].nodeSelector.a=b,policy.pools[0].nodes=c",
+		"policy.pools[0].name=gpu,policy.pools[0].nodeSelector.a=b,policy.pools[0].tolerations[0].operator=Exists", "policy.pools[0].name=gpu,policy.pools[0].nodeSelector.a=b,policy.pools[0].tolerations[0].key=c,policy.pools[0].tolerations[0].tolerationSeconds=3",
 		"policy.limitRange.container.max.pods=1", "policy.limitRange.pod.default.cpu=1", "policy.limitRange.container.min.cpu=much",
 		"policy.services[0].names={a}", "policy.services[0].namespace=A", "policy.services[0].namespace=a,policy.services[0].names={}",
 		"policy.services[0].namespace=a,policy.services[0].names={b},policy.services[0].selector.matchLabels.c=d",

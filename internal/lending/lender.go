@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -90,6 +91,8 @@ type requestKey struct {
 type advertised struct {
 	ad  peering.Advertisement
 	ask peering.Ask
+	// tolerations is what its pods tolerate, of which the advertisement says nothing.
+	tolerations []corev1.Toleration
 	// signing says that it is being made a contract, during which it does not
 	// lapse.
 	signing bool
@@ -158,7 +161,7 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 	if l.advertised == nil {
 		l.advertised = map[requestKey]*advertised{}
 	}
-	l.advertised[key] = &advertised{ad: a.ad, ask: ask}
+	l.advertised[key] = &advertised{ad: a.ad, ask: ask, tolerations: a.tolerations}
 	l.invalidate()
 	return a.ad, nil, nil
 }
@@ -196,6 +199,8 @@ type answer struct {
 	// pending is the request that an administrator has to approve; nil if none has
 	// to.
 	pending *v1alpha1.PendingRequest
+	// tolerations is what the contract's pods will tolerate.
+	tolerations []corev1.Toleration
 }
 
 // answer decides. The advertisement has a contract's ID only for a revision. approved
@@ -236,11 +241,13 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 			return a, err
 		}
 		a.ad.Grant, err = m.Decide(peer, ask, policy, "")
+		a.tolerations = lending.Tolerations(nil, a.ad.NodeSelector)
 		return a.unlessPending(err), err
 	}
 	a.ad.ContractID, a.ad.Revision, a.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
 	if err == nil {
 		a.ad.Grant, a.ad.NotAfter, err = m.Amend(peer, ask, policy, old.terms, now)
+		a.tolerations = lending.Tolerations(old.kept(a.ad), a.ad.NodeSelector)
 	}
 	if err != nil {
 		// Giving back is always possible, if need be on the terms that hold.
@@ -248,7 +255,7 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 		if !ok || peering.ReasonOf(err) == peering.ReasonRequestInvalid || peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling {
 			return a.unlessPending(err), err
 		}
-		a.ad.Grant, a.ad.NotAfter = less, old.terms.NotAfter
+		a.ad.Grant, a.ad.NotAfter, a.tolerations = less, old.terms.NotAfter, old.tolerations
 	}
 	a.pending = nil
 	// A period that changed on its way would end for the two sides at two times, and pods that
@@ -270,8 +277,19 @@ func (a answer) unlessPending(err error) answer {
 type revision struct {
 	contract peering.Contract
 	terms    peering.Terms
-	// storageClasses is those that it was granted with, of which its terms say nothing.
+	// storageClasses is those that it was granted with, and tolerations what its pods tolerate: its terms
+	// say nothing of either.
 	storageClasses []string
+	tolerations    []corev1.Toleration
+}
+
+// kept returns what pods go on to tolerate by a contract's next revision, whatever the policy says now: what
+// they did, on the same nodes, unless it is a renewal, which is on today's terms.
+func (r *revision) kept(next peering.Advertisement) []corev1.Toleration {
+	if next.NotAfter.IsZero() || !maps.Equal(next.NodeSelector, r.terms.NodeSelector) {
+		return nil
+	}
+	return r.tolerations
 }
 
 // revising returns the contract that an ask is to revise. The lock is held.
@@ -296,7 +314,7 @@ func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, e
 	if terms.Revision >= peering.MaxRevision {
 		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
 	}
-	return &revision{contract, terms, store.StorageClasses(c)}, nil
+	return &revision{contract, terms, store.StorageClasses(c), store.Tolerations(c)}, nil
 }
 
 // readvertise repeats the offer of a contract that is in force: its consumer
@@ -427,7 +445,7 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("sign contract %s: %w", terms.ContractID, err)
 	}
-	contract, err := l.write(ctx, fc, stored, signed, o.ad.StorageClasses)
+	contract, err := l.write(ctx, fc, stored, signed, o)
 	if err != nil {
 		return peering.Envelope{}, err
 	}
@@ -439,7 +457,7 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 
 // write stores what both signed: a new contract, or the next revision of one that is
 // stored.
-func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored *v1alpha1.Contract, signed peering.Envelope, storageClasses []string) (*v1alpha1.Contract, error) {
+func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored *v1alpha1.Contract, signed peering.Envelope, o *advertised) (*v1alpha1.Contract, error) {
 	self, contract := l.Identity().ID(), stored
 	var err error
 	if stored == nil {
@@ -450,7 +468,10 @@ func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored 
 	if err != nil {
 		return nil, fmt.Errorf("read what was signed: %w", err)
 	}
-	store.SetStorageClasses(contract, storageClasses)
+	store.SetStorageClasses(contract, o.ad.StorageClasses)
+	if err := store.SetTolerations(contract, o.tolerations); err != nil {
+		return nil, err
+	}
 	err = l.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), contract)
 	if wait, over := store.Later(err); over {
 		return nil, &peering.Error{
@@ -626,18 +647,22 @@ type Grants struct {
 	// RuntimeClasses and PriorityClasses are which classes of this cluster its own are.
 	RuntimeClasses  []v1alpha1.ClassMapping
 	PriorityClasses []v1alpha1.PriorityMapping
+	// Tolerations is what pods of the contract tolerate.
+	Tolerations []corev1.Toleration
 }
 
-// Grants returns what the policy that selects a peer gives it: nothing, if there is none.
-func (l *Lender) Grants(ctx context.Context, peer peering.ClusterID) Grants {
+// Grants returns what the policy that selects a peer gives it: nothing, if there is none. What pods tolerate
+// is that of a contract on nodes with these labels, which it has from when it was signed, too.
+func (l *Lender) Grants(ctx context.Context, peer peering.ClusterID, signed []corev1.Toleration, nodes map[string]string) Grants {
 	p := l.policyOf(ctx, peer)
 	if p == nil {
-		return Grants{MinFence: peering.MaxFence + 1}
+		return Grants{MinFence: peering.MaxFence + 1, Tolerations: signed}
 	}
 	g := Grants{
 		NamespaceNames: slices.Clone(p.Spec.NamespaceNames), MinFence: peering.MinFence, HomeAPI: p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed,
 		NetworkPolicies: p.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesAllowed,
 		RuntimeClasses:  slices.Clone(p.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(p.Spec.PriorityClassMappings),
+		Tolerations: p.Tolerations(signed, nodes),
 	}
 	if p.Spec.MinFence != nil {
 		g.MinFence = p.Spec.MinFence.Duration

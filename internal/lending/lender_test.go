@@ -118,10 +118,10 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLent(t, 1, test.objects...)
-			if diff := cmp.Diff(test.want, l.Grants(t.Context(), l.peers[0].ID()), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(test.want, l.Grants(t.Context(), l.peers[0].ID(), nil, nil), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if got := l.Grants(t.Context(), "stranger"); got.MinFence <= peering.MaxFence || got.HomeAPI || got.NetworkPolicies {
+			if got := l.Grants(t.Context(), "stranger", nil, nil); got.MinFence <= peering.MaxFence || got.HomeAPI || got.NetworkPolicies {
 				t.Errorf("a stranger is given %+v", got)
 			}
 		})

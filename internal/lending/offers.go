@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -216,7 +217,7 @@ func podDiffers(before, after any) bool {
 // A node writes its status every few seconds. Only what is lent of it counts.
 func nodeDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Node) bool {
-		return market.TakesPods(a) != market.TakesPods(b) || !maps.Equal(a.Labels, b.Labels) ||
+		return market.TakesPods(a) != market.TakesPods(b) || !slices.Equal(market.Taints(a), market.Taints(b)) || !maps.Equal(a.Labels, b.Labels) ||
 			!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable)
 	})
 }

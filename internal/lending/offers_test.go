@@ -170,10 +170,18 @@ func TestOnlyWhatDecidesCountsAsAChange(t *testing.T) {
 		"a pod that is resized": {podDiffers, &pod, with(&pod, func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("2")
 		}), true},
-		"a node's heartbeat":           {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() }), false},
-		"a node's image":               {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{}} }), false},
-		"a node's label":               {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Labels["x"] = "y" }), true},
-		"a node's taint":               {nodeDiffers, &node, with(&node, fixture.Tainted(corev1.TaintEffectNoSchedule)), true},
+		"a node's heartbeat":            {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() }), false},
+		"a node's image":                {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{}} }), false},
+		"a node's label":                {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Labels["x"] = "y" }), true},
+		"a node's taint":                {nodeDiffers, &node, with(&node, fixture.Tainted(corev1.TaintEffectNoSchedule)), true},
+		"a node's taint that is looser": {nodeDiffers, with(&node, fixture.Tainted(corev1.TaintEffectNoSchedule)), with(&node, fixture.Tainted(corev1.TaintEffectPreferNoSchedule)), true},
+		"when a node got its taint": {nodeDiffers, with(&node, fixture.Tainted(corev1.TaintEffectNoSchedule)), with(&node, func(n *corev1.Node) {
+			fixture.Tainted(corev1.TaintEffectNoSchedule)(n)
+			n.Spec.Taints[0].TimeAdded = new(metav1.Now())
+		}), false},
+		"another taint of a node": {nodeDiffers, with(&node, fixture.Tainted(corev1.TaintEffectNoSchedule)), with(&node, func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "y", Effect: corev1.TaintEffectNoSchedule}}
+		}), true},
 		"a node's cordon":              {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Spec.Unschedulable = true }), true},
 		"a node's silence":             {nodeDiffers, &node, with(&node, fixture.Ready(corev1.ConditionUnknown)), true},
 		"a node's size":                {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Allocatable["gpu"] = resource.MustParse("1") }), true},

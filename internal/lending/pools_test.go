@@ -1,15 +1,20 @@
 package lending
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -132,6 +137,96 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 				t.Errorf("given back: %+v, %v", ad.Clauses, err)
 			}
 		})
+	}
+}
+
+func TestAContractKeepsWhatItsPodsTolerate(t *testing.T) {
+	t.Parallel()
+	dedicated := func(s *v1alpha1.PeeringPolicySpec) {
+		s.Pools[0].Tolerations = []v1alpha1.PoolToleration{{Key: "dedicated", Operator: "Exists"}}
+	}
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.PeeringPolicySpec)
+		// now is what new pods tolerate; less and renewed what the contract has kept after it gave something back, and
+		// after it was renewed. Empty is that it is not renewed.
+		now, less, renewed string
+	}{
+		"as it was": {func(*v1alpha1.PeeringPolicySpec) {}, "dedicated", "dedicated", "dedicated"},
+		"another one": {func(s *v1alpha1.PeeringPolicySpec) {
+			s.Pools[0].Tolerations = append(s.Pools[0].Tolerations, v1alpha1.PoolToleration{Key: "gpu", Operator: "Exists"})
+		}, "dedicated gpu", "dedicated gpu", "dedicated gpu"},
+		"another one instead": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools[0].Tolerations[0].Key = "gpu" }, "dedicated gpu", "dedicated gpu", "gpu"},
+		"the pool is gone":    {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = s.Pools[1:] }, "dedicated", "dedicated", ""},
+		"the pool is of other nodes": {func(s *v1alpha1.PeeringPolicySpec) {
+			s.Pools = []v1alpha1.NodePool{{
+				Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "cpu"}, Tolerations: []v1alpha1.PoolToleration{{Key: "gpu", Operator: "Exists"}},
+			}}
+		}, "dedicated", "gpu", "gpu"},
+		"the policy makes no sense": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools[0].Tolerations[0].Key = "" }, "dedicated", "dedicated", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keys := func(all []corev1.Toleration) string {
+				var out []string
+				for _, t := range all {
+					out = append(out, t.Key)
+				}
+				return strings.Join(out, " ")
+			}
+			l := newLent(t, 1, lendsPools(dedicated, func(s *v1alpha1.PeeringPolicySpec) { s.ContractDuration = &metav1.Duration{Duration: 24 * time.Hour} })...)
+			ask := l.ask("r", "cpu=3")
+			ask.Pool = "gpu"
+			terms := l.mustContract(0, ask)
+			kept := store.Tolerations(l.stored(terms.ContractID))
+			if keys(kept) != "dedicated" {
+				t.Fatalf("kept %+v", kept)
+			}
+			if text := fmt.Sprintf("%+v", terms); strings.Contains(text, "dedicated") {
+				t.Errorf("the consumer signed %s", text)
+			}
+			l.repool(tt.change)
+			if got := l.Grants(t.Context(), l.peers[0].ID(), kept, terms.NodeSelector).Tolerations; keys(got) != tt.now {
+				t.Errorf("new pods tolerate %+v, want %s", got, tt.now)
+			}
+			// As long as the contract: nothing is renewed by it.
+			less := l.amend(terms, time.Hour, "cpu=2")
+			less.Pool = "gpu"
+			next := l.mustContract(0, less)
+			if got := store.Tolerations(l.stored(terms.ContractID)); keys(got) != tt.less || next.Revision != 2 {
+				t.Errorf("after something was given back it keeps %+v, want %s", got, tt.less)
+			}
+			l.pass(2 * time.Minute)
+			longer := l.amend(terms, 24*time.Hour, "cpu=2")
+			longer.Pool = "gpu"
+			_, err := l.contracted(t.Context(), 0, longer)
+			if (err == nil) != (tt.renewed != "") {
+				t.Fatalf("renewed: %v", err)
+			}
+			if got := store.Tolerations(l.stored(terms.ContractID)); err == nil && keys(got) != tt.renewed {
+				t.Errorf("renewed, it keeps %+v, want %s", got, tt.renewed)
+			}
+		})
+	}
+}
+
+func TestTaintsAreFollowed(t *testing.T) {
+	t.Parallel()
+	objects := lendsPools()
+	for _, o := range objects {
+		if n, ok := o.(*corev1.Node); ok && n.Name == "g" {
+			n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "lent", Effect: corev1.TaintEffectNoSchedule}}
+		}
+	}
+	l := newLent(t, 1, objects...)
+	ask := l.ask("r", "cpu=2")
+	ask.Pool = "gpu"
+	_, err := l.contracted(t.Context(), 0, ask)
+	wants(t, err, peering.ReasonCapacityExhausted, "no node of the provider that takes pods has the labels kind=gpu")
+	l.repool(func(s *v1alpha1.PeeringPolicySpec) {
+		s.Pools[0].Tolerations = []v1alpha1.PoolToleration{{Key: "dedicated", Value: "lent", Effect: "NoSchedule"}}
+	})
+	if got := l.mustContract(0, ask); got.NodeSelector["kind"] != "gpu" || got.Resources["cpu"] != peering.Whole(2) {
+		t.Errorf("signed %+v", got.Clauses)
 	}
 }
 

@@ -163,6 +163,7 @@ func (l *Lender) reservations() ([]market.Reservation, error) {
 		}
 		out = append(out, market.Reservation{
 			Peer: peering.ClusterID(c.Spec.PeerID), Contract: c.Name, Amounts: amounts, Selector: c.Spec.NodeSelector,
+			Tolerations: store.Tolerations(c),
 		})
 	}
 	for key, o := range l.advertised {
@@ -174,6 +175,7 @@ func (l *Lender) reservations() ([]market.Reservation, error) {
 		}
 		out = append(out, market.Reservation{
 			Peer: key.peer, Contract: o.ad.ContractID, Amounts: o.ad.Resources, Selector: o.ad.NodeSelector,
+			Tolerations: o.tolerations,
 		})
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/klog/v2"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -15,7 +16,7 @@ import (
 // Supply is what this cluster's nodes and pods come to, before anything of it is
 // lent.
 type Supply struct {
-	// nodes are those that take pods.
+	// nodes are those that take pods, if these tolerate their taints.
 	nodes []nodeSupply
 	// used is what the offloaded pods of each contract request, wherever they are.
 	used map[string]corev1.ResourceList
@@ -24,6 +25,8 @@ type Supply struct {
 // nodeSupply is a node that takes pods.
 type nodeSupply struct {
 	labels map[string]string
+	// taints keep off it whoever does not tolerate them.
+	taints []corev1.Taint
 	// free is what this cluster's own pods leave of it. It may be below zero.
 	free corev1.ResourceList
 	// offloaded is what offloaded pods request of it, by contract.
@@ -31,9 +34,8 @@ type nodeSupply struct {
 }
 
 // NewSupply sorts out what there is. Virtual nodes are not ours to lend. Nodes
-// that take no pods count for nothing: cordoned ones, those that are not ready,
-// and those with a taint that keeps offloaded pods away, which tolerate none of
-// theirs.
+// that take no pods count for nothing: cordoned ones, and those that are not ready.
+// One with a taint counts for those alone whose pods tolerate it.
 func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 	s := Supply{used: map[string]corev1.ResourceList{}}
 	index := map[string]int{}
@@ -43,7 +45,7 @@ func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 			continue
 		}
 		index[n.Name] = len(s.nodes)
-		s.nodes = append(s.nodes, nodeSupply{labels: n.Labels, free: n.Status.Allocatable.DeepCopy()})
+		s.nodes = append(s.nodes, nodeSupply{labels: n.Labels, taints: Taints(n), free: n.Status.Allocatable.DeepCopy()})
 	}
 	for i := range pods {
 		p := &pods[i]
@@ -92,10 +94,9 @@ func OffloadedBy(p *corev1.Pod) string {
 	return p.Labels[v1alpha1.LabelContract]
 }
 
-// TakesPods says whether offloaded pods can come to a node.
+// TakesPods says whether pods can come to a node, if they tolerate its taints.
 func TakesPods(n *corev1.Node) bool {
-	if n.Spec.Unschedulable || !n.DeletionTimestamp.IsZero() ||
-		slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }) {
+	if n.Spec.Unschedulable || !n.DeletionTimestamp.IsZero() {
 		return false
 	}
 	for _, c := range n.Status.Conditions {
@@ -106,15 +107,33 @@ func TakesPods(n *corev1.Node) bool {
 	return false
 }
 
+// Taints returns the taints of a node that keep off it whoever does not tolerate them.
+func Taints(n *corev1.Node) []corev1.Taint {
+	var out []corev1.Taint
+	for _, t := range n.Spec.Taints {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule {
+			out = append(out, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+		}
+	}
+	return out
+}
+
+// open says whether pods with these tolerations can come to the node.
+func (n *nodeSupply) open(tolerations []corev1.Toleration) bool {
+	return !slices.ContainsFunc(n.taints, func(taint corev1.Taint) bool {
+		return !slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, &taint, false) })
+	})
+}
+
 // free returns what the nodes that are in have free, where the contracts that
 // reserve let their pods use what they reserve. The pods of a contract that reserves
 // nothing any more take what they request until they are gone. A node that is
 // overfull takes nothing from others.
-func (s Supply) free(in func(node int) bool, reserves func(contract string) bool) peering.Resources {
+func (s Supply) free(in []bool, reserves func(contract string) bool) peering.Resources {
 	sum := corev1.ResourceList{}
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		if !in(i) {
+		if !in[i] {
 			continue
 		}
 		left := n.free
@@ -135,11 +154,11 @@ func (s Supply) free(in func(node int) bool, reserves func(contract string) bool
 	return amounts(sum)
 }
 
-// matching says which nodes have the labels.
-func (s Supply) matching(selector map[string]string) []bool {
+// matching says which nodes have the labels, and take pods with the tolerations.
+func (s Supply) matching(selector map[string]string, tolerations []corev1.Toleration) []bool {
 	out := make([]bool, len(s.nodes))
 	for i := range s.nodes {
-		out[i] = hasLabels(s.nodes[i].labels, selector)
+		out[i] = hasLabels(s.nodes[i].labels, selector) && s.nodes[i].open(tolerations)
 	}
 	return out
 }
@@ -158,7 +177,7 @@ func (s Supply) common(in []bool, key string) string {
 	value, first := "", true
 	for i := range s.nodes {
 		switch got := s.nodes[i].labels[key]; {
-		case in != nil && !in[i]:
+		case !in[i]:
 		case first:
 			value, first = got, false
 		case got != value:
@@ -169,10 +188,10 @@ func (s Supply) common(in []bool, key string) string {
 }
 
 // architectures returns those of the nodes, sorted.
-func (s Supply) architectures() []string {
+func (s Supply) architectures(in []bool) []string {
 	seen := map[string]bool{}
 	for i := range s.nodes {
-		if arch := s.nodes[i].labels[corev1.LabelArchStable]; arch != "" {
+		if arch := s.nodes[i].labels[corev1.LabelArchStable]; in[i] && arch != "" {
 			seen[arch] = true
 		}
 	}

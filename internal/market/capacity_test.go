@@ -64,7 +64,8 @@ func TestSupplyCountsWhatIsFree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := NewSupply(tc.nodes, tc.pods).free(func(int) bool { return true }, func(contract string) bool { return contract == "held" })
+			s := NewSupply(tc.nodes, tc.pods)
+			got := s.free(s.matching(nil, nil), func(contract string) bool { return contract == "held" })
 			if got.String() != tc.want {
 				t.Errorf("free is %q, want %q", got, tc.want)
 			}
@@ -77,8 +78,8 @@ func TestSupplyChangesNoObject(t *testing.T) {
 	nodes, pods := []corev1.Node{fixture.Node("a")}, []corev1.Pod{fixture.Pod("a"), fixture.Pod("a", fixture.Offloaded("over"))}
 	s := NewSupply(nodes, pods)
 	none := func(string) bool { return false }
-	first := s.free(func(int) bool { return true }, none).String()
-	if again := s.free(func(int) bool { return true }, none).String(); again != first {
+	first := s.free(s.matching(nil, nil), none).String()
+	if again := s.free(s.matching(nil, nil), none).String(); again != first {
 		t.Errorf("%q at first, then %q", first, again)
 	}
 	if q := nodes[0].Status.Allocatable[corev1.ResourceCPU]; q.String() != "4" {
@@ -93,7 +94,7 @@ func TestSupplyMatchesNodesByLabels(t *testing.T) {
 	t.Parallel()
 	label := func(k, v string) func(*corev1.Node) { return func(n *corev1.Node) { n.Labels[k] = v } }
 	s := NewSupply([]corev1.Node{fixture.Node("a"), fixture.Node("b", label(corev1.LabelArchStable, "arm64")), fixture.Node("c", label("gpu", "a100"))}, nil)
-	if got := s.architectures(); !slices.Equal(got, []string{"amd64", "arm64"}) {
+	if got := s.architectures(s.matching(nil, nil)); !slices.Equal(got, []string{"amd64", "arm64"}) {
 		t.Errorf("architectures are %v", got)
 	}
 	for _, tc := range []struct {
@@ -106,12 +107,45 @@ func TestSupplyMatchesNodesByLabels(t *testing.T) {
 		{map[string]string{"gpu": "a100", corev1.LabelOSStable: "linux"}, []bool{false, false, true}, "amd64"},
 		{map[string]string{"gpu": ""}, []bool{false, false, false}, ""},
 	} {
-		in := s.matching(tc.selector)
+		in := s.matching(tc.selector, nil)
 		if !slices.Equal(in, tc.want) {
 			t.Errorf("%v matches %v, want %v", tc.selector, in, tc.want)
 		}
 		if got := s.common(in, corev1.LabelArchStable); got != tc.arch {
 			t.Errorf("the nodes with %v have architecture %q in common, want %q", tc.selector, got, tc.arch)
+		}
+	}
+}
+
+func TestANodeIsOpenToWhoeverToleratesItsTaints(t *testing.T) {
+	t.Parallel()
+	tainted := func(taints ...corev1.Taint) corev1.Node {
+		return fixture.Node("n", func(n *corev1.Node) { n.Spec.Taints = taints })
+	}
+	gpu, lent := corev1.Taint{Key: "gpu", Value: "h100", Effect: "NoSchedule"}, corev1.Taint{Key: "lent", Effect: "NoExecute"}
+	for name, tc := range map[string]struct {
+		node        corev1.Node
+		tolerations []corev1.Toleration
+		want        bool
+	}{
+		"no taint":                      {tainted(), nil, true},
+		"a taint that it tolerates":     {tainted(gpu), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, true},
+		"by its value":                  {tainted(gpu), []corev1.Toleration{{Key: "gpu", Operator: "Equal", Value: "h100", Effect: "NoSchedule"}}, true},
+		"of another value":              {tainted(gpu), []corev1.Toleration{{Key: "gpu", Operator: "Equal", Value: "a100"}}, false},
+		"of another effect":             {tainted(gpu), []corev1.Toleration{{Key: "gpu", Operator: "Exists", Effect: "NoExecute"}}, false},
+		"of another key":                {tainted(gpu), []corev1.Toleration{{Key: "gpus", Operator: "Exists"}}, false},
+		"without tolerations":           {tainted(gpu), nil, false},
+		"one of two":                    {tainted(gpu, lent), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
+		"both of two":                   {tainted(gpu, lent), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}, {Key: "lent", Operator: "Exists"}}, true},
+		"one that would rather not":     {tainted(corev1.Taint{Key: "x", Effect: "PreferNoSchedule"}), nil, true},
+		"more than there is to":         {tainted(), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, true},
+		"what Kubernetes says of it":    {tainted(corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: "NoSchedule"}), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
+		"one that is cordoned besides":  {fixture.Node("n", func(n *corev1.Node) { n.Spec.Unschedulable, n.Spec.Taints = true, []corev1.Taint{gpu} }), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
+		"a virtual node, whatever else": {fixture.Node("n", func(n *corev1.Node) { n.Labels[v1alpha1.LabelVirtualNode], n.Spec.Taints = "true", []corev1.Taint{gpu} }), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
+	} {
+		s := NewSupply([]corev1.Node{tc.node}, nil)
+		if got := slices.Contains(s.matching(nil, tc.tolerations), true); got != tc.want {
+			t.Errorf("%s: pods come to it: %t", name, got)
 		}
 	}
 }

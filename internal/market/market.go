@@ -26,11 +26,13 @@ type Market struct {
 	// Exports is what the peers of each policy are told of Services.
 	Exports map[string]Exported
 
-	// all is the capacity of all nodes, but for what single peers and policies
-	// hold of it.
-	all      peering.Capacity
-	byPolicy map[string]peering.Resources
-	byPeer   map[peering.ClusterID]peering.Resources
+	// everywhere is the nodes to which pods of any contract can come: those without taints, and those
+	// whose taints some contract's pods tolerate. all is their capacity, but for what single peers and
+	// policies hold of it.
+	everywhere []bool
+	all        peering.Capacity
+	byPolicy   map[string]peering.Resources
+	byPeer     map[peering.ClusterID]peering.Resources
 }
 
 // Reservation is what a contract or an offer holds back.
@@ -42,6 +44,11 @@ type Reservation struct {
 	Amounts  peering.Resources
 	// Selector is the labels of the nodes on which it runs.
 	Selector map[string]string
+	// Tolerations is what its pods tolerate by what it was signed with. What the policy adds now is
+	// not among them.
+	Tolerations []corev1.Toleration
+	// on is the key of the nodes to which its pods can come.
+	on string
 }
 
 // New sums up. The reservations of one contract on the same nodes count as the
@@ -55,6 +62,7 @@ func New(m Market, all []Reservation) (*Market, error) {
 		if fc := m.Peers[h.Peer]; fc != nil {
 			if l, err := Selecting(m.Policies, fc); err == nil {
 				h.policy = l.Value.Name
+				h.Tolerations = l.Tolerations(h.Tolerations, h.Selector)
 			}
 		}
 		key := h.Contract + "/" + selectorKey(h.Selector)
@@ -67,6 +75,7 @@ func New(m Market, all []Reservation) (*Market, error) {
 			continue
 		}
 		m.reservations[at].Amounts = most(m.reservations[at].Amounts, h.Amounts)
+		m.reservations[at].Tolerations = joined(m.reservations[at].Tolerations, h.Tolerations)
 	}
 	var err error
 	sum := func(to, amounts peering.Resources) peering.Resources {
@@ -89,7 +98,8 @@ func New(m Market, all []Reservation) (*Market, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.all.Free = m.Supply.free(func(int) bool { return true }, m.reserving())
+	m.findEverywhere()
+	m.all.Free = m.Supply.free(m.everywhere, m.reserving())
 	return &m, nil
 }
 
@@ -141,7 +151,7 @@ func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 	if err != nil {
 		return peering.Grant{}, err
 	}
-	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
+	policy.NodeLabels = m.nodeLabels(peer, policy, ask.NodeSelector)
 	if _, named := ask.Resources[peering.Pods]; !named && len(levels) > 1 {
 		// As much as there is on every level, of all that is not named or of pods; then
 		// once more for the price of it.
@@ -219,7 +229,7 @@ func (m *Market) Amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 			return peering.Grant{}, time.Time{}, err
 		}
 	}
-	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
+	policy.NodeLabels = m.nodeLabels(peer, policy, ask.NodeSelector)
 	policy.Ceilings, policy.Total = nil, nil
 	policy.PercentOfFree, policy.TotalPercent, policy.OvercommitPercent = 100, 100, 100
 	policy.Duration, ask.Duration = revised(ask.Duration, min(wanted, left), left), 0
@@ -275,130 +285,11 @@ func least(a, b peering.Resources) peering.Resources {
 	return out
 }
 
-// level is nodes into which an ask has to fit, by what they have.
-type level struct {
-	have peering.Capacity
-	// beyond says that they are not those of the ask's pool alone.
-	beyond bool
-}
-
-// policy returns what a policy lends of the level.
-func (l level) policy(p peering.Policy) peering.Policy {
-	if l.beyond {
-		return beyond(p)
-	}
-	return p
-}
-
-// levels returns what an ask has to fit into, each: all nodes, if it wants labels the nodes that
-// have them, and the nodes of its pool. A contract counts on a level if it can run nowhere else.
-// With contracts whose nodes overlap the ask's it has to fit into their union too.
-func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector map[string]string, except string) ([]level, error) {
-	all := m.all
-	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy.Name]
-	for _, h := range m.reservations {
-		if except != "" && h.Contract == except {
-			all = all.Without(h.Amounts)
-		}
-	}
-	levels := []level{{all, len(policy.Nodes) > 0}}
-	if len(selector) == 0 {
-		return levels, nil
-	}
-	own := m.Supply.matching(selector)
-	if !slices.Contains(own, true) {
-		return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
-			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
-	}
-	others := map[string][]bool{selectorKey(selector): own}
-	for _, h := range m.reservations {
-		key := selectorKey(h.Selector)
-		if _, ok := others[key]; ok || key == "" {
-			continue
-		}
-		if len(others) == maxSelectors {
-			return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
-				"limit of %d different sets of node labels in contracts reached", maxSelectors)
-		}
-		others[key] = m.Supply.matching(h.Selector)
-	}
-	pool := m.Supply.matching(policy.Nodes)
-	sets := [][]bool{own}
-	if len(policy.Nodes) > 0 && !slices.Equal(own, pool) {
-		sets = append(sets, pool)
-	}
-	for _, key := range slices.Sorted(maps.Keys(others)) {
-		if both, ok := overlap(own, others[key]); ok {
-			sets = append(sets, both)
-		}
-	}
-	for _, in := range sets {
-		have, err := m.level(in, others, peer, policy.Name, except)
-		if err != nil {
-			return nil, err
-		}
-		levels = append(levels, level{have, !within(in, pool)})
-	}
-	return levels, nil
-}
-
-// level returns the capacity of a set of nodes. matching says which nodes have the
-// labels of each contract.
-func (m *Market) level(in []bool, matching map[string][]bool, peer peering.ClusterID, policy, except string) (peering.Capacity, error) {
-	have := peering.Capacity{
-		Free:           m.Supply.free(func(i int) bool { return in[i] }, m.reserving()),
-		RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
-		Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
-	}
-	for _, h := range m.reservations {
-		if h.Contract == except || len(h.Selector) == 0 || !within(matching[selectorKey(h.Selector)], in) {
-			continue
-		}
-		for sum, counts := range map[*peering.Resources]bool{&have.Lent: true, &have.LentToPeer: h.Peer == peer, &have.LentByPolicy: h.policy == policy} {
-			if !counts {
-				continue
-			}
-			total, err := sum.Add(h.Amounts)
-			if err != nil {
-				return peering.Capacity{}, err
-			}
-			*sum = total
-		}
-	}
-	return have, nil
-}
-
-// within says whether a has nodes, all of them of b.
-func within(a, b []bool) bool {
-	some := false
-	for i := range a {
-		if a[i] && !b[i] {
-			return false
-		}
-		some = some || a[i]
-	}
-	return some
-}
-
-// overlap returns the union of two sets of nodes that overlap, if that is more
-// than a.
-func overlap(a, b []bool) (union []bool, more bool) {
-	union, shared := slices.Clone(a), false
-	for i := range b {
-		shared = shared || a[i] && b[i]
-		union[i] = a[i] || b[i]
-	}
-	return union, shared && !within(b, a)
-}
-
 // nodeLabels returns the labels that a virtual node gets: what its nodes have in
 // common of architecture, operating system and those by which peers may choose, what the policy
 // shows, and what was asked for.
-func (m *Market) nodeLabels(policy peering.Policy, selector map[string]string) map[string]string {
-	var in []bool
-	if len(selector) > 0 {
-		in = m.Supply.matching(selector)
-	}
+func (m *Market) nodeLabels(peer peering.ClusterID, policy peering.Policy, selector map[string]string) map[string]string {
+	in := m.Supply.matching(selector, m.tolerations(peer, selector))
 	out := map[string]string{}
 	show := func(key, value string, over bool) {
 		if _, ok := out[key]; ok && over || !ok && len(out) < peering.MaxNodeLabels {
@@ -437,7 +328,7 @@ func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
 		var g peering.Grant
 		if g, err = m.Decide(peer, ask, policy, ""); err == nil {
 			out.Available, out.Resources, out.Price, out.NodeLabels, out.Duration = true, g.Resources, g.Price, g.NodeLabels, g.Duration
-			m.describe(&out, policy)
+			m.describe(&out, policy, m.Supply.matching(ask.NodeSelector, m.tolerations(peer, ask.NodeSelector)))
 		}
 	}
 	if err != nil {
@@ -452,9 +343,9 @@ func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
 	return out
 }
 
-// describe adds to an offer what the cluster has besides amounts.
-func (m *Market) describe(out *peering.Offer, policy peering.Policy) {
-	out.Architectures = m.Supply.architectures()
+// describe adds to an offer what the cluster has besides amounts, of the nodes that are in.
+func (m *Market) describe(out *peering.Offer, policy peering.Policy, in []bool) {
+	out.Architectures = m.Supply.architectures(in)
 	out.Architectures = out.Architectures[:min(len(out.Architectures), peering.MaxArchitectures)]
 	for _, class := range m.StorageClasses {
 		if slices.Contains(policy.StorageClasses, class) && len(out.StorageClasses) < peering.MaxStorageClasses {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -16,6 +18,8 @@ type pool struct {
 	name string
 	// value is the policy with the pool's nodes, limits, price and labels.
 	value peering.Policy
+	// tolerations is what pods on its nodes tolerate.
+	tolerations []corev1.Toleration
 }
 
 // readPools reads the pools of a policy, which is read but for them. fail is told what makes no
@@ -61,7 +65,9 @@ func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what 
 		}
 		maps.Copy(value.NodeLabels, p.NodeLabels)
 		fail(what+", nodeLabels", peering.CheckNodeLabels(value.NodeLabels))
-		out = append(out, pool{p.Name, value})
+		tolerations, err := store.ReadTolerations(p.Tolerations)
+		fail(what+", tolerations", err)
+		out = append(out, pool{p.Name, value, tolerations})
 	}
 	for i := range out {
 		out[i].value.OvercommitBeyond = policy.OvercommitPercent
@@ -117,6 +123,32 @@ func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
 	maps.Copy(selector, ask.NodeSelector)
 	ask.NodeSelector = selector
 	return ask, value, nil
+}
+
+// Tolerations returns what the pods of a contract tolerate that runs on nodes with these labels: kept is
+// what it was signed with, to which the pool of these nodes adds its own. A contract runs on as it was signed,
+// whatever became of the pool, and goes along where the nodes get a taint and the pool a toleration of it.
+func (l *Policy) Tolerations(kept []corev1.Toleration, nodes map[string]string) []corev1.Toleration {
+	if l.err != nil {
+		return kept
+	}
+	for i := range l.pools {
+		if hasLabels(nodes, l.pools[i].value.Nodes) {
+			return joined(kept, l.pools[i].tolerations)
+		}
+	}
+	return kept
+}
+
+// joined returns the tolerations of both.
+func joined(a, b []corev1.Toleration) []corev1.Toleration {
+	out := slices.Clone(a)
+	for _, t := range b {
+		if !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 func (l *Policy) poolNames() string {

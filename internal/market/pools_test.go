@@ -3,6 +3,8 @@ package market
 import (
 	"fmt"
 	"maps"
+	"math/bits"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +30,10 @@ func withLimits(percent int32, amounts corev1.ResourceList) func(*v1alpha1.NodeP
 	return func(p *v1alpha1.NodePool) {
 		p.Limits = &v1alpha1.PolicyLimits{PercentOfFree: &percent, Resources: amounts}
 	}
+}
+
+func tolerating(t ...v1alpha1.PoolToleration) func(*v1alpha1.NodePool) {
+	return func(p *v1alpha1.NodePool) { p.Tolerations = t }
 }
 
 // pooled is a policy for all peers that lends everything of its pools.
@@ -99,7 +105,12 @@ func TestPoolsThatMakeNoSenseLendNothing(t *testing.T) {
 			p.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "dear"}}
 		})}, "price"},
 		"a label of nodes that is not": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", func(p *v1alpha1.NodePool) { p.NodeLabels = map[string]string{"a b": ""} })}, "nodeLabels"},
-		"too many":                     {make([]v1alpha1.NodePool, peering.MaxPools+1), "more than 16"},
+		"a toleration of everything":   {[]v1alpha1.NodePool{nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Operator: "Exists"}))}, "one of all taints"},
+		"a toleration of virtual nodes": {[]v1alpha1.NodePool{
+			nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"})),
+		}, "it would be lent on"},
+		"too many tolerations": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", tolerating(make([]v1alpha1.PoolToleration, 9)...))}, "more than 8"},
+		"too many":             {make([]v1alpha1.NodePool, peering.MaxPools+1), "more than 16"},
 	} {
 		p := readPolicy(pooled(tt.pools...))
 		_, err := p.Checked()
@@ -268,39 +279,152 @@ func TestAPoolIsGivenBackWhateverThePolicySays(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, and by whom: of no pool is more lent than its nodes have, what is lent of a
-// pool runs on its nodes, and its limits hold.
+// tainted has a node keep off whoever does not tolerate these keys.
+func tainted(keys ...string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		for _, key := range keys {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		}
+	}
+}
+
+func TestNodesWithTaintsAreLentByThePoolThatToleratesThem(t *testing.T) {
+	t.Parallel()
+	gpu := v1alpha1.PoolToleration{Key: "gpu", Operator: "Exists"}
+	nodes := []corev1.Node{
+		fixture.Node("g1", labelled("kind=gpu", "kubernetes.io/arch=arm64"), tainted("gpu")), fixture.Node("g2", labelled("kind=gpu", "kubernetes.io/arch=arm64"), tainted("gpu")),
+		fixture.Node("g3", labelled("kind=gpu"), tainted("gpu", "broken")),
+		fixture.Node("c1", labelled("kind=cpu")), fixture.Node("c2", labelled("kind=cpu"), tainted("gpu")),
+		fixture.Node("other", tainted("mine")),
+	}
+	pools := pooled(nodePool("gpu", "kind", "gpu", tolerating(gpu)), nodePool("default", "kind", "cpu"))
+	none := pooled()
+	none.Spec.NodeSelectorKeys = []string{"kind"}
+	held := func(cpu string, selector map[string]string, tolerations ...corev1.Toleration) Reservation {
+		return Reservation{Peer: "q", Contract: "held", Amounts: resourcesOf(t, map[string]string{"cpu": cpu}), Selector: selector, Tolerations: tolerations}
+	}
+	ofGPU := map[string]string{"kind": "gpu"}
+	for name, tt := range map[string]struct {
+		policy *v1alpha1.PeeringPolicy
+		ask    peering.Ask
+		held   []Reservation
+		want   string
+		says   string
+	}{
+		"all of the pool's that it tolerates":     {policy: pools, ask: peering.Ask{Pool: "gpu"}, want: "cpu=8, memory=16Gi, pods=220"},
+		"none of a pool that does not":            {policy: pools, want: "cpu=4, memory=8Gi, pods=110"},
+		"none without pools":                      {policy: none, want: "cpu=4, memory=8Gi, pods=110"},
+		"nor by their labels":                     {policy: none, ask: peering.Ask{NodeSelector: ofGPU}, says: "no node of the provider that takes pods has the labels kind=gpu"},
+		"a contract on them takes from no others": {policy: pools, held: []Reservation{held("8", ofGPU)}, want: "cpu=4, memory=8Gi, pods=110"},
+		"one on any nodes takes from none of them": {
+			policy: pools, ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("4", nil)}, want: "cpu=8, memory=16Gi, pods=220",
+		},
+		"but from the others, which have no taint": {policy: pools, held: []Reservation{held("3", nil)}, want: "cpu=1, memory=8Gi, pods=110"},
+		"a contract of a pool that is gone is on its nodes": {
+			policy: none, held: []Reservation{held("8", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=4, memory=8Gi, pods=110",
+		},
+		"and of any nodes no more is lent for it": {policy: none, ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "5"})}, held: []Reservation{
+			held("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"}),
+		}, says: "cpu 4 is left now"},
+		"half of the nodes without a taint": {policy: func() *v1alpha1.PeeringPolicy {
+			half := none.DeepCopy()
+			half.Spec.Limits.PercentOfFree = new(int32(50))
+			return half
+		}(), held: []Reservation{held("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=2, memory=4Gi, pods=55"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt.ask.RequestID = "r"
+			if tt.ask.Resources == nil {
+				tt.ask.Resources = peering.Resources{}
+			}
+			m := marketOf(t, tt.policy, nodes, tt.held...)
+			g, err := m.decide("p", tt.ask)
+			if tt.says != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.says) {
+					t.Fatalf("got %v, %v; want %q", g.Resources, err, tt.says)
+				}
+				return
+			}
+			if err != nil || g.Resources.String() != tt.want {
+				t.Fatalf("got %s, %v; want %s", g.Resources, err, tt.want)
+			}
+			if want := map[bool]string{true: "arm64", false: "amd64"}[tt.ask.Pool == "gpu"]; g.NodeLabels[corev1.LabelArchStable] != want {
+				t.Errorf("the node's labels are %v, want the architecture %s", g.NodeLabels, want)
+			}
+			if offer := m.Offer("p"); slices.Contains(offer.Architectures, "arm64") {
+				t.Errorf("an offer to one that names no pool has the architectures %q", offer.Architectures)
+			}
+		})
+	}
+}
+
+func TestAContractToleratesWhatItDidAndWhatItsPoolDoes(t *testing.T) {
+	t.Parallel()
+	exists := func(keys ...string) (out []corev1.Toleration) {
+		for _, key := range keys {
+			out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+		}
+		return out
+	}
+	of := func(keys ...string) func(*v1alpha1.NodePool) {
+		var all []v1alpha1.PoolToleration
+		for _, key := range keys {
+			all = append(all, v1alpha1.PoolToleration{Key: key, Operator: "Exists"})
+		}
+		return tolerating(all...)
+	}
+	kept, gpu := exists("a"), map[string]string{"kind": "gpu", "zone": "1"}
+	for name, tt := range map[string]struct {
+		policy *v1alpha1.PeeringPolicy
+		nodes  map[string]string
+		want   []corev1.Toleration
+	}{
+		"the pool as it was":                        {pooled(nodePool("gpu", "kind", "gpu", of("a"))), gpu, kept},
+		"the pool with another one":                 {pooled(nodePool("gpu", "kind", "gpu", of("b", "a"))), gpu, exists("a", "b")},
+		"the pool without it":                       {pooled(nodePool("gpu", "kind", "gpu")), gpu, kept},
+		"no pool any more":                          {pooled(), gpu, kept},
+		"the pool under another name":               {pooled(nodePool("fast", "kind", "gpu", of("b"))), gpu, exists("a", "b")},
+		"a pool of other nodes":                     {pooled(nodePool("gpu", "kind", "cpu", of("b"))), gpu, kept},
+		"a contract on any nodes":                   {pooled(nodePool("gpu", "kind", "gpu", of("b"))), nil, kept},
+		"a policy of which the rest makes no sense": {pooled(nodePool("gpu", "kind", "gpu", of("b")), nodePool("gpu", "kind", "gpu")), gpu, kept},
+	} {
+		p := readPolicy(tt.policy)
+		if got := p.Tolerations(kept, tt.nodes); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: it tolerates %+v, want %+v", name, got, tt.want)
+		}
+	}
+	if len(kept) != 1 {
+		t.Errorf("what it was signed with is %+v now", kept)
+	}
+}
+
+// Whatever is asked for, and by whom: of no pool is more lent than its nodes have whose taints it
+// tolerates, what is lent of a pool runs on its nodes, and its limits hold.
 func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		kinds := []string{"x", "y", "z"}
-		var nodes []corev1.Node
-		free := map[string]int{}
-		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
-			kind := rapid.SampledFrom(append(kinds, "none")).Draw(t, "kind")
-			nodes = append(nodes, fixture.Node(fmt.Sprint("n", i), labelled("kind="+kind, "zone="+rapid.SampledFrom([]string{"1", "2"}).Draw(t, "zone"))))
-			free[kind] += 4
-		}
+		w := drawPoolWorld(t)
 		ceiling := rapid.IntRange(1, 12).Draw(t, "ceiling")
 		policy := pooled(
-			nodePool("x", "kind", "x"), nodePool("y", "kind", "y"),
-			nodePool("default", "kind", "z", withLimits(100, fixture.Amounts(fmt.Sprint(ceiling), "1000Gi", "1000"))),
+			nodePool("x", "kind", "x", w.tolerating("x")), nodePool("y", "kind", "y", w.tolerating("y")),
+			nodePool("default", "kind", "z", w.tolerating("z"), withLimits(100, fixture.Amounts(fmt.Sprint(ceiling), "1000Gi", "1000"))),
 		)
 		var held []Reservation
-		lent, ofDefault := map[string]int64{}, map[peering.ClusterID]int64{}
+		ofDefault, lent := map[peering.ClusterID]int64{}, int64(0)
 		for i := range rapid.IntRange(1, 12).Draw(t, "asks") {
 			peer := rapid.SampledFrom([]peering.ClusterID{"p", "q"}).Draw(t, "peer")
 			ask := peering.Ask{RequestID: "r", Pool: rapid.SampledFrom([]string{"x", "y", "default", ""}).Draw(t, "pool"), Resources: peering.Resources{"cpu": peering.Whole(rapid.Int64Range(1, 6).Draw(t, "cpu"))}}
 			if rapid.Bool().Draw(t, "zoned") {
 				ask.NodeSelector = map[string]string{"zone": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "of zone")}
 			}
-			m := marketOf(t, policy, nodes, held...)
+			m := marketOf(t, policy, w.nodes, held...)
 			var offered int64
 			for _, p := range m.Offer(peer).Pools {
 				offered += p.Resources["cpu"].Units()
 			}
-			if left := int64(4*len(nodes)) - lent["x"] - lent["y"] - lent["z"]; offered > left {
-				t.Fatalf("pools offer %d cores together, and %d are left of the cluster", offered, left)
+			if left := 4*int64(len(w.of(nil))) - lent; offered > left {
+				t.Fatalf("pools offer %d cores together, and %d are left of their nodes", offered, left)
 			}
 			g, err := m.decide(peer, ask)
 			if err != nil {
@@ -311,20 +435,76 @@ func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
 				t.Fatalf("asked for pool %q, and got %+v", ask.Pool, g.Clauses)
 			}
 			held = append(held, Reservation{Peer: peer, Contract: fmt.Sprint("c", i), Amounts: g.Resources, Selector: g.NodeSelector})
-			lent[kind] += g.Resources["cpu"].Units()
+			lent += g.Resources["cpu"].Units()
 			if kind == "z" {
 				ofDefault[peer] += g.Resources["cpu"].Units()
 			}
 		}
-		for kind, cores := range lent {
-			if cores > int64(free[kind]) {
-				t.Fatalf("%d cores of pool %s are lent, and its nodes have %d", cores, kind, free[kind])
-			}
-		}
+		w.check(t, held)
 		for peer, cores := range ofDefault {
 			if cores > int64(ceiling) {
 				t.Fatalf("%s holds %d cores of the default pool, more than %d", peer, cores, ceiling)
 			}
 		}
 	})
+}
+
+// poolWorld is a cluster with pools of the kinds x, y and z, and what each of them tolerates.
+type poolWorld struct {
+	nodes     []corev1.Node
+	tolerates map[string][]string
+}
+
+func drawPoolWorld(t *rapid.T) poolWorld {
+	w := poolWorld{tolerates: map[string][]string{}}
+	taints := rapid.SampledFrom([][]string{nil, nil, {"a"}, {"b"}, {"a", "b"}})
+	for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
+		kind, zone := rapid.SampledFrom([]string{"x", "y", "z", "none"}).Draw(t, "kind"), rapid.SampledFrom([]string{"1", "2"}).Draw(t, "zone")
+		w.nodes = append(w.nodes, fixture.Node(fmt.Sprint("n", i), labelled("kind="+kind, "zone="+zone), tainted(taints.Draw(t, "taints")...)))
+	}
+	for _, kind := range []string{"x", "y", "z"} {
+		w.tolerates[kind] = taints.Draw(t, "tolerates")
+	}
+	return w
+}
+
+func (w poolWorld) tolerating(kind string) func(*v1alpha1.NodePool) {
+	var all []v1alpha1.PoolToleration
+	for _, key := range w.tolerates[kind] {
+		all = append(all, v1alpha1.PoolToleration{Key: key, Operator: corev1.TolerationOpExists})
+	}
+	return tolerating(all...)
+}
+
+// of returns the nodes to which pods of a contract on these labels can come, by their number: those of a
+// pool that tolerates all of their taints.
+func (w poolWorld) of(selector map[string]string) (out []int) {
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		tolerates, ok := w.tolerates[n.Labels["kind"]]
+		if ok && hasLabels(n.Labels, selector) && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return !slices.Contains(tolerates, t.Key) }) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// check wants what is lent to have room: of any nodes no more is lent to contracts that can run nowhere else
+// than they have. By Hall's theorem there is a place for each pod then.
+func (w poolWorld) check(t *rapid.T, held []Reservation) {
+	for some := range 1 << len(w.nodes) {
+		lent := int64(0)
+		for _, h := range held {
+			nodes := w.of(h.Selector)
+			if len(nodes) == 0 {
+				t.Fatalf("%s is lent on no node: %v", h.Contract, h.Selector)
+			}
+			if !slices.ContainsFunc(nodes, func(i int) bool { return some&(1<<i) == 0 }) {
+				lent += h.Amounts["cpu"].Units()
+			}
+		}
+		if has := 4 * int64(bits.OnesCount(uint(some))); lent > has {
+			t.Fatalf("of the nodes %b %d cores are lent, and they have %d", some, lent, has)
+		}
+	}
 }

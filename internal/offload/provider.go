@@ -41,6 +41,8 @@ type Contract struct {
 	PodSecurity api.PodSecurityLevel
 	// NodeSelector is labels that the nodes have on which its pods run.
 	NodeSelector map[string]string
+	// Tolerations is what its pods tolerate there.
+	Tolerations []corev1.Toleration
 	// RuntimeClasses is those that its pods may name.
 	RuntimeClasses []string
 	// LimitRange is what containers of its pods have that say nothing, and their bounds; nil is neither.
@@ -62,7 +64,10 @@ type Contract struct {
 
 // terms is what of a contract decides about a single pod.
 func (c Contract) terms() podspec.Terms {
-	return podspec.Terms{Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, RuntimeClasses: c.RuntimeClasses, Classes: c.Classes, HomeAPI: c.HomeAPI}
+	return podspec.Terms{
+		Peer: c.Peer, PodSecurity: c.PodSecurity, NodeSelector: c.NodeSelector, Tolerations: c.Tolerations,
+		RuntimeClasses: c.RuntimeClasses, Classes: c.Classes, HomeAPI: c.HomeAPI,
+	}
 }
 
 // Config configures a Provider.

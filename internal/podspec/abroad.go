@@ -38,6 +38,8 @@ type Terms struct {
 	PodSecurity api.PodSecurityLevel
 	// NodeSelector is labels that the nodes have on which its pods run.
 	NodeSelector map[string]string
+	// Tolerations is of taints of these nodes.
+	Tolerations []corev1.Toleration
 	// RuntimeClasses is those that its pods may name.
 	RuntimeClasses []string
 	// Classes is which classes of this cluster others of the consumer's are.
@@ -71,9 +73,9 @@ func ForeignKey(key string) bool {
 //	           priorities that it does not map to none; labels with a domain, and selectors of them, to keys on which nobody
 //	           here acts; namespaces in affinity, to those of the consumer; references
 //	           to labels and annotations, so that they still have their values
-//	added      only on nodes with the labels that the contract names, and never
-//	           on a virtual node, so that a pod is not lent on; no more than
-//	           MaxGrace to end
+//	added      only on nodes with the labels that the contract names, whose taints are
+//	           tolerated as the provider says, and never on a virtual node, so that a
+//	           pod is not lent on; no more than MaxGrace to end
 //	refused    runtime classes that neither the contract names nor the policy maps, resource claims,
 //	           demands by other topologies, and every kind of volume but those of
 //	           checkVolume
@@ -116,13 +118,14 @@ func Admit(t *Template, c Terms) error {
 	if g := s.TerminationGracePeriodSeconds; g != nil && *g > MaxGrace {
 		s.TerminationGracePeriodSeconds = new(MaxGrace)
 	}
-	s.Tolerations = keepTolerations(s.Tolerations)
+	s.Tolerations = append(keepTolerations(s.Tolerations), c.Tolerations...)
 	keepToNodes(s, c.NodeSelector)
 	return nil
 }
 
 // keepTolerations keeps how long a pod stays on a node that is away. Every other
-// taint is the provider's way of keeping pods off a node.
+// taint is the provider's way of keeping pods off a node, and which of them do not keep off
+// a consumer's it says itself.
 func keepTolerations(in []corev1.Toleration) (out []corev1.Toleration) {
 	for _, t := range in {
 		if t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable {

@@ -36,13 +36,14 @@ func TestTranslatedPodsDropForeignFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Admit(tpl, Terms{PodSecurity: baseline}); err != nil {
+	gpu := corev1.Toleration{Key: "gpu", Operator: "Exists", Effect: "NoSchedule"}
+	if err := Admit(tpl, Terms{PodSecurity: baseline, Tolerations: []corev1.Toleration{gpu}}); err != nil {
 		t.Fatal(err)
 	}
 	want := Template{Spec: corev1.PodSpec{
 		ServiceAccountName: "default", AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(MaxGrace),
 		RestartPolicy: "Always", Hostname: "web-0",
-		Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(5))}},
+		Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(5))}, gpu},
 		Containers:  []corev1.Container{{Name: "c", Image: "i"}},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}}}},

@@ -164,7 +164,7 @@ func TestTheHalvesDisagreeOnlyWhereTheProviderDecides(t *testing.T) {
 		"spec.affinity.nodeAffinity", // the contract's nodes
 		"spec.preemptionPolicy",      // Never, if the policy maps the priority class
 		"spec.serviceAccountName",    // default
-		"spec.tolerations[]",         // of nodes that are away, no others
+		"spec.tolerations[]",         // of nodes that are away, and its pool's
 	}
 	for _, p := range podSpecFields() {
 		d, _ := fateOf(p)

@@ -18,6 +18,8 @@ const (
 	// object's annotations may have 256 KiB in all.
 	maxEarlier      = 16
 	maxEarlierBytes = 64 << 10
+	// maxTolerations is how many tolerations a pool of nodes has.
+	maxTolerations = 8
 )
 
 // Limits of what peers make this cluster write: bytes of whole objects, as etcd keeps each

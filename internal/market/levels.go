@@ -1,0 +1,206 @@
+package market
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// level is nodes into which an ask has to fit, by what they have.
+type level struct {
+	have peering.Capacity
+	// beyond says that they are not those of the ask's pool alone.
+	beyond bool
+}
+
+// policy returns what a policy lends of the level.
+func (l level) policy(p peering.Policy) peering.Policy {
+	if l.beyond {
+		return beyond(p)
+	}
+	return p
+}
+
+// tolerations returns what the pods of a peer's next contract on nodes with these labels tolerate.
+func (m *Market) tolerations(peer peering.ClusterID, selector map[string]string) []corev1.Toleration {
+	_, l, err := m.PolicyOf(peer)
+	if err != nil {
+		return nil
+	}
+	return l.Tolerations(nil, selector)
+}
+
+// findEverywhere finds the nodes to which pods of the contracts can come.
+func (m *Market) findEverywhere() {
+	m.everywhere = m.Supply.matching(nil, nil)
+	seen := map[string]bool{}
+	for i := range m.reservations {
+		h := &m.reservations[i]
+		h.on = nodesKey(h.Selector, h.Tolerations)
+		if len(h.Tolerations) > 0 && !seen[h.on] {
+			seen[h.on] = true
+			m.everywhere, _ = union(m.everywhere, m.Supply.matching(h.Selector, h.Tolerations))
+		}
+	}
+}
+
+// nodesKey is one for the same labels and tolerations.
+func nodesKey(selector map[string]string, tolerations []corev1.Toleration) string {
+	key := selectorKey(selector)
+	for _, t := range slices.SortedFunc(slices.Values(tolerations), func(a, b corev1.Toleration) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Effect, b.Effect))
+	}) {
+		key += "; " + strings.Join([]string{t.Key, string(t.Operator), t.Value, string(t.Effect)}, " ")
+	}
+	return key
+}
+
+// levels returns what an ask has to fit into, each: all nodes to which any pods can come, those to which its
+// own can, and the nodes of its pool. A contract counts on a level if it can run nowhere else. With
+// contracts whose nodes overlap the ask's, or the pool's, it has to fit into their union too.
+func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector map[string]string, except string) ([]level, error) {
+	tolerated := m.tolerations(peer, selector)
+	own := m.Supply.matching(selector, tolerated)
+	all, everywhere := m.all, m.everywhere
+	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy.Name]
+	for _, h := range m.reservations {
+		if except != "" && h.Contract == except {
+			all = all.Without(h.Amounts)
+		}
+	}
+	if more, ok := union(everywhere, own); ok {
+		everywhere, all.Free = more, m.Supply.free(more, m.reserving())
+	}
+	levels := []level{{all, len(policy.Nodes) > 0}}
+	if len(selector) == 0 && slices.Equal(own, everywhere) {
+		return levels, nil
+	}
+	if len(selector) > 0 && !slices.Contains(own, true) {
+		return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
+	}
+	others, err := m.others()
+	if err != nil {
+		return nil, err
+	}
+	pool := m.Supply.matching(policy.Nodes, tolerated)
+	for _, in := range sets(own, pool, others) {
+		wider := !within(in, pool)
+		if slices.Equal(in, everywhere) && wider == levels[0].beyond {
+			continue
+		}
+		have, err := m.level(in, others, peer, policy, except)
+		if err != nil {
+			return nil, err
+		}
+		levels = append(levels, level{have, wider})
+	}
+	return levels, nil
+}
+
+// others returns the nodes to which pods of the contracts can come, by their keys.
+func (m *Market) others() (map[string][]bool, error) {
+	out := map[string][]bool{}
+	for _, h := range m.reservations {
+		if _, ok := out[h.on]; ok {
+			continue
+		}
+		if len(out) == maxSelectors {
+			return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+				"limit of %d different sets of node labels in contracts reached", maxSelectors)
+		}
+		out[h.on] = m.Supply.matching(h.Selector, h.Tolerations)
+	}
+	return out, nil
+}
+
+// sets returns the nodes of an ask, those of its pool, and the unions of either with the nodes of other contracts
+// that overlap them, each once.
+func sets(own, pool []bool, others map[string][]bool) [][]bool {
+	out := [][]bool{own}
+	add := func(set []bool) {
+		if !slices.ContainsFunc(out, func(has []bool) bool { return slices.Equal(has, set) }) {
+			out = append(out, set)
+		}
+	}
+	add(pool)
+	for _, base := range [][]bool{own, pool} {
+		for _, key := range slices.Sorted(maps.Keys(others)) {
+			if both, ok := overlap(base, others[key]); ok {
+				add(both)
+			}
+		}
+	}
+	return out
+}
+
+// level returns the capacity of a set of nodes. others says which nodes the contracts have. One on any
+// nodes takes room on a level, and counts against a pool's limits on none.
+func (m *Market) level(in []bool, others map[string][]bool, peer peering.ClusterID, policy peering.Policy, except string) (peering.Capacity, error) {
+	have := peering.Capacity{
+		Free:           m.Supply.free(in, m.reserving()),
+		RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
+		Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
+	}
+	inside := make(map[string]bool, len(others))
+	for key, nodes := range others {
+		inside[key] = within(nodes, in)
+	}
+	for _, h := range m.reservations {
+		if h.Contract == except || !inside[h.on] {
+			continue
+		}
+		limited := len(h.Selector) > 0 || len(policy.Nodes) == 0
+		for sum, counts := range map[*peering.Resources]bool{
+			&have.Lent: true, &have.LentToPeer: limited && h.Peer == peer, &have.LentByPolicy: limited && h.policy == policy.Name,
+		} {
+			if !counts {
+				continue
+			}
+			total, err := sum.Add(h.Amounts)
+			if err != nil {
+				return peering.Capacity{}, err
+			}
+			*sum = total
+		}
+	}
+	return have, nil
+}
+
+// within says whether a has nodes, all of them of b.
+func within(a, b []bool) bool {
+	some := false
+	for i := range a {
+		if a[i] && !b[i] {
+			return false
+		}
+		some = some || a[i]
+	}
+	return some
+}
+
+// union returns the nodes of both, and whether that is more than a.
+func union(a, b []bool) (both []bool, more bool) {
+	both = slices.Clone(a)
+	for i := range b {
+		more = more || b[i] && !a[i]
+		both[i] = a[i] || b[i]
+	}
+	return both, more
+}
+
+// overlap returns the union of two sets of nodes that overlap, if that is more
+// than a.
+func overlap(a, b []bool) (both []bool, more bool) {
+	shared := false
+	for i := range b {
+		shared = shared || a[i] && b[i]
+	}
+	both, more = union(a, b)
+	return both, shared && more
+}
