@@ -24,12 +24,16 @@ type Budget struct {
 	urgent, ordinary, events *budget.Budget[*share]
 }
 
+// Writes bounds the bytes that providers make the agent write, but for what each pod brings with
+// it. Half of them are for what is urgent.
+func Writes() budget.Limits {
+	return budget.Limits{Burst: maxWriteBytesBurst, Rate: maxWriteBytes, UserBurst: maxNodeWriteBytesBurst, UserRate: maxNodeWriteBytes}
+}
+
 // NewBudget returns the budget of one agent, for all of its nodes.
 func NewBudget() *Budget {
-	half := budget.Limits{
-		Burst: maxWriteBytesBurst / 2, Rate: maxWriteBytes / 2,
-		UserBurst: maxNodeWriteBytesBurst / 2, UserRate: maxNodeWriteBytes / 2,
-	}
+	all := Writes()
+	half := budget.Limits{Burst: all.Burst / 2, Rate: all.Rate / 2, UserBurst: all.UserBurst / 2, UserRate: all.UserRate / 2}
 	return &Budget{
 		urgent: budget.New[*share](half), ordinary: budget.New[*share](half),
 		events: budget.New[*share](budget.Limits{
@@ -37,10 +41,6 @@ func NewBudget() *Budget {
 		}),
 	}
 }
-
-// MostWritten is how many bytes all nodes write at most in any time, but for what each
-// pod brings with it.
-func MostWritten(d time.Duration) float64 { return maxWriteBytesBurst + maxWriteBytes*d.Seconds() }
 
 // share is one node's part of a budget. Its limits have the writes line up that wait:
 // thousands of pods that change at once each try at a time of their own.

@@ -284,7 +284,7 @@ func TestIdleSharesAreUsedByOthers(t *testing.T) {
 				out[w.share] += size
 				all += size
 			}
-			if most := int(MostWritten(now.Sub(begin))) + 2*nodes*size; all > most {
+			if most := int(Writes().Most(now.Sub(begin))) + 2*nodes*size; all > most {
 				t.Fatalf("after %s %d bytes were written, want at most %d", now.Sub(begin), all, most)
 			}
 		}

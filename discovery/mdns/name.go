@@ -50,15 +50,6 @@ func fold[S ~string](n S) S {
 	return S(b)
 }
 
-// String returns the name as people write it, with escapes.
-func (n name) String() string {
-	s, _, err := dns.UnpackDomainName([]byte(n), 0)
-	if err != nil {
-		return "?"
-	}
-	return s
-}
-
 // unpackName reads the name at off, following compression, and returns where the
 // next field begins. Loops and pointers to nowhere are errors of the codec.
 func unpackName(b []byte, off int) (name, int, error) {

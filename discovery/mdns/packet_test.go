@@ -15,6 +15,15 @@ import (
 	"github.com/entente-dev/entente/discovery"
 )
 
+// String returns the name as people write it, with escapes: what tests print.
+func (n name) String() string {
+	s, _, err := dns.UnpackDomainName([]byte(n), 0)
+	if err != nil {
+		return "?"
+	}
+	return s
+}
+
 // hostile are packets that nobody sends by mistake.
 func hostile() map[string][]byte {
 	header := func(flags, q, an, ns, ar uint16) []byte {

@@ -21,7 +21,7 @@ func TestWritesOfPeersLeaveEtcdRoom(t *testing.T) {
 	// All goes at the same time: of a pod and of its record, which are as large and count both, three
 	// times one of them is written.
 	const ends = stock.MaxBytes / 2 * 3
-	all := stock.MaxBytes + paced.Writes().Most(kept) + vk.MostWritten(kept) + store.Writes().Most(kept)
+	all := stock.MaxBytes + paced.Writes().Most(kept) + vk.Writes().Most(kept) + store.Writes().Most(kept)
 	if all > quota*3/4 || all+ends > quota*19/20 {
 		t.Errorf("peers can make etcd keep %.0f MiB of %d, and %d more at their end", all/(1<<20), quota>>20, ends>>20)
 	}

@@ -180,8 +180,8 @@ func newBorder(t *testing.T) *border {
 		go func() { done <- r.Run(ctx) }()
 		t.Cleanup(func() {
 			cancel()
-			if err := <-done; err != nil || r.inbound.Conns()+r.outbound.Conns() > 0 {
-				t.Errorf("the relays ended with %v, and %d connections", err, r.inbound.Conns()+r.outbound.Conns())
+			if err := <-done; err != nil {
+				t.Errorf("the relays ended with %v", err)
 			}
 		})
 		return r

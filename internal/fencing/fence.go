@@ -84,14 +84,11 @@ func (f *Ask) Stops(now, fence Ticks) bool {
 	return !f.known || now >= f.alive+fence-stopsEarly
 }
 
-// Wait is a consumer's half of the fences with one provider.
+// Wait is a consumer's half of the fences with one provider. Its zero value is that of a process
+// whose clock begins now: what the one before it answered, it answered before.
 type Wait struct {
 	answered Ticks
 }
-
-// NewWait returns that of a process that begins now: what the one before it answered, it
-// answered before.
-func NewWait(now Ticks) Wait { return Wait{answered: now} }
 
 // Answers records that a question is about to be answered. It comes before the answer is sent.
 func (f *Wait) Answers(now Ticks) { f.answered = max(f.answered, now) }

@@ -188,7 +188,7 @@ func (w *world) consumer() {
 		if w.now < w.homeBack {
 			return
 		}
-		w.homeUp, w.wait = true, NewWait(now)
+		w.homeUp, w.wait = true, Wait{answered: now}
 	}
 	if w.chance(60) {
 		w.homeUp, w.homeBack = false, w.now+time.Duration(w.r.Int64N(int64(30*time.Minute)))
@@ -216,7 +216,7 @@ func TestNothingRunsTwiceUnderAFence(t *testing.T) {
 		}
 		w.noted = w.abroad.read(0)
 		w.ask.Was(w.noted)
-		w.wait = NewWait(w.home.read(0))
+		w.wait = Wait{answered: w.home.read(0)}
 		var before world
 		for range 2000 {
 			w.step(time.Duration(r.Int64N(int64(10 * time.Second))))

@@ -34,14 +34,6 @@ const (
 	CheckIncomplete     Reason = "CheckIncomplete"
 )
 
-// Reasons returns all of them, in their order.
-func Reasons() []Reason {
-	return []Reason{
-		NFTablesUnavailable, TunMissing, IPv6Disabled, ForwardingDisabled, PortTaken, ForwardDropped, AliasesDiverted, ServiceOverlap,
-		RouteOverlap, PodsOutsidePrefixes, HostRoutingByEBPF, StrictReversePath, UnderlayMTUTooSmall, ConntrackNearlyFull, CheckIncomplete,
-	}
-}
-
 // Severity is how bad a finding is.
 type Severity string
 

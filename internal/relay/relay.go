@@ -118,13 +118,6 @@ func (r *Relay) Cut(keep func(Way) bool) {
 	}
 }
 
-// Conns returns how many connections there are.
-func (r *Relay) Conns() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.conns)
-}
-
 // begin counts a connection; nil if it is turned away.
 func (r *Relay) begin(ctx context.Context, conn net.Conn) (*passage, context.Context) {
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
