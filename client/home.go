@@ -63,16 +63,7 @@ func (c *HomeConnection) Send(data []byte) error {
 
 // Recv returns the bytes that came next, and io.EOF after the last.
 func (c *HomeConnection) Recv() ([]byte, error) {
-	m, err := c.stream.Recv()
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil, io.EOF
-	case err != nil:
-		return nil, wire.FromStatus(err)
-	case len(m.GetData()) > maxCarryData:
-		return nil, fmt.Errorf("the peer sent %d bytes in a message, the limit is %d", len(m.GetData()), maxCarryData)
-	}
-	return m.GetData(), nil
+	return carried(c.stream.Recv())
 }
 
 // End ends the call. It may be called from anywhere.

@@ -85,7 +85,11 @@ func (c *Carrying) Send(data []byte) error {
 
 // Recv returns the bytes that came next, and io.EOF after the last.
 func (c *Carrying) Recv() ([]byte, error) {
-	m, err := c.stream.Recv()
+	return carried(c.stream.Recv())
+}
+
+// carried returns the bytes of a message that came on a connection that is carried.
+func carried(m interface{ GetData() []byte }, err error) ([]byte, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, io.EOF
