@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -51,13 +49,7 @@ func (s *exportServer) WatchServices(req *ententev1.WatchServicesRequest, stream
 	err = sendExports(ctx, func(ctx context.Context) ([]peering.ExportedService, <-chan struct{}, error) {
 		return s.exports.Exported(ctx, peer, contract, names)
 	}, stream.Send, func() error { return nil })
-	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
-		return errSuperseded
-	}
-	if err != nil {
-		return fmt.Errorf("services exported to %s: %w", peer, err)
-	}
-	return nil
+	return watchEnded(ctx, err, "services exported to", peer)
 }
 
 // WatchClusterSet implements ExportService.
@@ -84,13 +76,7 @@ func (s *exportServer) WatchClusterSet(req *ententev1.WatchClusterSetRequest, st
 		synced = true
 		return stream.Send(&ententev1.WatchClusterSetResponse{Synced: true})
 	})
-	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
-		return errSuperseded
-	}
-	if err != nil {
-		return fmt.Errorf("cluster set of %s: %w", peer, err)
-	}
-	return nil
+	return watchEnded(ctx, err, "cluster set of", peer)
 }
 
 // sendExports sends what changed of Services, until ctx ends or the contract does: that and

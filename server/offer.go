@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -32,13 +30,7 @@ func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.S
 	err = sendOffers(ctx, func(ctx context.Context) (peering.Offer, <-chan struct{}, error) {
 		return s.cfg.Offers.Offer(ctx, peer)
 	}, stream.Send)
-	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
-		return errSuperseded
-	}
-	if err != nil {
-		return fmt.Errorf("offer to %s: %w", peer, err)
-	}
-	return nil
+	return watchEnded(ctx, err, "offer to", peer)
 }
 
 // sendOffers sends the current offer, and sends it again when it changes, until ctx ends.

@@ -208,6 +208,17 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 
 var errSuperseded = &peering.Error{Reason: peering.ReasonSessionSuperseded, Message: "the peer opened newer streams of the kind"}
 
+// watchEnded returns why a stream of what a peer watches ended: a newer one, or an error about it.
+func watchEnded(ctx context.Context, err error, what string, peer peering.ClusterID) error {
+	if errors.Is(context.Cause(ctx), errSuperseded) {
+		return errSuperseded
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", what, peer, err)
+	}
+	return nil
+}
+
 // streamCount limits a peer to MaxSessionsPerPeer streams of a kind: the oldest one ends
 // when another begins.
 type streamCount struct {
