@@ -215,15 +215,13 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 func agentCommand(logs *logFlags) *cobra.Command {
 	var options agentOptions
 	cmd := daemon("agent", "Run the agent: peer API, admin API, contracts, virtual nodes", func(ctx context.Context) error {
-		kubernetes, log, err := logs.cluster()
-		if err != nil {
-			return err
-		}
 		cfg, err := options.config(os.Getenv)
 		if err != nil {
 			return err
 		}
-		cfg.Kubernetes, cfg.Log = kubernetes, log
+		if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+			return err
+		}
 		ctx, stop := context.WithCancel(ctx)
 		tasks, ctx := errgroup.WithContext(ctx)
 		if os.Getenv("GOGC") == "" {
@@ -363,15 +361,13 @@ func stateDirectory(flags *pflag.FlagSet, directory *string) {
 func nodeCommand(logs *logFlags) *cobra.Command {
 	var options nodeOptions
 	cmd := daemon("node", "Run the fabric of a node: tunnels, routes, translation, probes", func(ctx context.Context) error {
-		kubernetes, log, err := logs.cluster()
-		if err != nil {
-			return err
-		}
 		cfg, err := options.config(os.Getenv)
 		if err != nil {
 			return err
 		}
-		cfg.Kubernetes, cfg.Log = kubernetes, log
+		if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+			return err
+		}
 		return fabric.Run(ctx, cfg)
 	})
 	options.add(cmd.Flags())
