@@ -17,6 +17,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -204,42 +205,20 @@ func (r *Reconciler) applySlices(ctx context.Context, i *mcs.ServiceImport, p pl
 		if s.own {
 			payer = ""
 		}
+		take := func(o client.Object) error { return r.take(payer, o) }
 		for _, want := range p.slicesOf(s, i) {
-			if err := r.applySlice(ctx, payer, have[want.Name], want); err != nil {
+			if err := services.ApplySlice(ctx, r.Direct, have[want.Name], want, take); err != nil {
 				return err
 			}
 			delete(have, want.Name)
 			there = append(there, want)
 		}
 	}
-	for _, old := range have {
-		if err := r.Direct.Delete(ctx, old, client.Preconditions{UID: &old.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete endpoint slice %s: %w", old.Name, err)
-		}
+	if err := services.DeleteSlices(ctx, r.Direct, have); err != nil {
+		return err
 	}
 	if p.headless {
 		i.Spec.IPFamilies = families(there)
-	}
-	return nil
-}
-
-func (r *Reconciler) applySlice(ctx context.Context, payer peering.ClusterID, old, want *discoveryv1.EndpointSlice) error {
-	if old != nil && endpoints.SameSlice(old, want) {
-		return nil
-	}
-	if err := r.take(payer, want); err != nil {
-		return err
-	}
-	if old == nil {
-		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
-			return fmt.Errorf("create endpoint slice %s: %w", want.Name, err)
-		}
-		return nil
-	}
-	now := old.DeepCopy()
-	now.Endpoints, now.Ports, now.Labels, now.OwnerReferences = want.Endpoints, want.Ports, want.Labels, want.OwnerReferences
-	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
-		return fmt.Errorf("update endpoint slice %s: %w", want.Name, err)
 	}
 	return nil
 }

@@ -346,42 +346,19 @@ func (r *Imports) applySlices(ctx context.Context, s importSnapshot, svc *corev1
 	for i := range list.Items {
 		have[list.Items[i].Name] = &list.Items[i]
 	}
+	take := func(o client.Object) error {
+		if s.peer == nil {
+			return nil
+		}
+		return r.Budget.Take(peering.ClusterID(s.peer.Spec.ClusterID), o)
+	}
 	for _, want := range plan.slices(svc) {
-		old := have[want.Name]
+		if err := ApplySlice(ctx, r.Direct, have[want.Name], want, take); err != nil {
+			return err
+		}
 		delete(have, want.Name)
-		if err := r.applySlice(ctx, s, old, want); err != nil {
-			return err
-		}
 	}
-	for _, old := range have {
-		if err := r.Direct.Delete(ctx, old, client.Preconditions{UID: &old.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete endpoint slice %s: %w", old.Name, err)
-		}
-	}
-	return nil
-}
-
-func (r *Imports) applySlice(ctx context.Context, s importSnapshot, old, want *discoveryv1.EndpointSlice) error {
-	if old != nil && endpoints.SameSlice(old, want) {
-		return nil
-	}
-	if s.peer != nil {
-		if err := r.Budget.Take(peering.ClusterID(s.peer.Spec.ClusterID), want); err != nil {
-			return err
-		}
-	}
-	if old == nil {
-		if err := r.Direct.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
-			return fmt.Errorf("create endpoint slice %s: %w", want.Name, err)
-		}
-		return nil
-	}
-	now := old.DeepCopy()
-	now.Endpoints, now.Ports, now.Labels, now.OwnerReferences = want.Endpoints, want.Ports, want.Labels, want.OwnerReferences
-	if err := r.Direct.Update(ctx, now, client.FieldOwner(api.Manager)); err != nil {
-		return fmt.Errorf("update endpoint slice %s: %w", want.Name, err)
-	}
-	return nil
+	return DeleteSlices(ctx, r.Direct, have)
 }
 
 // gone drops what a namespace has for an ImportedService that is no more: the Service goes with
