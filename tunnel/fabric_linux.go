@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/entente-dev/entente/internal/sysctl"
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -628,10 +629,10 @@ func (f *Fabric) surroundings(l plan.Layout) []plan.Problem {
 		return nil
 	}
 	add := func(format string, args ...any) { out = append(out, plan.Problem{Text: fmt.Sprintf(format, args...)}) }
-	if sysctl("net/ipv4/ip_forward") == 0 {
+	if sysctl.Number("net/ipv4/ip_forward") == 0 {
 		add("this node does not forward IPv4: set net.ipv4.ip_forward=1")
 	}
-	if slices.ContainsFunc(l.Remote, func(p netip.Prefix) bool { return p.Addr().Is6() }) && sysctl("net/ipv6/conf/all/forwarding") == 0 {
+	if slices.ContainsFunc(l.Remote, func(p netip.Prefix) bool { return p.Addr().Is6() }) && sysctl.Number("net/ipv6/conf/all/forwarding") == 0 {
 		add("this node does not forward IPv6: set net.ipv6.conf.all.forwarding=1")
 	}
 	return out

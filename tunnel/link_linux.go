@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -193,19 +190,6 @@ func underlayMTU(endpoints []netip.Addr) int {
 
 // deviceMTU is what fits into an underlay, IPv6 outside or not.
 func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, probe.MinMTU), maxMTU) }
-
-// sysctl reads a kernel setting; -1 if there is none.
-func sysctl(name string) int {
-	b, err := os.ReadFile("/proc/sys/" + name)
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return -1
-	}
-	return n
-}
 
 // Clean removes what the fabric made in this network namespace, by its marks:
 // routes, rules, the nftables table and the device. The fabric and the tunnel

@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 	"github.com/entente-dev/entente/internal/store"
 )
 
@@ -36,7 +37,7 @@ func TestPeeringAgainAndAgainLeavesNothing(t *testing.T) {
 	}
 	lap := laps{}
 	var took []time.Duration
-	cycles := number(t, "ENTENTE_CONTROL_CYCLES", 4)
+	cycles := only.Number(t, "ENTENTE_CONTROL_CYCLES", 4)
 	for cycle := range cycles {
 		begin := time.Now()
 		if err := oneCycle(ctx, home, abroad, cycle, lap); err != nil {

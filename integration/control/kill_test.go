@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -28,20 +28,6 @@ const convergence = time.Minute
 
 // tooMany is how many rounds may fail before the rest is not worth the time.
 const tooMany = 3
-
-// number reads a number from the environment.
-func number(t *testing.T, variable string, preset int) int {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return preset
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", variable, err)
-	}
-	return n
-}
 
 // moment is when an agent is killed.
 type moment struct {
@@ -142,8 +128,8 @@ func (m moment) await(ctx context.Context, home *cluster, random time.Duration) 
 // one of the two sides, which the seed says; `make matrix` has all at both.
 func TestAnAgentMayDieAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	rounds := number(t, "ENTENTE_CONTROL_ROUNDS", len(moments())/2)
-	seed := number(t, "ENTENTE_CONTROL_SEED", int(time.Now().UnixNano()&0x7fffffff))
+	rounds := only.Number(t, "ENTENTE_CONTROL_ROUNDS", len(moments())/2)
+	seed := only.Number(t, "ENTENTE_CONTROL_SEED", int(time.Now().UnixNano()&0x7fffffff))
 	t.Logf("ENTENTE_CONTROL_SEED=%d", seed)
 	for i, victim := range []string{homeName, abroadName} {
 		t.Run(victim, func(t *testing.T) { diesAtAnyMoment(t, victim, rounds, seed, i*len(moments())/2) })

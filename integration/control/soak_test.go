@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -163,8 +164,8 @@ type died struct {
 // for each. ENTENTE_SEED repeats what was left to chance.
 func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 	home, abroad := agents(t)
-	rounds := number(t, "ENTENTE_ROUNDS", 2)
-	seed := number(t, "ENTENTE_SEED", int(time.Now().UnixNano()&0x7fffffff))
+	rounds := only.Number(t, "ENTENTE_ROUNDS", 2)
+	seed := only.Number(t, "ENTENTE_SEED", int(time.Now().UnixNano()&0x7fffffff))
 	t.Logf("ENTENTE_SEED=%d", seed)
 	if err := part(t.Context(), home, abroad, later); err != nil {
 		t.Fatal(err)

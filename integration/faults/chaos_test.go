@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -172,20 +171,6 @@ func TestASeedSaysWhatGoesWrong(t *testing.T) {
 	}
 }
 
-// setting reads a number from the environment.
-func setting(t *testing.T, variable string, preset int) int {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return preset
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", variable, err)
-	}
-	return n
-}
-
 // TestNothingOfChaosReachesAPod has pods run abroad, some of which have ended, while agents, API servers, kubelets, nodes,
 // tunnels and lines fail on both sides, alone and together, as ENTENTE_SEED says. Whatever happens each pod abroad is the one
 // that it was, what ended is not run again, no container begins again but with its node, and in the end nothing is there
@@ -199,10 +184,10 @@ func TestNothingOfChaosReachesAPod(t *testing.T) {
 	default:
 		t.Skip("minutes: make matrix and make soak run it")
 	}
-	seed := setting(t, "ENTENTE_SEED", int(time.Now().UnixNano()&0x7fffffff))
-	plan := moments(uint64(seed), setting(t, "ENTENTE_FAULTS", faults))
-	pods = setting(t, "ENTENTE_PODS", pods)
-	t.Logf("ENTENTE_SEED=%d ENTENTE_FAULTS=%d ENTENTE_PODS=%d", seed, setting(t, "ENTENTE_FAULTS", faults), pods)
+	seed := only.Number(t, "ENTENTE_SEED", int(time.Now().UnixNano()&0x7fffffff))
+	plan := moments(uint64(seed), only.Number(t, "ENTENTE_FAULTS", faults))
+	pods = only.Number(t, "ENTENTE_PODS", pods)
+	t.Logf("ENTENTE_SEED=%d ENTENTE_FAULTS=%d ENTENTE_PODS=%d", seed, only.Number(t, "ENTENTE_FAULTS", faults), pods)
 	theStage.Patience = time.Hour
 	ctx, w := theStage.On(t)
 	e2e.OK(t, w.Unpeer(ctx)) // a contract has as many pods as were free when it was signed

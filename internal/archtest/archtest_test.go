@@ -111,12 +111,13 @@ var rules = []rule{
 	{packages: "tunnel/plan/plantest", ours: []string{"internal/cidr", "tunnel/plan"}},
 	{packages: "tunnel/probe", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},
 	{packages: "tunnel/firewall", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys/unix"}},
-	{packages: "tunnel", ours: []string{"internal/cidr", "tunnel/..."}, outside: []string{
+	{packages: "tunnel", ours: []string{"internal/cidr", "internal/sysctl", "tunnel/..."}, outside: []string{
 		"github.com/mdlayher/netlink", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
 		"golang.zx2c4.com/wireguard",
 	}},
 	// What is wrong on a node is decided without Kubernetes and without the fabric.
-	{packages: "internal/preflight", outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
+	{packages: "internal/sysctl"},
+	{packages: "internal/preflight", ours: []string{"internal/sysctl"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	// Sockets that share a port and a watch on interfaces need the system's own words.
@@ -277,7 +278,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering/...", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/trust", "internal/store",
+			"api/...", "peering/...", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/sysctl", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "github.com/prometheus/client_golang/prometheus", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

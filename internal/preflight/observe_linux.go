@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/internal/sysctl"
 )
 
 // Observe reads what there is in the network namespace of the calling thread. It asks the
@@ -23,8 +25,8 @@ func Observe(f Fabric) Observed {
 		WireGuard: exists("/sys/module/wireguard"), Tun: exists("/sys/class/misc/tun") || exists("/dev/net/tun"),
 		IPv6Off:  ipv6Off(f.Device),
 		Legacy:   legacy(),
-		Forward4: sysctl("net/ipv4/ip_forward"), Forward6: sysctl("net/ipv6/conf/all/forwarding"),
-		Conntrack: sysctl("net/netfilter/nf_conntrack_count"), ConntrackMax: sysctl("net/netfilter/nf_conntrack_max"),
+		Forward4: sysctl.Number("net/ipv4/ip_forward"), Forward6: sysctl.Number("net/ipv6/conf/all/forwarding"),
+		Conntrack: sysctl.Number("net/netfilter/nf_conntrack_count"), ConntrackMax: sysctl.Number("net/netfilter/nf_conntrack_max"),
 	}
 	unread := func(what string, err error) {
 		if err != nil {
@@ -55,27 +57,14 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sysctl reads a setting of the kernel; -1 if there is none.
-func sysctl(name string) int {
-	b, err := os.ReadFile("/proc/sys/" + name)
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return -1
-	}
-	return n
-}
-
 // ipv6Off says whether the device has no IPv6, or will not have when it is made.
 func ipv6Off(device string) bool {
 	if !exists("/proc/sys/net/ipv6") {
 		return true
 	}
-	off := sysctl("net/ipv6/conf/" + device + "/disable_ipv6")
+	off := sysctl.Number("net/ipv6/conf/" + device + "/disable_ipv6")
 	if off < 0 {
-		off = sysctl("net/ipv6/conf/default/disable_ipv6")
+		off = sysctl.Number("net/ipv6/conf/default/disable_ipv6")
 	}
 	return off == 1
 }
@@ -142,12 +131,12 @@ func observeLinks(names map[int]string) ([]Link, error) {
 	if err := retryDump(func() (err error) { addrs, err = netlink.AddrList(nil, netlink.FAMILY_ALL); return err }); err != nil {
 		return nil, err
 	}
-	everywhere := sysctl("net/ipv4/conf/all/rp_filter")
+	everywhere := sysctl.Number("net/ipv4/conf/all/rp_filter")
 	var out []Link
 	for _, link := range links {
 		a := link.Attrs()
 		names[a.Index] = a.Name
-		l := Link{Name: a.Name, Kind: link.Type(), Up: a.Flags&net.FlagUp != 0, ReversePath: max(everywhere, sysctl("net/ipv4/conf/"+a.Name+"/rp_filter"))}
+		l := Link{Name: a.Name, Kind: link.Type(), Up: a.Flags&net.FlagUp != 0, ReversePath: max(everywhere, sysctl.Number("net/ipv4/conf/"+a.Name+"/rp_filter"))}
 		for _, addr := range addrs {
 			if addr.LinkIndex == a.Index {
 				l.Addresses = append(l.Addresses, prefixOf(addr.IPNet))
