@@ -61,10 +61,11 @@ var rules = []rule{
 	{packages: "internal/placement", ours: []string{"api/...", "peering/...", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
 	{packages: "internal/leader", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
-	{packages: "internal/relay", outside: []string{"golang.org/x/time/rate"}},
+	{packages: "internal/accept"},
+	{packages: "internal/relay", ours: []string{"internal/accept"}, outside: []string{"golang.org/x/time/rate"}},
 	{packages: "internal/carry", ours: []string{"peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
-	{packages: "internal/homeapi", ours: []string{"api/...", "peering/...", "internal/carry"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "k8s.io/"}},
-	{packages: "internal/datagrams", outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	{packages: "internal/homeapi", ours: []string{"api/...", "peering/...", "internal/accept", "internal/carry"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "k8s.io/"}},
+	{packages: "internal/datagrams", ours: []string{"internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering/...", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
@@ -278,7 +279,7 @@ var rules = []rule{
 	{
 		packages: "internal/fabric",
 		ours: []string{
-			"api/...", "peering/...", "tunnel/...", "discovery/...", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/sysctl", "internal/trust", "internal/store",
+			"api/...", "peering/...", "tunnel/...", "discovery/...", "internal/accept", "internal/browse", "internal/cidr", "internal/datagrams", "internal/kube", "internal/kubeauth", "internal/notify", "internal/preflight", "internal/relay", "internal/sightings", "internal/sysctl", "internal/trust", "internal/store",
 			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
 		},
 		outside: []string{"github.com/go-logr/logr", "github.com/prometheus/client_golang/prometheus", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/entente-dev/entente/internal/accept"
 )
 
 // HubConfig configures a Hub. All of it is required.
@@ -108,7 +110,6 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	h.mu.Lock()
 	h.calls = func(call func(context.Context)) { tasks.Go(func() { call(ctx) }) }
 	h.mu.Unlock()
@@ -117,31 +118,20 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 		h.calls = nil
 		h.mu.Unlock()
 	}()
-	for {
-		conn, err := listener.Accept()
-		switch {
-		case ctx.Err() != nil:
-			if conn != nil {
-				_ = conn.Close()
-			}
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("serve gateways on %s: %w", listener.Addr(), err)
-		case err != nil:
-			h.warn.Do(func() { h.cfg.Log.Warn("cannot accept a gateway's link", "err", err) })
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryMin):
-			}
-			continue
-		}
+	err := accept.Each(ctx, listener, func(err error) {
+		h.warn.Do(func() { h.cfg.Log.Warn("cannot accept a gateway's link", "err", err) })
+	}, func(conn net.Conn) {
 		from, ok := h.enter(conn.RemoteAddr())
 		if !ok {
 			_ = conn.Close()
-			continue
+			return
 		}
 		tasks.Go(func() { h.serve(ctx, conn, from) })
+	})
+	if err != nil {
+		return fmt.Errorf("serve gateways on %s: %w", listener.Addr(), err)
 	}
+	return nil
 }
 
 // enter counts a connection that has not proven itself.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/entente-dev/entente/internal/accept"
 	"github.com/entente-dev/entente/internal/carry"
 	"github.com/entente-dev/entente/peering"
 )
@@ -79,34 +80,22 @@ func (a *Abroad) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	work.Go(func() { a.recheck(ctx) })
-	stop := context.AfterFunc(ctx, func() { _ = a.cfg.Listener.Close() })
-	defer stop()
-	for {
-		conn, err := a.cfg.Listener.Accept()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("accept pods of consumers: %w", err)
-		case err != nil:
-			// Such as too many open files. What is open goes on.
-			select {
-			case <-ctx.Done():
-			case <-time.After(newsLook):
-			}
-			continue
-		}
+	err := accept.Each(ctx, a.cfg.Listener, func(error) {}, func(conn net.Conn) {
 		from := addressOf(conn)
 		if !a.enter(from) {
 			_ = conn.Close()
-			continue
+			return
 		}
 		work.Go(func() {
 			defer a.leave(from)
 			defer conn.Close()
 			a.take(ctx, conn, from)
 		})
+	})
+	if err != nil {
+		return fmt.Errorf("accept pods of consumers: %w", err)
 	}
+	return nil
 }
 
 // addressOf returns from where a connection comes.

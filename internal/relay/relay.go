@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/entente-dev/entente/internal/accept"
 )
 
 // Config says who uses a relay, and what it leads to. All of it is required.
@@ -70,39 +72,22 @@ func New(cfg Config) (*Relay, error) {
 // the listener and returns after the last connection has ended.
 func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
-	for {
-		conn, err := listener.Accept()
-		switch {
-		case ctx.Err() != nil:
-			if conn != nil {
-				_ = conn.Close()
-			}
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return err
-		case err != nil:
-			r.warn.Do(func() { r.cfg.Log.Warn("relay cannot accept a connection", "err", err) })
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
-			continue
-		}
+	return accept.Each(ctx, listener, func(err error) {
+		r.warn.Do(func() { r.cfg.Log.Warn("relay cannot accept a connection", "err", err) })
+	}, func(conn net.Conn) {
 		pass, own := r.begin(ctx, conn)
 		if pass == nil {
 			_ = conn.Close()
-			continue
+			return
 		}
 		tasks.Go(func() {
 			defer r.end(pass)
 			r.run(own, pass)
 		})
-	}
+	})
 }
 
 // Cut ends the connections whose ways are not to be kept, and from now on those that are
