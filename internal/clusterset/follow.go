@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
+	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -88,19 +88,14 @@ func (f *followers) set(want map[peering.ClusterID]string) {
 
 // run watches until ctx ends.
 func (f *followers) run(ctx context.Context, peer peering.ClusterID, p *follower) {
-	for again := watchAgainMin; ; again = min(2*again, watchAgainMax) {
+	services.Rewatch(ctx, func(came func()) {
 		_ = f.watch(ctx, peer, p.contract, func(s peering.ExportedService) { // why it ended shows when it is tried again
 			f.said(p, s)
 		}, func(names []peering.ServiceName) {
-			again = watchAgainMin
+			came()
 			f.synced(p, names)
 		})
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(again):
-		}
-	}
+	})
 }
 
 // said keeps what a peer says of a Service.

@@ -12,8 +12,4 @@ const (
 	// servedAgain is how often it is looked whether the API server has the kinds, as long as
 	// it has not.
 	servedAgain = time.Minute
-	// watchAgainMin and watchAgainMax bound the pause before a peer is watched again whose
-	// stream ended.
-	watchAgainMin = time.Second
-	watchAgainMax = time.Minute
 )

@@ -95,14 +95,22 @@ func (f *followers) set(want map[peering.ClusterID]wanted) {
 
 // run watches until ctx ends.
 func (f *followers) run(ctx context.Context, peer peering.ClusterID, p *follower) {
-	for again := watchAgainMin; ; again = min(2*again, watchAgainMax) {
+	Rewatch(ctx, func(came func()) {
 		_ = f.watch(ctx, peer, p.contract, p.names, func(s peering.ExportedService) { // why it ended shows when it is tried again
-			again = watchAgainMin
+			came()
 			f.mu.Lock()
 			p.states[s.ServiceName] = &s
 			f.mu.Unlock()
 			f.changed(peer, s.ServiceName)
 		})
+	})
+}
+
+// Rewatch has a peer watched again each time that watch returns, until ctx ends. The pause before that
+// grows until watch calls came.
+func Rewatch(ctx context.Context, watch func(came func())) {
+	for again := watchAgainMin; ; again = min(2*again, watchAgainMax) {
+		watch(func() { again = watchAgainMin })
 		select {
 		case <-ctx.Done():
 			return
