@@ -253,6 +253,9 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID, before []error
 		}
 		failure.Tries = append(failure.Tries, fmt.Errorf("%s: %w", at, err))
 	}
+	if _, answered := errors.AsType[*RefusedError](failure); answered {
+		before = nil // another way would lead to the same answer
+	}
 	if failure.Tries = append(failure.Tries, before...); len(failure.Tries) == 0 {
 		return nil, nil //nolint:nilnil // nowhere to dial is no failure
 	}

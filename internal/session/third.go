@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -26,6 +27,7 @@ type thirds map[peering.ClusterID]third
 type third struct {
 	failures int
 	again    time.Time // it is not asked before
+	err      error     // of the last time
 }
 
 // next returns those through which to try to reach a peer now, the first one first. The order
@@ -46,11 +48,22 @@ func (t thirds) next(self, peer peering.ClusterID, candidates []peering.ClusterI
 }
 
 // failed notes that no session came up through a peer.
-func (t thirds) failed(id peering.ClusterID, now time.Time) {
+func (t thirds) failed(id peering.ClusterID, err error, now time.Time) {
 	f := t[id]
 	f.again = now.Add(min(thirdBackoffMin<<min(f.failures, 16), thirdBackoffMax))
 	f.failures++
+	f.err = err
 	t[id] = f
+}
+
+// errors returns why no session came up, through the first of those that were tried. It says the
+// same while they are left alone.
+func (t thirds) errors() []error {
+	var out []error
+	for _, id := range slices.Sorted(maps.Keys(t))[:min(len(t), thirdTries)] {
+		out = append(out, fmt.Errorf("through peer %s: %w", id, t[id].err))
+	}
+	return out
 }
 
 // keep forgets those that are no candidates any more.
@@ -77,26 +90,35 @@ func (m *Manager) settled(id peering.ClusterID) bool {
 	return l != nil && l.info.Through == ""
 }
 
-// candidates are the connected peers that say that they carry.
-func (m *Manager) candidates() []peering.ClusterID {
-	var out []peering.ClusterID
+// candidates are the connected peers that say that they carry. others says whether any peers are
+// connected.
+func (m *Manager) candidates() (carry []peering.ClusterID, others bool) {
 	for _, s := range m.Sessions() {
-		if s.Through == "" && m.cfg.Carries(s.Peer) {
-			out = append(out, s.Peer)
+		if s.Through != "" {
+			continue
+		}
+		if others = true; m.cfg.Carries(s.Peer) {
+			carry = append(carry, s.Peer)
 		}
 	}
-	return out
+	return carry, others
 }
 
+// errNoThird is why nobody is asked to carry. It is told of peers that were dialled, and where there
+// is somebody who could be asked.
+var errNoThird = errors.New("through third peers: none that is connected says that it carries sessions (network.relay.forPeers there)")
+
 // throughThird brings up a session with a peer through a third one; nil if there is none now.
-// The errors are of those that were tried.
+// The errors say why not.
 func (m *Manager) throughThird(ctx context.Context, id peering.ClusterID, tried thirds) (*link, []error) {
 	if m.cfg.DialThrough == nil || m.link(id) != nil {
 		return nil, nil
 	}
-	candidates := m.candidates()
+	candidates, others := m.candidates()
 	tried.keep(candidates)
-	var failures []error
+	if len(candidates) == 0 && others && m.dialled(id) {
+		return nil, []error{errNoThird}
+	}
 	for _, third := range tried.next(m.self, id, candidates, time.Now()) {
 		l, err := m.dialThrough(ctx, id, third)
 		if l != nil {
@@ -106,10 +128,16 @@ func (m *Manager) throughThird(ctx context.Context, id peering.ClusterID, tried 
 		if m.link(id) != nil || ctx.Err() != nil {
 			return nil, nil
 		}
-		tried.failed(third, time.Now())
-		failures = append(failures, fmt.Errorf("through peer %s: %w", third, err))
+		tried.failed(third, err, time.Now())
 	}
-	return nil, failures
+	return nil, tried.errors()
+}
+
+// dialled says whether there is somewhere to dial a peer.
+func (m *Manager) dialled(id peering.ClusterID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.wanted[id].Endpoints) > 0 || m.wanted[id].InBand
 }
 
 func (m *Manager) dialThrough(ctx context.Context, id, third peering.ClusterID) (*link, error) {

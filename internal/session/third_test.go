@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ func TestAThirdPeerThatFailedIsLeftAloneForAWhile(t *testing.T) {
 	known := thirds{}
 	pauses := []time.Duration{}
 	for range 12 {
-		known.failed("c", now)
+		known.failed("c", errors.New("no"), now)
 		pauses = append(pauses, known["c"].again.Sub(now))
 		if got := known.next("a", "b", []peering.ClusterID{"a", "b", "c", "d"}, now); !slices.Equal(got, []peering.ClusterID{"d"}) {
 			t.Fatalf("candidates are %v", got)
@@ -219,5 +220,49 @@ func TestAThirdPeerIsAskedOnlyAfterDirectWaysFailed(t *testing.T) {
 	time.Sleep(directFirst + yieldThird + time.Second)
 	if len(asked) > 0 {
 		t.Error("a third peer was asked for a peer that is reached directly")
+	}
+}
+
+// What is said of a peer that no way leads to has to help whoever reads it: it names the third peer
+// that did not carry, also while that one is left alone, or says that none does.
+func TestAPeerThatNoWayLeadsToSaysWhyNoThirdPeerCarries(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = nobody.Close()
+	var carries atomic.Bool
+	a := start(t, dialOnly, func(cfg *Config, _ *identity.SourceConfig) {
+		cfg.Carries = func(peering.ClusterID) bool { return carries.Load() }
+		cfg.DialThrough = func(context.Context, peering.ClusterID, peering.ClusterID) (net.Conn, error) {
+			return nil, errors.New("it does not")
+		}
+	})
+	b, alone := newIdentity(t).ID(), start(t, dialOnly, func(cfg *Config, _ *identity.SourceConfig) {
+		cfg.Carries = func(peering.ClusterID) bool { return false }
+		cfg.DialThrough = func(context.Context, peering.ClusterID, peering.ClusterID) (net.Conn, error) {
+			return nil, errors.New("no")
+		}
+	})
+	trustEachOther(t, a, c)
+	lost := Peer{ID: b, Endpoints: []string{nobody.Addr().String()}}
+	a.SetPeers([]Peer{{ID: c.id, Endpoints: []string{c.addr}}, lost})
+	alone.SetPeers([]Peer{lost})
+	eventually(t, "it is said that none carries", func() bool { return errors.Is(a.Status(b).Err, errNoThird) })
+	carries.Store(true)
+	named := func() bool {
+		err := a.Status(b).Err
+		return strings.Contains(err.Error(), "through peer "+string(c.id)+": it does not") && !errors.Is(err, errNoThird)
+	}
+	eventually(t, "it is said who did not carry", named)
+	for tries := a.Status(b).Tries; a.Status(b).Tries < tries+2; time.Sleep(10 * time.Millisecond) {
+		if !named() {
+			t.Fatalf("while the third peer is left alone the error is %v", a.Status(b).Err)
+		}
+	}
+	if err := alone.Status(b).Err; err == nil || errors.Is(err, errNoThird) {
+		t.Errorf("with no other peer that could carry the error is %v", err)
 	}
 }
