@@ -30,6 +30,8 @@ type table struct {
 	uid, version string
 	prefixes     []plan.Mapping
 	single       map[netip.Addr]netip.Addr
+	// released is those of single that the peer names no longer.
+	released map[netip.Addr]bool
 	// ours is this cluster's own addresses, as the peer said that it knows them.
 	ours []plan.Mapping
 }
@@ -50,6 +52,16 @@ func (a *addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, b
 		return netip.Addr{}, false
 	}
 	return t.home(addr)
+}
+
+// named is home for what a peer names now. An alias is kept for a while when its address is named no
+// longer, and leads nowhere.
+func (a *addresses) named(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	t := a.table(peer)
+	if t == nil {
+		return netip.Addr{}, false
+	}
+	return t.named(addr)
 }
 
 // ownPods returns what returns the address of a pod of this cluster that a peer knows by an alias.
@@ -116,7 +128,16 @@ func (a *addresses) table(peer peering.ClusterID) *table {
 }
 
 func tableOf(fc *v1alpha1.ForeignCluster) *table {
-	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}}
+	t := &table{uid: string(fc.UID), version: fc.ResourceVersion, prefixes: fabric.Mappings(fc.Status.Aliases, nil), single: map[netip.Addr]netip.Addr{}, released: map[netip.Addr]bool{}}
+	for _, b := range fc.Status.Blocks {
+		for _, r := range b.Released {
+			if int(r.Index) < len(b.Addresses) {
+				if addr, err := netip.ParseAddr(b.Addresses[r.Index]); err == nil {
+					t.released[addr] = true
+				}
+			}
+		}
+	}
 	for _, m := range fabric.Mappings(nil, fc.Status.Blocks) {
 		t.single[m.Real.Addr()] = m.Alias.Addr()
 	}
@@ -133,6 +154,14 @@ func (t *table) home(addr netip.Addr) (netip.Addr, bool) {
 		}
 	}
 	out, ok := t.single[addr]
+	return out, ok
+}
+
+func (t *table) named(addr netip.Addr) (netip.Addr, bool) {
+	out, ok := t.home(addr)
+	if alias, single := t.single[addr]; single && t.released[addr] && alias == out {
+		return netip.Addr{}, false
+	}
 	return out, ok
 }
 

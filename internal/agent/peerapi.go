@@ -38,7 +38,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
 		// Of the addresses that a consumer names only its own pods are believed; the
 		// pods that it runs here are known by their UIDs.
-		Translate: a.addresses.home, Stops: a.fences.Stops,
+		Translate: a.addresses.named, Stops: a.fences.Stops,
 		// Nor are its aliases of pods of this cluster, but where it is said to be one of them.
 		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),

@@ -345,6 +345,20 @@ func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
 	}
 }
 
+// What leads nowhere any more translates otherwise, whenever it was released.
+func TestAnAliasThatIsReleasedIsAnnounced(t *testing.T) {
+	t.Parallel()
+	var fc v1alpha1.ForeignCluster
+	fc.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "198.19.0.0/31", Addresses: []string{"10.2.0.1", "10.2.0.2"}}}
+	before := addressing(&fc)
+	fc.Status.Blocks[0].Released = []v1alpha1.ReleasedAlias{{Index: 1, Time: metav1.Now()}}
+	released := addressing(&fc)
+	fc.Status.Blocks[0].Released[0].Time = metav1.NewTime(time.Now().Add(time.Minute))
+	if later := addressing(&fc); before == released || released != later {
+		t.Errorf("the digests are %x, %x once it is released, and %x by another time", before, released, later)
+	}
+}
+
 // Whoever is called when addresses translate otherwise reads how from the ForeignCluster.
 func TestAddressesAreTranslatedAgainOnceAliasesCanBeRead(t *testing.T) {
 	t.Parallel()

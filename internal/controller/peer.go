@@ -468,6 +468,9 @@ func addressing(fc *v1alpha1.ForeignCluster) string {
 		_, _ = fmt.Fprintln(h, side.prefixes)
 		for _, b := range side.blocks {
 			_, _ = fmt.Fprintln(h, b.Alias, b.Addresses)
+			for _, r := range b.Released { // which lead nowhere
+				_, _ = fmt.Fprintln(h, r.Index)
+			}
 		}
 	}
 	return string(h.Sum(nil))
