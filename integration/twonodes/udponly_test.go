@@ -22,12 +22,8 @@ import (
 	"github.com/entente-dev/entente/integration/only"
 )
 
-const (
-	// away is the namespace of these tests.
-	away = "away"
-	// relayPort is the TCP port of relays and of what the agent has for them.
-	relayPort = 7448
-)
+// away is the namespace of these tests.
+const away = "away"
 
 // TestWhereNothingButUDPPasses peers two clusters between which all but WireGuard's UDP is
 // lost. It is the last test: it ends the peering of those before.
@@ -40,7 +36,7 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 	// The API server checks kubelets.
 	_, err := w.Home.Helm(ctx, append(w.InstallArgs(w.Home), "--set", "agent.kubeletCertificate=Cluster")...)
 	ok(t, err)
-	onlyUDP(ctx, t, w)
+	e2e.OnlyUDP(ctx, t, w, lab.DualStack)
 
 	t.Run("with access to both clusters", func(t *testing.T) {
 		begin := time.Now()
@@ -49,7 +45,7 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 		t.Logf("peered in %s:\n%s", time.Since(begin).Round(100*time.Millisecond), text)
 		_, err = w.Peered(ctx, e2e.Soon)
 		ok(t, err)
-		areInBand(ctx, t, w)
+		e2e.AreInBand(ctx, t, w)
 		inn, out := runsAbroad(ctx, t, w)
 		relaysAreClosed(ctx, t, w, inn)
 		survives(ctx, t, w, inn, out)
@@ -57,7 +53,7 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 		text, err = w.Home.Entente(ctx, "unpeer", "--remote-kubeconfig", w.Abroad.Kubeconfig, "--forget", "--yes")
 		ok(t, err)
 		t.Logf("unpeered:\n%s", text)
-		nothingListens(ctx, t, w)
+		e2e.NoRelaysLeft(ctx, t, w)
 	})
 
 	t.Run("with each other's files", func(t *testing.T) {
@@ -86,65 +82,21 @@ func TestWhereNothingButUDPPasses(t *testing.T) {
 		ok(t, err)
 		t.Logf("connected:\n%s", text)
 		ok(t, <-first)
-		areInBand(ctx, t, w)
+		e2e.AreInBand(ctx, t, w)
 		carriesThePeerAPIAlone(ctx, t, w)
 
 		_, err = w.Home.Entente(ctx, "peer", w.Abroad.Name)
 		ok(t, err)
 		_, err = w.Peered(ctx, e2e.Soon)
 		ok(t, err)
-		areInBand(ctx, t, w)
+		e2e.AreInBand(ctx, t, w)
 		_, err = w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name)
 		ok(t, err)
-		areInBand(ctx, t, w) // the session needs no contract
+		e2e.AreInBand(ctx, t, w) // the session needs no contract
 		carriesThePeerAPIAlone(ctx, t, w)
 		ok(t, w.Unpeer(ctx))
-		nothingListens(ctx, t, w)
+		e2e.NoRelaysLeft(ctx, t, w)
 	})
-}
-
-// onlyUDP has the internet lose, until the test ends, all that clusters send to each other but
-// what is of WireGuard.
-func onlyUDP(ctx context.Context, t *testing.T, w *e2e.World) {
-	t.Helper()
-	var rules strings.Builder
-	for _, way := range [][2]*e2e.Side{{w.Home, w.Abroad}, {w.Abroad, w.Home}} {
-		match := fmt.Sprintf("iifname \"lan%d\" oifname \"lan%d\"", way[0].Plan.Index, way[1].Plan.Index)
-		fmt.Fprintf(&rules, "%s udp dport %d accept; %s counter drop; ", match, e2e.WireGuardPort, match)
-	}
-	_, err := w.OnInternet(ctx, "nft", "table inet onlyudp { chain forward { type filter hook forward priority -20; "+rules.String()+" }; }")
-	ok(t, err)
-	t.Cleanup(func() {
-		_, err := w.OnInternet(context.WithoutCancel(ctx), "nft", "delete", "table", "inet", "onlyudp")
-		ok(t, err)
-	})
-	// Otherwise the test would prove nothing.
-	at := fmt.Sprintf("%s:30743", w.Abroad.Plan.Control().Address)
-	if conn, err := w.Home.DialOnNode(ctx, "tcp", at); err == nil {
-		_ = conn.Close()
-		t.Fatalf("TCP passes to %s", at)
-	}
-}
-
-// areInBand checks that both sides say that their session runs inside the tunnel.
-func areInBand(ctx context.Context, t *testing.T, w *e2e.World) {
-	t.Helper()
-	for _, side := range w.Sides() {
-		for _, kind := range []string{v1alpha1.ConditionInBand, v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected} {
-			_, err := side.Condition(ctx, e2e.Restarted, kind, metav1.ConditionTrue)
-			ok(t, err)
-		}
-		peer, err := side.Peer(ctx)
-		ok(t, err)
-		if s := peer.Status.Session; s == nil || !s.InBand || s.Endpoint != "" || len(peer.Spec.Endpoints) > 0 {
-			t.Errorf("%s: session %+v, endpoints %q", side.Name, s, peer.Spec.Endpoints)
-		}
-		text, err := side.Entente(ctx, "info", "peer", peer.Name)
-		ok(t, err)
-		if !strings.Contains(text, "in-band: inside the tunnel") {
-			t.Errorf("%s does not say that the session is in-band:\n%s", side.Name, text)
-		}
-	}
 }
 
 // runsAbroad runs a pod abroad, which is reached by its Service, has logs that go on, and takes
@@ -218,7 +170,7 @@ func relaysAreClosed(ctx context.Context, t *testing.T, w *e2e.World, pod *corev
 	ok(t, err)
 	var nodes v1alpha1.FabricNodeList
 	ok(t, w.Home.Client.List(ctx, &nodes))
-	targets := []string{fmt.Sprintf("%s:%d", agent.Status.PodIP, relayPort)}
+	targets := []string{fmt.Sprintf("%s:%d", agent.Status.PodIP, e2e.RelayPort)}
 	for i := range nodes.Items {
 		targets = append(targets, nodes.Items[i].Status.Relays...)
 	}
@@ -318,30 +270,6 @@ func newSession(ctx context.Context, t *testing.T, w *e2e.World) (again func()) 
 			}))
 		}
 		t.Logf("there is another session after %s", time.Since(begin).Round(100*time.Millisecond))
-	}
-}
-
-// nothingListens waits until nothing of a peering is left.
-func nothingListens(ctx context.Context, t *testing.T, w *e2e.World) {
-	t.Helper()
-	for _, side := range w.Sides() {
-		ok(t, side.Unpeered(ctx, e2e.Scheduled))
-		ok(t, w.Until(ctx, e2e.Soon, "keys and relays of "+side.Name+" to be gone", func(ctx context.Context) (string, error) {
-			var secret corev1.Secret
-			if err := side.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: e2e.SystemNamespace, Name: v1alpha1.FabricSecret}, &secret); err != nil {
-				return "", err
-			}
-			if len(secret.Data) > 0 {
-				return fmt.Sprintf("%d keys", len(secret.Data)), nil
-			}
-			for _, node := range side.Plan.Nodes {
-				text, err := w.On(ctx, node.Name, "ss", "-Hltn", fmt.Sprintf("sport = :%d", relayPort))
-				if err != nil || strings.TrimSpace(text) != "" {
-					return "on " + node.Name + " listens " + text, err
-				}
-			}
-			return "", nil
-		}))
 	}
 }
 
