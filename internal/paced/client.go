@@ -46,6 +46,7 @@ func New(cfg Config) Client {
 	}
 }
 
+// Get implements client.Reader.
 func (c Client) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	if err := c.asks.wait(ctx); err != nil {
 		return err
@@ -53,6 +54,7 @@ func (c Client) Get(ctx context.Context, key client.ObjectKey, o client.Object, 
 	return c.WithWatch.Get(ctx, key, o, opts...) //nolint:wrapcheck // it is the client
 }
 
+// List implements client.Reader.
 func (c Client) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if err := c.asks.wait(ctx); err != nil {
 		return err
@@ -79,6 +81,7 @@ func (c Client) Create(ctx context.Context, o client.Object, opts ...client.Crea
 	return c.WithWatch.Create(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
+// Update implements client.Writer.
 func (c Client) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if err := c.writes.spend(ctx, o, 1); err != nil {
 		return err
@@ -86,6 +89,7 @@ func (c Client) Update(ctx context.Context, o client.Object, opts ...client.Upda
 	return c.WithWatch.Update(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
+// Patch implements client.Writer.
 func (c Client) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	if err := c.writes.spend(ctx, o, 1); err != nil {
 		return err
@@ -101,10 +105,12 @@ func (c Client) Delete(ctx context.Context, o client.Object, opts ...client.Dele
 	return c.WithWatch.Delete(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
+// Status implements client.StatusClient.
 func (c Client) Status() client.SubResourceWriter {
 	return c.SubResource("status")
 }
 
+// SubResource implements client.SubResourceClientConstructor.
 func (c Client) SubResource(name string) client.SubResourceClient {
 	return part{SubResourceClient: c.WithWatch.SubResource(name), writes: c.writes}
 }
