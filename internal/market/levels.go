@@ -1,7 +1,6 @@
 package market
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -51,13 +50,12 @@ func (m *Market) findEverywhere() {
 
 // nodesKey is one for the same labels and tolerations.
 func nodesKey(selector map[string]string, tolerations []corev1.Toleration) string {
-	key := selectorKey(selector)
-	for _, t := range slices.SortedFunc(slices.Values(tolerations), func(a, b corev1.Toleration) int {
-		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Effect, b.Effect))
-	}) {
-		key += "; " + strings.Join([]string{t.Key, string(t.Operator), t.Value, string(t.Effect)}, " ")
+	keys := []string{selectorKey(selector)}
+	for _, t := range tolerations {
+		keys = append(keys, strings.Join([]string{t.Key, string(t.Operator), t.Value, string(t.Effect)}, " "))
 	}
-	return key
+	slices.Sort(keys[1:])
+	return strings.Join(keys, "; ")
 }
 
 // levels returns what an ask has to fit into, each: all nodes to which any pods can come, those to which its
