@@ -2,12 +2,15 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -57,6 +60,38 @@ func taint(t *testing.T, c *cluster, node, key, value string) {
 	t.Cleanup(func() { set(context.WithoutCancel(t.Context()), "null") })
 }
 
+// use asks for a pool, and waits for a virtual node that is like that.
+func use(t *testing.T, home *cluster, pool string, like func(*corev1.Node) error) {
+	t.Helper()
+	ctx := t.Context()
+	_, err := call(ctx, home, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.CreatePeeringResponse, error) {
+		return a.CreatePeering(ctx, &ententev1.CreatePeeringRequest{
+			Peer: "peers/" + abroadName, Pool: pool, NoNetwork: true,
+			Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1", "memory": "1Gi", "pods": "5"}},
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = eventually.Is(ctx, later, "the node of pool "+pool, func(ctx context.Context) error {
+		var s v1alpha1.PeeringRequest
+		if err := home.get(ctx, abroadName+"-"+pool, &s); err != nil {
+			return eventually.Permanent(err)
+		}
+		if err := nodeReady(ctx, home, s.Status.Node); err != nil {
+			return fmt.Errorf("%w; %+v", err, s.Status.Conditions)
+		}
+		var n corev1.Node
+		if err := home.get(ctx, abroadName+"-"+pool+v1alpha1.VirtualNodeSuffix, &n); err != nil {
+			return err
+		}
+		return like(&n)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestPoolsAreNodesOfTheirOwn: two contracts with one provider are two virtual nodes, whose pods
 // run on the nodes of their pools and on no others. Those of one have a taint, which is that pool's to tolerate.
 func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
@@ -81,28 +116,7 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 	}
 	where := map[string]string{"gpu": real[0], "cpu": real[1]}
 	for _, pool := range sorted(where) {
-		_, err := call(ctx, home, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.CreatePeeringResponse, error) {
-			return a.CreatePeering(ctx, &ententev1.CreatePeeringRequest{
-				Peer: "peers/" + abroadName, Pool: pool, NoNetwork: true,
-				Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1", "memory": "1Gi", "pods": "5"}},
-			})
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = eventually.Is(ctx, later, "the node of pool "+pool, func(ctx context.Context) error {
-			name := abroadName + "-" + pool + v1alpha1.VirtualNodeSuffix
-			var s v1alpha1.PeeringRequest
-			if err := home.get(ctx, abroadName+"-"+pool, &s); err != nil {
-				return eventually.Permanent(err)
-			}
-			if err := nodeReady(ctx, home, s.Status.Node); err != nil {
-				return fmt.Errorf("%w; %+v", err, s.Status.Conditions)
-			}
-			var n corev1.Node
-			if err := home.get(ctx, name, &n); err != nil {
-				return err
-			}
+		use(t, home, pool, func(n *corev1.Node) error {
 			if n.Labels[v1alpha1.LabelPool] != pool || n.Labels["kind.example"] != pool || (n.Labels["gpu.example/model"] == "h100") != (pool == "gpu") {
 				return fmt.Errorf("it has the labels %v", n.Labels)
 			}
@@ -111,9 +125,6 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	namespace, remote := offloaded(t, home, abroad)
 	pods := map[string]string{}
@@ -177,5 +188,77 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 	var fc v1alpha1.ForeignCluster
 	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 3 || !slices.Equal(fc.Status.Offer.Lends(), []string{"cpu", "gpu"}) {
 		t.Errorf("the offer is %+v, %v", fc.Status.Offer, err)
+	}
+}
+
+// TestAnotherPoolRunsWhatOneHasNoNodeFor: a pod that may run abroad only, and waits for a node of one pool, is
+// handed back and runs in another pool of the same provider.
+func TestAnotherPoolRunsWhatOneHasNoNodeFor(t *testing.T) {
+	home, abroad := agents(t)
+	ctx := t.Context()
+	real := labelNodes(t, abroad, "kind.example", "gpu", "cpu")
+	lendBy(t, abroad, func(s *v1alpha1.PeeringPolicySpec) {
+		s.Pools = []v1alpha1.NodePool{
+			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "gpu"}},
+			{Name: "cpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind.example": "cpu"}},
+		}
+	})
+	if err := join(ctx, home, abroad); err != nil {
+		t.Fatal(err)
+	}
+	for _, pool := range []string{"gpu", "cpu"} {
+		use(t, home, pool, func(*corev1.Node) error { return nil })
+	}
+	namespace, _ := offloadedBy(t, home, abroad, v1alpha1.StrategyRemote)
+	soonBack := []byte(`{"spec":{"unschedulable":{"after":"10s"}}}`)
+	if err := home.client.Patch(ctx, offloadingOf(namespace, nil), ctrlclient.RawPatch("application/merge-patch+json", soonBack)); err != nil {
+		t.Fatal(err)
+	}
+	taint(t, abroad, real[0], "kind.example/closed", "now") // the contract is in force already
+	labels, one := map[string]string{"app": "web"}, int32(1)
+	template := pod(namespace, "", nil).Spec
+	template.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+		{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: v1alpha1.LabelPool, Operator: corev1.NodeSelectorOpIn, Values: []string{"gpu"}},
+		}}},
+	}}}
+	err := home.client.Create(ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: template},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, cpu, first := abroadName+"-gpu"+v1alpha1.VirtualNodeSuffix, abroadName+"-cpu"+v1alpha1.VirtualNodeSuffix, ""
+	err = eventually.Is(ctx, later, "the other pool to run it", func(ctx context.Context) error {
+		pods, err := list[corev1.PodList](ctx, home, inNamespace(namespace))
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) == 0 {
+			return errors.New("there is no pod")
+		}
+		for i := range pods.Items {
+			if on := pods.Items[i].Spec.NodeName; first == "" {
+				first = on
+			}
+			if p := &pods.Items[i]; p.Spec.NodeName == cpu && p.Status.Phase == corev1.PodRunning && len(pods.Items) == 1 {
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %d, one on %q: %+v", len(pods.Items), pods.Items[0].Spec.NodeName, pods.Items[0].Status.Conditions)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o v1alpha1.NamespaceOffloading
+	if err := home.client.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &o); err != nil {
+		t.Fatal(err)
+	}
+	if first != gpu || len(o.Status.KeptAway) != 1 || o.Status.KeptAway[0].Node != gpu {
+		t.Errorf("it was on %s first, and kept away are %+v", first, o.Status.KeptAway)
 	}
 }
