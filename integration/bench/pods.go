@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,6 +25,8 @@ import (
 const (
 	// perCourse is how long some pods may take to run, and to go.
 	perCourse = 30 * time.Minute
+	// perBatch is how long those of a batch that come and go one after the other may take.
+	perBatch = 5 * time.Minute
 	// writers is how many requests this program has under way where it makes pods itself.
 	writers = 16
 	// late is how long what follows from the last pod may take until costs are counted.
@@ -333,15 +336,44 @@ func (p *podBench) sizes(ctx context.Context, to map[string]size) error {
 }
 
 // timed does something and waits until n pods run; it returns how long that took in seconds.
-func (*podBench) timed(ctx context.Context, do func(context.Context) error, w *podWatch, n int) (float64, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, perCourse, fmt.Errorf("it takes longer than %s", perCourse))
+func (p *podBench) timed(ctx context.Context, do func(context.Context) error, w *podWatch, n int) (float64, error) {
+	most := perCourse
+	if n <= cycleBatch {
+		most = perBatch
+	}
+	timed, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("it takes longer than %s", most))
 	defer cancel()
 	begin := time.Now()
-	if err := do(ctx); err != nil {
+	if err := do(timed); err != nil {
 		return 0, err
 	}
-	err := w.are(ctx, n)
+	err := w.are(timed, n)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w%s", err, p.stuck(ctx, w))
+	}
 	return time.Since(begin).Seconds(), err
+}
+
+// stuck says of some pods that do not run, or do not go, what both clusters say of them.
+func (p *podBench) stuck(ctx context.Context, w *podWatch) string {
+	var b strings.Builder
+	waiting := w.waiting()
+	for _, name := range waiting[:min(len(waiting), 5)] {
+		for _, at := range []struct {
+			kube            *kubernetes.Clientset
+			side, namespace string
+		}{{p.kube, consumer, w.namespace}, {p.kubeAbroad, provider, p.remote}} {
+			pod, err := at.kube.CoreV1().Pods(at.namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				fmt.Fprintf(&b, "\n%s: %v", at.side, err)
+				continue
+			}
+			pod.ManagedFields, pod.Spec.Containers, pod.Spec.Volumes = nil, nil, nil
+			text, err := json.Marshal(pod)
+			fmt.Fprintf(&b, "\n%s: %s %v", at.side, text, err)
+		}
+	}
+	return b.String()
 }
 
 // create makes n pods.

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +17,8 @@ import (
 
 // podWatch follows the pods of a namespace.
 type podWatch struct {
-	stop func()
+	namespace string
+	stop      func()
 
 	mu      sync.Mutex
 	ready   map[string]bool
@@ -27,7 +30,7 @@ type podWatch struct {
 // watchPods follows the pods of a namespace until stop.
 func watchPods(ctx context.Context, kube kubernetes.Interface, namespace string) (*podWatch, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &podWatch{stop: cancel, ready: map[string]bool{}, changed: make(chan struct{})}
+	w := &podWatch{namespace: namespace, stop: cancel, ready: map[string]bool{}, changed: make(chan struct{})}
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -108,6 +111,22 @@ func (w *podWatch) are(ctx context.Context, n int) error {
 		case <-changed:
 		}
 	}
+}
+
+// waiting is the names of the pods that do not run, in order; of all if all do.
+func (w *podWatch) waiting() (out []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, runs := range w.ready {
+		if !runs {
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		out = slices.Collect(maps.Keys(w.ready))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // names is the names of the pods of a namespace.
