@@ -203,10 +203,10 @@ func (r *rig) plain(n, to *rigNode, port int) *process {
 	p := r.start(n.ns, "plain", []string{"TUNNEL_TEST_DEVICE=" + name})
 	r.t.Cleanup(func() {
 		p.kill()
-		_ = os.Remove(socketDirectory + "/" + name + ".sock")
+		_ = os.Remove(controlPath(name))
 	})
 	r.eventually("plain device", func() error {
-		_, err := os.Stat(socketDirectory + "/" + name + ".sock")
+		_, err := os.Stat(controlPath(name))
 		return err
 	})
 	key := func(n *rigNode) wgtypes.Key { return wgtypes.Key{8, n.name[0]} }

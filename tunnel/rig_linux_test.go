@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -280,7 +279,7 @@ nft 'add rule ip cni post meta mark 0x4000 counter masquerade'
 		n.fabric.kill()
 		n.wireguard.kill()
 		server.kill()
-		_ = os.Remove(filepath.Join(socketDirectory, n.device+".sock"))
+		_ = os.Remove(controlPath(n.device))
 		_ = os.Remove(fabricLock(n.device))
 	})
 	return n

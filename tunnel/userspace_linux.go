@@ -113,7 +113,8 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		return err
 	}
 
-	listener, err := listenControl(ctx, cfg.Device)
+	path := controlPath(cfg.Device)
+	listener, err := listenControl(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,10 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	defer func() { listener.Close() }()
+	defer func() {
+		_ = os.Remove(path) // first, as tools remove one that answers no more
+		listener.Close()
+	}()
 	first := listener
 	group.Go(func() { acceptControl(ctx, first, dev) })
 	group.Go(func() { relief.run(ctx) })
@@ -136,10 +140,10 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		case <-dev.Wait():
 			return nil
 		case <-watchSocket.C:
-			if _, err := os.Lstat(listener.Addr().String()); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			again, err := listenControl(ctx, cfg.Device)
+			again, err := listenControl(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -174,24 +178,35 @@ func (g *gatedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	return g.Device.Read(bufs, sizes, offset)
 }
 
-// listenControl opens the control socket, for this user only. One that a dead
-// process left behind is removed.
-func listenControl(ctx context.Context, name string) (net.Listener, error) {
+// controlPath is the control socket of a device.
+func controlPath(device string) string { return filepath.Join(socketDirectory, device+".sock") }
+
+// listenControl opens a control socket, for this user only. One that a dead process left
+// behind is replaced. Closing it leaves its file, which may be that of the next one by then.
+func listenControl(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(socketDirectory, 0o700); err != nil {
 		return nil, fmt.Errorf("open control socket: %w", err)
 	}
-	path := filepath.Join(socketDirectory, name+".sock")
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:gosec,noctx // a socket of ours, and the end of ctx must not make it look stale
 		c.Close()
 		return nil, fmt.Errorf("open control socket %s: another process serves it", path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// Tools remove a socket that refuses connections, as one does until it listens: it gets its name after that.
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove stale control socket: %w", err)
 	}
 	old := unix.Umask(0o177)
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", fresh)
 	unix.Umask(old)
 	if err != nil {
+		return nil, fmt.Errorf("open control socket: %w", err)
+	}
+	if u, ok := l.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false)
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		l.Close()
 		return nil, fmt.Errorf("open control socket: %w", err)
 	}
 	return l, nil

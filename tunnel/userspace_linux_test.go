@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"net"
 	"os"
 	"testing"
 	"time"
@@ -54,13 +53,12 @@ func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to write to " + socketDirectory)
 	}
-	const name = "entente-test"
-	first, err := listenControl(t.Context(), name)
+	path := controlPath("entente-test")
+	t.Cleanup(func() { _ = os.Remove(path) })
+	first, err := listenControl(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.(*net.UnixListener).SetUnlinkOnClose(false)
-	path := first.Addr().String()
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +66,39 @@ func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
 	if got := info.Mode().Perm(); got != 0o600 {
 		t.Errorf("mode %o, want 600", got)
 	}
-	if _, err := listenControl(t.Context(), name); err == nil {
+	if _, err := listenControl(t.Context(), path); err == nil {
 		t.Error("a socket in use was taken over")
 	}
 	first.Close() // as a killed process: the file stays
-	second, err := listenControl(t.Context(), name)
+	second, err := listenControl(t.Context(), path)
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}
 	second.Close()
+}
+
+// Who asks WireGuard's tools about a device in a bad moment removes its socket, as they do with one that
+// refuses connections.
+func TestControlSocketThatWasRemovedComesBackToStay(t *testing.T) {
+	r := newRig(t)
+	a := r.node("a", 1, "11")
+	r.eventually("the device is there", func() error {
+		_, err := r.try(a.ns, "wg show "+a.device)
+		return err
+	})
+	for range 2 {
+		if err := os.Remove(controlPath(a.device)); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("the socket is there again", func() error {
+			_, err := os.Lstat(controlPath(a.device))
+			return err
+		})
+		for range 30 { // longer than the process looks for it again
+			time.Sleep(100 * time.Millisecond)
+			r.in(a.ns, "wg show "+a.device)
+		}
+	}
 }
 
 // A pod that floods a peer that is not there must not stop the others, however
