@@ -221,7 +221,7 @@ func TestTaintsAreFollowed(t *testing.T) {
 	ask := l.ask("r", "cpu=2")
 	ask.Pool = "gpu"
 	_, err := l.contracted(t.Context(), 0, ask)
-	wants(t, err, peering.ReasonCapacityExhausted, "no node of the provider that takes pods has the labels kind=gpu")
+	wants(t, err, peering.ReasonCapacityExhausted, "no node of the provider that takes pods of this contract has the labels kind=gpu")
 	l.repool(func(s *v1alpha1.PeeringPolicySpec) {
 		s.Pools[0].Tolerations = []v1alpha1.PoolToleration{{Key: "dedicated", Value: "lent", Effect: "NoSchedule"}}
 	})

@@ -80,11 +80,12 @@ func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector 
 	}
 	if len(selector) > 0 && !slices.Contains(own, true) {
 		return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
-			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
+			"no node of the provider that takes pods of this contract has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
 	}
-	others, err := m.others()
-	if err != nil {
-		return nil, err
+	others := m.others()
+	if _, has := others[nodesKey(selector, tolerated)]; !has && len(others) >= maxSelectors {
+		return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+			"limit of %d different sets of nodes in contracts reached", maxSelectors)
 	}
 	pool := m.Supply.matching(policy.Nodes, tolerated)
 	for _, in := range sets(own, pool, others) {
@@ -92,7 +93,7 @@ func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector 
 		if slices.Equal(in, everywhere) && wider == levels[0].beyond {
 			continue
 		}
-		have, err := m.level(in, others, peer, policy, except)
+		have, err := m.level(in, slices.Equal(in, pool), others, peer, policy, except)
 		if err != nil {
 			return nil, err
 		}
@@ -102,19 +103,14 @@ func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector 
 }
 
 // others returns the nodes to which pods of the contracts can come, by their keys.
-func (m *Market) others() (map[string][]bool, error) {
+func (m *Market) others() map[string][]bool {
 	out := map[string][]bool{}
 	for _, h := range m.reservations {
-		if _, ok := out[h.on]; ok {
-			continue
+		if _, ok := out[h.on]; !ok {
+			out[h.on] = m.Supply.matching(h.Selector, h.Tolerations)
 		}
-		if len(out) == maxSelectors {
-			return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
-				"limit of %d different sets of node labels in contracts reached", maxSelectors)
-		}
-		out[h.on] = m.Supply.matching(h.Selector, h.Tolerations)
 	}
-	return out, nil
+	return out
 }
 
 // sets returns the nodes of an ask, those of its pool, and the unions of either with the nodes of other contracts
@@ -137,9 +133,11 @@ func sets(own, pool []bool, others map[string][]bool) [][]bool {
 	return out
 }
 
-// level returns the capacity of a set of nodes. others says which nodes the contracts have. One on any
-// nodes takes room on a level, and counts against a pool's limits on none.
-func (m *Market) level(in []bool, others map[string][]bool, peer peering.ClusterID, policy peering.Policy, except string) (peering.Capacity, error) {
+// level returns the capacity of a set of nodes, which may be those of the policy's pool. others says which
+// nodes the contracts have. One on any nodes takes room on a level, and counts against a pool's limits on none.
+// One with the labels of a pool counts against its limits also where it has other nodes: what it tolerates may be no longer
+// what the pool does.
+func (m *Market) level(in []bool, pool bool, others map[string][]bool, peer peering.ClusterID, policy peering.Policy, except string) (peering.Capacity, error) {
 	have := peering.Capacity{
 		Free:           m.Supply.free(in, m.reserving()),
 		RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
@@ -150,12 +148,13 @@ func (m *Market) level(in []bool, others map[string][]bool, peer peering.Cluster
 		inside[key] = within(nodes, in)
 	}
 	for _, h := range m.reservations {
-		if h.Contract == except || !inside[h.on] {
+		if h.Contract == except {
 			continue
 		}
-		limited := len(h.Selector) > 0 || len(policy.Nodes) == 0
+		limited := inside[h.on] && (len(h.Selector) > 0 || len(policy.Nodes) == 0) ||
+			pool && len(policy.Nodes) > 0 && hasLabels(h.Selector, policy.Nodes)
 		for sum, counts := range map[*peering.Resources]bool{
-			&have.Lent: true, &have.LentToPeer: limited && h.Peer == peer, &have.LentByPolicy: limited && h.policy == policy.Name,
+			&have.Lent: inside[h.on], &have.LentToPeer: limited && h.Peer == peer, &have.LentByPolicy: limited && h.policy == policy.Name,
 		} {
 			if !counts {
 				continue

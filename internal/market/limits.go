@@ -5,7 +5,7 @@ import "time"
 // Limits of what is asked for, and what holds where a policy does not say, as in the
 // custom resource.
 const (
-	// maxSelectors is how many different sets of node labels contracts may want.
+	// maxSelectors is how many different sets of nodes contracts may want, by labels and taints.
 	maxSelectors = 64
 	// StartSkew is how far a contract's begin, or a statement's end, may differ from this
 	// clock.

@@ -87,6 +87,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	}
 	var err error
 	readLimits(policy, &p.Spec.Limits, fail)
+	policy.OvercommitBeyond = policy.OvercommitPercent
 	policy.StorageClasses = lentClasses(policy)
 	policy.Price, err = store.Prices(p.Spec.Price)
 	fail("price", err)

@@ -314,7 +314,7 @@ func TestNodesWithTaintsAreLentByThePoolThatToleratesThem(t *testing.T) {
 		"all of the pool's that it tolerates":     {policy: pools, ask: peering.Ask{Pool: "gpu"}, want: "cpu=8, memory=16Gi, pods=220"},
 		"none of a pool that does not":            {policy: pools, want: "cpu=4, memory=8Gi, pods=110"},
 		"none without pools":                      {policy: none, want: "cpu=4, memory=8Gi, pods=110"},
-		"nor by their labels":                     {policy: none, ask: peering.Ask{NodeSelector: ofGPU}, says: "no node of the provider that takes pods has the labels kind=gpu"},
+		"nor by their labels":                     {policy: none, ask: peering.Ask{NodeSelector: ofGPU}, says: "no node of the provider that takes pods of this contract has the labels kind=gpu"},
 		"a contract on them takes from no others": {policy: pools, held: []Reservation{held("8", ofGPU)}, want: "cpu=4, memory=8Gi, pods=110"},
 		"one on any nodes takes from none of them": {
 			policy: pools, ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("4", nil)}, want: "cpu=8, memory=16Gi, pods=220",
@@ -356,6 +356,66 @@ func TestNodesWithTaintsAreLentByThePoolThatToleratesThem(t *testing.T) {
 				t.Errorf("an offer to one that names no pool has the architectures %q", offer.Architectures)
 			}
 		})
+	}
+}
+
+// Of nodes with one label some have a taint: a contract that tolerates it is on nodes that another has not.
+func TestNodesOfAPoolWithAndWithoutItsTaintLeaveTheOthersTheirs(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{
+		fixture.Node("g1", labelled("kind=gpu"), tainted("gpu")), fixture.Node("g2", labelled("kind=gpu")), fixture.Node("c1", labelled("kind=cpu")),
+	}
+	held := Reservation{
+		Peer: "q", Contract: "held", Amounts: resourcesOf(t, map[string]string{"cpu": "5"}), Selector: map[string]string{"kind": "gpu"},
+		Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
+	}
+	m := marketOf(t, pooled(), nodes, held)
+	g, err := m.decide("p", peering.Ask{RequestID: "r", Resources: peering.Resources{}})
+	if cpu := g.Resources["cpu"]; err != nil || cpu.String() != "7" {
+		t.Errorf("got %s, %v; want the 7 CPUs that the other contract leaves", g.Resources, err)
+	}
+	if _, err := m.decide("p", peering.Ask{RequestID: "r", Resources: resourcesOf(t, map[string]string{"cpu": "8"})}); err == nil {
+		t.Error("8 CPUs are lent, of which the other contract has one")
+	}
+}
+
+// A toleration that a pool had when a contract was signed does not make the contract one of other nodes.
+func TestAContractCountsAgainstItsPoolWhateverItTolerates(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{fixture.Node("g1", labelled("kind=gpu"), tainted("gpu")), fixture.Node("g2", labelled("kind=gpu"))}
+	policy := pooled(nodePool("gpu", "kind", "gpu", withLimits(100, fixture.Amounts("4", "64Gi", "200"))))
+	held := Reservation{
+		Peer: "p", Contract: "held", Amounts: resourcesOf(t, map[string]string{"cpu": "3"}), Selector: map[string]string{"kind": "gpu"},
+		Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
+	}
+	g, err := marketOf(t, policy, nodes, held).decide("p", peering.Ask{RequestID: "r", Pool: "gpu", Resources: peering.Resources{}})
+	if cpu := g.Resources["cpu"]; err != nil || cpu.String() != "1" {
+		t.Errorf("got %s, %v; want 1 CPU beside the 3 of 4 that the peer has", g.Resources, err)
+	}
+}
+
+// Who wants nodes of a kind of its own may be one too many. Others go on getting what they get.
+func TestTooManyKindsOfNodesRefuseNoneThatThereIs(t *testing.T) {
+	t.Parallel()
+	var nodes []corev1.Node
+	var held []Reservation
+	for i := range maxSelectors + 1 {
+		zone := fmt.Sprint("z", i)
+		nodes = append(nodes, fixture.Node(zone, labelled("zone="+zone)))
+		held = append(held, Reservation{Peer: "q", Contract: zone, Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: map[string]string{"zone": zone}})
+	}
+	in := func(zone string) peering.Ask {
+		return peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": zone}, Resources: peering.Resources{}}
+	}
+	last := fmt.Sprint("z", maxSelectors)
+	if _, err := marketOf(t, pooled(), nodes, held[:maxSelectors]...).decide("p", in(last)); err == nil || !strings.Contains(err.Error(), "limit of 64 different sets of nodes") {
+		t.Errorf("one set of nodes too many: %v", err)
+	}
+	all := marketOf(t, pooled(), nodes, held...) // as after a change of what pools tolerate
+	for _, ask := range []peering.Ask{in("z0"), in(last), {RequestID: "r", Resources: peering.Resources{}}} {
+		if _, err := all.decide("p", ask); err != nil {
+			t.Errorf("an ask for nodes %v that others have: %v", ask.NodeSelector, err)
+		}
 	}
 }
 
