@@ -142,6 +142,7 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"nor nodes that are not ready":            {object: tolerating(v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}), want: "says that a node is not well"},
 		"nor those that a cloud stopped":          {object: tolerating(v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown"}), want: "says that a node is not well"},
 		"a toleration is of a taint":              {object: tolerating(v1alpha1.PoolToleration{Key: "a b"}), want: "that is not the key of a taint"},
+		"with a domain before it, or none":        {object: tolerating(v1alpha1.PoolToleration{Key: "a..b/c"}), want: "that is not the key of a taint"},
 		"of any value, or of one":                 {object: tolerating(v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "b"}), want: "with the operator Exists there is no value"},
 		"of effects that there are":               {object: tolerating(v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}), want: `Unsupported value: "NoAdmit"`},
 		"and there are eight at the most":         {object: tolerating(slices.Repeat([]v1alpha1.PoolToleration{{Key: "a"}}, 9)...), want: "must have at most 8 items"},

@@ -79,7 +79,7 @@ func (d *decision) handBack(now time.Time, p *corev1.Pod, node *corev1.Node) {
 		}
 		return
 	case i < 0 && len(d.kept) >= maxKept:
-		d.stay = append(d.stay, verdict{p, fmt.Sprintf("pods of %d controllers of this namespace are kept away from virtual nodes already", maxKept)})
+		d.stay = append(d.stay, verdict{p, fmt.Sprintf("limit of %d reached: pairs of a controller of this namespace and a virtual node that its pods are kept away from", maxKept)})
 		return
 	case i < 0:
 		d.kept = append(d.kept, v1alpha1.KeptAway{Owner: string(owner.UID), Kind: owner.Kind, Name: owner.Name, Node: name})
