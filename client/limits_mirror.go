@@ -34,6 +34,10 @@ const (
 	// mirrorNameWait is how long a pod waits for one of its name that ends at the
 	// provider, before the provider is asked and says why it still has that.
 	mirrorNameWait = 30 * time.Second
+	// mirrorLateWait is how long a pod that the provider holds, and did not say so, is left before it is
+	// asked whether it may go; mirrorMaxLate is how many such are known at a time.
+	mirrorLateWait = 30 * time.Second
+	mirrorMaxLate  = 128
 	// mirrorOrphanInterval is the pause before it is asked again whether an orphan
 	// may be deleted.
 	mirrorOrphanInterval = time.Minute

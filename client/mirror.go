@@ -305,9 +305,9 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 			return err
 		}
 		m.mu.Lock()
-		known := m.state.podStatus(status)
+		known := m.state.podStatus(status, time.Now())
 		m.mu.Unlock()
-		if status.Gone {
+		if status.Gone || !known {
 			m.poke()
 		}
 		if known {

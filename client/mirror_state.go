@@ -38,6 +38,8 @@ type mirrorRecord struct {
 	told   bool
 	unwant bool
 	grace  *int64
+	// marked: home says that the provider ran the pod, and is about to say what becomes of it.
+	marked bool
 
 	// At the provider, as of this stream.
 	held     bool
@@ -48,6 +50,8 @@ type mirrorRecord struct {
 	// and is not run again.
 	ran  bool
 	lost bool
+	// late: it was not among what the provider said it has, and a status told of it.
+	late bool
 
 	// taken is since when another pod has this one's name at the provider, which ends
 	// first; zero if none does.
@@ -107,6 +111,8 @@ func decide(r *mirrorRecord, ready, namespaceOpen bool, now time.Time) (step mir
 		return decideUnwanted(r, ready, now)
 	case r.want:
 		return decideWanted(r, namespaceOpen, now)
+	case !r.held && r.marked:
+		return stepWait, time.Time{}
 	case !r.held:
 		return stepForget, time.Time{}
 	case !ready:
@@ -174,6 +180,8 @@ type mirrorState struct {
 	names map[podName]map[mirrorKey]struct{}
 	// bytes is the size of all wanted objects.
 	bytes int
+	// late is how many records are.
+	late int
 	// ready: everything that is wanted was said.
 	ready bool
 	// synced: what is held was said, on the stream of now.
@@ -275,6 +283,9 @@ func (s *mirrorState) forget(k mirrorKey) {
 		return
 	}
 	s.bytes -= len(r.object.JSON)
+	if r.late {
+		s.late--
+	}
 	delete(s.records, k)
 	delete(s.dirty, k)
 	delete(s.waiting, k)
@@ -341,7 +352,7 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 		s.spaces[o.Ref.Name] = keyOf(o.Ref)
 	}
 	hash := o.Hash()
-	r.unwant, r.grace = false, nil
+	r.unwant, r.grace, r.marked = false, nil, false
 	if r.want && r.hash == hash {
 		return nil
 	}
@@ -359,7 +370,7 @@ func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
 	s.bytes -= len(r.object.JSON)
 	r.want, r.object, r.hash, r.told = false, peering.Object{}, peering.Hash{}, false
 	// A new grace period is a new delete.
-	r.unwant, r.grace, r.deleted = true, grace, false
+	r.unwant, r.grace, r.deleted, r.marked = true, grace, false, false
 	r.attempts, r.notBefore = 0, time.Time{}
 	s.touch(keyOf(ref))
 }
@@ -373,7 +384,8 @@ func equalGrace(a, b *int64) bool {
 
 // markRan notes that the provider once ran the pod.
 func (s *mirrorState) markRan(ref peering.ObjectRef) {
-	s.record(ref).ran = true
+	r := s.record(ref)
+	r.ran, r.marked = true, !r.want && !r.unwant
 	s.touch(keyOf(ref))
 }
 
@@ -473,12 +485,19 @@ func (s *mirrorState) namespaceAnswered(name string, accepted bool) {
 	}
 }
 
-// podStatus takes a provider's word on a pod, and reports whether the pod is
-// known.
-func (s *mirrorState) podStatus(p peering.PodStatus) bool {
+// podStatus takes a provider's word on a pod, and reports whether the pod is known. One that is
+// not known, and is not gone, the provider holds: it was made late, for a stream that had ended. Whether
+// it may go is asked after a while, and of few at a time, as each asks the API server.
+func (s *mirrorState) podStatus(p peering.PodStatus, now time.Time) bool {
 	k := keyOf(p.Ref)
 	r, ok := s.records[k]
 	if !ok {
+		if !p.Gone && p.Ref.Kind == peering.KindPod && s.late < mirrorMaxLate && s.hold(peering.Held{Ref: p.Ref}) {
+			r = s.records[k]
+			r.late, r.notBefore = true, now.Add(mirrorLateWait)
+			s.late++
+			s.touch(k)
+		}
 		return false
 	}
 	if p.Gone {

@@ -205,7 +205,7 @@ func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
 	}
 	t.Run("it follows at once", func(t *testing.T) {
 		s := state()
-		s.podStatus(peering.PodStatus{Ref: object(old).Ref, Gone: true})
+		s.podStatus(peering.PodStatus{Ref: object(old).Ref, Gone: true}, t0)
 		steps, _ := s.plan(t0.Add(time.Second))
 		if len(steps) == 0 || steps[len(steps)-1].kind != stepApply || steps[len(steps)-1].ref.UID != next {
 			t.Fatalf("when the old pod is gone: %v", steps)
@@ -230,6 +230,60 @@ func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
 			t.Fatalf("it got %v", steps)
 		}
 	})
+}
+
+// An apply that is carried out after its stream ended, and after the provider said what it has, is seen by
+// the pod's status alone.
+func TestAPodThatTheProviderMadeLateIsAnOrphan(t *testing.T) {
+	s := newMirrorState()
+	s.setReady()
+	s.connect()
+	s.sync()
+	s.plan(t0)
+	late := peering.Object{Ref: testRef(peering.KindPod, "db-0", "old"), JSON: []byte("{}")}
+	if s.podStatus(peering.PodStatus{Ref: late.Ref}, t0) {
+		t.Error("the status of a pod that home has not is for nobody")
+	}
+	if steps, wake := s.plan(t0); len(steps) != 0 || !wake.Equal(t0.Add(mirrorLateWait)) {
+		t.Fatalf("steps %+v, next at %s", steps, wake)
+	}
+	steps, _ := s.plan(t0.Add(mirrorLateWait))
+	if len(steps) != 1 || steps[0].kind != stepAsk || steps[0].held.Ref != late.Ref {
+		t.Fatalf("steps %+v, want to ask whether it may go", steps)
+	}
+	s.orphan(late.Ref, true, t0)
+	if steps, _ := s.plan(t0); len(steps) != 1 || steps[0].kind != stepDelete {
+		t.Fatalf("steps %+v, want a delete", steps)
+	}
+	s.ack(peering.Ack{Ref: late.Ref}, t0)
+	s.podStatus(peering.PodStatus{Ref: late.Ref, Gone: true}, t0)
+	s.plan(t0)
+	if len(s.records) != 0 || s.late != 0 {
+		t.Errorf("%d records are left, %d late ones", len(s.records), s.late)
+	}
+	for i := range 2 * mirrorMaxLate {
+		s.podStatus(peering.PodStatus{Ref: testRef(peering.KindPod, "db-0", fmt.Sprint(i))}, t0)
+	}
+	if len(s.records) != mirrorMaxLate {
+		t.Errorf("a provider that tells of pods without end has %d remembered", len(s.records))
+	}
+}
+
+// What is between the two calls that say that a pod ran and that it is wanted must not lose the first.
+func TestAPodThatRanIsNotSentThoughItWasLookedAtBefore(t *testing.T) {
+	s := newMirrorState()
+	s.setReady()
+	s.connect()
+	s.sync()
+	pod := peering.Object{Ref: testRef(peering.KindPod, "db-0", "u"), JSON: []byte("{}")}
+	s.markRan(pod.Ref)
+	if steps, _ := s.plan(t0); len(steps) != 0 {
+		t.Fatalf("steps %+v before it is wanted", steps)
+	}
+	s.want(pod)
+	if steps, _ := s.plan(t0); len(steps) != 1 || steps[0].kind != stepGone {
+		t.Errorf("steps %+v, want that it is gone", steps)
+	}
 }
 
 func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
@@ -403,7 +457,7 @@ func (w *world) provide(refuse bool) {
 		ack.Refusal = &peering.Refusal{Reason: peering.RefusedQuota, Retryable: w.next%2 == 0}
 	} else if st.kind == stepApply && w.lost[k] {
 		// A provider does not run again what it saw go away.
-		w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: st.ref, Gone: true}) })
+		w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: st.ref, Gone: true}, t0) })
 	} else if st.kind == stepApply {
 		if _, there := w.provider[k]; !there && k.kind == peering.KindPod {
 			w.ran[k.uid]++
@@ -425,7 +479,7 @@ func (w *world) provide(refuse bool) {
 		}
 	})
 	if st.kind == stepDelete && !refuse && k.kind == peering.KindPod {
-		w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: st.ref, Gone: true}) })
+		w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: st.ref, Gone: true}, t0) })
 	}
 }
 
@@ -548,7 +602,7 @@ func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
 				w.lost[k] = true
 				ref := w.home[k].Ref
 				if w.up {
-					w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: ref, Gone: true}) })
+					w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: ref, Gone: true}, t0) })
 				}
 			},
 			"": func(t *rapid.T) {
