@@ -281,6 +281,9 @@ func (v *inventory) offloadedHandler() cache.ResourceEventHandler {
 	h.UpdateFunc = func(was, is any) {
 		before, o := was.(*api.OffloadedPod), is.(*api.OffloadedPod)
 		v.count(before, o)
+		if before.Spec.OriginUID != o.Spec.OriginUID { // one went and another came between two looks
+			v.leaveOffloaded(before)
+		}
 		v.seeOffloaded(o)
 		if before.UID != o.UID || before.Status.PodUID != o.Status.PodUID || live(before) != live(o) {
 			lead(before)

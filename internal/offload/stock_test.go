@@ -19,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
@@ -360,5 +362,38 @@ func TestAnOffloadedPodIsKeptWithoutItsTemplate(t *testing.T) {
 	}
 	if unseen(o) != len(template) {
 		t.Errorf("%d bytes are written that it does not show", unseen(o))
+	}
+}
+
+// A record that went, and whose name another has, between two looks of the watch is one that went.
+func TestAPodWhoseNameAnotherHasAtOnceIsToldGone(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, err := New(Config{Client: c.agent, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(uid string) *api.OffloadedPod {
+		return &api.OffloadedPod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop-p", Name: "db-0", UID: types.UID("record-" + uid)},
+			Spec:       api.OffloadedPodSpec{Contract: "c-1", PeerID: string(peerA), OriginNamespace: "shop", OriginName: "db-0", OriginUID: uid},
+		}
+	}
+	p.inv.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	t.Cleanup(p.inv.queue.ShutDown)
+	heard, leave := p.hub.Subscribe("c-1", func(peering.PodEvent) {})
+	defer leave()
+	h := p.inv.offloadedHandler()
+	h.OnAdd(record("old"), false)
+	h.OnUpdate(record("old"), record("old"))
+	if _, gone := heard.Take(); len(gone) != 0 {
+		t.Errorf("%v went, though it is there", gone)
+	}
+	h.OnUpdate(record("old"), record("new"))
+	if _, gone := heard.Take(); len(gone) != 1 || gone[0].UID != "old" {
+		t.Errorf("%v went, want the old pod", gone)
+	}
+	if !p.graves.Has(peerA, graveOf("c-1", "old")) || p.graves.Has(peerA, graveOf("c-1", "new")) {
+		t.Error("what went is not known to have gone")
 	}
 }
