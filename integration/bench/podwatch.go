@@ -22,6 +22,7 @@ type podWatch struct {
 
 	mu      sync.Mutex
 	ready   map[string]bool
+	failed  map[string]bool
 	changed chan struct{}
 	// onUpdate, if set, hears of each pod that changed.
 	onUpdate func(*corev1.Pod, time.Time)
@@ -30,7 +31,7 @@ type podWatch struct {
 // watchPods follows the pods of a namespace until stop.
 func watchPods(ctx context.Context, kube kubernetes.Interface, namespace string) (*podWatch, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &podWatch{namespace: namespace, stop: cancel, ready: map[string]bool{}, changed: make(chan struct{})}
+	w := &podWatch{namespace: namespace, stop: cancel, ready: map[string]bool{}, failed: map[string]bool{}, changed: make(chan struct{})}
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -62,8 +63,12 @@ func (w *podWatch) see(o any, gone bool) {
 	defer w.mu.Unlock()
 	if gone {
 		delete(w.ready, p.Name)
+		delete(w.failed, p.Name)
 	} else {
 		w.ready[p.Name] = running(p)
+		if delete(w.failed, p.Name); p.Status.Phase == corev1.PodFailed {
+			w.failed[p.Name] = true
+		}
 		if w.onUpdate != nil {
 			w.onUpdate(p, time.Now())
 		}
@@ -95,15 +100,18 @@ func (w *podWatch) hear(f func(*corev1.Pod, time.Time)) {
 func (w *podWatch) are(ctx context.Context, n int) error {
 	for {
 		w.mu.Lock()
-		all, changed, run := len(w.ready), w.changed, 0
+		all, changed, run, failed := len(w.ready), w.changed, 0, len(w.failed)
 		for _, r := range w.ready {
 			if r {
 				run++
 			}
 		}
 		w.mu.Unlock()
-		if all == n && run == n {
+		switch {
+		case all == n && run == n:
 			return nil
+		case n > 0 && failed > 0: // nobody makes a bare pod again
+			return fmt.Errorf("%d of %d pods failed", failed, n)
 		}
 		select {
 		case <-ctx.Done():
