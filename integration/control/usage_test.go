@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -125,7 +126,8 @@ func TestTheCountsOfBothSidesAgree(t *testing.T) {
 			t.Errorf("two processors in a minute are stated as %.3f processor-seconds", said)
 		}
 	}
-	if stated == 0 || stated-counted > 0.01*stated || counted-stated > 0.01*stated {
+	// One percent, and a second of two processors: that pods began is seen at different moments on the two sides.
+	if apart := math.Abs(stated - counted); stated == 0 || apart > 0.01*stated+2 {
 		t.Errorf("the provider states %.3f, the consumer counted %.3f", stated, counted)
 	}
 	t.Logf("in all %.3f were stated and %.3f counted, %.2f%% apart", stated, counted, 100*(stated-counted)/stated)
