@@ -41,8 +41,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 	return lacks, err
 }
 
-// planFor plans what a peer said of its network. through is the third clusters of which it may name
-// addresses.
+// planFor plans what a peer said of its network. through is the third clusters of which it may name addresses.
 func planFor(in aliases.Input, network *v1alpha1.PeerNetwork, through []string) aliases.Result {
 	for _, text := range network.Prefixes {
 		p, _ := netip.ParsePrefix(text) // what cannot be read is refused as the zero prefix

@@ -78,8 +78,7 @@ type Lent interface {
 type Counterpart interface {
 	// Contract returns the newest revision that the peer has, signed by both.
 	Contract(ctx context.Context, contract string) (peering.Envelope, error)
-	// Statements returns the provider's statements of use that come after a sequence
-	// number, oldest first.
+	// Statements returns the provider's statements of use that come after a sequence number, oldest first.
 	Statements(ctx context.Context, contract string, after uint64) ([]peering.Envelope, error)
 	// Terminate says that this side ended the contract: with notice until drainUntil,
 	// or at once where that is zero.
@@ -116,8 +115,7 @@ type Contracts struct {
 	// onNodes counts pods as they come and go; nil is that nobody tells of them.
 	onNodes *usage.Tally
 	asked   pauses
-	// written is when the status of each contract, by name, was last written only because of
-	// its peer.
+	// written is when the status of each contract, by name, was last written only because of its peer.
 	written sync.Map
 }
 

@@ -235,8 +235,7 @@ func reportOf(fc *v1alpha1.ForeignCluster, contract string) *v1alpha1.PeerContra
 	return nil
 }
 
-// ownClock converts a time of the peer's clock to this cluster's; zero while their skew is
-// unknown.
+// ownClock converts a time of the peer's clock to this cluster's; zero while their skew is unknown.
 func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 	if t.IsZero() || fc == nil || fc.Status.Session == nil || fc.Status.Session.ClockSkew == nil {
 		return time.Time{}
