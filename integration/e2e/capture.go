@@ -31,8 +31,13 @@ func (w *World) Record(ctx context.Context, file string, do func(context.Context
 // RecordLAN is Record for all packets on the LAN of home that match a filter, as
 // pcap-filter(7) has it.
 func (w *World) RecordLAN(ctx context.Context, filter, file string, do func(context.Context) error) error {
+	return w.RecordOn(ctx, w.Home.Plan.LANName, filter, file, do)
+}
+
+// RecordOn is RecordLAN for any LAN, by its name in the plan.
+func (w *World) RecordOn(ctx context.Context, lan, filter, file string, do func(context.Context) error) error {
 	return whileRecording(ctx, do, func(ctx context.Context, log io.Writer) error {
-		return w.Lab.Record(ctx, w.Home.Plan.LANName, filter, file, log)
+		return w.Lab.Record(ctx, lan, filter, file, log)
 	})
 }
 
