@@ -121,10 +121,13 @@ func (w *podWatch) are(ctx context.Context, n int) error {
 	}
 }
 
-// waiting is the names of the pods that do not run, in order; of all if all do.
+// waiting is the names of the pods that failed or, if none did, of those that do not run, in order; of all if all do.
 func (w *podWatch) waiting() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.failed) > 0 {
+		return slices.Sorted(maps.Keys(w.failed))
+	}
 	for name, runs := range w.ready {
 		if !runs {
 			out = append(out, name)

@@ -33,6 +33,8 @@ type component struct {
 	// files are copied from the modules that the component is built from:
 	// module path, folder inside it, and names.
 	files []moduleFiles
+	// own are files in the module's own folder that are copied as well.
+	own []string
 	// patches are what of these modules is built otherwise than it is served.
 	patches []patch
 	// links are further names of files: name to file.
@@ -143,8 +145,8 @@ func kwokComponent() component {
 			"kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
 			"kustomize/stage/pod/fast/pod-ready.yaml",
 			"kustomize/stage/pod/fast/pod-complete.yaml",
-			"kustomize/stage/pod/fast/pod-delete.yaml",
 		}}},
+		own: []string{"pod-delete.yaml"},
 	}
 }
 
@@ -433,6 +435,11 @@ func (c component) build(ctx context.Context, source, to string, progress func(s
 			}
 		}
 	}
+	for _, n := range c.own {
+		if err := copyOut(filepath.Join(module, n), filepath.Join(to, n)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -508,6 +515,13 @@ func (c component) key(source string, facts ...string) (string, error) {
 	fmt.Fprintf(h, "%q %q %+v %+v %v\n", c.name, facts, c.builds, c.files, c.links)
 	if len(c.patches) > 0 {
 		fmt.Fprintf(h, "%+v\n", c.patches)
+	}
+	for _, n := range c.own {
+		b, err := os.ReadFile(filepath.Join(source, c.module, n))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d\n%s", n, len(b), b)
 	}
 	sources := c.sources
 	if sources == nil {
@@ -613,8 +627,9 @@ func tail(s string, n int) string {
 
 // kwokStages are the files that tell kwok what its nodes and pods do.
 func kwokStages() []string {
-	var names []string
-	for _, f := range kwokComponent().files {
+	c := kwokComponent()
+	names := slices.Clone(c.own)
+	for _, f := range c.files {
 		for _, n := range f.names {
 			names = append(names, filepath.Base(n))
 		}

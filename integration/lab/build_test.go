@@ -50,6 +50,8 @@ func TestCacheKeyChangesWithWhatGoesIntoABinary(t *testing.T) {
 	}
 	flags := c
 	flags.builds = []build{{packages: []string{"."}, tags: "x", ldflags: "-w", output: "m"}}
+	staged := c
+	staged.own = []string{"go.sum"}
 	linked := c
 	linked.links = map[string]string{"n": "m"}
 	for name, got := range map[string]string{
@@ -59,6 +61,7 @@ func TestCacheKeyChangesWithWhatGoesIntoABinary(t *testing.T) {
 		"other flags":         key(t, flags, base, "go1"),
 		"another Go":          key(t, c, base, "go2"),
 		"a further name":      key(t, linked, base, "go1"),
+		"a file of its own":   key(t, staged, base, "go1"),
 	} {
 		if got == want {
 			t.Errorf("%s does not change the key", name)

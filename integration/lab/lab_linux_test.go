@@ -13,11 +13,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/integration/only"
@@ -663,6 +670,7 @@ func TestLightLabRunsFakePodsAndEndsWithItsTest(t *testing.T) {
 	}
 	defer l.Stop()
 	fakePodsRun(t, l.Clusters[0])
+	fakePodsComeAgain(t, l.Clusters[0])
 }
 
 func fakePodsRun(t *testing.T, c *Cluster) {
@@ -688,6 +696,59 @@ func fakePodsRun(t *testing.T, c *Cluster) {
 	if err := eventually.Poll(ctx, 200*time.Millisecond, func() bool { return a.get(ctx, path, &d) == nil && d.Status.AvailableReplicas == 20 }); err != nil {
 		t.Errorf("%d of 20 pods run: %v", d.Status.AvailableReplicas, err)
 	}
+}
+
+// fakePodsComeAgain deletes pods and makes others of their names as soon as they are gone: these run.
+func fakePodsComeAgain(t *testing.T, c *Cluster) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	pods := kubernetes.NewForConfigOrDie(config).CoreV1().Pods("default")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	node := c.Name + "-fake-1"
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			if err := fakePodComesAgain(ctx, pods, fmt.Sprint("again-", i), node); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func fakePodComesAgain(ctx context.Context, pods typedcorev1.PodInterface, name, node string) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeName: node, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: []corev1.Container{{Name: "x", Image: "x"}},
+	}}
+	for range 10 {
+		made, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		err = eventually.Poll(ctx, 10*time.Millisecond, func() bool {
+			got, err := pods.Get(ctx, name, metav1.GetOptions{})
+			return err != nil || got.UID != made.UID || got.Status.Phase == corev1.PodRunning
+		})
+		if got, getErr := pods.Get(ctx, name, metav1.GetOptions{}); err != nil || getErr != nil || got.UID != made.UID {
+			return fmt.Errorf("pod %s, which nobody deleted, is gone: %v, %v", name, err, getErr)
+		}
+		if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		err = eventually.Poll(ctx, time.Millisecond, func() bool {
+			_, err := pods.Get(ctx, name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+		if err != nil {
+			return fmt.Errorf("pod %s is never gone: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // On a shared LAN what one node multicasts all hear, hosts too; a node can be given
