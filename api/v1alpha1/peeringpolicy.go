@@ -219,7 +219,8 @@ type PeeringPolicySpec struct {
 	// namespaceNames is the names that a consumer's namespaces may have here, its own
 	// (nameMapping Same) or others (Chosen); a * at the end stands for any end. None by default: a
 	// namespace's name is part of what this cluster's other pods resolve. What begins with kube- is
-	// never given, nor what this cluster has. Give each consumer a beginning of its own, or one of
+	// never given, nor what this cluster has, nor what ends as the names do that another trusted cluster's
+	// namespaces have here by default. Give each consumer a beginning of its own, or one of
 	// them can have the name that another one wants.
 	// +optional
 	// +listType=set

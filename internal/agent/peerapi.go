@@ -35,7 +35,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 	counted := gather(usePause, a.contractsWake.wake)
 	var err error
 	a.lent, err = offload.New(offload.Config{
-		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
+		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent, Trusted: a.bundles.IDs,
 		// Of the addresses that a consumer names only its own pods are believed; the
 		// pods that it runs here are known by their UIDs.
 		Translate: a.addresses.named, Stops: a.fences.Stops,

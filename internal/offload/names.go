@@ -46,11 +46,11 @@ func RemoteNamespace(consumer peering.ClusterID, name string, want peering.Names
 	}
 	switch mapping {
 	case api.MappingSuffixed:
-		remote := name + "-" + consumer.Short()
+		remote := name + suffixOf(consumer)
 		if len(remote) > validation.DNS1123LabelMaxLength {
 			// Cut, with a hash of the whole so that two long names stay two.
 			sum := sha256.Sum256([]byte(name))
-			tail := "-" + endpoints.Short(sum[:]) + "-" + consumer.Short()
+			tail := "-" + endpoints.Short(sum[:]) + suffixOf(consumer)
 			remote = strings.TrimRight(name[:validation.DNS1123LabelMaxLength-len(tail)], "-") + tail
 		}
 		return remote, nil
@@ -75,6 +75,20 @@ func granted(names []string, name string) bool {
 		beginning, open := strings.CutSuffix(n, "*")
 		return n == name || open && beginning != "" && strings.HasPrefix(name, beginning)
 	})
+}
+
+// suffixOf returns the end by which the mapping Suffixed tells a consumer's namespaces from those of others.
+func suffixOf(consumer peering.ClusterID) string { return "-" + consumer.Short() }
+
+// anothers returns which of the clusters, other than the consumer, has names that end like this one.
+func anothers(name string, consumer peering.ClusterID, clusters []peering.ClusterID) (peering.ClusterID, bool) {
+	i := slices.IndexFunc(clusters, func(id peering.ClusterID) bool {
+		return id != consumer && strings.HasSuffix(name, suffixOf(id))
+	})
+	if i < 0 {
+		return "", false
+	}
+	return clusters[i], true
 }
 
 // heldKey is the annotation by which a contract holds an object.

@@ -122,7 +122,7 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	}
 	ns := matchNamespace(list, c.Peer, o.Ref.Name, "")
 	if ns == nil {
-		if ns, err = p.makeNamespace(ctx, c, o.Ref, remote, want.ClusterDomain); err != nil {
+		if ns, err = p.makeNamespace(ctx, c, o.Ref, want, remote); err != nil {
 			return err
 		}
 	}
@@ -191,14 +191,18 @@ func (p *Provider) enforce(ctx context.Context, ns *corev1.Namespace, record *co
 	return nil
 }
 
-func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.ObjectRef, remote, domain string) (*corev1.Namespace, error) {
+func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.ObjectRef, want peering.NamespaceObject, remote string) (*corev1.Namespace, error) {
+	// One that is here stays when a cluster comes later whose names end so.
+	if refusal := p.refuseAnothers(c, ref, want, remote); refusal != nil {
+		return nil, refusal
+	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}
 	mark(ns, c.Peer, ref.UID)
 	ns.Labels[api.LabelOriginNamespace] = ref.Name
 	ns.Labels[labelEnforce] = string(c.PodSecurity)
 	ns.Labels[labelEnforceVersion] = "latest"
-	if domain != "" {
-		setAnnotation(ns, api.AnnotationClusterDomain, domain)
+	if want.ClusterDomain != "" {
+		setAnnotation(ns, api.AnnotationClusterDomain, want.ClusterDomain)
 	}
 	undo, refusal := p.stock.Admit(stock.Key{Kind: peering.KindNamespace, Name: remote}, stock.Item{Peer: c.Peer})
 	if refusal != nil {
@@ -215,6 +219,20 @@ func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.Ob
 		return nil, fmt.Errorf("create namespace %s: %w", remote, err)
 	}
 	return ns, nil
+}
+
+// refuseAnothers says that a name which a consumer chose is of the kind that the mapping Suffixed gives the
+// namespaces of another cluster, nil if it is not: that cluster could not have it any more.
+func (p *Provider) refuseAnothers(c Contract, ref peering.ObjectRef, want peering.NamespaceObject, remote string) error {
+	if api.NameMapping(want.Mapping) == api.MappingSuffixed {
+		return nil
+	}
+	other, ok := anothers(remote, c.Peer, p.cfg.Trusted())
+	if !ok {
+		return nil
+	}
+	return refuse(peering.RefusedNamespace, true, "%s may not be called %s at the provider: names that end in %s are those of another cluster; use the mapping %s, or another name",
+		ref, remote, suffixOf(other), api.MappingSuffixed)
 }
 
 // refuseTaken says whose a namespace is that has the name which another one is to have.

@@ -80,6 +80,9 @@ type Config struct {
 	// Contracts returns a contract in which this cluster is the provider, unless
 	// it is closed. Required. It must not block.
 	Contracts func(id string) (Contract, bool)
+	// Trusted returns the clusters that this one trusts. No other consumer chooses a name of the kind that the
+	// mapping Suffixed gives their namespaces. Nil is for a cluster whose consumers choose none. It must not block.
+	Trusted func() []peering.ClusterID
 	// Translate returns an address of the peer's terms in this cluster's, if it
 	// can be reached. Nil reaches none.
 	Translate func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
@@ -152,6 +155,9 @@ func New(cfg Config) (*Provider, error) {
 		if *f == nil {
 			*f = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
 		}
+	}
+	if cfg.Trusted == nil {
+		cfg.Trusted = func() []peering.ClusterID { return nil }
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}

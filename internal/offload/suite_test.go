@@ -63,6 +63,8 @@ type cluster struct {
 	alias netip.Prefix
 	// unknown says that consumers have not told yet by which addresses they know pods here.
 	unknown atomic.Bool
+	// late says that this cluster trusts peerB, too.
+	late atomic.Bool
 	// prepare, if set, gets a provider before it runs.
 	prepare func(*Provider)
 }
@@ -109,7 +111,13 @@ func (c *cluster) start(t *testing.T) (p *Provider, stop func()) {
 func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *Provider, stop func()) {
 	t.Helper()
 	p, err := New(Config{
-		Stops:  stops,
+		Stops: stops,
+		Trusted: func() []peering.ClusterID {
+			if c.late.Load() {
+				return []peering.ClusterID{peerA, peerB}
+			}
+			return []peering.ClusterID{peerA}
+		},
 		Client: c.agent, REST: c.rest, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent",
 		Translate: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
 			// 10.1.x.y of the consumer is 10.241.x.y here.
@@ -501,6 +509,33 @@ func testNamespaces(t *testing.T, c *cluster) {
 	refused(t, p.Apply(t.Context(), id, chosen(name+"-y", name+"-own")), peering.RefusedNamespace, true, "not the consumer's")
 	refused(t, p.Apply(t.Context(), id, chosen(name+"-y", "kube-extra")), peering.RefusedNamespace, false, "kube-")
 	refused(t, p.Apply(t.Context(), "c-none", namespaceObject("x", "Same")), peering.RefusedContract, false, "unknown")
+	testNamesOfOthers(t, c, p, id, name, chosen)
+}
+
+// testNamesOfOthers chooses names that end as those of another cluster do, before and after it is trusted.
+func testNamesOfOthers(t *testing.T, c *cluster, p *Provider, id, name string, chosen func(origin, name string) peering.Object) {
+	early := chosen(name+"-early", "rome-"+name+"-early-"+peerB.Short())
+	apply(t, p, id, early)
+	c.late.Store(true)
+	defer c.late.Store(false)
+	apply(t, p, id, early) // what is here stays
+	const anothers = "those of another cluster"
+	refused(t, p.Apply(t.Context(), id, chosen(name+"-z", "rome-"+name+"-"+peerB.Short())), peering.RefusedNamespace, true, anothers)
+	k, _ := c.contract(id)
+	k.NamespaceNames = []string{name + "*"}
+	c.set(id, &k)
+	refused(t, p.Apply(t.Context(), id, namespaceObject(name+"-"+peerB.Short(), "Same")), peering.RefusedNamespace, true, anothers)
+	apply(t, p, id, chosen(name+"-z", name+"-z-"+peerA.Short())) // its own
+	// Its namespaces are told from others' by their end, whatever they begin with.
+	apply(t, p, id, namespaceObject(name+"-zz-"+peerB.Short(), "Suffixed"))
+
+	k.Peer = peerB
+	other, _ := c.fresh("cpu=1")
+	c.set(other, &k)
+	apply(t, p, other, namespaceObject(name, "Suffixed"))
+	if ns := (&corev1.Namespace{}); !c.get(t, "", name+"-"+peerB.Short(), ns) || ns.Labels[api.LabelPeer] != string(peerB) {
+		t.Errorf("the namespace of the other cluster is %+v", ns.ObjectMeta)
+	}
 }
 
 func testConfig(t *testing.T, c *cluster) {
@@ -1069,7 +1104,7 @@ func testVacateWithoutRights(t *testing.T, c *cluster) {
 	orphan := func(t *testing.T, name string) *corev1.Namespace {
 		t.Helper()
 		ref := namespaceObject(name, "Suffixed").Ref
-		ns, err := p.makeNamespace(t.Context(), k, ref, name+"-aaaaaaaa", "")
+		ns, err := p.makeNamespace(t.Context(), k, ref, peering.NamespaceObject{Mapping: string(api.MappingSuffixed)}, name+"-aaaaaaaa")
 		if err != nil {
 			t.Fatal(err)
 		}
