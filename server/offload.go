@@ -35,7 +35,8 @@ type OffloadObjects interface {
 	Delete(ctx context.Context, contract string, ref peering.ObjectRef, grace *int64) error
 	// Watch calls status for each pod of the contract and then whenever one
 	// changes, and event whenever something happens to one, until ctx ends. The
-	// functions do not block.
+	// functions do not block. A *peering.Error ends the stream, so that the consumer
+	// compares again; after any other it is called again.
 	Watch(ctx context.Context, contract string, status func(peering.PodStatus), event func(peering.PodEvent)) error
 }
 

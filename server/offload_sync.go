@@ -168,7 +168,8 @@ func (r *syncRun) serve(ctx context.Context) error {
 	if err := r.out.put(ctx, wire.SyncedTo()); err != nil {
 		return err
 	}
-	r.work.Go(func() { r.watch(ctx) })
+	over := make(chan error, 1)
+	r.work.Go(func() { over <- r.watch(ctx) })
 	recheck := time.NewTicker(offloadRecheck)
 	defer recheck.Stop()
 	ask := time.NewTicker(fenceAskEvery)
@@ -180,6 +181,8 @@ func (r *syncRun) serve(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case err := <-over:
+			return err
 		case <-ask.C:
 			if err := r.ask(ctx); err != nil {
 				return err
@@ -207,12 +210,15 @@ func (r *syncRun) ask(ctx context.Context) error {
 	return nil
 }
 
-// watch sends statuses and events until ctx ends, and restarts a watch that failed.
-func (r *syncRun) watch(ctx context.Context) {
+// watch sends statuses and events until the stream is to end, and restarts a watch that failed.
+func (r *syncRun) watch(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := r.cfg.Objects.Watch(ctx, r.contract, r.out.status, r.out.event)
 		if ctx.Err() != nil {
-			return
+			break
+		}
+		if e := (*peering.Error)(nil); errors.As(err, &e) {
+			return err
 		}
 		r.cfg.Log.Warn("watch pods of contract", "contract", r.contract, "err", err)
 		select {
@@ -220,6 +226,7 @@ func (r *syncRun) watch(ctx context.Context) {
 		case <-time.After(time.Second):
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // take queues one message of the consumer. Its error ends the stream.

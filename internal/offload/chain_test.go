@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +21,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/exec"
+	k8s "sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
@@ -195,6 +200,61 @@ func TestAPodGoesFromConsumerToProviderAndBack(t *testing.T) {
 		defer h.mu.Unlock()
 		return h.words[pod.Ref].Gone && !c.get(t, remote, "web", &corev1.Pod{})
 	})
+}
+
+// What somebody makes of the note from which a policy or a Service follows its consumer does not stay, and opens nothing.
+func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
+	for name, change := range map[string]func(a map[string]string, key string){
+		"it is gone":                 func(a map[string]string, key string) { delete(a, key) },
+		"it is no JSON":              func(a map[string]string, key string) { a[key] = "gzip:x" },
+		"it allows everything":       func(a map[string]string, key string) { a[key] = `{"ingress":[{}]}` },
+		"its name at home is gone":   func(a map[string]string, key string) { delete(a, api.LabelOriginName) },
+		"all that was noted is gone": func(a map[string]string, key string) { clear(a) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newFake(t)
+			p, _ := c.start(t)
+			id, name := c.fresh("cpu=1")
+			k, _ := c.contract(id)
+			k.NetworkPolicies = true
+			c.set(id, &k)
+			h := &home{acks: map[peering.ObjectRef]peering.Ack{}, words: map[peering.ObjectRef]peering.PodStatus{}}
+			m, err := client.NewMirror(client.MirrorConfig{Contract: id, Conn: dial(t, c, p), Handler: h})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var run sync.WaitGroup
+			run.Go(func() { m.Run(ctx) })
+			defer run.Wait()
+			defer cancel()
+			m.Want(namespaceObject(name, "Suffixed"))
+			m.Want(thing(peering.KindNetworkPolicy, name, "web", "np1", `{"ingress":[{"addresses":["10.1.0.5"]}]}`))
+			m.Want(thing(peering.KindService, name, "web", "svc1", `{"ports":[{"port":80}]}`))
+			m.Ready()
+			np := &networkingv1.NetworkPolicy{}
+			eventually(t, "the policy is there", func() bool { return c.get(t, name+"-aaaaaaaa", "home-web", np) })
+			svc := &corev1.Service{}
+			eventually(t, "the Service is there", func() bool { return c.get(t, np.Namespace, "web", svc) })
+			for o, key := range map[k8s.Object]string{np: notePolicy, svc: noteService} {
+				want := maps.Clone(o.GetAnnotations())
+				p.compared.Clear()
+				eventually(t, "somebody changed it", func() bool {
+					c.get(t, o.GetNamespace(), o.GetName(), o)
+					change(o.GetAnnotations(), key)
+					return c.owner.Update(t.Context(), o) == nil
+				})
+				eventually(t, "it is as it was", func() bool {
+					c.get(t, np.Namespace, np.Name, np)
+					if !slices.Equal(blocksOf(np), []string{"10.241.0.5/32"}) {
+						t.Fatalf("it allows %+v", np.Spec.Ingress)
+					}
+					return c.get(t, o.GetNamespace(), o.GetName(), o) && maps.Equal(o.GetAnnotations(), want)
+				})
+			}
+		})
+	}
 }
 
 func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peering.ObjectRef, remote string) {

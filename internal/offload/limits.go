@@ -43,6 +43,8 @@ const (
 	reflectInterval = 5 * time.Minute
 	reflectGather   = 50 * time.Millisecond
 	reflectWorkers  = 4
+	// compareInterval is the shortest pause between two times at which a peer is asked to compare what is here of it.
+	compareInterval = 2 * time.Minute
 	// reflectBehind is the pause before one is compared again of which the cache was behind.
 	reflectBehind = 200 * time.Millisecond
 	// reconcileRetryMin and reconcileRetryMax bound the pause after a pod could not

@@ -152,6 +152,9 @@ func (p *Provider) reflectPolicies(ctx context.Context, key types.NamespacedName
 		if np.DeletionTimestamp != nil || np.Labels[api.LabelPeer] != string(here.Peer) {
 			continue
 		}
+		if !p.checkNote(np) {
+			continue
+		}
 		if err := p.reflectPolicy(ctx, np, here); err != nil {
 			problems = append(problems, fmt.Errorf("network policy %s: %w", np.Name, err))
 		}

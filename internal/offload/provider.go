@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -134,6 +135,8 @@ type Provider struct {
 	named    recent.Named
 	trials   *recent.Moments[recent.Trial]
 	holds    *recent.Moments[recent.Hold]
+	// compared is when streams of a peer were ended last to have it compare what is here.
+	compared sync.Map // peering.ClusterID to time.Time
 
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.

@@ -184,7 +184,14 @@ func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName
 	if svc == nil || svc.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := p.reflectService(ctx, svc.DeepCopy(), indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, key.String())); err != nil {
+	in, err := readNote(svc.Annotations[noteService])
+	if !p.checkNote(svc) && err != nil {
+		return nil //nolint:nilerr // the consumer applies it again
+	}
+	if err != nil {
+		return fmt.Errorf("service %s: read what the consumer said of it: %w", svc.Name, err)
+	}
+	if err := p.reflectService(ctx, svc.DeepCopy(), in, indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, key.String())); err != nil {
 		return fmt.Errorf("service %s: %w", svc.Name, err)
 	}
 	return nil
@@ -238,11 +245,7 @@ func (p *Provider) placeEndpoints(parts []*discoveryv1.EndpointSlice) {
 	}
 }
 
-func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have []*discoveryv1.EndpointSlice) error {
-	in, err := readNote(svc.Annotations[noteService])
-	if err != nil {
-		return fmt.Errorf("read what the consumer said of it: %w", err)
-	}
+func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, in peering.ServiceObject, have []*discoveryv1.EndpointSlice) error {
 	peer := peering.ClusterID(svc.Labels[api.LabelPeer])
 	ips := p.podAddresses(svc.Namespace, in.Endpoints)
 	in.Endpoints = preferred(in, ips)

@@ -1,13 +1,10 @@
 package offload
 
 import (
-	"compress/gzip"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +16,6 @@ import (
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/stock"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -51,7 +47,7 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	if err := errors.Join(checkExternal(in), in.CheckSet()); err != nil {
 		return nil, item, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
-	note, err := writeNote(in)
+	note, err := packNote(o.JSON)
 	if err != nil {
 		return nil, item, fmt.Errorf("encode %s: %w", o.Ref, err)
 	}
@@ -120,62 +116,4 @@ func countService(in peering.ServiceObject) stock.Item {
 		i.Slices += (n + endpoints.SliceSize - 1) / endpoints.SliceSize
 	}
 	return i
-}
-
-// gzipped begins a note that is compressed, and in base64.
-const gzipped = "gzip:"
-
-// writeNote returns what is kept of a Service on it.
-func writeNote(in peering.ServiceObject) (string, error) {
-	plain, err := json.Marshal(in)
-	if err != nil {
-		return "", err //nolint:wrapcheck // the caller says of what
-	}
-	return packNote(plain)
-}
-
-// packNote returns what is kept of an object on it, compressed if it is large.
-func packNote(plain []byte) (string, error) {
-	if len(plain) <= plainServiceNote {
-		return string(plain), nil
-	}
-	var out strings.Builder
-	out.WriteString(gzipped)
-	text := base64.NewEncoder(base64.StdEncoding, &out)
-	small := gzip.NewWriter(text)
-	if _, err := small.Write(plain); err != nil {
-		return "", err //nolint:wrapcheck // the caller says of what
-	}
-	if err := errors.Join(small.Close(), text.Close()); err != nil {
-		return "", err
-	}
-	return out.String(), nil
-}
-
-// readNote reads what writeNote wrote.
-func readNote(note string) (in peering.ServiceObject, err error) {
-	plain, err := unpackNote(note)
-	if err != nil {
-		return in, err
-	}
-	if err := json.Unmarshal(plain, &in); err != nil {
-		return in, fmt.Errorf("decode it: %w", err)
-	}
-	return in, nil
-}
-
-// unpackNote returns what packNote packed.
-func unpackNote(note string) ([]byte, error) {
-	plain := []byte(note)
-	if packed, ok := strings.CutPrefix(note, gzipped); ok {
-		small, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed)))
-		if err != nil {
-			return nil, fmt.Errorf("decompress it: %w", err)
-		}
-		// What was taken had no more than that, whatever somebody made of it since.
-		if plain, err = io.ReadAll(io.LimitReader(small, 2*wire.MaxObjectBytes)); err != nil {
-			return nil, fmt.Errorf("decompress it: %w", err)
-		}
-	}
-	return plain, nil
 }

@@ -332,10 +332,11 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 	})
 	err = p.eachShared(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if hash, ok := heldBy(o, contract); ok {
-			held = append(held, peering.Held{
-				Ref:  peering.ObjectRef{Kind: k, Namespace: origin, Name: originName(k, o), UID: o.GetLabels()[api.LabelOriginUID]},
-				Hash: hash,
-			})
+			ref := sharedRef(k, origin, o)
+			if !noted(ref, o, hash) {
+				hash = peering.Hash{} // the consumer applies it again
+			}
+			held = append(held, peering.Held{Ref: ref, Hash: hash})
 		}
 		return nil
 	}, peering.KindConfigMap, peering.KindSecret, peering.KindService, peering.KindNetworkPolicy, peering.KindClaim)

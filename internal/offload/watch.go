@@ -34,6 +34,8 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-sub.Over:
+			return errCompare
 		case <-sub.Wake:
 		}
 		dirty, gone := sub.Take()

@@ -40,6 +40,8 @@ type Watch struct {
 	gone  []peering.ObjectRef
 	// Wake has a value while there is something to take.
 	Wake notify.Channel
+	// Over has a value once the watch is to end.
+	Over notify.Channel
 }
 
 // New returns a Hub that nobody watches yet.
@@ -51,7 +53,7 @@ func New() *Hub {
 func (h *Hub) Subscribe(contract string, event func(peering.PodEvent)) (w *Watch, leave func()) {
 	s := &Watch{
 		contract: contract, Event: event,
-		dirty: make(map[types.NamespacedName]struct{}), Wake: notify.New(),
+		dirty: make(map[types.NamespacedName]struct{}), Wake: notify.New(), Over: notify.New(),
 	}
 	h.mu.Lock()
 	h.subs[s] = struct{}{}
@@ -77,6 +79,17 @@ func (h *Hub) eachLocked(contract string, f func(*Watch)) {
 	for s := range h.subs {
 		if s.contract == contract {
 			f(s)
+		}
+	}
+}
+
+// End has the watches of the contracts end for which f returns true.
+func (h *Hub) End(f func(contract string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.subs {
+		if f(s.contract) {
+			s.Over.Notify()
 		}
 	}
 }
