@@ -29,8 +29,10 @@ type NamespaceState struct {
 	Accepted bool
 	// Refusal is why the provider refused it, or nil.
 	Refusal *peering.Refusal
-	// Agreed is the fence that the provider agreed to; 0 is none.
-	Agreed time.Duration
+	// Counts is the fence to which the provider keeps at the longest; 0 is none. Answered says that it agreed to
+	// that one, and was asked for no other since.
+	Counts   time.Duration
+	Answered bool
 }
 
 // Namespaces returns the states of the offloaded namespaces, sorted by name.
@@ -40,7 +42,7 @@ func (n *Node) Namespaces() []NamespaceState {
 	out := make([]NamespaceState, 0, len(n.exported))
 	for _, space := range n.exported {
 		s := NamespaceState{Namespace: space}
-		s.Agreed = n.fences.Counts(space.Name)
+		s.Counts, s.Answered = n.fences.Counts(space.Name), n.fences.Answered(space.Name)
 		if st := n.objects[namespaceRef(space)]; st != nil {
 			s.Accepted, s.Refusal = st.acked && st.refusal == nil, st.refusal
 		}

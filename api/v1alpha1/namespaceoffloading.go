@@ -273,6 +273,11 @@ type NamespaceInCluster struct {
 	// it does not answer.
 	// +optional
 	Fence *metav1.Duration `json:"fence,omitempty"`
+	// fenceAsked is the length of another fence that the provider was asked for since, and of which it has not said
+	// whether it agrees; of several the longest one that it may have agreed to. Until it answers, pods are ended here
+	// after the longer one of fence and fenceAsked.
+	// +optional
+	FenceAsked *metav1.Duration `json:"fenceAsked,omitempty"`
 }
 
 // NamespaceOffloadingList is a list of NamespaceOffloadings.

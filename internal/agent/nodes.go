@@ -430,8 +430,11 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 				continue
 			}
 			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, Contract: v.spec.Contract, State: v1alpha1.OffloadingPending}
-			if s.Agreed > 0 {
-				state.Fence = &metav1.Duration{Duration: s.Agreed}
+			if s.Counts > 0 {
+				state.Fence = &metav1.Duration{Duration: s.Counts}
+				if !s.Answered {
+					state.FenceAsked = &metav1.Duration{Duration: s.Fence}
+				}
 			}
 			if s.Accepted {
 				state.RemoteName, _ = offload.RemoteNamespace(n.self, s.Name, peering.NamespaceObject{Mapping: s.Mapping, Name: s.RemoteName})

@@ -17,6 +17,8 @@ type homeTerm struct {
 	// taken says that the provider took the namespace as it is asked for now. A provider that
 	// knows of no fences does so, too, but never asks whether this cluster is there.
 	taken bool
+	// answered says that the provider agreed to what it was asked for last, in this process.
+	answered bool
 }
 
 // NewHome returns the half of a process that begins now.
@@ -35,7 +37,7 @@ func (h *Home) Ask(namespace string, fence, before Ticks) {
 	}
 	if fence != t.asked {
 		t.Ask(fence)
-		t.asked, t.taken = fence, false
+		t.asked, t.taken, t.answered = fence, false, false
 	}
 }
 
@@ -53,6 +55,7 @@ func (h *Home) Asked() {
 	for _, t := range h.terms {
 		if t.taken {
 			t.Agree()
+			t.answered = true
 		}
 	}
 }
@@ -64,6 +67,13 @@ func (h *Home) Counts(namespace string) time.Duration {
 		return fence
 	}
 	return 0
+}
+
+// Answered says whether the fence on which home counts for a namespace is the one to which the provider agreed last:
+// it may have been asked for another since, by this process or the one before it.
+func (h *Home) Answered(namespace string) bool {
+	t := h.terms[namespace]
+	return t != nil && t.answered
 }
 
 // Stopped says whether a pod that is gone, and that the provider took so long ago, may have been

@@ -33,20 +33,22 @@ func TestHomeCountsOnWhatWasAgreed(t *testing.T) {
 		course func(h *Home)
 		want   time.Duration
 		over   time.Duration
+		// answered says that the provider agreed to what it was asked for last.
+		answered bool
 	}{
-		"nothing was asked for":                  {func(*Home) {}, 0, 0},
-		"it was asked for":                       {func(h *Home) { h.Ask(shop, fence, 0) }, 0, 0},
-		"it was taken, and nobody asks":          {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop) }, 0, 0},
-		"it was asked whether it is there":       {func(h *Home) { h.Ask(shop, fence, 0); h.Asked() }, 0, 0},
-		"both":                                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second},
-		"another namespace agreed":               {func(h *Home) { h.Ask("bank", fence, 0); h.Took("bank"); h.Asked() }, 0, 0},
-		"a minute ago":                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute) }, fence, fence + 8*time.Second - time.Minute},
-		"and a question since":                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute); h.Asked() }, fence, fence + 8*time.Second},
-		"with the process before this one":       {func(h *Home) { h.Ask(shop, fence, fence) }, fence, fence + 8*time.Second},
-		"a longer one than with that one":        {func(h *Home) { h.Ask(shop, 2*fence, fence) }, 2 * fence, 2*fence + 11*time.Second},
-		"none any more":                          {func(h *Home) { h.Ask(shop, 0, fence) }, 0, 0},
-		"a shorter one that is not taken yet":    {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Asked() }, 2 * fence, 2*fence + 11*time.Second},
-		"a shorter one that is taken, and asked": {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second},
+		"nothing was asked for":                  {func(*Home) {}, 0, 0, false},
+		"it was asked for":                       {func(h *Home) { h.Ask(shop, fence, 0) }, 0, 0, false},
+		"it was taken, and nobody asks":          {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop) }, 0, 0, false},
+		"it was asked whether it is there":       {func(h *Home) { h.Ask(shop, fence, 0); h.Asked() }, 0, 0, false},
+		"both":                                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
+		"another namespace agreed":               {func(h *Home) { h.Ask("bank", fence, 0); h.Took("bank"); h.Asked() }, 0, 0, false},
+		"a minute ago":                           {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute) }, fence, fence + 8*time.Second - time.Minute, true},
+		"and a question since":                   {func(h *Home) { h.Ask(shop, fence, 0); h.Took(shop); h.Asked(); time.Sleep(time.Minute); h.Asked() }, fence, fence + 8*time.Second, true},
+		"with the process before this one":       {func(h *Home) { h.Ask(shop, fence, fence) }, fence, fence + 8*time.Second, false},
+		"a longer one than with that one":        {func(h *Home) { h.Ask(shop, 2*fence, fence) }, 2 * fence, 2*fence + 11*time.Second, false},
+		"none any more":                          {func(h *Home) { h.Ask(shop, 0, fence) }, 0, 0, false},
+		"a shorter one that is not taken yet":    {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Asked() }, 2 * fence, 2*fence + 11*time.Second, false},
+		"a shorter one that is taken, and asked": {func(h *Home) { h.Ask(shop, 2*fence, 2*fence); h.Ask(shop, fence, 0); h.Took(shop); h.Asked() }, fence, fence + 8*time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,6 +57,9 @@ func TestHomeCountsOnWhatWasAgreed(t *testing.T) {
 				over, ok := h.Over(shop)
 				if !ok {
 					over = 0
+				}
+				if h.Answered(shop) != test.answered {
+					t.Errorf("it was answered: %t", !test.answered)
 				}
 				if got := h.Counts(shop); got != test.want || ok != (test.want > 0) || over != test.over {
 					t.Errorf("it counts on %s, over in %s (%v); want %s, %s", got, over, ok, test.want, test.over)
@@ -113,6 +118,9 @@ func TestHomeNeverCountsOnLessThanTheProviderKeepsTo(t *testing.T) {
 			got := h.Counts(shop)
 			if got > 0 {
 				counted++
+			}
+			if h.Answered(shop) && got != keeps {
+				t.Fatalf("seed %d, step %d: home takes %s for agreed, and the provider keeps to %s", seed, step, got, keeps)
 			}
 			if got > 0 && (keeps == 0 || got < keeps) {
 				t.Fatalf("seed %d, step %d: home counts on %s, and the provider keeps to %s; wanted is %s, written %s", seed, step, got, keeps, wants, written)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/placement"
@@ -16,29 +17,45 @@ import (
 // notAgreed is why the pods of a namespace that wants a fence have none at a provider.
 const notAgreed = "the provider did not agree to the fence yet: until it does, pods there are kept while it does not answer"
 
-// Fenced is the fence that was agreed by a contract, as the status says; 0 is none.
+// notAnswered is why a namespace has two fences at a provider.
+func notAnswered(agreed, asked time.Duration) string {
+	return fmt.Sprintf("the provider agreed to a fence of %s, and did not answer yet about one of %s: until it does, the longer one counts", agreed, asked)
+}
+
+// Fenced is the fence to which the provider keeps by a contract at the longest, as the status says; 0 is none.
 func Fenced(o *v1alpha1.NamespaceOffloading, contract string) time.Duration {
-	for _, c := range o.Status.Clusters {
-		if c.Fence != nil && c.Contract == contract {
-			return c.Fence.Duration
-		}
+	c := byContract(o.Status.Clusters, contract)
+	switch {
+	case c == nil || c.Fence == nil:
+		return 0
+	case c.FenceAsked == nil:
+		return c.Fence.Duration
 	}
-	return 0
+	return max(c.Fence.Duration, c.FenceAsked.Duration)
+}
+
+// byContract returns the state of a namespace by a contract, nil if there is none.
+func byContract(all []v1alpha1.NamespaceInCluster, contract string) *v1alpha1.NamespaceInCluster {
+	i := slices.IndexFunc(all, func(c v1alpha1.NamespaceInCluster) bool { return c.Contract == contract })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
 }
 
 // fences returns the states of a namespace with the fences as they are written down, which a
-// process after this one begins with: of what was agreed and what is about to be asked for the
-// longer one, and none where none is wanted, before a provider hears of either. Where a virtual
+// process after this one begins with: what was agreed and what is about to be asked for,
+// and none where none is wanted, before a provider hears of either. Where a virtual
 // node does not run yet, what was agreed holds as long as its node object stands.
 func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading, is []v1alpha1.NamespaceInCluster) ([]v1alpha1.NamespaceInCluster, error) {
 	want := placement.LossOf(o).Fence()
 	for i := range is {
 		switch c := &is[i]; {
 		case want == 0:
-			c.Fence = nil
+			c.Fence, c.FenceAsked = nil, nil
 		case c.Fence != nil:
-			c.Fence.Duration = max(c.Fence.Duration, want)
-		case c.State == "Ready":
+			split(c, byContract(o.Status.Clusters, c.Contract), want)
+		case c.State == v1alpha1.OffloadingReady:
 			c.Message = notAgreed
 		}
 	}
@@ -46,7 +63,7 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 		return is, nil
 	}
 	for _, was := range o.Status.Clusters {
-		if was.Fence == nil || slices.ContainsFunc(is, func(c v1alpha1.NamespaceInCluster) bool { return c.Contract == was.Contract }) {
+		if was.Fence == nil || byContract(is, was.Contract) != nil {
 			continue
 		}
 		starts, err := r.Starts(ctx, was.Contract)
@@ -54,7 +71,7 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 			return nil, err
 		}
 		if starts {
-			was.State, was.Message = "Pending", ""
+			was.State, was.Message = v1alpha1.OffloadingPending, ""
 			is = append(is, was)
 		}
 	}
@@ -62,15 +79,36 @@ func (r *Reconciler) fences(ctx context.Context, o *v1alpha1.NamespaceOffloading
 	return is, nil
 }
 
+// split says of the fence on which home counts what of it the provider agreed to, and what it was, or is about to be,
+// asked for. While it has not answered, what it agreed to is what the status said.
+func split(c, was *v1alpha1.NamespaceInCluster, want time.Duration) {
+	longest := max(c.Fence.Duration, want)
+	if c.FenceAsked != nil && was != nil && was.Fence != nil {
+		c.Fence = was.Fence.DeepCopy()
+	}
+	c.FenceAsked = nil
+	agreed, asked := c.Fence.Duration, longest
+	if longest <= agreed {
+		asked = want
+	}
+	if asked == agreed {
+		return
+	}
+	c.FenceAsked = &metav1.Duration{Duration: asked}
+	if c.Message == "" {
+		c.Message = notAnswered(agreed, asked)
+	}
+}
+
 // ByCluster orders a namespace's states by provider and contract.
 func ByCluster(a, b v1alpha1.NamespaceInCluster) int {
 	return cmp.Or(cmp.Compare(a.ForeignCluster, b.ForeignCluster), cmp.Compare(a.Contract, b.Contract))
 }
 
-// sayFences records which fences count that did not by the status before.
+// sayFences records which fences were agreed on since the status before.
 func (r *Reconciler) sayFences(before, now *v1alpha1.NamespaceOffloading) {
 	for _, c := range now.Status.Clusters {
-		if c.Fence == nil || Fenced(before, c.Contract) == c.Fence.Duration {
+		if was := byContract(before.Status.Clusters, c.Contract); c.Fence == nil || was != nil && was.Fence != nil && was.Fence.Duration == c.Fence.Duration {
 			continue
 		}
 		r.Events.Eventf(now, nil, corev1.EventTypeNormal, "FenceAgreed", "Fence", "%s", fmt.Sprintf(

@@ -32,10 +32,23 @@ func second(cluster, state string, fence time.Duration) v1alpha1.NamespaceInClus
 	return c
 }
 
+// unanswered is the namespace there as its virtual node has it, which was asked for another fence.
+func unanswered(asked time.Duration, c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
+	c.FenceAsked = &metav1.Duration{Duration: asked}
+	return c
+}
+
+// asks is the namespace there while the provider has not answered about another fence.
+func asks(asked time.Duration, c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
+	c.FenceAsked = &metav1.Duration{Duration: asked}
+	c.Message = notAnswered(c.Fence.Duration, asked)
+	return c
+}
+
 func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 	t.Parallel()
 	type states = []v1alpha1.NamespaceInCluster
-	const five, ten = 5 * time.Minute, 10 * time.Minute
+	const five, seven, ten = 5 * time.Minute, 7 * time.Minute, 10 * time.Minute
 	waits := in("office", "Ready", 0)
 	waits.Message = notAgreed
 	for name, test := range map[string]struct {
@@ -48,8 +61,13 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 		"it is not agreed on":         {fence(five), nil, states{in("office", "Ready", 0)}, states{waits}, nil},
 		"it is agreed on":             {fence(five), states{in("office", "Ready", 0)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, []string{"Normal FenceAgreed"}},
 		"it was before":               {fence(five), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, nil},
-		"a longer one is wanted":      {fence(ten), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", ten)}, []string{"Normal FenceAgreed"}},
-		"a shorter one is wanted":     {fence(five), states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, nil},
+		"a longer one is wanted":      {fence(ten), states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{asks(ten, in("office", "Ready", five))}, nil},
+		"it was asked for":            {fence(ten), states{asks(ten, in("office", "Ready", five))}, states{unanswered(ten, in("office", "Ready", ten))}, states{asks(ten, in("office", "Ready", five))}, nil},
+		"and is agreed on":            {fence(ten), states{asks(ten, in("office", "Ready", five))}, states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, []string{"Normal FenceAgreed"}},
+		"a shorter one is wanted":     {fence(five), states{in("office", "Ready", ten)}, states{in("office", "Ready", ten)}, states{asks(five, in("office", "Ready", ten))}, nil},
+		"another one, meanwhile":      {fence(seven), states{asks(ten, in("office", "Ready", five))}, states{unanswered(seven, in("office", "Ready", ten))}, states{asks(ten, in("office", "Ready", five))}, nil},
+		"the first one, meanwhile":    {fence(five), states{asks(ten, in("office", "Ready", five))}, states{unanswered(five, in("office", "Ready", ten))}, states{asks(ten, in("office", "Ready", five))}, nil},
+		"the process before asked":    {fence(ten), states{asks(ten, in("office", "Ready", five))}, nil, states{pending(asks(ten, in("office", "Ready", five)))}, nil},
 		"none is wanted any more":     {&v1alpha1.PeerLost{Action: v1alpha1.PeerLostKeep}, states{in("office", "Ready", five)}, states{in("office", "Ready", five)}, states{in("office", "Ready", 0)}, nil},
 		"no virtual node runs yet":    {fence(five), states{in("office", "Ready", five)}, nil, states{in("office", "Pending", five)}, nil},
 		"one runs, and knows of none": {fence(five), states{in("office", "Ready", five)}, states{in("office", "Pending", 0)}, states{in("office", "Pending", 0)}, nil},
@@ -59,7 +77,7 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 			fence(five),
 			states{in("office", "Ready", five)},
 			states{in("office", "Ready", five), second("office", "Ready", ten)},
-			states{in("office", "Ready", five), second("office", "Ready", ten)},
+			states{in("office", "Ready", five), asks(five, second("office", "Ready", ten))},
 			[]string{"Normal FenceAgreed"},
 		},
 		"one of them starts": {
@@ -99,6 +117,27 @@ func TestFencesAreWrittenDownAheadOfWhatProvidersKeepTo(t *testing.T) {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func pending(c v1alpha1.NamespaceInCluster) v1alpha1.NamespaceInCluster {
+	c.State, c.Message = "Pending", ""
+	return c
+}
+
+// A process counts on the longer one of what was agreed and what was asked for, and on none before the first was agreed.
+func TestFencedIsTheLongerOneOfAgreedAndAsked(t *testing.T) {
+	t.Parallel()
+	const five, ten = 5 * time.Minute, 10 * time.Minute
+	none := in("office", "Ready", 0)
+	none.FenceAsked = &metav1.Duration{Duration: ten}
+	for want, c := range map[time.Duration]v1alpha1.NamespaceInCluster{
+		0: none, five: in("office", "Ready", five), ten: asks(ten, in("office", "Ready", five)), ten + 1: asks(five, in("office", "Ready", ten+1)),
+	} {
+		o := &v1alpha1.NamespaceOffloading{Status: v1alpha1.NamespaceOffloadingStatus{Clusters: []v1alpha1.NamespaceInCluster{c}}}
+		if got := Fenced(o, c.Contract); got != want {
+			t.Errorf("%v, asked %v: counts on %s, want %s", c.Fence, c.FenceAsked, got, want)
+		}
 	}
 }
 
