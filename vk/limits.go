@@ -66,6 +66,12 @@ const (
 	maxLossPause    = 30 * time.Minute
 	lossesForgotten = time.Hour
 
+	// nodeLossGrace, nodeLossGraceTunnel and nodeStartGrace are the defaults of a Config's LossGrace,
+	// LossGraceTunnel and StartGrace: for how long a lost provider is not yet shown, also while the tunnel to it
+	// passes traffic, and after a restart.
+	nodeLossGrace       = 2 * time.Second
+	nodeLossGraceTunnel = 15 * time.Second
+	nodeStartGrace      = 20 * time.Second
 	// podLossGrace is for how long the pods of a provider that does not answer stay
 	// ready, podLossGraceTunnel while the tunnel to them passes traffic: as long as
 	// Kubernetes waits for a kubelet.

@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -215,15 +216,9 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Port == 0 {
 		cfg.Port = 10250
 	}
-	if cfg.LossGrace == 0 {
-		cfg.LossGrace = 2 * time.Second
-	}
-	if cfg.LossGraceTunnel == 0 {
-		cfg.LossGraceTunnel = 15 * time.Second
-	}
-	if cfg.StartGrace == 0 {
-		cfg.StartGrace = 20 * time.Second
-	}
+	cfg.LossGrace = cmp.Or(cfg.LossGrace, nodeLossGrace)
+	cfg.LossGraceTunnel = cmp.Or(cfg.LossGraceTunnel, nodeLossGraceTunnel)
+	cfg.StartGrace = cmp.Or(cfg.StartGrace, nodeStartGrace)
 	if cfg.Workers <= 0 {
 		cfg.Workers = 8
 	}
