@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
@@ -169,7 +170,7 @@ func (u *unpeering) awaitGone(ctx context.Context, peer *ententev1.Peer, ending 
 			return err
 		}
 		u.done("Forgot %s", local.peer)
-		if policy := peer.GetLabels()["entente.dev/automatic"]; policy != "" {
+		if policy := peer.GetLabels()[v1alpha1.LabelAutomatic]; policy != "" {
 			u.note("policies leave it alone from now on; while discovery finds it, it is listed as %s-%s without trust; to trust it again: entente join", local.peer, peer.GetClusterId()[:min(8, len(peer.GetClusterId()))])
 		}
 	}

@@ -313,7 +313,7 @@ var rules = []rule{
 		"github.com/spf13/cobra", "google.golang.org/protobuf/", "k8s.io/client-go/util/jsonpath", "sigs.k8s.io/yaml",
 	}},
 	{packages: "cmd/entente/internal/format", ours: []string{
-		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/...", "internal/wire", "internal/identity",
+		"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/...", "internal/wire", "internal/identity",
 	}, outside: []string{"google.golang.org/protobuf/", "k8s.io/apimachinery/"}},
 	{packages: "cmd/entente/internal/doctor", ours: []string{"api/...", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "gen/...", "peering/..."}, outside: []string{"k8s.io/"}},
 	// It asks the API server, and no agent.
@@ -329,12 +329,12 @@ var rules = []rule{
 		"internal/heartbeat", "internal/pake",
 	}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "cmd/entente/internal/places", ours: []string{
-		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "discovery/...", "gen/...", "peering/...", "internal/notify",
+		"api/...", "cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "discovery/...", "gen/...", "peering/...", "internal/notify",
 		"internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/parameters", ours: []string{"api/...", "gen/...", "peering/..."}, outside: []string{"sigs.k8s.io/yaml"}},
 	{packages: "cmd/entente/internal/evidence", ours: []string{
-		"cmd/entente/internal/...", "gen/...", "peering/...", "internal/wire", "internal/identity",
+		"api/...", "cmd/entente/internal/...", "gen/...", "peering/...", "internal/wire", "internal/identity",
 	}, outside: []string{"k8s.io/apimachinery/"}},
 
 	// Tools of the house.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -28,7 +29,7 @@ func PrintPeer(table func() *printer.Table, now time.Time, p *ententev1.Peer, ow
 	for _, m := range p.GetSightings() {
 		t.Row("Seen by discovery", FoundText(m), EndpointText(m))
 	}
-	if policy := p.GetLabels()["entente.dev/automatic"]; policy != "" {
+	if policy := p.GetLabels()[v1alpha1.LabelAutomatic]; policy != "" {
 		t.Row("Peered by", "the policy "+policy)
 	}
 	t.Fact("Decision", p.GetDecision())

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
@@ -120,9 +121,14 @@ func problemsOf(p *ententev1.Peer) []string {
 	return out
 }
 
+// discovered says whether a peer that came to be known like this was found by discovery.
+func discovered(found string) bool {
+	return found == string(v1alpha1.FoundLAN) || found == string(v1alpha1.FoundDNS)
+}
+
 // IsHint says whether a cluster is known only because discovery found it.
 func IsHint(p *ententev1.Peer) bool {
-	return (p.GetFound() == "LAN" || p.GetFound() == "DNS") && p.GetDecision() == "" && p.GetCode() == "" &&
+	return discovered(p.GetFound()) && p.GetDecision() == "" && p.GetCode() == "" &&
 		!IsTrue(p, "Trusted") && len(p.GetContracts()) == 0
 }
 
@@ -159,10 +165,10 @@ func NetworkStatus(p *ententev1.Peer) string {
 // found where discovery finds it, and introduced by the policy.
 func FoundBy(p *ententev1.Peer) string {
 	found := p.GetFound()
-	if p.GetLabels()["entente.dev/automatic"] != "" && len(p.GetSightings()) > 0 {
+	if p.GetLabels()[v1alpha1.LabelAutomatic] != "" && len(p.GetSightings()) > 0 {
 		found = p.GetSightings()[0].GetSource()
 	}
-	if found == "LAN" || found == "DNS" {
+	if discovered(found) {
 		return "discovery (" + found + ")"
 	}
 	return strings.ToLower(found)

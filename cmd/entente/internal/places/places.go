@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/discovery/dnssd"
@@ -30,9 +31,9 @@ func (s *Places) all() bool { return !s.LAN && len(s.Domains) == 0 }
 func (s *Places) Of(p *ententev1.Peer) []*ententev1.Sighting {
 	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool {
 		switch m.GetSource() {
-		case "LAN":
+		case string(v1alpha1.FoundLAN):
 			return !s.LAN && len(s.Domains) > 0
-		case "DNS":
+		case string(v1alpha1.FoundDNS):
 			return (s.LAN || len(s.Domains) > 0) && !slices.Contains(s.Domains, m.GetWhere())
 		}
 		return s.LAN || len(s.Domains) > 0
