@@ -89,14 +89,33 @@ func limitValue(root fs.FS, name string) (int64, error) {
 	return constant(root, name[:i+1]+first, rest)
 }
 
-// constant is the value of a constant of a package's limits.go, by its expression, in which only
+// packageLimits returns the limits of a package.
+func packageLimits(root fs.FS, dir string) (all []limitGroup, err error) {
+	files, err := fs.ReadDir(root, dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if !hasLimits(f.Name()) {
+			continue
+		}
+		source, err := fs.ReadFile(root, path.Join(dir, f.Name()))
+		if err != nil {
+			return nil, err
+		}
+		groups, err := readLimits(path.Join(dir, f.Name()), source)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, groups...)
+	}
+	return all, nil
+}
+
+// constant is the value of a limit of a package, by its expression, in which only
 // others of that package may be.
 func constant(root fs.FS, dir, name string) (int64, error) {
-	source, err := fs.ReadFile(root, path.Join(dir, "limits.go"))
-	if err != nil {
-		return 0, err
-	}
-	groups, err := readLimits(dir, source)
+	groups, err := packageLimits(root, dir)
 	if err != nil {
 		return 0, err
 	}
@@ -118,7 +137,7 @@ func constant(root fs.FS, dir, name string) (int64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("there is no %s in limits.go of %s", name, dir)
+	return 0, fmt.Errorf("there is no %s among the limits of %s", name, dir)
 }
 
 var maxItems = regexp.MustCompile(`max_items(?::|\s*=)\s*(\d+)`)

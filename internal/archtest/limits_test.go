@@ -16,13 +16,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/limits.md and docs/resources.md")
 
 const limitsDoc = "../../docs/limits.md"
 
-// limits.md is every constant of every limits.go, with its comment. It is
+// limits.md is every constant of every limits.go and limits_*.go, with its comment. It is
 // generated: `make generate`, or this test with -update.
 func TestLimitsDoc(t *testing.T) {
 	t.Parallel()
@@ -60,13 +61,19 @@ type limitGroup struct {
 const limitsIntro = `# Limits
 
 Nothing that comes from outside is without a bound. These are all of them, by
-package; each is a constant of that package's ` + "`limits.go`" + `. This page is generated
+package; each is a constant of that package's ` + "`limits.go`" + ` or ` + "`limits_*.go`" + `. This page is generated
 from those files by ` + "`make generate`" + `.
 `
 
-// renderLimits returns the page about all limits.go files below a directory.
+// hasLimits says whether a file of that name has limits of its package.
+func hasLimits(name string) bool {
+	return name == "limits.go" || strings.HasPrefix(name, "limits_") && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
+}
+
+// renderLimits returns the page about all files with limits below a directory.
 func renderLimits(root fs.FS) ([]byte, error) {
 	var out bytes.Buffer
+	var last string
 	out.WriteString(limitsIntro)
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -76,7 +83,7 @@ func renderLimits(root fs.FS) ([]byte, error) {
 		if d.IsDir() && path != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata") {
 			return fs.SkipDir
 		}
-		if d.IsDir() || name != "limits.go" {
+		if d.IsDir() || !hasLimits(name) {
 			return nil
 		}
 		source, err := fs.ReadFile(root, path)
@@ -87,7 +94,10 @@ func renderLimits(root fs.FS) ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&out, "\n## %s\n", filepath.ToSlash(filepath.Dir(path)))
+		if dir := filepath.ToSlash(filepath.Dir(path)); dir != last {
+			fmt.Fprintf(&out, "\n## %s\n", dir)
+			last = dir
+		}
 		for _, g := range groups {
 			if g.comment != "" {
 				fmt.Fprintf(&out, "\n%s\n", g.comment)
@@ -223,5 +233,33 @@ const pause = 15 * time.Second
 		if _, err := readLimits("limits.go", []byte(source)); err == nil {
 			t.Errorf("%s is taken", name)
 		}
+	}
+}
+
+func TestLimitsOfAPackageAreInSeveralFiles(t *testing.T) {
+	t.Parallel()
+	constant := func(name string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte("package x\n\n// " + name + " is one.\nconst " + name + " = 1\n")}
+	}
+	root := fstest.MapFS{
+		"x/limits.go": constant("a"), "x/limits_more.go": constant("b"), "x/limits_test.go": constant("c"), "x/more_limits.go": constant("d"),
+		"y/limits_only.go": constant("e"),
+	}
+	page, err := renderLimits(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.SplitSeq(string(page), "\n") {
+		if strings.HasPrefix(line, "## ") || strings.HasPrefix(line, "| `") {
+			got = append(got, line)
+		}
+	}
+	want := []string{"## x", "| `a` | 1 | a is one. |", "| `b` | 1 | b is one. |", "## y", "| `e` | 1 | e is one. |"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the page has %q, want %q", got, want)
+	}
+	if groups, err := packageLimits(root, "x"); err != nil || len(groups) != 2 {
+		t.Errorf("x has %v, %v", groups, err)
 	}
 }
