@@ -1,7 +1,9 @@
 package homeapi
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	ktesting "k8s.io/client-go/testing"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -168,5 +174,34 @@ func TestAccountsKeepToTheirLimits(t *testing.T) {
 	// Who closes and opens all the time does not begin with a new account.
 	if a.over(now.Add(accountLife)) || !a.over(now.Add(accountLife+time.Second)) {
 		t.Error("an account lasts for another time than it should")
+	}
+}
+
+func TestARequestThatItsPodGaveUpIsNotRefused(t *testing.T) {
+	t.Parallel()
+	pod, offloading := optedIn()
+	for want, givesUp := range map[string]bool{"cancelled": true, "refused": false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		client := fake.NewClientset()
+		client.PrependReactor("create", "serviceaccounts", func(ktesting.Action) (bool, runtime.Object, error) {
+			if givesUp {
+				cancel()
+			}
+			return true, nil, errors.New("no token was made")
+		})
+		h, err := NewHome(HomeConfig{
+			REST: &rest.Config{Host: "https://192.0.2.1"}, Client: client, Namespace: "entente-system", Log: slog.New(slog.DiscardHandler),
+			Pod:        func(peering.ClusterID, string, string) *corev1.Pod { return pod },
+			Offloading: func(string) *v1alpha1.NamespaceOffloading { return offloading },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &conn{provider: "office", contract: "c-1", uid: "u1", pod: accountOfPod(), peer: accountOfPeer()}
+		h.serve(httptest.NewRecorder(), httptest.NewRequestWithContext(context.WithValue(ctx, connKey{}, c), http.MethodGet, "/api", http.NoBody))
+		if n := counted(t, h.Collectors(), "entente_home_api_requests_total", []string{want, "office"}); n != 1 {
+			t.Errorf("%v requests are %s, want 1", n, want)
+		}
 	}
 }

@@ -288,10 +288,12 @@ func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	value, err := h.tokens.of(r.Context(), pod)
 	if err != nil {
+		outcome := outcomeCancelled
 		if r.Context().Err() == nil {
+			outcome = outcomeRefused
 			h.cfg.Log.Warn("no token for a pod abroad", "peer", c.provider, "pod", pod.Namespace+"/"+pod.Name, "uid", c.uid, "err", err)
 		}
-		count(outcomeRefused)
+		count(outcome)
 		refuse(w, tokenRefusal(err, pod))
 		return
 	}

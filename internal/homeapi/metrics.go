@@ -13,6 +13,8 @@ const (
 	outcomePassed  = "passed_on"
 	outcomeLimited = "limited"
 	outcomeRefused = "refused"
+	// outcomeCancelled is of one that ended before it was passed on, because the pod or its connection did not wait.
+	outcomeCancelled = "cancelled"
 )
 
 func newRequests() *prometheus.CounterVec {
@@ -44,7 +46,7 @@ func (c *connections) Collect(out chan<- prometheus.Metric) {
 // Collectors returns what is counted at home:
 //
 //	entente_home_api_connections{peer}             of pods of this cluster that run at the peer
-//	entente_home_api_requests_total{peer,outcome}  passed_on, limited, refused
+//	entente_home_api_requests_total{peer,outcome}  passed_on, limited, refused, cancelled
 func (h *Home) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{h.requests, newConnections("entente_home_api_connections", "Connections of pods abroad to the API server of this cluster, their home.",
 		func() map[peering.ClusterID]int {
