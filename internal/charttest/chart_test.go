@@ -34,27 +34,75 @@ var update = flag.Bool("update", false, "rewrite the expected files under testda
 func TestRights(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	found := render(t)
-	for _, r := range all[*rbacv1.ClusterRole](found) {
-		writeRules(&b, "ClusterRole "+r.Name, r.Rules)
+	always := rights(render(t))
+	for _, r := range always {
+		b.WriteString(r.name + "\n" + strings.Join(r.lines, ""))
 	}
-	for _, r := range all[*rbacv1.Role](found) {
-		writeRules(&b, "Role "+r.Namespace+"/"+r.Name, r.Rules)
-	}
-	for _, r := range all[*rbacv1.ClusterRoleBinding](found) {
-		writeBinding(&b, "everywhere", r.RoleRef, r.Subjects)
-	}
-	for _, r := range all[*rbacv1.RoleBinding](found) {
-		writeBinding(&b, "in "+r.Namespace, r.RoleRef, r.Subjects)
+	for _, value := range moreRights() {
+		fmt.Fprintf(&b, "\nWith %s also:\n", value)
+		more := 0
+		for _, r := range rights(render(t, "--set", value)) {
+			if lines := beyond(r, always); lines != nil {
+				b.WriteString(r.name + "\n" + strings.Join(lines, ""))
+				more++
+			}
+		}
+		if more == 0 {
+			t.Errorf("%s gives no rights", value)
+		}
 	}
 	golden(t, "rights.txt", b.String())
 }
 
-func writeRules(b *strings.Builder, name string, rules []rbacv1.PolicyRule) {
-	fmt.Fprintln(b, name)
+// moreRights is the values of the chart that give rights which it does not give by itself.
+func moreRights() []string {
+	return []string{"multiclusterServices.enabled=true", "agent.kubeletCertificate=Cluster", "fabric.service.type=LoadBalancer", "monitoring.nodes.enabled=true"}
+}
+
+// granted is what a role allows, or a binding: that has no lines.
+type granted struct {
+	name  string
+	lines []string
+}
+
+// rights returns what a rendered chart allows.
+func rights(found objects) (out []granted) {
+	for _, r := range all[*rbacv1.ClusterRole](found) {
+		out = append(out, rulesOf("ClusterRole "+r.Name, r.Rules))
+	}
+	for _, r := range all[*rbacv1.Role](found) {
+		out = append(out, rulesOf("Role "+r.Namespace+"/"+r.Name, r.Rules))
+	}
+	for _, r := range all[*rbacv1.ClusterRoleBinding](found) {
+		out = append(out, bindings("everywhere", r.RoleRef, r.Subjects)...)
+	}
+	for _, r := range all[*rbacv1.RoleBinding](found) {
+		out = append(out, bindings("in "+r.Namespace, r.RoleRef, r.Subjects)...)
+	}
+	return out
+}
+
+// beyond returns what of a role is not among what is always allowed; nil if all of it is.
+func beyond(r granted, always []granted) []string {
+	i := slices.IndexFunc(always, func(a granted) bool { return a.name == r.name })
+	if i < 0 {
+		return append([]string{}, r.lines...)
+	}
+	var more []string
+	for _, line := range r.lines {
+		if !slices.Contains(always[i].lines, line) {
+			more = append(more, line)
+		}
+	}
+	return more
+}
+
+func rulesOf(name string, rules []rbacv1.PolicyRule) granted {
+	out := granted{name: name}
+	add := func(format string, args ...any) { out.lines = append(out.lines, fmt.Sprintf(format, args...)) }
 	for _, rule := range rules {
 		for _, url := range rule.NonResourceURLs {
-			fmt.Fprintf(b, "  URL %s: %s\n", url, strings.Join(rule.Verbs, " "))
+			add("  URL %s: %s\n", url, strings.Join(rule.Verbs, " "))
 		}
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -64,16 +112,18 @@ func writeRules(b *strings.Builder, name string, rules []rbacv1.PolicyRule) {
 				if len(rule.ResourceNames) > 0 {
 					resource += " " + strings.Join(rule.ResourceNames, "|")
 				}
-				fmt.Fprintf(b, "  %s: %s\n", resource, strings.Join(rule.Verbs, " "))
+				add("  %s: %s\n", resource, strings.Join(rule.Verbs, " "))
 			}
 		}
 	}
+	return out
 }
 
-func writeBinding(b *strings.Builder, where string, role rbacv1.RoleRef, subjects []rbacv1.Subject) {
+func bindings(where string, role rbacv1.RoleRef, subjects []rbacv1.Subject) (out []granted) {
 	for _, s := range subjects {
-		fmt.Fprintf(b, "%s %s/%s is %s %s %s\n", s.Kind, s.Namespace, s.Name, role.Kind, role.Name, where)
+		out = append(out, granted{name: fmt.Sprintf("%s %s/%s is %s %s %s", s.Kind, s.Namespace, s.Name, role.Kind, role.Name, where)})
 	}
+	return out
 }
 
 // golden compares with a file under testdata.
@@ -99,7 +149,17 @@ func golden(t *testing.T, name, got string) {
 
 func TestNothingIsAllowedThatIsNotNamed(t *testing.T) {
 	t.Parallel()
-	found := render(t)
+	var more []string
+	for _, value := range moreRights() {
+		more = append(more, "--set", value)
+	}
+	for name, args := range map[string][]string{"as it is": nil, "with all rights": more} {
+		t.Run(name, func(t *testing.T) { nothingUnnamed(t, render(t, args...)) })
+	}
+}
+
+func nothingUnnamed(t *testing.T, found objects) {
+	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{}
 	for _, r := range all[*rbacv1.ClusterRole](found) {
 		rules[r.Name] = r.Rules
