@@ -64,7 +64,7 @@ func agentSubject() rbacv1.Subject {
 func (r *realHome) start() {
 	r.t.Helper()
 	n, err := New(Config{
-		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote,
+		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Mirror: r.remote, Streams: r.remote,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
 		TranslateIP: podstatustest.Translate, Namespaces: r.offloaded,
 		Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -2,7 +2,7 @@
 // contract, the pods on it, what those pods refer to, the Services of offloaded
 // namespaces, and one kubelet endpoint for logs, exec and port-forward.
 //
-// It decides what the provider should hold and says so to a Remote; it learns
+// It decides what the provider should hold and says so to a Mirror; it learns
 // what became of it through the methods of Handler. How the two clusters talk is
 // not its business, and neither is what the provider does.
 //

@@ -324,7 +324,7 @@ func (k *Kubelet) handle(w http.ResponseWriter, r *http.Request, t target, node 
 		return
 	case "containerLogs":
 		h.GetContainerLogs = func(ctx context.Context, _, _, container string, o vkapi.ContainerLogOpts) (io.ReadCloser, error) {
-			logs, err := node.cfg.Remote.Logs(ctx, ref, logOptions(container, r.URL.Query(), o, time.Now()))
+			logs, err := node.cfg.Streams.Logs(ctx, ref, logOptions(container, r.URL.Query(), o, time.Now()))
 			if err != nil {
 				return nil, remoteError(pod, err)
 			}
@@ -335,17 +335,17 @@ func (k *Kubelet) handle(w http.ResponseWriter, r *http.Request, t target, node 
 		}
 	case "exec":
 		h.RunInContainer = func(ctx context.Context, _, _, container string, cmd []string, a vkapi.AttachIO) error {
-			return runExec(ctx, node.cfg.Remote, ref, container, cmd, r.URL.Query(), a)
+			return runExec(ctx, node.cfg.Streams, ref, container, cmd, r.URL.Query(), a)
 		}
 	case "attach":
 		h.AttachToContainer = func(ctx context.Context, _, _, container string, a vkapi.AttachIO) error {
-			return runExec(ctx, node.cfg.Remote, ref, container, nil, r.URL.Query(), a)
+			return runExec(ctx, node.cfg.Streams, ref, container, nil, r.URL.Query(), a)
 		}
 	case "portForward":
 		// The library has these two the wrong way round for port-forward.
 		h.StreamIdleTimeout, h.StreamCreationTimeout = streamCreation, streamIdle
 		h.PortForward = func(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
-			return node.cfg.Remote.PortForward(ctx, ref, port, stream)
+			return node.cfg.Streams.PortForward(ctx, ref, port, stream)
 		}
 	}
 	vkapi.PodHandler(h, false).ServeHTTP(out, r)
@@ -410,7 +410,7 @@ func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now ti
 
 // runExec joins the caller's streams to a process in the provider. Which streams
 // the caller wants is in the query: over WebSocket all of them are there.
-func runExec(ctx context.Context, remote Remote, ref peering.ObjectRef, container string, cmd []string, q url.Values, a vkapi.AttachIO) error {
+func runExec(ctx context.Context, remote Streams, ref peering.ObjectRef, container string, cmd []string, q url.Values, a vkapi.AttachIO) error {
 	opts := peering.ExecOptions{Container: container, Command: cmd, TTY: a.TTY()}
 	if q.Get(corev1.ExecStdinParam) == "1" {
 		opts.Stdin = a.Stdin()

@@ -176,7 +176,7 @@ func newEndpoint(t *testing.T) *testEndpoint {
 func (e *testEndpoint) another(t *testing.T, name string) *Node {
 	t.Helper()
 	n, err := New(Config{
-		Name: name, Contract: "c", Peer: "p", Client: e.client, Remote: e.remote, Namespaces: func() ([]Namespace, error) { return nil, nil },
+		Name: name, Contract: "c", Peer: "p", Client: e.client, Mirror: e.remote, Streams: e.remote, Namespaces: func() ([]Namespace, error) { return nil, nil },
 		Address: netip.MustParseAddr("127.0.0.1"),
 	})
 	if err != nil {

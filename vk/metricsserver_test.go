@@ -127,7 +127,7 @@ func TestMetricsServerReadsAVirtualNodeOnARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := New(Config{
-		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote, Version: "v1.37.2-entente",
+		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Mirror: r.remote, Streams: r.remote, Version: "v1.37.2-entente",
 		Address: loopback, Port: int32(l.Addr().(*net.TCPAddr).Port), TranslateIP: podstatustest.Translate,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
 		Namespaces: func() ([]Namespace, error) {

@@ -259,7 +259,7 @@ func TestARealNodeIsNeverTakenOver(t *testing.T) {
 		if _, err := h.client.CoreV1().Nodes().Create(h.t.Context(), real, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		n, err := New(Config{Name: "office", Contract: "c", Peer: "p", Client: h.client, Remote: h.remote, Namespaces: func() ([]Namespace, error) { return nil, nil }})
+		n, err := New(Config{Name: "office", Contract: "c", Peer: "p", Client: h.client, Mirror: h.remote, Streams: h.remote, Namespaces: func() ([]Namespace, error) { return nil, nil }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -365,9 +365,9 @@ func (n *Node) wantPod(p podPlan) {
 	}
 	n.wantReferences(p.pod.Namespace, p.references)
 	if before {
-		n.cfg.Remote.Ran(p.object.Ref)
+		n.cfg.Mirror.Ran(p.object.Ref)
 	}
-	n.cfg.Remote.Want(p.object)
+	n.cfg.Mirror.Want(p.object)
 	if first {
 		for _, note := range p.notes {
 			n.event(p.pod, corev1.EventTypeNormal, "NotCarried", note)
@@ -469,7 +469,7 @@ func (n *Node) settle(p podPlan) {
 	}
 	n.mu.Unlock()
 	if say {
-		n.cfg.Remote.Ran(podRef(p.pod))
+		n.cfg.Mirror.Ran(podRef(p.pod))
 	}
 }
 
@@ -525,7 +525,7 @@ func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 	st.unwanted, st.wanted, st.grace = true, false, grace
 	n.mu.Unlock()
 	if say {
-		n.cfg.Remote.Unwant(ref, grace)
+		n.cfg.Mirror.Unwant(ref, grace)
 	}
 	return nil
 }
@@ -555,7 +555,7 @@ func (n *Node) endPod(ctx context.Context, p podPlan, status corev1.PodStatus) e
 		st.unwanted, st.wanted, st.held = true, false, true
 		n.mu.Unlock()
 		if say {
-			n.cfg.Remote.Unwant(ref, nil)
+			n.cfg.Mirror.Unwant(ref, nil)
 		}
 	}
 	if crossed {

@@ -73,7 +73,7 @@ func newHome(t *testing.T) *home {
 func (h *home) start() {
 	h.t.Helper()
 	node, err := New(Config{
-		Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: h.client, Remote: h.remote,
+		Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: h.client, Mirror: h.remote, Streams: h.remote,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
 		Labels:      map[string]string{corev1.LabelArchStable: "arm64", "kubernetes.io/hostname": "evil", "example.com/gpu": "a100"},
 		TranslateIP: podstatustest.Translate,

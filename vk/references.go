@@ -498,7 +498,7 @@ func (n *Node) wantObject(o peering.Object) {
 	say := n.noteWanted(o)
 	n.mu.Unlock()
 	if say {
-		n.cfg.Remote.Want(o)
+		n.cfg.Mirror.Want(o)
 	}
 }
 
@@ -535,7 +535,7 @@ func (n *Node) unwantObject(ref peering.ObjectRef) {
 		delete(n.named, name)
 	}
 	n.mu.Unlock()
-	n.cfg.Remote.Unwant(ref, nil)
+	n.cfg.Mirror.Unwant(ref, nil)
 }
 
 // wantedNamed returns what is wanted of the kind and name of an object.

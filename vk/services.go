@@ -100,7 +100,7 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 		n.unwantObject(namespaceRef(was))
 	}
 	if say {
-		n.cfg.Remote.Want(o)
+		n.cfg.Mirror.Want(o)
 	}
 	n.watchServices(space.Name)
 	return n.compareServices(ctx, space.Name)

@@ -28,12 +28,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Remote is the provider as this package sees it, for one contract.
-type Remote interface {
-	Mirror
-	Streams
-}
-
 // Mirror synchronises the wanted objects of a contract to the provider. Its methods return
 // at once.
 type Mirror interface {
@@ -105,8 +99,9 @@ type Config struct {
 	// Client is the home cluster. Its rate limits should be off or generous: they
 	// bound how fast pods cross.
 	Client kubernetes.Interface
-	// Remote is the provider.
-	Remote Remote
+	// Mirror and Streams are the provider.
+	Mirror  Mirror
+	Streams Streams
 	// Resources is what the contract lends. Pods default to 110.
 	Resources corev1.ResourceList
 	// Labels are the contract's node labels. They come from the provider, and only harmless
@@ -204,8 +199,8 @@ func New(cfg Config) (*Node, error) {
 	if errs := validation.IsDNS1123Subdomain(cfg.Name); len(errs) > 0 {
 		return nil, fmt.Errorf("node name %q: %s", cfg.Name, errs[0])
 	}
-	if cfg.Client == nil || cfg.Remote == nil || cfg.Namespaces == nil {
-		return nil, errors.New("a virtual node needs a Client, a Remote and Namespaces")
+	if cfg.Client == nil || cfg.Mirror == nil || cfg.Streams == nil || cfg.Namespaces == nil {
+		return nil, errors.New("a virtual node needs a Client, a Mirror, Streams and Namespaces")
 	}
 	if cfg.Contract == "" || cfg.Peer == "" {
 		return nil, errors.New("a virtual node needs a Contract and a Peer")
@@ -354,7 +349,7 @@ func (n *Node) declare(ctx context.Context) bool {
 		}
 	}
 	n.mu.Unlock()
-	n.cfg.Remote.Ready()
+	n.cfg.Mirror.Ready()
 	return true
 }
 

@@ -186,7 +186,8 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
 		Client:      n.kubernetes,
-		Remote:      &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure, policies: v.policies},
+		Mirror:      &mirrored{Mirror: mirror, exposure: v.exposure, policies: v.policies},
+		Streams:     streams{conn: conn, contract: spec.Contract},
 		Resources:   spec.Capacity,
 		Labels:      maps.Clone(spec.Labels),
 		PeerLabels:  labels,
@@ -528,48 +529,50 @@ func (h *hearing) PodStatus(s peering.PodStatus) {
 	h.Node.PodStatus(s)
 }
 
-// remote is a contract's provider. It implements vk.Remote.
-type remote struct {
+// mirrored is what a contract's provider is to have, of which others hear first. It implements vk.Mirror.
+type mirrored struct {
 	*client.Mirror
-	conn     grpc.ClientConnInterface
-	contract string
 	exposure *exposure.Exposure
 	policies *netpolicy.Contract
 }
 
-var _ vk.Remote = (*remote)(nil)
-
-func (r *remote) Want(o peering.Object) {
-	r.exposure.Want(o)
+func (m *mirrored) Want(o peering.Object) {
+	m.exposure.Want(o)
 	if o.Ref.Kind == peering.KindPod {
-		r.policies.Pod(o) // its policies cross before it
+		m.policies.Pod(o) // its policies cross before it
 	}
-	r.Mirror.Want(o)
+	m.Mirror.Want(o)
 }
 
-func (r *remote) Unwant(ref peering.ObjectRef, grace *int64) {
-	r.exposure.Unwant(ref)
+func (m *mirrored) Unwant(ref peering.ObjectRef, grace *int64) {
+	m.exposure.Unwant(ref)
 	if ref.Kind == peering.KindPod {
-		r.policies.Ending(ref)
+		m.policies.Ending(ref)
 	}
-	r.Mirror.Unwant(ref, grace)
+	m.Mirror.Unwant(ref, grace)
 }
 
-func (r *remote) Ready() {
-	r.exposure.Readied()
-	r.Mirror.Ready()
+func (m *mirrored) Ready() {
+	m.exposure.Readied()
+	m.Mirror.Ready()
 }
 
-func (r *remote) Logs(ctx context.Context, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
-	return client.FollowLogs(ctx, r.conn, r.contract, pod, o)
+// streams reaches into the pods of a contract at its provider. It implements vk.Streams.
+type streams struct {
+	conn     grpc.ClientConnInterface
+	contract string
 }
 
-func (r *remote) Exec(ctx context.Context, pod peering.ObjectRef, o peering.ExecOptions) error {
-	return client.Exec(ctx, r.conn, r.contract, pod, o)
+func (s streams) Logs(ctx context.Context, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
+	return client.FollowLogs(ctx, s.conn, s.contract, pod, o)
 }
 
-func (r *remote) PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error {
-	return client.PortForward(ctx, r.conn, r.contract, pod, port, conn)
+func (s streams) Exec(ctx context.Context, pod peering.ObjectRef, o peering.ExecOptions) error {
+	return client.Exec(ctx, s.conn, s.contract, pod, o)
+}
+
+func (s streams) PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error {
+	return client.PortForward(ctx, s.conn, s.contract, pod, port, conn)
 }
 
 // virtualNodes builds the consumer's half of offloading.
