@@ -67,7 +67,7 @@ func FuzzStatementCursor(f *testing.F) {
 			return
 		}
 		provider := &manyStatements{}
-		s := &peeringServer{cfg: PeerConfig{Negotiator: provider}}
+		s := &peeringServer{cfg: PeerConfig{Contracts: provider}}
 		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: identity.AuthInfo{ID: peering.ClusterID(strings.Repeat("a", 32)), Trusted: true}})
 		resp, err := s.ListStatements(ctx, req)
 		if err != nil {

@@ -38,10 +38,13 @@ type PeerConfig struct {
 	// again each TrustCheck while a stream lives, so that a stream does not outlive
 	// the trust that it began with. Required.
 	Trusted func(peering.ClusterID) bool
-	// Trust is what joining needs. Required.
-	Trust Trust
-	// Negotiator is what negotiating contracts needs. Required.
+	// Trust, Introductions and Proofs are what joining needs, in any of three ways. Required.
+	Trust         Trust
+	Introductions Introductions
+	Proofs        Proofs
+	// Negotiator is what negotiating contracts needs, and Contracts what those need that were made. Required.
 	Negotiator Negotiator
+	Contracts  Contracts
 	// Offers is what watching offers needs. Required.
 	Offers Offers
 	// Sessions is what exchanging states needs. Required.
@@ -83,8 +86,11 @@ type Peer struct {
 
 // withDefaults checks a configuration and fills in what it leaves out.
 func (cfg PeerConfig) withDefaults() (PeerConfig, error) {
-	if cfg.Credentials == nil || cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Offers == nil || cfg.Sessions == nil {
-		return cfg, errors.New("peer server: Credentials, Trusted, Trust, Negotiator, Offers and Sessions are required")
+	if cfg.Credentials == nil || cfg.Trusted == nil || cfg.Offers == nil || cfg.Sessions == nil {
+		return cfg, errors.New("peer server: Credentials, Trusted, Offers and Sessions are required")
+	}
+	if cfg.Trust == nil || cfg.Introductions == nil || cfg.Proofs == nil || cfg.Negotiator == nil || cfg.Contracts == nil {
+		return cfg, errors.New("peer server: Trust, Introductions, Proofs, Negotiator and Contracts are required")
 	}
 	if _, err := peering.ParseClusterID(string(cfg.Self)); err != nil {
 		return cfg, fmt.Errorf("peer server: own ID: %w", err)

@@ -179,7 +179,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 		Log:         slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Credentials: peerCreds{p.self.ServerTLS(p.bundles, "h2"), p.bundles, 0},
 		Self:        p.self.ID(), Trusted: p.bundles.Has,
-		Trust: p.trust, Negotiator: p.peering, Offers: p.peering, Sessions: p.peering,
+		Trust: p.trust, Introductions: p.trust, Proofs: p.trust, Negotiator: p.peering, Contracts: p.peering, Offers: p.peering, Sessions: p.peering,
 		// Nobody is silent for too long but where a test has it so.
 		HeartbeatInterval: time.Minute,
 	}

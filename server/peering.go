@@ -19,7 +19,7 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Negotiator is what negotiating contracts needs. Its errors are *peering.Error where
+// Negotiator is what making contracts and changing them needs. Its errors are *peering.Error where
 // the peer is told the reason.
 type Negotiator interface {
 	// Advertise answers an ask. The same request ID gets the same answer while that
@@ -30,7 +30,6 @@ type Negotiator interface {
 	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Sign takes a contract that the peer signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error)
-	Contracts
 }
 
 // Contracts is what peers may do with contracts that both sides signed.
@@ -117,7 +116,7 @@ func (s *peeringServer) GetContract(ctx context.Context, req *ententev1.GetContr
 	if err != nil {
 		return nil, err
 	}
-	envelope, err := s.cfg.Negotiator.Contract(ctx, peer, req.GetContractId())
+	envelope, err := s.cfg.Contracts.Contract(ctx, peer, req.GetContractId())
 	if err != nil {
 		return nil, fmt.Errorf("contract for %s: %w", peer, err)
 	}
@@ -129,7 +128,7 @@ func (s *peeringServer) ListStatements(ctx context.Context, req *ententev1.ListS
 	if err != nil {
 		return nil, err
 	}
-	statements, err := s.cfg.Negotiator.Statements(ctx, peer, req.GetContractId(), req.GetAfterSequence())
+	statements, err := s.cfg.Contracts.Statements(ctx, peer, req.GetContractId(), req.GetAfterSequence())
 	if err != nil {
 		return nil, fmt.Errorf("statements for %s: %w", peer, err)
 	}
@@ -150,7 +149,7 @@ func (s *peeringServer) TerminateContract(ctx context.Context, req *ententev1.Te
 		return nil, err
 	}
 	message := peering.Text(req.GetMessage(), peering.MaxMessageLen)
-	if err := s.cfg.Negotiator.Terminate(ctx, peer, req.GetContractId(), message, drainUntil); err != nil {
+	if err := s.cfg.Contracts.Terminate(ctx, peer, req.GetContractId(), message, drainUntil); err != nil {
 		return nil, fmt.Errorf("terminate contract of %s: %w", peer, err)
 	}
 	return &ententev1.TerminateContractResponse{}, nil

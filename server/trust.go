@@ -12,16 +12,14 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Trust is what making and ending trust needs. The connection proved the ID of the cluster,
-// and its ClusterInfo was checked against that.
+// Trust is what making trust by a token, keeping it and ending it needs. The connection proved the ID of the
+// cluster, and its ClusterInfo was checked against that.
 type Trust interface {
 	// Join redeems a token for a cluster, makes the cluster trusted, and returns
 	// this cluster's own ClusterInfo. Of several clusters exactly one succeeds, and
 	// it may repeat the call. A token that is unknown, expired, used by another
 	// or has another secret is a *peering.Error with the reason TOKEN_INVALID.
 	Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret jointoken.Secret) (identity.ClusterInfo, error)
-	Introductions
-	Proofs
 	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
 	// do not follow from those that are held.
 	UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error
@@ -147,7 +145,7 @@ func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceReq
 	if len(req.GetCommitment()) != len(peering.Hash{}) {
 		return nil, middleware.BadField("commitment", "want %d bytes", len(peering.Hash{}))
 	}
-	self, nonce, err := s.cfg.Trust.Introduce(ctx, Introduction{
+	self, nonce, err := s.cfg.Introductions.Introduce(ctx, Introduction{
 		ID: id, From: middleware.AddressKey(middleware.RemoteAddress(ctx)), Info: info, Commitment: peering.Hash(req.GetCommitment()), Requested: req.GetRequested(),
 	})
 	if err != nil {
@@ -164,7 +162,7 @@ func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) 
 	if len(req.GetNonce()) != 32 {
 		return nil, middleware.BadField("nonce", "want 32 bytes")
 	}
-	if err := s.cfg.Trust.Reveal(ctx, caller.ID, [32]byte(req.GetNonce())); err != nil {
+	if err := s.cfg.Introductions.Reveal(ctx, caller.ID, [32]byte(req.GetNonce())); err != nil {
 		return nil, fmt.Errorf("introduction of %s: %w", caller.ID, err)
 	}
 	return &ententev1.RevealResponse{}, nil
@@ -188,7 +186,7 @@ func (s *trustServer) Prove(ctx context.Context, req *ententev1.ProveRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	self, share, confirmation, err := s.cfg.Trust.Prove(ctx, Proof{
+	self, share, confirmation, err := s.cfg.Proofs.Prove(ctx, Proof{
 		ID: id, Channel: caller.Channel, From: middleware.AddressKey(middleware.RemoteAddress(ctx)), Info: info, Group: req.GetGroup(), Share: req.GetShare(),
 	})
 	if err != nil {
@@ -202,7 +200,7 @@ func (s *trustServer) Confirm(ctx context.Context, req *ententev1.ConfirmRequest
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Trust.Confirm(ctx, caller.ID, caller.Channel, req.GetConfirmation()); err != nil {
+	if err := s.cfg.Proofs.Confirm(ctx, caller.ID, caller.Channel, req.GetConfirmation()); err != nil {
 		return nil, fmt.Errorf("proof of %s: %w", caller.ID, err)
 	}
 	return &ententev1.ConfirmResponse{}, nil

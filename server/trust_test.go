@@ -257,7 +257,7 @@ func TestInvalidProofsAreRefused(t *testing.T) {
 func TestAProofNeedsAChannelToBeBoundTo(t *testing.T) {
 	self, caller := servertest.NewSource(t), servertest.NewSource(t)
 	f := &fakeTrust{}
-	s := &trustServer{cfg: PeerConfig{Self: self.ID(), Trust: f}}
+	s := &trustServer{cfg: PeerConfig{Self: self.ID(), Proofs: f}}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: identity.AuthInfo{ID: caller.ID()}})
 	if _, err := s.Prove(ctx, proveRequest(caller)); err == nil || f.proof.ID != "" {
 		t.Errorf("prove: %v", err)

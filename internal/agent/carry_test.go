@@ -81,7 +81,7 @@ func startCarryNode(t *testing.T, w *walls, cfg CarryConfig) *carryNode {
 	n.thirds.inForce = func(peering.ClusterID) bool { return n.contracts.Load() }
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: n.log, Credentials: session.ServerCredentials(), Self: source.ID(), Trusted: n.bundles.Has, Carrier: n.thirds,
-		Trust: struct{ server.Trust }{}, Negotiator: struct{ server.Negotiator }{}, Offers: struct{ server.Offers }{}, Sessions: struct{ server.Sessions }{},
+		Trust: joining{}, Introductions: introductions{}, Proofs: proofs{}, Negotiator: negotiator{}, Contracts: struct{ server.Contracts }{}, Offers: struct{ server.Offers }{}, Sessions: struct{ server.Sessions }{},
 	})
 	if err != nil {
 		t.Fatal(err)

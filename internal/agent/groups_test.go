@@ -94,8 +94,8 @@ func newMember(t *testing.T, secret string) *member {
 	bundles := identity.NewBundles()
 	peer, err := server.NewPeer(server.PeerConfig{
 		Credentials: session.ServerCredentials(), Self: m.source.ID(), Trusted: bundles.Has,
-		Trust:      joining{proofs: proofs{m.Groups, self}},
-		Negotiator: struct{ server.Negotiator }{}, Offers: struct{ server.Offers }{}, Sessions: struct{ server.Sessions }{},
+		Trust: joining{}, Introductions: introductions{}, Proofs: proofs{m.Groups, self},
+		Negotiator: negotiator{}, Contracts: struct{ server.Contracts }{}, Offers: struct{ server.Offers }{}, Sessions: struct{ server.Sessions }{},
 	})
 	if err != nil {
 		t.Fatal(err)

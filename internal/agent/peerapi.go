@@ -83,8 +83,8 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	a.exports = a.exportedServices()
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
-		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.CheckProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
+		Trust: joining{a}, Introductions: a.introductions(), Proofs: proofs{a.groups, a.self},
+		Negotiator: negotiator{Lender: a.lender, checkProtocol: a.exchange.CheckProtocol}, Contracts: a.answers(), Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },
@@ -190,7 +190,6 @@ func (a *agent) watchOwn(ctx context.Context) error {
 // server.Negotiator.
 type negotiator struct {
 	*lending.Lender
-	server.Contracts
 	checkProtocol func(ctx context.Context, peer peering.ClusterID) error
 }
 

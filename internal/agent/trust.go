@@ -28,15 +28,17 @@ func (a *agent) self() identity.ClusterInfo {
 	return identity.ClusterInfo{Name: a.name(), Endpoints: a.endpoints(), Bundle: a.source.Identity().TrustBundle()}
 }
 
-// joining is what TrustService needs. It implements server.Trust.
-type joining struct {
-	a *agent
+// joining implements server.Trust.
+type joining struct{ a *agent }
+
+// introductions implements server.Introductions.
+type introductions struct {
 	*trust.Introductions
-	proofs
+	selfTo func(peering.ClusterID) identity.ClusterInfo
 }
 
-func (a *agent) joining() joining {
-	return joining{a: a, proofs: proofs{a.groups, a.self}, Introductions: &trust.Introductions{
+func (a *agent) introductions() introductions {
+	return introductions{selfTo: a.selfTo, Introductions: &trust.Introductions{
 		Client: a.direct, Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Self: a.source.ID(), Rand: rand.Reader, Now: time.Now,
 	}}
 }
@@ -57,9 +59,9 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.C
 	return self, err
 }
 
-func (j joining) Introduce(ctx context.Context, i server.Introduction) (identity.ClusterInfo, [32]byte, error) {
-	nonce, err := j.Introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
-	return j.a.selfTo(i.ID), nonce, err
+func (i introductions) Introduce(ctx context.Context, by server.Introduction) (identity.ClusterInfo, [32]byte, error) {
+	nonce, err := i.Introductions.Introduce(ctx, by.ID, by.From, by.Info, by.Commitment, by.Requested)
+	return i.selfTo(by.ID), nonce, err
 }
 
 func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error {
