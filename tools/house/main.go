@@ -32,7 +32,7 @@ func run(args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("want the root of the repository, got %q", args)
 	}
-	h := house{root: args[0], packages: map[string]*room{}}
+	h := house{root: args[0], packages: map[string]*room{}, interfaces: map[name]*ast.InterfaceType{}}
 	if err := h.walk(); err != nil {
 		return err
 	}
@@ -61,14 +61,17 @@ type room struct {
 	files, lines, code, exported int
 }
 
+// name is that of a type.
+type name struct{ dir, of string }
+
 type house struct {
-	root     string
-	packages map[string]*room
-	// functions are the lengths of all functions, in lines; long are those over 60, big
-	// the interfaces over five methods, and turns what takes a contract in one shape and
-	// returns it in another.
-	functions        []int
-	long, big, turns []string
+	root       string
+	packages   map[string]*room
+	interfaces map[name]*ast.InterfaceType
+	// functions are the lengths of all functions, in lines; long are those over 60, and
+	// turns what takes a contract in one shape and returns it in another.
+	functions   []int
+	long, turns []string
 }
 
 // walk reads all files.
@@ -120,13 +123,34 @@ func (h *house) file(path string) error {
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if s, ok := n.(*ast.TypeSpec); ok {
-			if i, ok := s.Type.(*ast.InterfaceType); ok && i.Methods.NumFields() > 5 {
-				h.big = append(h.big, fmt.Sprintf("%s.%s (%d)", dir, s.Name.Name, i.Methods.NumFields()))
+			if i, ok := s.Type.(*ast.InterfaceType); ok {
+				h.interfaces[name{dir, s.Name.Name}] = i
 			}
 		}
 		return true
 	})
 	return nil
+}
+
+// big returns the interfaces over five methods, with those of the interfaces of their package that they embed.
+// What another package has counts as one.
+func (h *house) big() (out []string) {
+	for at, i := range h.interfaces {
+		if n := h.methods(at.dir, i); n > 5 {
+			out = append(out, fmt.Sprintf("%s.%s (%d)", at.dir, at.of, n))
+		}
+	}
+	return out
+}
+
+func (h *house) methods(dir string, i *ast.InterfaceType) (n int) {
+	for _, f := range i.Methods.List {
+		n += max(len(f.Names), 1)
+		if embedded, ok := f.Type.(*ast.Ident); ok && h.interfaces[name{dir, embedded.Name}] != nil {
+			n += h.methods(dir, h.interfaces[name{dir, embedded.Name}]) - 1
+		}
+	}
+	return n
 }
 
 // codeLines counts the lines that have more than blanks and comments.
@@ -249,7 +273,7 @@ func (h *house) tell() error {
 	for _, l := range []struct {
 		title string
 		list  []string
-	}{{"functions over 60 lines", h.long}, {"interfaces over five methods", h.big}, {"functions that turn a contract into another shape", h.turns}} {
+	}{{"functions over 60 lines", h.long}, {"interfaces over five methods", h.big()}, {"functions that turn a contract into another shape", h.turns}} {
 		slices.Sort(l.list)
 		fmt.Printf("\n%s: %d\n", l.title, len(l.list))
 		for _, line := range l.list {
