@@ -154,6 +154,9 @@ const (
 	// up all the same.
 	stopLimit = 8 * time.Second
 
+	// namespaceLook is how often the cache is asked whether the agent's namespace is being deleted.
+	namespaceLook = time.Second
+
 	// ownLook is how often this cluster's own ClusterInfo is checked for changes.
 	ownLook = 5 * time.Second
 )

@@ -54,6 +54,8 @@ type Lease struct {
 	now      func() time.Time
 
 	mu sync.Mutex
+	// stopped is why this agent acts no longer, whoever has the lease.
+	stopped error
 	// led says that this process had the lease; until is when it ends unless it is renewed.
 	led   bool
 	until time.Time
@@ -137,18 +139,28 @@ func (l *Lease) Follows() bool {
 // ErrEnded is that an agent had the lease and has it no longer.
 var ErrEnded = errors.New("this agent's lease ended, so another one may lead")
 
-// Check returns ErrEnded if this agent led and its lease may be another's. An agent that did not lead yet
-// acts for nobody but itself.
+// Stop has this agent change nothing any more, for a reason.
+func (l *Lease) Stop(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = why
+}
+
+// Check returns why this agent may not act: it was stopped, or it led and its lease may be another's, which is ErrEnded.
+// An agent that did not lead yet acts for nobody but itself.
 func (l *Lease) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.stopped != nil {
+		return l.stopped
+	}
 	if l.led && !l.now().Before(l.until) {
 		return ErrEnded
 	}
 	return nil
 }
 
-// Fence returns a transport that sends nothing which changes anything once the lease ended. An agent
+// Fence returns a transport that sends nothing which changes anything once the lease ended, or the agent was stopped. An agent
 // ends when it cannot renew its lease; but one whose process was stopped, or whose machine slept, goes on
 // in the middle of what it did.
 func (l *Lease) Fence(next http.RoundTripper) http.RoundTripper { return &fence{lease: l, next: next} }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 var timing = TimingOf(20 * time.Second)
@@ -214,6 +215,23 @@ func TestNothingIsChangedAfterTheLeaseEnded(t *testing.T) {
 			t.Errorf("it may not even read: %v", err)
 		}
 	})
+}
+
+// An agent that was stopped changes nothing, though it has its lease.
+func TestNothingIsChangedByAnAgentThatWasStopped(t *testing.T) {
+	t.Parallel()
+	lease := leaseOf(fake.NewSimpleClientset(), "pod-1")
+	if err := lease.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: lease.Identity()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Check(); err != nil {
+		t.Fatalf("an agent that leads may not act: %v", err)
+	}
+	why := errors.New("its namespace goes")
+	lease.Stop(why)
+	if err := lease.Check(); !errors.Is(err, why) {
+		t.Errorf("it may act: %v", err)
+	}
 }
 
 type transport func(*http.Request) (*http.Response, error)

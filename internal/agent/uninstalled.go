@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// uninstalled ends an agent whose namespace is being deleted, whether it leads or not. Kubernetes deletes its pod only
+// seconds later, and gives that half a minute: meanwhile the agent would make again what somebody who
+// uninstalls removes, such as virtual nodes, and nobody would remove it after that. It implements
+// manager.Runnable and manager.LeaderElectionRunnable.
+type uninstalled struct {
+	cache     ctrlclient.Reader
+	namespace string
+	// stop has the agent change nothing any more.
+	stop func(why error)
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*uninstalled) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable. Its error ends the agent; one that is started again ends again.
+func (u *uninstalled) Start(ctx context.Context) error {
+	again := time.NewTicker(namespaceLook)
+	defer again.Stop()
+	for {
+		var ns corev1.Namespace
+		if err := u.cache.Get(ctx, ctrlclient.ObjectKey{Name: u.namespace}, &ns); err == nil && ns.DeletionTimestamp != nil {
+			err := fmt.Errorf("namespace %s is being deleted, so this agent changes nothing any more; install the chart again to end peerings in order", u.namespace)
+			u.stop(err)
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+		}
+	}
+}
