@@ -31,6 +31,9 @@ const (
 	// tried again.
 	mirrorRetryMin = time.Second
 	mirrorRetryMax = time.Minute
+	// mirrorLastWait is for how long, once a provider said what it holds, it may say how pods ended that it
+	// holds no longer.
+	mirrorLastWait = 5 * time.Second
 	// mirrorNameWait is how long a pod waits for one of its name that ends at the
 	// provider, before the provider is asked and says why it still has that.
 	mirrorNameWait = 30 * time.Second

@@ -23,8 +23,8 @@ type MirrorHandler interface {
 	// Connected says whether the provider and this side are in touch: true once
 	// the provider said all that it holds, false when the stream ended.
 	Connected(bool)
-	// PodStatus brings a pod's status. With Gone nothing of the pod runs, and it
-	// will not run again.
+	// PodStatus brings a pod's status. With Gone nothing of the pod runs, it will not
+	// run again, and the status is its last one if the provider knows it.
 	PodStatus(peering.PodStatus)
 	// PodEvent brings an event of a pod.
 	PodEvent(peering.PodEvent)
@@ -258,7 +258,7 @@ func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 			}
 		case *ententev1.SyncResponse_Synced_:
 			m.mu.Lock()
-			m.state.sync()
+			m.state.sync(time.Now())
 			m.mu.Unlock()
 			return nil
 		case nil: // of a later version

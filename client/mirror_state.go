@@ -186,6 +186,8 @@ type mirrorState struct {
 	ready bool
 	// synced: what is held was said, on the stream of now.
 	synced bool
+	// lastBy is until when a pod that is not held is not called gone: how it ended may be said first.
+	lastBy time.Time
 	// inFlight is what is sent and not answered.
 	inFlight map[mirrorKey]struct{}
 	// applies and applyBytes are how much of that is to be applied.
@@ -424,8 +426,8 @@ func (s *mirrorState) hold(h peering.Held) bool {
 }
 
 // sync ends the list of what is held.
-func (s *mirrorState) sync() {
-	s.synced = true
+func (s *mirrorState) sync(now time.Time) {
+	s.synced, s.lastBy = true, now.Add(mirrorLastWait)
 	s.touchAll()
 }
 
@@ -613,6 +615,9 @@ func (s *mirrorState) decide(k mirrorKey, now time.Time) (mirrorStep, bool) {
 		r.taken = now
 	}
 	kind, at := decide(r, s.ready, s.namespaceOpen(r), now)
+	if kind == stepGone && now.Before(s.lastBy) {
+		kind, at = stepWait, s.lastBy
+	}
 	switch kind {
 	case stepWait:
 		delete(s.dirty, k)

@@ -81,7 +81,7 @@ func TestObjectsGoInTheOrderInWhichTheyDepend(t *testing.T) {
 	for i, k := range []peering.Kind{peering.KindPod, peering.KindService, peering.KindSecret, peering.KindConfigMap} {
 		s.want(peering.Object{Ref: testRef(k, "x", fmt.Sprint("u", i)), JSON: []byte("{}")})
 	}
-	s.sync()
+	s.sync(t0.Add(-mirrorLastWait))
 	steps, _ := s.plan(t0)
 	var got []string
 	for _, st := range steps {
@@ -96,7 +96,7 @@ func TestObjectsGoInTheOrderInWhichTheyDepend(t *testing.T) {
 func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
 	s := newMirrorState()
 	s.connect()
-	s.sync()
+	s.sync(t0.Add(-mirrorLastWait))
 	ns := peering.Object{Ref: testRef(peering.KindNamespace, "shop", "n"), JSON: []byte("{}")}
 	pod := peering.Object{Ref: testRef(peering.KindPod, "web", "u"), JSON: []byte("{}")}
 	s.want(pod)
@@ -127,7 +127,7 @@ func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
 func TestADeleteOfAVolumeIsAlwaysAnswered(t *testing.T) {
 	s := newMirrorState()
 	s.connect()
-	s.sync()
+	s.sync(t0.Add(-mirrorLastWait))
 	s.setReady()
 	ref := testRef(peering.KindClaim, "entente-u", "u")
 	s.unwantObject(ref, nil)
@@ -152,12 +152,12 @@ func TestWhatTheProviderHasSinceBeforeIsReportedOnce(t *testing.T) {
 			s.want(ns)
 			s.connect()
 			s.hold(peering.Held{Ref: ns.Ref, Hash: ns.Hash()})
-			s.sync()
+			s.sync(t0.Add(-mirrorLastWait))
 		},
 		"wanted after": func(s *mirrorState) {
 			s.connect()
 			s.hold(peering.Held{Ref: ns.Ref, Hash: ns.Hash()})
-			s.sync()
+			s.sync(t0.Add(-mirrorLastWait))
 			s.want(ns)
 		},
 	} {
@@ -177,7 +177,7 @@ func TestWhatTheProviderHasSinceBeforeIsReportedOnce(t *testing.T) {
 			again("a second time")
 			s.connect()
 			s.hold(peering.Held{Ref: ns.Ref, Hash: ns.Hash()})
-			s.sync()
+			s.sync(t0.Add(-mirrorLastWait))
 			again("on another stream")
 		})
 	}
@@ -194,7 +194,7 @@ func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
 		s.connect()
 		s.hold(peering.Held{Ref: object(old).Ref, Hash: object(old).Hash()})
 		s.unwantObject(object(old).Ref, nil)
-		s.sync()
+		s.sync(t0.Add(-mirrorLastWait))
 		s.plan(t0)
 		s.ack(peering.Ack{Ref: object(old).Ref}, t0) // it ends
 		s.want(object(next))
@@ -232,13 +232,51 @@ func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
 	})
 }
 
+// A provider says first what it holds, and then how those ended that went a moment ago.
+func TestAPodIsNotCalledGoneBeforeTheProviderCouldSayHowItEnded(t *testing.T) {
+	pod := peering.Object{Ref: testRef(peering.KindPod, "batch", "u"), JSON: []byte("{}")}
+	for name, home := range map[string]func(*mirrorState){
+		"wanted": func(s *mirrorState) { s.want(pod); s.markRan(pod.Ref) },
+		"ending": func(s *mirrorState) { s.unwantObject(pod.Ref, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newMirrorState()
+			s.setReady()
+			home(s)
+			s.connect()
+			s.sync(t0)
+			if steps, wake := s.plan(t0); len(steps) != 0 || !wake.Equal(t0.Add(mirrorLastWait)) {
+				t.Fatalf("at once %+v, next at %s", steps, wake)
+			}
+			if !s.podStatus(peering.PodStatus{Ref: pod.Ref, Status: []byte("{}"), Gone: true}, t0) {
+				t.Fatal("how it ended is for nobody")
+			}
+			for _, at := range []time.Time{t0, t0.Add(mirrorLastWait)} {
+				if steps, _ := s.plan(at); len(steps) != 0 {
+					t.Fatalf("it was said how it ended, and then %+v", steps)
+				}
+			}
+		})
+	}
+	s := newMirrorState()
+	s.setReady()
+	s.want(pod)
+	s.markRan(pod.Ref)
+	s.connect()
+	s.sync(t0)
+	s.plan(t0)
+	if steps, _ := s.plan(t0.Add(mirrorLastWait)); len(steps) != 1 || steps[0].kind != stepGone {
+		t.Fatalf("of a pod of which nothing is known any more: %+v", steps)
+	}
+}
+
 // An apply that is carried out after its stream ended, and after the provider said what it has, is seen by
 // the pod's status alone.
 func TestAPodThatTheProviderMadeLateIsAnOrphan(t *testing.T) {
 	s := newMirrorState()
 	s.setReady()
 	s.connect()
-	s.sync()
+	s.sync(t0.Add(-mirrorLastWait))
 	s.plan(t0)
 	late := peering.Object{Ref: testRef(peering.KindPod, "db-0", "old"), JSON: []byte("{}")}
 	if s.podStatus(peering.PodStatus{Ref: late.Ref}, t0) {
@@ -274,7 +312,7 @@ func TestAPodThatRanIsNotSentThoughItWasLookedAtBefore(t *testing.T) {
 	s := newMirrorState()
 	s.setReady()
 	s.connect()
-	s.sync()
+	s.sync(t0.Add(-mirrorLastWait))
 	pod := peering.Object{Ref: testRef(peering.KindPod, "db-0", "u"), JSON: []byte("{}")}
 	s.markRan(pod.Ref)
 	if steps, _ := s.plan(t0); len(steps) != 0 {
@@ -289,7 +327,7 @@ func TestAPodThatRanIsNotSentThoughItWasLookedAtBefore(t *testing.T) {
 func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
 	s := newMirrorState()
 	s.connect()
-	s.sync()
+	s.sync(t0.Add(-mirrorLastWait))
 	o := peering.Object{Ref: testRef(peering.KindPod, "web", "u"), JSON: []byte("{}")}
 	s.want(o)
 	s.plan(t0)
@@ -320,7 +358,7 @@ func TestAppliesLeaveRoomForDeletes(t *testing.T) {
 			s.connect()
 			old := testRef(peering.KindPod, "old", "u-old")
 			s.hold(peering.Held{Ref: old, Hash: peering.Hash{1}})
-			s.sync()
+			s.sync(t0.Add(-mirrorLastWait))
 			var all []peering.Object
 			for i := range tc.n {
 				o := peering.Object{Ref: testRef(peering.KindPod, fmt.Sprintf("web-%03d", i), fmt.Sprint("u", i)), JSON: make([]byte, size)}
@@ -415,7 +453,7 @@ func (w *world) connect() {
 		w.state.hold(h)
 		_ = k
 	}
-	w.state.sync()
+	w.state.sync(w.now)
 }
 
 func (w *world) drop() { w.up, w.toP, w.toC = false, nil, nil }
@@ -643,7 +681,7 @@ func BenchmarkAnAnswer(b *testing.B) {
 	for _, pods := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(pods), func(b *testing.B) {
 			s := newMirrorState()
-			s.sync()
+			s.sync(t0.Add(-mirrorLastWait))
 			for i := range pods {
 				r := s.record(testRef(peering.KindPod, fmt.Sprint("web-", i), fmt.Sprint("u-", i)))
 				r.want, r.held, r.told = true, true, true
@@ -670,7 +708,7 @@ func BenchmarkAnAnswerWhileOthersWait(b *testing.B) {
 		b.Run(fmt.Sprint(pods), func(b *testing.B) {
 			s := newMirrorState()
 			s.setReady()
-			s.sync()
+			s.sync(t0.Add(-mirrorLastWait))
 			next := 0
 			more := func() {
 				o := peering.Object{Ref: testRef(peering.KindPod, fmt.Sprint("web-", next), fmt.Sprint("u-", next)), JSON: []byte(`{"a":1}`)}

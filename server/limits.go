@@ -90,6 +90,9 @@ const (
 	offloadMaxWork = 16
 	// offloadMaxEvents is how many events wait to be sent; the oldest goes first.
 	offloadMaxEvents = 256
+	// offloadMaxLastBytes is how many bytes the statuses of pods that are gone have that wait to be sent. Of
+	// those beyond it is sent only that they are gone.
+	offloadMaxLastBytes = 8 << 20
 	// offloadSendTimeout is how long one message may wait for a slow reader before the
 	// stream ends.
 	offloadSendTimeout = 30 * time.Second

@@ -22,7 +22,9 @@ type outbox struct {
 	mu       sync.Mutex
 	statuses map[peering.ObjectRef]peering.PodStatus
 	order    []peering.ObjectRef
-	events   []peering.PodEvent
+	// lastBytes is the size of the statuses of pods that are gone.
+	lastBytes int
+	events    []peering.PodEvent
 	// wake is notified of statuses and events.
 	wake notify.Channel
 }
@@ -45,11 +47,26 @@ func (o *outbox) put(ctx context.Context, m *ententev1.SyncResponse) error {
 	}
 }
 
-// status queues a pod's status in place of an older one. It does not block.
+// status queues a pod's status in place of an older one, which that the pod is gone only adds to: how it
+// ended says whether home runs another. It does not block.
 func (o *outbox) status(s peering.PodStatus) {
 	o.mu.Lock()
-	if _, waits := o.statuses[s.Ref]; !waits {
+	older, waits := o.statuses[s.Ref]
+	if !waits {
 		o.order = append(o.order, s.Ref)
+	}
+	if s.Gone && len(s.Status) == 0 && waits {
+		s = older
+		s.Gone = true
+	}
+	if older.Gone {
+		o.lastBytes -= len(older.Status)
+	}
+	if s.Gone && o.lastBytes+len(s.Status) > offloadMaxLastBytes {
+		s.Status = nil
+	}
+	if s.Gone {
+		o.lastBytes += len(s.Status)
 	}
 	o.statuses[s.Ref] = s
 	o.mu.Unlock()
@@ -74,6 +91,9 @@ func (o *outbox) next() *ententev1.SyncResponse {
 	if len(o.order) > 0 {
 		s := o.statuses[o.order[0]]
 		delete(o.statuses, s.Ref)
+		if s.Gone {
+			o.lastBytes -= len(s.Status)
+		}
 		o.order = o.order[1:]
 		return wire.PodStatusTo(s)
 	}

@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -76,5 +79,37 @@ func TestMessagesForASlowReaderAreBounded(t *testing.T) {
 	}
 	if statuses != 10 || events != offloadMaxEvents {
 		t.Fatalf("%d statuses and %d events came", statuses, events)
+	}
+}
+
+// That a pod went does not say how it ended, and home decides by that whether to run another.
+func TestALastStatusIsSentThoughThePodWentMeanwhile(t *testing.T) {
+	o := newOutbox()
+	ref := func(i int) peering.ObjectRef {
+		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "p", UID: fmt.Sprint(i)}
+	}
+	last := peering.PodStatus{Ref: ref(0), RemoteName: "shop-a/p", RemoteUID: "r", Status: []byte(`{"phase":"Succeeded"}`)}
+	o.status(last)
+	o.status(peering.PodStatus{Ref: ref(0), Gone: true})
+	last.Gone = true
+	if diff := cmp.Diff(wire.PodStatusTo(last), o.next(), protocmp.Transform()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+	// A reader that is slow does not make the agent keep the statuses of all pods that ever were.
+	const pods = 100
+	for i := range pods {
+		o.status(peering.PodStatus{Ref: ref(i), Status: make([]byte, offloadMaxLastBytes/10)})
+		o.status(peering.PodStatus{Ref: ref(i), Gone: true})
+		o.status(peering.PodStatus{Ref: ref(i), Gone: true})
+	}
+	gone, bytes := 0, 0
+	for m := o.next(); m != nil; m = o.next() {
+		if m.GetStatus().GetGone() {
+			gone++
+		}
+		bytes += len(m.GetStatus().GetStatus())
+	}
+	if gone != pods || bytes > offloadMaxLastBytes || bytes < offloadMaxLastBytes/2 || o.lastBytes != 0 {
+		t.Errorf("%d pods are said to be gone, with %d bytes; %d bytes wait", gone, bytes, o.lastBytes)
 	}
 }

@@ -265,7 +265,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		return refuse(peering.RefusedInternal, true, "%s: %v", o.Ref, errFenced)
 	}
 	if p.graves.Has(c.Peer, graveOf(contract, o.Ref.UID)) {
-		p.hub.Gone(contract, o.Ref)
+		p.hub.Gone(contract, peering.PodStatus{Ref: o.Ref})
 		return nil
 	}
 	t, need, err := p.judgePod(ctx, c, nil, ns, o)
@@ -514,7 +514,7 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 		}
 	}
 	if !found {
-		p.hub.Gone(contract, ref)
+		p.hub.Gone(contract, peering.PodStatus{Ref: ref})
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ type spaceWatch struct {
 	peer   peering.ClusterID
 	// events ends the watch of events, if there is one.
 	events context.CancelFunc
-	// last has the last status of pods that were deleted, until it is recorded.
+	// last has the last status of pods that were deleted, until it is recorded or their OffloadedPod went.
 	last map[types.UID]corev1.PodStatus
 }
 
@@ -222,7 +222,7 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	v.p.ledger.Hide(o)
 	v.p.stock.Drop(podKey(o))
 	v.p.graves.Add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
-	v.p.hub.Gone(o.Spec.Contract, podRef(o))
+	v.p.hub.Gone(o.Spec.Contract, v.lastStatus(o))
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
 	if !v.hasLive(o.Namespace) {

@@ -260,7 +260,6 @@ func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Po
 
 // letGo lets an OffloadedPod go that is being deleted and has no pod.
 func (p *Provider) letGo(ctx context.Context, o *api.OffloadedPod) error {
-	p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
 	// Before it goes: the watch tells of that later, and an apply that comes in
 	// between would find nothing, and run the pod again.
 	p.graves.Add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))

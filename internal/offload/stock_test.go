@@ -390,7 +390,7 @@ func TestAPodWhoseNameAnotherHasAtOnceIsToldGone(t *testing.T) {
 		t.Errorf("%v went, though it is there", gone)
 	}
 	h.OnUpdate(record("old"), record("new"))
-	if _, gone := heard.Take(); len(gone) != 1 || gone[0].UID != "old" {
+	if _, gone := heard.Take(); len(gone) != 1 || gone[0].Ref.UID != "old" {
 		t.Errorf("%v went, want the old pod", gone)
 	}
 	if !p.graves.Has(peerA, graveOf("c-1", "old")) || p.graves.Has(peerA, graveOf("c-1", "new")) {

@@ -39,6 +39,10 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 		case <-sub.Wake:
 		}
 		dirty, gone := sub.Take()
+		// First: a consumer that just connected waits a moment for these.
+		for _, last := range gone {
+			status(last)
+		}
 		for key := range dirty {
 			o := p.inv.offloaded(key)
 			if o == nil || o.Spec.Contract != contract {
@@ -55,9 +59,6 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 				said[key] = hash
 				status(s)
 			}
-		}
-		for _, ref := range gone {
-			status(peering.PodStatus{Ref: ref, Gone: true})
 		}
 	}
 }
@@ -99,6 +100,24 @@ func statusOf(o *api.OffloadedPod, pod *corev1.Pod, seen bool) (peering.PodStatu
 	}
 	s.Status = b
 	return s, true
+}
+
+// lastStatus returns what there is to say about a pod whose OffloadedPod went: how it ended, as far
+// as that is known. Who watches may have seen neither, and home decides by it.
+func (v *inventory) lastStatus(o *api.OffloadedPod) peering.PodStatus {
+	s := peering.PodStatus{Ref: podRef(o)}
+	last, seen := v.lastWords(o.Namespace, types.UID(o.Status.PodUID))
+	if seen && live(o) { // it ended while it was deleted, and so was not recorded
+		o = o.DeepCopy()
+		o.Status.Phase = last.Phase
+		if err := keepStatus(o, last); err != nil {
+			return s
+		}
+	}
+	if !live(o) {
+		s, _ = statusOf(o, nil, true)
+	}
+	return s
 }
 
 // finalStatus returns the last status of a pod that ended.

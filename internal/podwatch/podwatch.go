@@ -25,8 +25,8 @@ type Hub struct {
 
 // leftPod is a pod of which there is nothing here any more.
 type leftPod struct {
-	ref peering.ObjectRef
-	at  time.Time
+	peering.PodStatus
+	at time.Time
 }
 
 // Watch is one watch of a contract.
@@ -37,7 +37,7 @@ type Watch struct {
 
 	mu    sync.Mutex
 	dirty map[types.NamespacedName]struct{}
-	gone  []peering.ObjectRef
+	gone  []peering.PodStatus
 	// Wake has a value while there is something to take.
 	Wake notify.Channel
 	// Over has a value once the watch is to end.
@@ -58,7 +58,7 @@ func (h *Hub) Subscribe(contract string, event func(peering.PodEvent)) (w *Watch
 	h.mu.Lock()
 	h.subs[s] = struct{}{}
 	for _, p := range h.prune(contract) {
-		s.leave(p.ref)
+		s.leave(p.PodStatus)
 	}
 	h.mu.Unlock()
 	return s, func() {
@@ -99,13 +99,27 @@ func (h *Hub) Touch(contract string, key types.NamespacedName) {
 	h.Each(contract, func(s *Watch) { s.Touch(key) })
 }
 
-// Gone tells that there is nothing of a pod here.
-func (h *Hub) Gone(contract string, ref peering.ObjectRef) {
+// Gone tells that there is nothing of a pod here. last has its last status, as far as that is known.
+func (h *Hub) Gone(contract string, last peering.PodStatus) {
+	last.Gone = true
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.eachLocked(contract, func(s *Watch) { s.leave(ref) })
-	left := append(h.prune(contract), leftPod{ref: ref, at: h.now()})
-	h.left[contract] = left[max(len(left)-maxLeft, 0):]
+	left := slices.DeleteFunc(h.prune(contract), func(before leftPod) bool {
+		if before.Ref == last.Ref && last.Status == nil {
+			last = before.PodStatus
+		}
+		return before.Ref == last.Ref
+	})
+	h.eachLocked(contract, func(s *Watch) { s.leave(last) })
+	left = append(left, leftPod{PodStatus: last, at: h.now()})
+	left = left[max(len(left)-maxLeft, 0):]
+	bytes := 0
+	for i := range slices.Backward(left) {
+		if bytes += len(left[i].Status); bytes > maxLeftBytes {
+			left[i].Status = nil
+		}
+	}
+	h.left[contract] = left
 }
 
 // prune forgets what went too long ago, and returns what is left of a contract. The
@@ -121,9 +135,9 @@ func (h *Hub) prune(contract string) []leftPod {
 	return h.left[contract]
 }
 
-func (s *Watch) leave(ref peering.ObjectRef) {
+func (s *Watch) leave(last peering.PodStatus) {
 	s.mu.Lock()
-	s.gone = append(s.gone, ref)
+	s.gone = append(s.gone, last)
 	s.mu.Unlock()
 	s.Wake.Notify()
 }
@@ -136,8 +150,8 @@ func (s *Watch) Touch(key types.NamespacedName) {
 	s.Wake.Notify()
 }
 
-// Take returns which pods are to be looked at, and of which there is nothing any more.
-func (s *Watch) Take() (dirty map[types.NamespacedName]struct{}, gone []peering.ObjectRef) {
+// Take returns which pods are to be looked at, and the last statuses of those of which there is nothing any more.
+func (s *Watch) Take() (dirty map[types.NamespacedName]struct{}, gone []peering.PodStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dirty, gone = s.dirty, s.gone

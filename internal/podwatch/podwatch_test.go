@@ -17,8 +17,8 @@ func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	clock := time.Unix(1_800_000_000, 0)
 	h := New()
 	h.now = func() time.Time { return clock }
-	ref := func(uid string) peering.ObjectRef {
-		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}
+	ref := func(uid string) peering.PodStatus {
+		return peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}}
 	}
 	heard := func(contract string) []string {
 		s, leave := h.Subscribe(contract, func(peering.PodEvent) {})
@@ -26,7 +26,7 @@ func TestANewWatchGetsRecentDeletions(t *testing.T) {
 		_, gone := s.Take()
 		var out []string
 		for _, r := range gone {
-			out = append(out, r.UID)
+			out = append(out, r.Ref.UID)
 		}
 		if woken := len(s.Wake) > 0; woken != (out != nil) {
 			t.Errorf("of %s there are %v, woken %t", contract, out, woken)
@@ -57,5 +57,31 @@ func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	clock = clock.Add(leftKept + time.Second)
 	if got := heard("c-1"); got != nil || len(h.left) != 0 {
 		t.Errorf("later %v, of %d contracts", got, len(h.left))
+	}
+}
+
+func TestTheLastStatusesOfPodsThatWentAreBounded(t *testing.T) {
+	t.Parallel()
+	h := New()
+	last := func(uid string, bytes int) peering.PodStatus {
+		return peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}, Status: make([]byte, bytes)}
+	}
+	for i := range 4 {
+		h.Gone("c-1", last(fmt.Sprint(i), maxLeftBytes/2))
+	}
+	// Nothing more is known of one that went than before.
+	h.Gone("c-1", peering.PodStatus{Ref: last("3", 0).Ref})
+	s, leave := h.Subscribe("c-1", func(peering.PodEvent) {})
+	defer leave()
+	_, gone := s.Take()
+	bytes := map[string]int{}
+	for _, g := range gone {
+		if !g.Gone {
+			t.Errorf("%s is not said to be gone", g.Ref.UID)
+		}
+		bytes[g.Ref.UID] += len(g.Status)
+	}
+	if diff := cmp.Diff(map[string]int{"0": 0, "1": 0, "2": maxLeftBytes / 2, "3": maxLeftBytes / 2}, bytes); diff != "" {
+		t.Errorf("bytes of statuses (-want +got):\n%s", diff)
 	}
 }

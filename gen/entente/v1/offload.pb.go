@@ -1475,7 +1475,8 @@ type SyncResponse_Status struct {
 	// The status as the provider's cluster says it: a Kubernetes PodStatus as
 	// JSON, addresses in the provider's terms.
 	Status []byte `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	// Whether the pod is gone, with nothing left to run.
+	// Whether the pod is gone, with nothing left to run. The status is then its last one,
+	// as far as the provider knows it.
 	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
 	// When the provider's cluster began to delete it, RFC 3339; empty if not.
 	DeletionTimestamp string `protobuf:"bytes,6,opt,name=deletion_timestamp,json=deletionTimestamp,proto3" json:"deletion_timestamp,omitempty"`
