@@ -305,12 +305,12 @@ func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 			return err
 		}
 		m.mu.Lock()
-		known := m.state.podStatus(status, time.Now())
+		hear := m.state.podStatus(status, time.Now())
 		m.mu.Unlock()
-		if status.Gone || !known {
+		if status.Gone || !hear {
 			m.poke()
 		}
-		if known {
+		if hear {
 			m.call(func(h MirrorHandler) { h.PodStatus(status) })
 		}
 	case *ententev1.SyncResponse_Event_:

@@ -487,7 +487,7 @@ func (s *mirrorState) namespaceAnswered(name string, accepted bool) {
 	}
 }
 
-// podStatus takes a provider's word on a pod, and reports whether the pod is known. One that is
+// podStatus takes a provider's word on a pod, and reports whether home should hear it. One that is
 // not known, and is not gone, the provider holds: it was made late, for a stream that had ended. Whether
 // it may go is asked after a while, and of few at a time, as each asks the API server.
 func (s *mirrorState) podStatus(p peering.PodStatus, now time.Time) bool {
@@ -501,6 +501,9 @@ func (s *mirrorState) podStatus(p peering.PodStatus, now time.Time) bool {
 			s.touch(k)
 		}
 		return false
+	}
+	if p.Gone && r.unwant && r.lost {
+		return false // home heard that it is gone, and wanted no more than that
 	}
 	if p.Gone {
 		r.ran, r.lost = true, true

@@ -232,6 +232,31 @@ func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
 	})
 }
 
+// A provider says of a pod that ended that it is gone, and again when its record is.
+func TestHomeHearsOnceThatAPodIsGoneThatItWantedGone(t *testing.T) {
+	pod := peering.Object{Ref: testRef(peering.KindPod, "batch", "u"), JSON: []byte("{}")}
+	s := newMirrorState()
+	s.setReady()
+	s.want(pod)
+	s.connect()
+	s.hold(peering.Held{Ref: pod.Ref, Hash: pod.Hash()})
+	s.sync(t0.Add(-mirrorLastWait))
+	s.plan(t0)
+	s.unwantObject(pod.Ref, nil)
+	s.plan(t0)
+	gone := peering.PodStatus{Ref: pod.Ref, Gone: true}
+	for i, want := range []bool{true, false} {
+		if got := s.podStatus(gone, t0); got != want {
+			t.Errorf("the %d. time home hears it is %v, want %v", i+1, got, want)
+		}
+	}
+	s.ack(peering.Ack{Ref: pod.Ref}, t0)
+	s.plan(t0)
+	if len(s.records) != 0 {
+		t.Errorf("%d records are left", len(s.records))
+	}
+}
+
 // A provider says first what it holds, and then how those ended that went a moment ago.
 func TestAPodIsNotCalledGoneBeforeTheProviderCouldSayHowItEnded(t *testing.T) {
 	pod := peering.Object{Ref: testRef(peering.KindPod, "batch", "u"), JSON: []byte("{}")}

@@ -287,8 +287,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	case stepNothing:
 		return nil
 	case stepDrop:
-		n.drop(uid, p.st.ref.Namespace)
-		return nil
+		return n.drop(ctx, uid, p.st)
 	case stepNotApplicable:
 		why := "namespace " + p.pod.Namespace + " is not offloaded to this cluster"
 		if n.offloads(p.pod.Namespace) == yes {
@@ -336,14 +335,25 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	return nil
 }
 
-// drop forgets a pod.
-func (n *Node) drop(uid, namespace string) {
+// drop forgets a pod. One that went unasked is wanted until then, and its provider keeps how it ended.
+func (n *Node) drop(ctx context.Context, uid string, st podState) error {
+	if st.wanted {
+		is, err := n.live(ctx, st.ref)
+		if err != nil {
+			return err
+		}
+		if is {
+			return fmt.Errorf("%s is in the API but not in the cache", st.ref)
+		}
+		n.cfg.Remote.Unwant(st.ref, nil)
+	}
 	n.mu.Lock()
 	delete(n.state, uid)
 	n.mu.Unlock()
-	if namespace != "" {
-		n.nsQueue.AddAfter(namespace, debounce) // it may have been the last one there
+	if st.ref.Namespace != "" {
+		n.nsQueue.AddAfter(st.ref.Namespace, debounce) // it may have been the last one there
 	}
+	return nil
 }
 
 // wantPod wants a pod, unless it was sent before.

@@ -482,6 +482,40 @@ func TestAPodThatTheProviderLostMeanwhileIsNotRunAgain(t *testing.T) {
 	})
 }
 
+// Of a pod that went unasked the provider keeps how it ended, and the mirror what was wanted, until home has no such
+// pod any more.
+func TestAPodThatIsGoneIsUnwantedWhenItIsDeleted(t *testing.T) {
+	for name, remove := range map[string]func(h *home){
+		"with a grace period": func(h *home) { h.mark("web", 30) },
+		"by force":            func(h *home) { h.force("web") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				ref := podRef(h.bind("u1", "web"))
+				h.remote.lose("u1")
+				h.settle()
+				h.wantPhase("web", corev1.PodFailed, reasonRemoteGone)
+				remove(h)
+				time.Sleep(3 * time.Minute)
+				synctest.Wait()
+				if h.pod("web") != nil {
+					t.Error("the pod is there still")
+				}
+				h.remote.look(func() {
+					if diff := cmp.Diff([]peering.ObjectRef{ref}, h.remote.unwants); diff != "" {
+						t.Errorf("unwanted (-want +got):\n%s", diff)
+					}
+				})
+				h.node.mu.Lock()
+				defer h.node.mu.Unlock()
+				if len(h.node.state) != 0 {
+					t.Errorf("%d pods are remembered", len(h.node.state))
+				}
+			})
+		})
+	}
+}
+
 func TestEndedPodsAreNeverRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "batch")
