@@ -81,10 +81,11 @@ const (
 	// unavailable.
 	tunnelStartGrace = 30 * time.Second
 
-	// maxUnknownPods is how many statuses are kept before this cluster's own pods
-	// are known, of maxUnknownBytes at most each.
+	// maxUnknownPods is of how many pods that the cache does not have the status is kept, with
+	// maxUnknownBytes in all. About maxUnknownLooks of them the API server is asked each minute.
 	maxUnknownPods  = 10_000
-	maxUnknownBytes = 32 << 10
+	maxUnknownBytes = 64 << 20
+	maxUnknownLooks = 200
 	// maxObjectBytes is the most that an object may have on the wire: what etcd
 	// takes.
 	maxObjectBytes = 1_572_864

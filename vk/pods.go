@@ -136,6 +136,11 @@ func (n *Node) localPods() []*corev1.Pod {
 	return out
 }
 
+// AwaitPods returns true once the pods on the node are known, or false if ctx ended first.
+func (n *Node) AwaitPods(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
+}
+
 // Pod returns the pod with a UID that is on the node, or nil. It must not be changed.
 func (n *Node) Pod(uid string) *corev1.Pod { return n.localPod(uid) }
 
@@ -176,6 +181,7 @@ type podPlan struct {
 	// references is what it refers to.
 	references []podspec.Reference
 	up         bool // the provider can be reached
+	unknown    bool // the cache does not have it, which may be behind
 }
 
 // plan gathers the facts about a pod and decides.
@@ -185,6 +191,10 @@ func (n *Node) plan(uid string) podPlan {
 	if st := n.state[uid]; st != nil {
 		p.st = *st
 	}
+	if p.pod != nil {
+		n.unknown.forget(uid)
+	}
+	p.unknown = n.unknown.has(uid)
 	p.up = n.link.answers()
 	fenced := p.pod != nil && n.isFenced(p.pod)
 	closed := n.losses.isClosed(time.Now())
@@ -283,6 +293,9 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return err
 	}
 	p := n.plan(uid)
+	if p.unknown {
+		return nil // dropUnknown asks for it
+	}
 	switch p.step {
 	case stepNothing:
 		return nil
@@ -695,15 +708,13 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 		s.Ref = podRef(local) // this cluster names its pods
 	}
 	n.mu.Lock()
-	st := n.state[s.Ref.UID]
-	if st == nil && local == nil &&
-		(n.synced || len(n.state) >= maxUnknownPods || len(s.Status) > maxUnknownBytes) {
-		// Before the pod cache is synced some unknown pods are kept; afterwards Orphan
-		// decides.
+	if st := n.state[s.Ref.UID]; local == nil && (st == nil || n.unknown.has(s.Ref.UID)) && !n.unknown.admit(s.Ref.UID, len(s.Status)) {
+		n.unknown.forget(s.Ref.UID)
+		delete(n.state, s.Ref.UID)
 		n.mu.Unlock()
 		return
 	}
-	st = n.podState(s.Ref)
+	st := n.podState(s.Ref)
 	if remote != nil {
 		st.remote = remote
 	}
@@ -713,9 +724,10 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 		st.held = true
 		st.remoteName, st.remoteUID, st.remoteDeleting = s.RemoteName, s.RemoteUID, s.DeletionTimestamp != ""
 	}
-	synced := n.synced
+	ask := n.synced && !n.unknown.has(s.Ref.UID)
 	n.mu.Unlock()
-	if synced {
+	// One that became known in between was reconciled without this.
+	if ask || n.localPod(s.Ref.UID) != nil {
 		n.podQueue.Add(s.Ref.UID)
 	}
 }
@@ -729,7 +741,7 @@ func (n *Node) Ack(a peering.Ack) {
 	deleted := a.Hash == (peering.Hash{})
 	n.mu.Lock()
 	st := n.state[a.Ref.UID]
-	if st == nil {
+	if st == nil || n.unknown.has(a.Ref.UID) {
 		n.mu.Unlock()
 		return
 	}

@@ -465,6 +465,83 @@ func TestAPodThatIsGoneUnaskedFailsAndIsNotRunAgain(t *testing.T) {
 	})
 }
 
+// unsee takes a pod out of the node's cache and memory: of a process that began when its API server was behind.
+func (h *home) unsee(name string) {
+	h.t.Helper()
+	pod := h.pod(name)
+	if err := h.node.pods.GetStore().Delete(pod); err != nil {
+		h.t.Fatal(err)
+	}
+	h.node.mu.Lock()
+	delete(h.node.state, string(pod.UID))
+	h.node.mu.Unlock()
+}
+
+// see has a pod come into the node's cache.
+func (h *home) see(name string) {
+	h.t.Helper()
+	pod := h.pod(name).DeepCopy()
+	pod.Annotations = map[string]string{"example.com/seen": "now"}
+	if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+	h.settle()
+}
+
+// What a provider says is said once. It may come before the pod does of which it is said.
+func TestAStatusThatComesBeforeItsPodIsShown(t *testing.T) {
+	for name, come := range map[string]func(h *home, ref peering.ObjectRef){
+		"of a pod that is there": func(h *home, ref peering.ObjectRef) {
+			h.remote.set(ref.UID, corev1.PodStatus{Phase: corev1.PodSucceeded})
+		},
+		"of a pod that is gone": func(h *home, ref peering.ObjectRef) {
+			h.remote.look(func() { delete(h.remote.held, ref) })
+			h.node.PodStatus(peering.PodStatus{Ref: ref, Status: []byte(`{"phase":"Succeeded"}`), Gone: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				ref := podRef(h.bind("u1", "web"))
+				h.unsee("web")
+				come(h, ref)
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				h.wantPhase("web", corev1.PodRunning, "")
+				h.see("web")
+				h.wantPhase("web", corev1.PodSucceeded, "")
+				h.node.mu.Lock()
+				defer h.node.mu.Unlock()
+				if n := len(h.node.unknown.sizes); n != 0 || h.node.unknown.bytes != 0 {
+					t.Errorf("%d pods of %d bytes are not known, though all are", n, h.node.unknown.bytes)
+				}
+			})
+		})
+	}
+}
+
+func TestALargeStatusThatComesBeforeTheCacheIsSyncedIsShown(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		h.stop()
+		var answers atomic.Bool
+		h.client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return !answers.Load(), nil, errors.New("the API server does not answer yet")
+		})
+		h.start()
+		status := corev1.PodStatus{Phase: corev1.PodSucceeded}
+		for i := range 40 {
+			status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", i), Image: strings.Repeat("i", 1024)})
+		}
+		h.remote.look(func() { h.remote.status["u1"] = status })
+		h.remote.connect(true)
+		h.settle()
+		answers.Store(true)
+		time.Sleep(time.Minute)
+		h.settle()
+		h.wantPhase("web", corev1.PodSucceeded, "")
+	})
+}
+
 func TestAPodThatTheProviderLostMeanwhileIsNotRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
@@ -1184,8 +1261,8 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 		}
 		h.node.mu.Lock()
 		st := h.node.state["u1"]
-		if n := len(h.node.state); n != 1 || st == nil {
-			t.Errorf("%d pods are remembered, want the one that is known here", n)
+		if n := len(h.node.state); n != 1+times || len(h.node.unknown.sizes) != times || st == nil {
+			t.Errorf("%d pods are remembered, want the one that is known here, and for a while the others", n)
 		}
 		kept, err := json.Marshal(st.remote)
 		if err != nil || len(kept) > podstatus.MaxMessagesBytes+16<<10 || len(st.events) > maxEventsPerPod {
@@ -1208,6 +1285,12 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 		if events > 2*25 { // what the events library lets through of one pod, with the updates of its counts
 			t.Errorf("%d events were written of one pod", events)
 		}
+		time.Sleep((times/maxUnknownLooks + 1) * time.Minute)
+		h.node.mu.Lock()
+		if n := len(h.node.state); n != 1 || h.node.unknown.bytes != 0 {
+			t.Errorf("%d pods are remembered, of %d bytes, want the one that is known here", n, h.node.unknown.bytes)
+		}
+		h.node.mu.Unlock()
 		shown, err := json.Marshal(h.pod("web").Status)
 		if err != nil || len(shown) > podstatus.MaxMessagesBytes+16<<10 {
 			t.Errorf("the pod's status has %d bytes, %v", len(shown), err)
@@ -1227,6 +1310,17 @@ func TestUnknownPodsAreBoundedBeforeTheCacheIsSynced(t *testing.T) {
 		h.node.mu.Lock()
 		if n := len(h.node.state); n != maxUnknownPods {
 			t.Errorf("%d unknown pods are remembered, want %d", n, maxUnknownPods)
+		}
+		h.node.mu.Unlock()
+		large := fmt.Appendf(nil, `{"phase":"Running","message":%q}`, strings.Repeat("y", 60<<10))
+		for i := range maxUnknownBytes/len(large) + 10 {
+			ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "x", UID: fmt.Sprint("x", i)}
+			h.node.PodStatus(peering.PodStatus{Ref: ref, Status: large})
+			h.node.PodStatus(peering.PodStatus{Ref: ref, Gone: true}) // which leaves the status
+		}
+		h.node.mu.Lock()
+		if n := h.node.unknown.bytes; n > maxUnknownBytes || n < maxUnknownBytes/2 || len(h.node.state) != len(h.node.unknown.sizes) {
+			t.Errorf("of %d unknown pods %d bytes are remembered, want at most %d", len(h.node.state), n, maxUnknownBytes)
 		}
 		h.node.mu.Unlock()
 		h.stop()

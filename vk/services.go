@@ -132,8 +132,8 @@ func (n *Node) unexport(name string) {
 func (n *Node) podsRemain(namespace string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, st := range n.state {
-		if st.ref.Namespace == namespace && (st.wanted || st.held) && !st.gone {
+	for uid, st := range n.state {
+		if st.ref.Namespace == namespace && (st.wanted || st.held) && !st.gone && !n.unknown.has(uid) {
 			return true
 		}
 	}

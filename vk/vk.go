@@ -185,6 +185,7 @@ type Node struct {
 	node     *corev1.Node // as last seen in the API, nil if it is not there
 	ready    corev1.NodeCondition
 	state    map[string]*podState // by UID
+	unknown  unknownPods          // of state, those that are not in the cache
 	objects  map[peering.ObjectRef]*objectState
 	named    map[peering.ObjectRef][]string // the UIDs of objects, by the rest of their references
 	watches  map[string]*namespaceWatch
@@ -308,7 +309,7 @@ func (n *Node) Run(ctx context.Context) error {
 // declare fills the caches, declares every Want and then calls Ready. It returns false if ctx
 // ended first.
 func (n *Node) declare(ctx context.Context) bool {
-	if !cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced) {
+	if !n.AwaitPods(ctx) {
 		return false
 	}
 	var spaces []Namespace
@@ -343,11 +344,6 @@ func (n *Node) declare(ctx context.Context) bool {
 	}
 	n.mu.Lock()
 	n.synced = true
-	for uid := range n.state {
-		if n.localPod(uid) == nil {
-			delete(n.state, uid) // Orphan decides
-		}
-	}
 	n.mu.Unlock()
 	n.cfg.Mirror.Ready()
 	return true
@@ -397,6 +393,7 @@ func (n *Node) sweep(ctx context.Context) {
 			n.podQueue.Add(uid)
 		}
 		n.mu.Unlock()
+		n.dropUnknown(ctx)
 		spaces, _ := n.cfg.Namespaces()
 		n.reconcileAll(spaces)
 	}

@@ -221,6 +221,10 @@ func (n *nodes) live(ctx context.Context, v *virtual, log *slog.Logger) {
 	defer close(v.done)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
+		// What the provider says of pods it says once.
+		if !v.node.AwaitPods(ctx) {
+			return
+		}
 		if err := v.mirror.Run(ctx); err != nil {
 			log.Error("the mirror of a virtual node failed", "contract", v.spec.Contract, "err", err)
 		}

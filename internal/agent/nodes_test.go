@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/vk"
+)
+
+// callsOnly is a connection that counts the streams that are asked for, and has none.
+type callsOnly struct{ streams atomic.Int32 }
+
+func (*callsOnly) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return errors.ErrUnsupported
+}
+
+func (c *callsOnly) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.streams.Add(1)
+	return nil, errors.ErrUnsupported
+}
+
+type nobodyAttends struct{}
+
+func (nobodyAttends) Attend(peering.ClusterID, bool)                {}
+func (nobodyAttends) Silence(peering.ClusterID) (time.Time, bool)   { return time.Time{}, false }
+func (nobodyAttends) RoundTrip(peering.ClusterID) (_ time.Duration) { return 0 }
+
+// A provider says each status once for a stream. What it says of pods that are not known yet could be lost.
+func TestAProviderIsAskedOnceThePodsOfHomeAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := fake.NewSimpleClientset()
+		var answers atomic.Bool
+		home.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return !answers.Load(), nil, errors.New("the API server does not answer yet")
+		})
+		conn := &callsOnly{}
+		n := &nodes{
+			kubernetes: home, sessions: nobodyAttends{}, contractChanged: func(string) {},
+			addresses: &addresses{client: ctrlfake.NewClientBuilder().WithScheme(kube.Scheme()).Build()},
+		}
+		v := &virtual{spec: controller.NodeSpec{Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer"}, done: make(chan struct{})}
+		var err error
+		v.node, err = vk.New(vk.Config{
+			Name: "office", Contract: "c-1", Peer: string(v.spec.Peer), Client: home, Remote: &remote{},
+			Namespaces: func() ([]vk.Namespace, error) { return nil, errors.New("not known yet") },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.mirror, err = client.NewMirror(client.MirrorConfig{Contract: "c-1", Conn: conn, Handler: v.node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		v.cancel = cancel
+		go n.live(ctx, v, slog.New(slog.DiscardHandler))
+		time.Sleep(time.Minute)
+		if got := conn.streams.Load(); got != 0 {
+			t.Errorf("%d streams began before home's pods were known", got)
+		}
+		answers.Store(true)
+		time.Sleep(time.Minute)
+		if conn.streams.Load() == 0 {
+			t.Error("no stream began though home's pods are known")
+		}
+		cancel()
+		<-v.done
+	})
+}
