@@ -10,8 +10,8 @@ import (
 
 // Limits of a Mirror.
 const (
-	// mirrorMaxObjects is how many objects one contract may have, wanted, held or
-	// to be deleted.
+	// mirrorMaxObjects is how many objects one contract may have, wanted and held, and of how many more
+	// it is remembered that they are refused.
 	mirrorMaxObjects = 20_000
 	// mirrorMaxBytes is the size of all wanted objects of a contract.
 	mirrorMaxBytes = 256 << 20
@@ -58,7 +58,7 @@ func (s *mirrorState) admits(o peering.Object) *peering.Refusal {
 			"%s has %d bytes; what crosses has at most %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)}
 	}
 	old, known := s.records[keyOf(o.Ref)]
-	if !known && len(s.records) >= mirrorMaxObjects {
+	if (!known || !old.want) && s.wanted >= mirrorMaxObjects {
 		return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
 			"a contract has at most %d objects; offload fewer namespaces by it", mirrorMaxObjects)}
 	}
@@ -71,4 +71,42 @@ func (s *mirrorState) admits(o peering.Object) *peering.Refusal {
 			"the objects of a contract have at most %d bytes in all; offload fewer namespaces by it", mirrorMaxBytes)}
 	}
 	return nil
+}
+
+// bar notes that there is no room for a wanted object, or that it must not cross. It is said once, however often
+// the object is wanted: who wants it does so again.
+func (s *mirrorState) bar(o peering.Object, refusal *peering.Refusal) {
+	k, ack := keyOf(o.Ref), peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: refusal}
+	before, is := s.barred[k]
+	if !is && len(s.barred) >= mirrorMaxObjects {
+		return
+	}
+	s.barred[k] = ack
+	if !is || before.Hash != ack.Hash || *before.Refusal != *refusal {
+		s.unsaid[k] = struct{}{}
+	}
+}
+
+func (s *mirrorState) unbar(k mirrorKey) {
+	delete(s.barred, k)
+	delete(s.unsaid, k)
+}
+
+// sayBarred returns the refusals that were not said yet.
+func (s *mirrorState) sayBarred() (said []peering.Ack) {
+	for k := range s.unsaid {
+		said = append(said, s.barred[k])
+	}
+	clear(s.unsaid)
+	return said
+}
+
+// excess says why there is no room for something that is wanted; empty if there is for all.
+func (s *mirrorState) excess() string {
+	for _, ack := range s.barred {
+		if ack.Refusal.Reason == peering.RefusedQuota {
+			return ack.Refusal.Message
+		}
+	}
+	return ""
 }

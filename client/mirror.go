@@ -65,8 +65,6 @@ type Mirror struct {
 
 	mu    sync.Mutex
 	state *mirrorState
-	// refused are objects that must not cross, to be reported by Run.
-	refused []peering.Ack
 	// question is the number of the one that is to be answered, on the stream of now; 0 is none.
 	question uint64
 	// wake tells Run that there may be something to do.
@@ -100,14 +98,12 @@ func NewMirror(cfg MirrorConfig) (*Mirror, error) {
 }
 
 // Want says that the object should be at the provider, like this. The latest
-// word counts. An object that must not cross is refused through Handler.Ack. It
-// never blocks.
+// word counts. An object that must not cross, or that there is no room for, is
+// refused through Handler.Ack and not kept: the caller wants it again in time. What
+// is wanted already costs nothing. It never blocks.
 func (m *Mirror) Want(o peering.Object) {
 	m.mu.Lock()
-	refusal := m.state.want(o)
-	if refusal != nil && len(m.refused) < mirrorMaxObjects {
-		m.refused = append(m.refused, peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: refusal})
-	}
+	_ = m.state.want(o) // a refusal is said by Run
 	m.mu.Unlock()
 	m.poke()
 }
@@ -148,6 +144,13 @@ func (m *Mirror) Ready() {
 	m.state.setReady()
 	m.mu.Unlock()
 	m.poke()
+}
+
+// Excess says why there is no room for some of what is wanted; empty if there is for all.
+func (m *Mirror) Excess() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.excess()
 }
 
 func (m *Mirror) poke() {
@@ -348,13 +351,14 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 		now := time.Now()
 		m.mu.Lock()
 		overdue := m.state.overdue(now)
-		steps, wake := m.state.plan(now)
-		refused, question := m.refused, m.question
-		m.refused, m.question = nil, 0
-		m.mu.Unlock()
 		if overdue {
+			m.mu.Unlock()
 			return fmt.Errorf("the provider did not answer within %s", mirrorAckTimeout)
 		}
+		steps, wake := m.state.plan(now)
+		refused, question := m.state.sayBarred(), m.question
+		m.question = 0
+		m.mu.Unlock()
 		for _, ack := range refused {
 			m.call(func(h MirrorHandler) { h.Ack(ack) })
 		}

@@ -178,8 +178,11 @@ type mirrorState struct {
 	// names finds the records of all pods with a name: of a StatefulSet's pod and its
 	// successor.
 	names map[podName]map[mirrorKey]struct{}
-	// bytes is the size of all wanted objects.
-	bytes int
+	// wanted is how many objects are, bytes their size, and held how many the provider does.
+	wanted, bytes, held int
+	// barred has this side's refusals of what is wanted, and unsaid which of these are to be said.
+	barred map[mirrorKey]peering.Ack
+	unsaid map[mirrorKey]struct{}
 	// late is how many records are.
 	late int
 	// ready: everything that is wanted was said.
@@ -225,6 +228,8 @@ func newMirrorState() *mirrorState {
 		timers:  newQueue(compareTimers),
 		line:    newQueue(compareSteps),
 		lined:   make(map[mirrorLined]bool),
+		barred:  make(map[mirrorKey]peering.Ack),
+		unsaid:  make(map[mirrorKey]struct{}),
 
 		inFlight: make(map[mirrorKey]struct{}),
 	}
@@ -347,8 +352,10 @@ func compareTimers(a, b mirrorTimer) int { return a.at.Compare(b.at) }
 // it is beyond a limit.
 func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 	if refusal := s.admits(o); refusal != nil {
+		s.bar(o, refusal)
 		return refusal
 	}
+	s.unbar(keyOf(o.Ref))
 	r := s.record(o.Ref)
 	if o.Ref.Kind == peering.KindNamespace {
 		s.spaces[o.Ref.Name] = keyOf(o.Ref)
@@ -358,6 +365,9 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 	if r.want && r.hash == hash {
 		return nil
 	}
+	if !r.want {
+		s.wanted++
+	}
 	s.bytes += len(o.JSON) - len(r.object.JSON)
 	r.want, r.object, r.hash, r.told = true, o, hash, false
 	s.touch(keyOf(o.Ref))
@@ -365,9 +375,13 @@ func (s *mirrorState) want(o peering.Object) *peering.Refusal {
 }
 
 func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
+	s.unbar(keyOf(ref))
 	r := s.record(ref)
 	if r.unwant && equalGrace(r.grace, grace) {
 		return
+	}
+	if r.want {
+		s.wanted--
 	}
 	s.bytes -= len(r.object.JSON)
 	r.want, r.object, r.hash, r.told = false, peering.Object{}, peering.Hash{}, false
@@ -405,7 +419,7 @@ func (s *mirrorState) touchAll() {
 // connect begins a stream: what is held is about to be said, what was on its
 // way is lost.
 func (s *mirrorState) connect() {
-	s.synced, s.applies, s.applyBytes = false, 0, 0
+	s.synced, s.applies, s.applyBytes, s.held = false, 0, 0, 0
 	clear(s.inFlight)
 	for _, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
@@ -416,9 +430,10 @@ func (s *mirrorState) connect() {
 // hold notes that the provider holds an object. It reports whether there is
 // room to know of it.
 func (s *mirrorState) hold(h peering.Held) bool {
-	if _, known := s.records[keyOf(h.Ref)]; !known && len(s.records) >= mirrorMaxObjects {
+	if s.held >= mirrorMaxObjects {
 		return false
 	}
+	s.held++
 	r := s.record(h.Ref)
 	r.held, r.heldHash = true, h.Hash
 	r.ran = h.Ref.Kind == peering.KindPod

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -90,6 +91,66 @@ func TestObjectsGoInTheOrderInWhichTheyDepend(t *testing.T) {
 	want := fmt.Sprint([]string{"5Pod", "5Secret", "6ConfigMap", "6Secret", "6Service", "6Pod"})
 	if fmt.Sprint(got) != want {
 		t.Fatalf("order %v, want %v", got, want)
+	}
+}
+
+// fill has so many objects wanted that there is room for no other.
+func fill(t testing.TB, s *mirrorState) {
+	t.Helper()
+	for i := range mirrorMaxObjects {
+		if refusal := s.want(peering.Object{Ref: testRef(peering.KindConfigMap, fmt.Sprint("c", i), fmt.Sprint("c", i)), JSON: []byte("{}")}); refusal != nil {
+			t.Fatal(refusal)
+		}
+	}
+}
+
+// Whoever wants more than there is room for wants it again after a while.
+func TestWhatThereIsNoRoomForIsSaidOnceAndTakenWhenThereIs(t *testing.T) {
+	s := newMirrorState()
+	fill(t, s)
+	pod := peering.Object{Ref: testRef(peering.KindPod, "web", "u"), JSON: []byte("{}")}
+	large := peering.Object{Ref: testRef(peering.KindPod, "large", "l"), JSON: make([]byte, wire.MaxObjectBytes+1)}
+	for i, want := range []int{2, 0} {
+		s.want(pod)
+		s.want(large)
+		if said := s.sayBarred(); len(said) != want {
+			t.Errorf("the %d. time %d refusals are said, want %d: %v", i+1, len(said), want, said)
+		}
+	}
+	if why := s.excess(); why == "" {
+		t.Error("it is not known that there is no room")
+	}
+	first := testRef(peering.KindConfigMap, "c0", "c0")
+	s.unwantObject(first, nil)
+	if refusal := s.want(pod); refusal != nil || s.excess() != "" {
+		t.Errorf("when there is room: %v, %q", refusal, s.excess())
+	}
+	s.unwantObject(large.Ref, nil)
+	if len(s.barred) != 0 || len(s.unsaid) != 0 {
+		t.Errorf("%d refusals are left, and %d to say", len(s.barred), len(s.unsaid))
+	}
+	for i := range 2 * mirrorMaxObjects {
+		s.want(peering.Object{Ref: testRef(peering.KindConfigMap, "more", fmt.Sprint("more", i)), JSON: []byte("{}")})
+	}
+	if len(s.barred) != mirrorMaxObjects || len(s.records) != mirrorMaxObjects+2 {
+		t.Errorf("%d refusals and %d objects are remembered", len(s.barred), len(s.records))
+	}
+}
+
+// An agent that starts may want other objects than the provider holds: both have room, or they never agree.
+func TestWhatIsHeldHasRoomBesideWhatIsWanted(t *testing.T) {
+	s := newMirrorState()
+	fill(t, s)
+	for stream := range 2 {
+		s.connect()
+		for i := range mirrorMaxObjects {
+			if !s.hold(peering.Held{Ref: testRef(peering.KindPod, fmt.Sprint("p", i), fmt.Sprint("p", i))}) {
+				t.Fatalf("there is no room for object %d of stream %d that the provider holds", i, stream)
+			}
+		}
+		if s.hold(peering.Held{Ref: testRef(peering.KindPod, "more", "more")}) {
+			t.Error("a provider may hold more than a contract can have")
+		}
 	}
 }
 

@@ -81,6 +81,9 @@ const (
 	// unavailable.
 	tunnelStartGrace = 30 * time.Second
 
+	// wantPause is for how long what was refused, or not answered, is not wanted again.
+	wantPause = 30 * time.Second
+
 	// maxUnknownPods is of how many pods that the cache does not have the status is kept, with
 	// maxUnknownBytes in all. About maxUnknownLooks of them the API server is asked each minute.
 	maxUnknownPods  = 10_000

@@ -54,9 +54,11 @@ func (n *Node) Status() Status {
 	now := time.Now()
 	n.mu.Lock()
 	c, _ := n.readiness(now)
-	if losing := n.losses.condition(now); c.Status == corev1.ConditionTrue && losing.Status == corev1.ConditionTrue {
-		c = losing
-		c.Status = corev1.ConditionFalse
+	for _, closed := range []corev1.NodeCondition{n.losses.condition(now), n.excess.condition()} {
+		if c.Status == corev1.ConditionTrue && closed.Status == corev1.ConditionTrue {
+			c = closed
+			c.Status = corev1.ConditionFalse
+		}
 	}
 	n.mu.Unlock()
 	s := Status{Ready: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message}
@@ -313,7 +315,7 @@ func (n *Node) desired() *corev1.Node {
 	if n.node != nil {
 		since = n.node.CreationTimestamp.Time
 	}
-	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.condition(now), n.tunnel.condition(now, n.started)}, n.draining, since, now)
+	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.condition(now), n.tunnel.condition(now, n.started), n.excess.condition()}, n.draining, since, now)
 }
 
 func (n *Node) recreate(ctx context.Context, err error) error {
@@ -447,7 +449,7 @@ func (n *Node) wrong(node *corev1.Node) bool {
 	}
 	now := time.Now()
 	ready, _ := n.readiness(now)
-	for _, want := range []corev1.NodeCondition{ready, n.losses.condition(now), n.tunnel.condition(now, n.started)} {
+	for _, want := range []corev1.NodeCondition{ready, n.losses.condition(now), n.tunnel.condition(now, n.started), n.excess.condition()} {
 		if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == want.Type && c.Status == want.Status }) {
 			return true
 		}

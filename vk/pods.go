@@ -35,6 +35,7 @@ type podState struct {
 	held    bool
 	refusal *peering.Refusal
 	answer  peering.Hash // what the provider took or refused last
+	said    time.Time    // when it was wanted last
 	claims  claims
 
 	remote         *corev1.PodStatus // the provider's last status
@@ -369,7 +370,7 @@ func (n *Node) drop(ctx context.Context, uid string, st podState) error {
 	return nil
 }
 
-// wantPod wants a pod, unless it was sent before.
+// wantPod wants a pod, unless it was wanted before and taken.
 func (n *Node) wantPod(p podPlan) {
 	if p.refusal != nil { // it crossed under another table; it stays as it is
 		return
@@ -380,8 +381,12 @@ func (n *Node) wantPod(p podPlan) {
 	hash, before := p.object.Hash(), podstatus.Offloaded(p.pod)
 	n.mu.Lock()
 	st := n.podState(p.object.Ref)
-	say, first := !st.wanted || st.hash != hash, !st.wanted && !st.held && !before
+	say := !st.wanted || st.hash != hash || wantAgain(st.said, st.refusal == nil && st.answer == hash)
+	first := !st.wanted && !st.held && !before
 	st.wanted, st.hash, st.ref = true, hash, p.object.Ref
+	if say {
+		st.said = time.Now()
+	}
 	n.mu.Unlock()
 	if !say {
 		return

@@ -682,6 +682,63 @@ func TestARefusalIsShownAndOvercome(t *testing.T) {
 	})
 }
 
+// A mirror keeps nothing of what it has no room for. Nothing at home changes when it has.
+func TestWhatTheMirrorHadNoRoomForIsWantedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		const words = "a contract has at most 20000 objects"
+		full, asked := true, map[peering.Kind]int{}
+		h.remote.bar = func(o peering.Object) *peering.Refusal {
+			asked[o.Ref.Kind]++
+			if full {
+				return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: words}
+			}
+			return nil
+		}
+		for _, o := range []runtime.Object{
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "settings", UID: "cm"}},
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "svc"}},
+		} {
+			if err := h.client.Tracker().Add(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.start()
+		h.remote.connect(true)
+		h.bind("u1", "web", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
+			}}}
+		})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		h.wantPhase("web", corev1.PodPending, "QuotaExceeded")
+		if m := h.event("QuotaExceeded"); !strings.Contains(m, words) {
+			t.Errorf("the event says %q", m)
+		}
+		h.remote.look(func() {
+			full = false
+			for kind, times := range asked {
+				if times < 3 || times > 15 {
+					t.Errorf("a %s was wanted %d times in 10 minutes", kind, times)
+				}
+			}
+			if len(asked) != 4 {
+				t.Errorf("%d kinds were wanted, want a namespace, a ConfigMap, a Service and a pod", len(asked))
+			}
+		})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		for _, uid := range []string{"ns-1", "cm", "svc", "u1"} {
+			if !h.remote.holds(uid) {
+				t.Errorf("%s did not cross though there is room", uid)
+			}
+		}
+		h.wantPhase("web", corev1.PodRunning, "")
+		h.stop()
+	})
+}
+
 func TestARefusedPodCanBeDeleted(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.remote.refuse = func(o peering.Object) *peering.Refusal {

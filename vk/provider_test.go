@@ -18,9 +18,11 @@ import (
 // outlives a restart of the consumer; what the consumer wants does not.
 type provider struct {
 	refuse func(peering.Object) *peering.Refusal
-	exec   func(ctx context.Context, ref peering.ObjectRef, o peering.ExecOptions) error
-	logs   func(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error)
-	dial   func(ctx context.Context, ref peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
+	// bar refuses what is wanted before it is kept, as a mirror does that has no room.
+	bar  func(peering.Object) *peering.Refusal
+	exec func(ctx context.Context, ref peering.ObjectRef, o peering.ExecOptions) error
+	logs func(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error)
+	dial func(ctx context.Context, ref peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
 
 	mu      sync.Mutex
 	held    map[peering.ObjectRef]peering.Object
@@ -267,6 +269,12 @@ func (p *provider) holds(uid string) (has bool) {
 // Want implements Remote.
 func (p *provider) Want(o peering.Object) {
 	p.look(func() {
+		if p.bar != nil {
+			if r := p.bar(o); r != nil {
+				p.say(func(h Handler) { h.Ack(peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: r}) })
+				return
+			}
+		}
 		for ref := range p.wants {
 			if ref.Kind == o.Ref.Kind && ref.Namespace == o.Ref.Namespace && ref.Name == o.Ref.Name && ref.UID != o.Ref.UID && ref.Kind != peering.KindPod {
 				p.clashes = append(p.clashes, ref)

@@ -35,10 +35,11 @@ type objectState struct {
 	hash    peering.Hash
 	acked   bool
 	refusal *peering.Refusal
+	answer  peering.Hash // what the provider took or refused last
 	// writes bounds the events about it; cut says that not all of its endpoints cross.
 	writes writes
 	cut    bool
-	// said is when it was sent last.
+	// said is when it was wanted last.
 	said time.Time
 }
 
@@ -492,7 +493,7 @@ func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool
 	return err == nil && !is, err
 }
 
-// wantObject wants an object, unless it was sent before.
+// wantObject wants an object, unless it was wanted before and taken.
 func (n *Node) wantObject(o peering.Object) {
 	n.mu.Lock()
 	say := n.noteWanted(o)
@@ -507,7 +508,7 @@ func (n *Node) wantObject(o peering.Object) {
 func (n *Node) noteWanted(o peering.Object) bool {
 	hash := o.Hash()
 	st := n.objects[o.Ref]
-	say := st == nil || st.hash != hash
+	say := st == nil || st.hash != hash || wantAgain(st.said, st.refusal == nil && st.answer == hash)
 	if st == nil {
 		st = &objectState{}
 		n.objects[o.Ref] = st
@@ -519,6 +520,10 @@ func (n *Node) noteWanted(o peering.Object) bool {
 	}
 	return say
 }
+
+// wantAgain says whether to want something again that was wanted at a time: until the provider took it, for the
+// mirror keeps nothing of what it has no room for. Everything is reconciled each minute.
+func wantAgain(said time.Time, taken bool) bool { return !taken && time.Since(said) >= wantPause }
 
 // anyUID is the key by which all wanted objects of one name are found.
 func anyUID(ref peering.ObjectRef) peering.ObjectRef {
@@ -578,7 +583,7 @@ func (n *Node) ackObject(a peering.Ack) {
 		return
 	}
 	news := a.Refusal != nil && (st.refusal == nil || *st.refusal != *a.Refusal)
-	st.refusal, st.acked = a.Refusal, st.acked || a.Refusal == nil
+	st.refusal, st.acked, st.answer = a.Refusal, st.acked || a.Refusal == nil, a.Hash
 	if a.Ref.Kind == peering.KindNamespace && a.Refusal == nil && a.Hash == st.hash {
 		n.fences.Took(a.Ref.Name)
 	}

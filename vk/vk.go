@@ -31,8 +31,8 @@ import (
 // Mirror synchronises the wanted objects of a contract to the provider. Its methods return
 // at once.
 type Mirror interface {
-	// Want says that the provider should have this object. The latest counts. A refusal that
-	// can be retried is retried without another call.
+	// Want says that the provider should have this object. The latest counts. A provider's refusal
+	// that can be retried is retried without another call. What the mirror itself refuses is not kept.
 	Want(peering.Object)
 	// Unwant says that an object is no longer wanted, on evidence. For a pod it ends in a
 	// PodStatus with Gone, even if the provider never had it. A nil grace period leaves it
@@ -179,6 +179,7 @@ type Node struct {
 	losses   losses
 	fences   fencing.Home
 	tunnel   tunnel
+	excess   excess
 	// dropped is labels that earlier revisions of the contract gave the node.
 	dropped  []string
 	removed  bool

@@ -259,6 +259,7 @@ func (n *nodes) watch(ctx context.Context, v *virtual) {
 		if fc := n.addresses.peer(v.spec.Peer); fc != nil {
 			v.node.SetNetwork(networkOf(fc))
 		}
+		v.node.SetExcess(v.mirror.Excess())
 		moved := v.latency.look(n.sessions.RoundTrip(v.spec.Peer), time.Now())
 		if now := v.node.Status(); now != last || moved {
 			last = now

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -40,6 +43,35 @@ func (nobodyAttends) Attend(peering.ClusterID, bool)                {}
 func (nobodyAttends) Silence(peering.ClusterID) (time.Time, bool)   { return time.Time{}, false }
 func (nobodyAttends) RoundTrip(peering.ClusterID) (_ time.Duration) { return 0 }
 
+// alive has a virtual node and its mirror live in a bubble of synctest until the end of the test.
+func alive(t *testing.T, home *fake.Clientset, conn grpc.ClientConnInterface) (v *virtual, end func()) {
+	t.Helper()
+	n := &nodes{
+		kubernetes: home, sessions: nobodyAttends{}, contractChanged: func(string) {},
+		addresses: &addresses{client: ctrlfake.NewClientBuilder().WithScheme(kube.Scheme()).Build()},
+	}
+	v = &virtual{spec: controller.NodeSpec{Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer"}, done: make(chan struct{})}
+	var err error
+	v.node, err = vk.New(vk.Config{
+		Name: "office", Contract: "c-1", Peer: string(v.spec.Peer), Client: home, Remote: &remote{},
+		Namespaces: func() ([]vk.Namespace, error) { return nil, errors.New("not known yet") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.mirror, err = client.NewMirror(client.MirrorConfig{Contract: "c-1", Conn: conn, Handler: v.node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	v.cancel = cancel
+	go n.live(ctx, v, slog.New(slog.DiscardHandler))
+	return v, func() {
+		cancel()
+		<-v.done
+	}
+}
+
 // A provider says each status once for a stream. What it says of pods that are not known yet could be lost.
 func TestAProviderIsAskedOnceThePodsOfHomeAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -49,26 +81,7 @@ func TestAProviderIsAskedOnceThePodsOfHomeAreKnown(t *testing.T) {
 			return !answers.Load(), nil, errors.New("the API server does not answer yet")
 		})
 		conn := &callsOnly{}
-		n := &nodes{
-			kubernetes: home, sessions: nobodyAttends{}, contractChanged: func(string) {},
-			addresses: &addresses{client: ctrlfake.NewClientBuilder().WithScheme(kube.Scheme()).Build()},
-		}
-		v := &virtual{spec: controller.NodeSpec{Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer"}, done: make(chan struct{})}
-		var err error
-		v.node, err = vk.New(vk.Config{
-			Name: "office", Contract: "c-1", Peer: string(v.spec.Peer), Client: home, Remote: &remote{},
-			Namespaces: func() ([]vk.Namespace, error) { return nil, errors.New("not known yet") },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.mirror, err = client.NewMirror(client.MirrorConfig{Contract: "c-1", Conn: conn, Handler: v.node})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		v.cancel = cancel
-		go n.live(ctx, v, slog.New(slog.DiscardHandler))
+		_, end := alive(t, home, conn)
 		time.Sleep(time.Minute)
 		if got := conn.streams.Load(); got != 0 {
 			t.Errorf("%d streams began before home's pods were known", got)
@@ -78,7 +91,40 @@ func TestAProviderIsAskedOnceThePodsOfHomeAreKnown(t *testing.T) {
 		if conn.streams.Load() == 0 {
 			t.Error("no stream began though home's pods are known")
 		}
-		cancel()
-		<-v.done
+		end()
+	})
+}
+
+func TestAVirtualNodeSaysThatItsMirrorIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := fake.NewSimpleClientset()
+		v, end := alive(t, home, &callsOnly{})
+		shown := func(full bool) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			node, err := home.CoreV1().Nodes().Get(t.Context(), "office", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range node.Status.Conditions {
+				if c.Type == "entente.dev/TooManyObjects" && (c.Status == corev1.ConditionTrue) == full {
+					return
+				}
+			}
+			t.Errorf("the conditions are %+v, want that it is full: %v", node.Status.Conditions, full)
+		}
+		ref := func(i int) peering.ObjectRef {
+			return peering.ObjectRef{Kind: peering.KindConfigMap, Namespace: "shop", Name: fmt.Sprint(i), UID: fmt.Sprint(i)}
+		}
+		shown(false)
+		const most = 20_000
+		for i := range most + 1 {
+			v.mirror.Want(peering.Object{Ref: ref(i), JSON: []byte("{}")})
+		}
+		shown(true)
+		v.mirror.Unwant(ref(0), nil)
+		v.mirror.Want(peering.Object{Ref: ref(most), JSON: []byte("{}")})
+		shown(false)
+		end()
 	})
 }

@@ -102,7 +102,7 @@ func renderResources(root fs.FS) ([]byte, error) {
 	}
 	out.WriteString("\n## Conditions\n\nThe reasons that the code names. The message has the details, and what to do.\n" +
 		"Beside these the reason may be that of an error in CamelCase (`PolicyRefused` of `POLICY_REFUSED`; see [cli.md](cli.md#reasons-and-what-to-do-next)),\n" +
-		"or, of Offloading, that of NodeReady or Accepted; of NodeReady also `PodsLost`, which is that of the node condition\n`entente.dev/LosingPods`.\n\n| condition | reasons |\n| --- | --- |\n")
+		"or, of Offloading, that of NodeReady or Accepted; of NodeReady also `PodsLost` and `ObjectsNotSent`, which are those of the node conditions\n`entente.dev/LosingPods` and `entente.dev/TooManyObjects`.\n\n| condition | reasons |\n| --- | --- |\n")
 	for _, kind := range slices.Sorted(maps.Keys(reasons)) {
 		fmt.Fprintf(&out, "| `%s` | %s |\n", kind, codes(slices.Sorted(maps.Keys(reasons[kind]))))
 	}

@@ -268,7 +268,7 @@ func (c *Contract) want(np *networkingv1.NetworkPolicy, w *World) error {
 		st = &state{}
 		c.policies[o.Ref] = st
 	}
-	say := st.hash != o.Hash()
+	say := st.hash != o.Hash() || st.refusal != nil // what was refused for want of room was not kept
 	st.hash, st.notes = o.Hash(), strings.Join(notes, "; ")
 	c.mu.Unlock()
 	if say {

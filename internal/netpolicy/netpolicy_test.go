@@ -3,6 +3,7 @@ package netpolicy
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,7 +13,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/yaml"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 func specOf(t *testing.T, text string) *networkingv1.NetworkPolicySpec {
@@ -273,5 +278,23 @@ func TestWhoAnswersForNames(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Who has no room for a policy keeps nothing of it.
+func TestAPolicyThatIsRefusedIsWantedAgain(t *testing.T) {
+	t.Parallel()
+	h := NewHome(Config{Client: fake.NewSimpleClientset(), Events: events.NewFakeRecorder(8), Log: slog.New(slog.DiscardHandler)})
+	var wanted []peering.Object
+	c := h.Open(ContractConfig{ID: "c", Node: "office", Want: func(o peering.Object) { wanted = append(wanted, o) }})
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "closed", UID: "u"}}
+	for i, answer := range []*peering.Refusal{{Reason: peering.RefusedQuota, Message: "no room", Retryable: true}, nil, nil} {
+		if err := c.want(np, &World{}); err != nil {
+			t.Fatal(err)
+		}
+		if want := min(i+1, 2); len(wanted) != want {
+			t.Errorf("planned %d times it was wanted %d times, want %d", i+1, len(wanted), want)
+		}
+		c.Ack(peering.Ack{Ref: refOf(np), Hash: wanted[0].Hash(), Refusal: answer})
 	}
 }

@@ -55,9 +55,10 @@ const (
 
 const (
 	// again is the pause before a claim or a volume is reconciled again that waits for a
-	// contract or an answer, and inStep for one that waits for nothing.
-	again  = 10 * time.Second
-	inStep = 5 * time.Minute
+	// contract or an answer, refused for one that was refused for now, and inStep for one that waits for nothing.
+	again   = 10 * time.Second
+	refused = time.Minute
+	inStep  = 5 * time.Minute
 )
 
 // Contract is a contract that runs.
@@ -347,7 +348,7 @@ func (h *Home) provision(ctx context.Context, claim *corev1.PersistentVolumeClai
 	switch {
 	case said.refusal != nil && said.refusal.Retryable:
 		h.warn(claim, reasonFailed, "the provider cannot make the volume now: "+said.refusal.Message)
-		return reconcile.Result{}, nil
+		return reconcile.Result{RequeueAfter: refused}, nil // it tries again by itself, unless nothing was sent
 	case said.refusal != nil:
 		// It was never there, or nobody ever used it.
 		h.Providers.Unwant(contract.ID, o.Ref)

@@ -215,6 +215,10 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 				s.answer(tc.refusal)
 				s.reconcile(t)
 			}
+			// What refused it may keep nothing of it.
+			if next, err := s.reconcileClaim(t.Context(), reconcileRequest()); err != nil || !tc.back && next.RequeueAfter == 0 {
+				t.Errorf("it is asked for again %+v, %v", next, err)
+			}
 			if said := s.said(); !strings.Contains(said, reasonFailed) || !strings.Contains(said, tc.words) {
 				t.Errorf("said %q, want %q", said, tc.words)
 			}
