@@ -4,6 +4,7 @@ package exposure
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -43,8 +44,8 @@ type Exposure struct {
 	// pods has this cluster's own pods alone, by UID: which pods there are, and in which
 	// namespace, is not the provider's to say.
 	pods map[string]sources
-	// heard is what the provider said of other pods until it was known which are this
-	// cluster's: their addresses there, none of those that are gone.
+	// heard is what the provider said of other pods on this stream, of which some may become known
+	// as this cluster's: their addresses there. Until this cluster's are, there are none of those that are gone.
 	heard map[string][]netip.Addr
 }
 
@@ -156,8 +157,8 @@ func (e *Exposure) Connected() {
 	e.heard = nil
 }
 
-// Status notes a pod's addresses. What is said of a pod that is not this cluster's is kept
-// until its own are known, and never after.
+// Status notes a pod's addresses. What is said of a pod that is not known to be this cluster's is
+// kept, in bounds, until it is or another stream begins: the provider says it once.
 func (e *Exposure) Status(s peering.PodStatus) {
 	there := addressesIn(s)
 	e.mu.Lock()
@@ -170,7 +171,11 @@ func (e *Exposure) Status(s peering.PodStatus) {
 		pod.there, pod.home, pod.said = there, nil, true
 		e.keep(s.Ref.UID, pod)
 	}
-	if !e.known && (own && s.Gone || !own && len(e.heard) < maxUnknownPods) {
+	_, again := e.heard[s.Ref.UID]
+	switch {
+	case e.known && (own || s.Gone):
+		delete(e.heard, s.Ref.UID)
+	case own && s.Gone, !own && (again || len(e.heard) < maxUnknownPods):
 		if e.heard == nil {
 			e.heard = map[string][]netip.Addr{}
 		}
@@ -244,6 +249,7 @@ func (e *Exposure) learn() {
 	for ref, addrs := range pods {
 		pod, own := e.pods[ref.UID]
 		heard, said := e.heard[ref.UID]
+		delete(e.heard, ref.UID)
 		switch {
 		case own && pod.said, said && len(heard) == 0:
 			continue
@@ -255,7 +261,8 @@ func (e *Exposure) learn() {
 		pod.namespace = ref.Namespace
 		e.keep(ref.UID, pod)
 	}
-	e.known, e.heard = true, nil
+	e.known = true
+	maps.DeleteFunc(e.heard, func(_ string, there []netip.Addr) bool { return len(there) == 0 })
 }
 
 // Reachable is what peers may reach of this cluster: its pods, and hosts that are none.

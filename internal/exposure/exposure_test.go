@@ -159,9 +159,29 @@ func TestExposureTranslatesAsAliasesAreNow(t *testing.T) {
 	}
 }
 
+// A provider says a pod's addresses once. It may do so before home's own cache has the pod.
+func TestAddressesThatCameBeforeTheirPodOpenWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}, Local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
+	e.Want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e.Status(podIn(t, "shop", "before", "10.240.0.1"))
+	e.Readied()
+	if got := exposedBy(e); len(got) != 0 {
+		t.Errorf("%d namespaces are open", len(got))
+	}
+	e.Status(podIn(t, "shop", "after", "10.240.0.2"))
+	e.Status(podIn(t, "shop", "gone", "10.240.0.3"))
+	e.Status(peering.PodStatus{Ref: podIn(t, "shop", "gone").Ref, Gone: true})
+	wantPods(e, "shop", "before", "after", "gone")
+	got := exposedBy(e)
+	if len(got) != 1 || len(got[0].From) != 2 {
+		t.Errorf("open is %+v, want the Service to the two pods that are there", got)
+	}
+}
+
 // A provider that names pods which this cluster does not have makes it keep a bounded
-// number of them until its own are known, none afterwards, and opens nothing by them:
-// neither is a namespace its to say.
+// number of them until its next stream, and opens nothing by them: neither is a namespace
+// its to say.
 func TestInventedPodsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e := &Exposure{Contract: "c", Home: asIs, Changed: func() {}, Local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
@@ -190,10 +210,11 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 	if got := exposedBy(e); len(got) > 0 {
 		t.Errorf("invented pods open %d namespaces", len(got))
 	}
-	invent(limit, limit+1000)
-	if got := kept(); got != 0 || len(exposedBy(e)) > 0 {
+	invent(limit, 4*limit)
+	if got := kept(); got > limit || len(exposedBy(e)) > 0 {
 		t.Errorf("once this cluster's pods are known %d of others are kept, and %d namespaces are open", got, len(exposedBy(e)))
 	}
+	e.Connected()
 	// Of a pod that there is the provider says another namespace, and addresses without end.
 	wantPods(e, "shop", "a")
 	many := make([]string, 0, 1000)

@@ -8,8 +8,8 @@ const (
 	// the API server may be slow to answer, and the peer has no say in it.
 	grace = 10 * time.Minute
 	// maxUnknownPods is how many pods' addresses are kept, of each contract, that a
-	// provider names after an agent's start before it is known which pods are this
-	// cluster's. It is as many as a contract can have.
+	// provider names and that are not known to be this cluster's, as after an agent's
+	// start. It is as many as a contract can have.
 	maxUnknownPods = 10_000
 	// maxPodIPs is how many addresses of a pod, of each family, are read.
 	maxPodIPs = 4
