@@ -359,7 +359,7 @@ func (n *Node) drop(ctx context.Context, uid string, st podState) error {
 		if is {
 			return fmt.Errorf("%s is in the API but not in the cache", st.ref)
 		}
-		n.cfg.Remote.Unwant(st.ref, nil)
+		n.cfg.Mirror.Unwant(st.ref, nil)
 	}
 	n.mu.Lock()
 	delete(n.state, uid)

@@ -53,7 +53,7 @@ func alive(t *testing.T, home *fake.Clientset, conn grpc.ClientConnInterface) (v
 	v = &virtual{spec: controller.NodeSpec{Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer"}, done: make(chan struct{})}
 	var err error
 	v.node, err = vk.New(vk.Config{
-		Name: "office", Contract: "c-1", Peer: string(v.spec.Peer), Client: home, Remote: &remote{},
+		Name: "office", Contract: "c-1", Peer: string(v.spec.Peer), Client: home, Mirror: &mirrored{}, Streams: streams{},
 		Namespaces: func() ([]vk.Namespace, error) { return nil, errors.New("not known yet") },
 	})
 	if err != nil {
