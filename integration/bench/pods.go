@@ -112,6 +112,11 @@ type cycle struct {
 	Provider size `json:"provider"`
 }
 
+func (c cycle) String() string {
+	return fmt.Sprintf("after %d pods: home %.1f MiB of heap and %.0f goroutines, the provider %.1f MiB and %.0f",
+		c.Pods, c.Home.Heap/mib, c.Home.Goroutines, c.Provider.Heap/mib, c.Provider.Goroutines)
+}
+
 // asked is what an agent asked its API server so far, and what that used.
 type asked struct {
 	requests, writes, cpu float64
@@ -598,7 +603,9 @@ func (p *podBench) cycles(ctx context.Context, total int) (out []cycle, err erro
 		if err := p.sizes(ctx, sizes); err != nil {
 			return out, err
 		}
-		out = append(out, cycle{Pods: done, Home: sizes[consumer], Provider: sizes[provider]})
+		c := cycle{Pods: done, Home: sizes[consumer], Provider: sizes[provider]}
+		p.say("%s", c)
+		out = append(out, c)
 	}
 	return out, nil
 }
@@ -643,11 +650,6 @@ func (b *bench) reportPods(r podsResult) {
 	if s := r.Rest; s != nil {
 		b.aim(max(s.HomeCPU, s.ProviderCPU) < 5, "less than 5 %% of a processor at rest with %d pods and %d peers: %.2f %% and %.2f %%", statusPods, restPeers+1, s.HomeCPU, s.ProviderCPU)
 		b.aim(max(s.HomeWrites, s.ProviderWrites) < 5, "fewer than 5 writes a second at rest: %.2f and %.2f", s.HomeWrites, s.ProviderWrites)
-	}
-	if n := len(r.Cycles); n > 1 {
-		for _, c := range r.Cycles {
-			b.say("after %d pods: home %.1f MiB of heap and %.0f goroutines, the provider %.1f MiB and %.0f", c.Pods, c.Home.Heap/mib, c.Home.Goroutines, c.Provider.Heap/mib, c.Provider.Goroutines)
-		}
 	}
 }
 
