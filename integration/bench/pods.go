@@ -606,6 +606,15 @@ func (p *podBench) cycles(ctx context.Context, total int) (out []cycle, err erro
 		c := cycle{Pods: done, Home: sizes[consumer], Provider: sizes[provider]}
 		p.say("%s", c)
 		out = append(out, c)
+		if p.keep == "" {
+			continue
+		}
+		err := p.both(func(a *agent) error {
+			return a.profile(ctx, "/debug/pprof/heap?gc=1", filepath.Join(p.keep, fmt.Sprintf("%05d-cycles-%s-heap.pprof", done, a.name)))
+		})
+		if err != nil {
+			return out, err
+		}
 	}
 	return out, nil
 }
