@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -735,7 +736,7 @@ func fakePodComesAgain(ctx context.Context, pods typedcorev1.PodInterface, name,
 			return err != nil || got.UID != made.UID || got.Status.Phase == corev1.PodRunning
 		})
 		if got, getErr := pods.Get(ctx, name, metav1.GetOptions{}); err != nil || getErr != nil || got.UID != made.UID {
-			return fmt.Errorf("pod %s, which nobody deleted, is gone: %v, %v", name, err, getErr)
+			return fmt.Errorf("pod %s, which nobody deleted, is gone: %w", name, errors.Join(err, getErr))
 		}
 		if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			return err
