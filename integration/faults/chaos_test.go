@@ -209,9 +209,7 @@ func TestNothingOfChaosReachesAPod(t *testing.T) {
 			t.Errorf("number %d: %v", i+1, err)
 		}
 		for _, one := range m.mishaps {
-			if one.name == nodeOff && !one.home {
-				before.reboots++
-			}
+			before.mayRestart(one)
 		}
 		time.Sleep(m.then)
 		if now, err := before.read(ctx, w); err == nil { // an API server may be away
@@ -277,8 +275,16 @@ type company struct {
 	home, abroad map[string]life
 	labels       map[string]string
 	count        int
-	// reboots is how often the node abroad was switched off, with all that ran on it.
-	reboots int
+	// restarts is how often containers may have restarted: with the node abroad, and by a kubelet that died
+	// while it started again what ran on that.
+	restarts int
+}
+
+// mayRestart counts a mishap that ends containers abroad.
+func (c *company) mayRestart(m mishap) {
+	if !m.home && (m.name == nodeOff || m.name == kubeletDies && c.restarts > 0) {
+		c.restarts++
+	}
 }
 
 // crowd has pods run abroad, of which some end.
@@ -354,12 +360,12 @@ func (c *company) differ(where string, was, is map[string]life) error {
 	for name, w := range was {
 		now, there := is[name]
 		restarts := now.restarts
-		if now.restarts > w.restarts && now.restarts <= w.restarts+c.reboots && !w.ended {
+		if now.restarts > w.restarts && now.restarts <= w.restarts+c.restarts && !w.ended {
 			now.restarts = w.restarts
 		}
 		if !there || now != w {
 			now.restarts = restarts
-			errs = append(errs, fmt.Errorf("%s pod %s was %+v and is %+v, there: %v, the node having been switched off %d times", where, name, w, now, there, c.reboots))
+			errs = append(errs, fmt.Errorf("%s pod %s was %+v and is %+v, there: %v; containers may have restarted %d times", where, name, w, now, there, c.restarts))
 		}
 	}
 	for name := range is {
