@@ -13,6 +13,9 @@ const (
 	// mirrorMaxObjects is how many objects one contract may have, wanted and held, and of how many more
 	// it is remembered that they are refused.
 	mirrorMaxObjects = 20_000
+	// mirrorMaxRecords is how many objects are remembered for any reason: wanted and held ones, those that are to
+	// be deleted, and, until home said all that it wants, those that were held on streams before.
+	mirrorMaxRecords = 3 * mirrorMaxObjects
 	// mirrorMaxBytes is the size of all wanted objects of a contract.
 	mirrorMaxBytes = 256 << 20
 	// mirrorMaxInFlight is how many objects are on their way without an answer.

@@ -421,16 +421,21 @@ func (s *mirrorState) touchAll() {
 func (s *mirrorState) connect() {
 	s.synced, s.applies, s.applyBytes, s.held = false, 0, 0, 0
 	clear(s.inFlight)
-	for _, r := range s.records {
+	for k, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
 		r.final = false
+		// A pod that was held is remembered until home said whether it wants it: it ran.
+		if s.ready && !r.want && !r.unwant && !r.marked {
+			s.forget(k)
+		}
 	}
 }
 
 // hold notes that the provider holds an object. It reports whether there is
 // room to know of it.
 func (s *mirrorState) hold(h peering.Held) bool {
-	if s.held >= mirrorMaxObjects {
+	_, known := s.records[keyOf(h.Ref)]
+	if s.held >= mirrorMaxObjects || !known && len(s.records) >= mirrorMaxRecords {
 		return false
 	}
 	s.held++

@@ -137,6 +137,28 @@ func TestWhatThereIsNoRoomForIsSaidOnceAndTakenWhenThereIs(t *testing.T) {
 	}
 }
 
+// A provider may hold other objects on each stream, and end each before it said all: what it said on streams before does not add up.
+func TestWhatWasHeldOnOtherStreamsIsForgotten(t *testing.T) {
+	for _, ready := range []bool{false, true} {
+		s := newMirrorState()
+		s.ready = ready
+		for stream := range 5 {
+			s.connect()
+			for i := range mirrorMaxObjects {
+				s.hold(peering.Held{Ref: testRef(peering.KindPod, fmt.Sprint("p", i), fmt.Sprint(stream, "-", i))})
+			}
+		}
+		if most := mirrorMaxRecords; len(s.records) > most {
+			t.Errorf("ready %v: %d objects are remembered, want %d at most", ready, len(s.records), most)
+		}
+		s.ready = true
+		s.connect()
+		if len(s.records) != 0 {
+			t.Errorf("ready %v: %d objects are remembered when another stream begins", ready, len(s.records))
+		}
+	}
+}
+
 // An agent that starts may want other objects than the provider holds: both have room, or they never agree.
 func TestWhatIsHeldHasRoomBesideWhatIsWanted(t *testing.T) {
 	s := newMirrorState()
