@@ -208,6 +208,7 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 		"it is gone":                 func(a map[string]string, key string) { delete(a, key) },
 		"it is no JSON":              func(a map[string]string, key string) { a[key] = "gzip:x" },
 		"it allows everything":       func(a map[string]string, key string) { a[key] = `{"ingress":[{}]}` },
+		"it leads elsewhere":         func(a map[string]string, key string) { a[key] = strings.ReplaceAll(a[key], "10.1.0.5", "10.1.0.9") },
 		"its name at home is gone":   func(a map[string]string, key string) { delete(a, api.LabelOriginName) },
 		"all that was noted is gone": func(a map[string]string, key string) { clear(a) },
 	} {
@@ -231,12 +232,14 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 			defer cancel()
 			m.Want(namespaceObject(name, "Suffixed"))
 			m.Want(thing(peering.KindNetworkPolicy, name, "web", "np1", `{"ingress":[{"addresses":["10.1.0.5"]}]}`))
-			m.Want(thing(peering.KindService, name, "web", "svc1", `{"ports":[{"port":80}]}`))
+			m.Want(thing(peering.KindService, name, "web", "svc1", `{"ports":[{"name":"http","protocol":"TCP","port":80}],"endpoints":[{"address":"10.1.0.5","ready":true,"ports":{"http":80}}]}`))
 			m.Ready()
 			np := &networkingv1.NetworkPolicy{}
 			eventually(t, "the policy is there", func() bool { return c.get(t, name+"-aaaaaaaa", "home-web", np) })
 			svc := &corev1.Service{}
-			eventually(t, "the Service is there", func() bool { return c.get(t, np.Namespace, "web", svc) })
+			eventually(t, "the Service is there, and leads home", func() bool {
+				return c.get(t, np.Namespace, "web", svc) && slices.Equal(c.addressesIn(t, np.Namespace), []string{"10.241.0.5"})
+			})
 			for o, key := range map[k8s.Object]string{np: notePolicy, svc: noteService} {
 				want := maps.Clone(o.GetAnnotations())
 				p.compared.Clear()
@@ -249,6 +252,9 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 					c.get(t, np.Namespace, np.Name, np)
 					if !slices.Equal(blocksOf(np), []string{"10.241.0.5/32"}) {
 						t.Fatalf("it allows %+v", np.Spec.Ingress)
+					}
+					if to := c.addressesIn(t, np.Namespace); !slices.Equal(to, []string{"10.241.0.5"}) {
+						t.Fatalf("the Service leads to %v", to)
 					}
 					return c.get(t, o.GetNamespace(), o.GetName(), o) && maps.Equal(o.GetAnnotations(), want)
 				})

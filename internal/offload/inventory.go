@@ -233,7 +233,7 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 // seeService counts a Service and has its endpoints compared.
 func (v *inventory) seeService(svc *corev1.Service) {
 	var item stock.Item
-	note, err := readNote(svc.Annotations[noteService])
+	note, err := serviceNote(svc)
 	if err == nil {
 		item = countService(note)
 	}

@@ -24,38 +24,47 @@ func sharedRef(kind peering.Kind, origin string, o metav1.Object) peering.Object
 	return peering.ObjectRef{Kind: kind, Namespace: origin, Name: originName(kind, o), UID: o.GetLabels()[api.LabelOriginUID]}
 }
 
-// noted says whether the note on an object, of a kind that has one, is of what was applied with a hash.
-func noted(ref peering.ObjectRef, o metav1.Object, hash peering.Hash) bool {
-	key := noteService
-	switch ref.Kind {
+// noteKey is the annotation with what the home of an object said of it; empty for kinds on which nothing is noted.
+func noteKey(kind peering.Kind) string {
+	switch kind {
 	case peering.KindService:
+		return noteService
 	case peering.KindNetworkPolicy:
-		key = notePolicy
-	default:
-		return true
+		return notePolicy
+	case peering.KindNamespace, peering.KindPod, peering.KindConfigMap, peering.KindSecret, peering.KindClaim:
 	}
-	plain, err := unpackNote(o.GetAnnotations()[key])
-	return err == nil && peering.Object{Ref: ref, JSON: plain}.Hash() == hash
+	return ""
 }
 
-// checkNote says whether the note on an object is of what some contract applied. If not, the consumer is to apply it
-// again.
-func (p *Provider) checkNote(o client.Object) bool {
+// noted says whether the note on an object, of a kind that has one, is of what was applied with a hash.
+func noted(ref peering.ObjectRef, o metav1.Object, hash peering.Hash) bool {
+	key := noteKey(ref.Kind)
+	if key == "" {
+		return true
+	}
+	note, err := unpackNote(o.GetAnnotations()[key])
+	return err == nil && peering.Object{Ref: ref, JSON: note}.Hash() == hash
+}
+
+// checkNote returns the note on an object. It is not ok unless it is of what some contract applied: then the consumer
+// is to apply it again, and what is noted is not to be followed.
+func (p *Provider) checkNote(o client.Object) (note []byte, ok bool) {
 	ns := p.inv.space(o.GetNamespace())
+	note, err := unpackNote(o.GetAnnotations()[noteKey(kindOf(o))])
 	if ns == nil {
-		return true // it goes with its namespace, or that is seen in a moment
+		return note, err == nil // it goes with its namespace, or that is seen in a moment
 	}
 	ref := sharedRef(kindOf(o), ns.Labels[api.LabelOriginNamespace], o)
-	if slices.ContainsFunc(holders(o), func(contract string) bool {
+	if noted := (peering.Object{Ref: ref, JSON: note}).Hash(); err == nil && slices.ContainsFunc(holders(o), func(contract string) bool {
 		hash, ok := heldBy(o, contract)
-		return ok && noted(ref, o, hash)
+		return ok && hash == noted
 	}) {
-		return true
+		return note, true
 	}
 	p.cfg.Log.Warn("somebody changed what the agent notes on an object of a consumer's; the consumer applies it again",
 		"namespace", o.GetNamespace(), "object", ref)
 	p.compareAgain(peering.ClusterID(ns.Labels[api.LabelPeer]), time.Now())
-	return false
+	return nil, false
 }
 
 // errCompare ends the streams of a consumer, which begins others by comparing.
@@ -96,18 +105,6 @@ func packNote(plain []byte) (string, error) {
 	return out.String(), nil
 }
 
-// readNote reads what was kept of a Service.
-func readNote(note string) (in peering.ServiceObject, err error) {
-	plain, err := unpackNote(note)
-	if err != nil {
-		return in, err
-	}
-	if err := json.Unmarshal(plain, &in); err != nil {
-		return in, fmt.Errorf("decode it: %w", err)
-	}
-	return in, nil
-}
-
 // unpackNote returns what packNote packed.
 func unpackNote(note string) ([]byte, error) {
 	plain := []byte(note)
@@ -122,4 +119,16 @@ func unpackNote(note string) ([]byte, error) {
 		}
 	}
 	return plain, nil
+}
+
+// serviceNote reads what is noted on a Service.
+func serviceNote(svc metav1.Object) (in peering.ServiceObject, err error) {
+	note, err := unpackNote(svc.GetAnnotations()[noteService])
+	if err != nil {
+		return in, err
+	}
+	if err := json.Unmarshal(note, &in); err != nil {
+		return in, fmt.Errorf("decode it: %w", err)
+	}
+	return in, nil
 }

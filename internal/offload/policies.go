@@ -152,22 +152,19 @@ func (p *Provider) reflectPolicies(ctx context.Context, key types.NamespacedName
 		if np.DeletionTimestamp != nil || np.Labels[api.LabelPeer] != string(here.Peer) {
 			continue
 		}
-		if !p.checkNote(np) {
+		note, ok := p.checkNote(np)
+		if !ok {
 			continue
 		}
-		if err := p.reflectPolicy(ctx, np, here); err != nil {
+		if err := p.reflectPolicy(ctx, np, note, here); err != nil {
 			problems = append(problems, fmt.Errorf("network policy %s: %w", np.Name, err))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPolicy, here netpolicy.Here) error {
-	plain, err := unpackNote(np.Annotations[notePolicy])
-	if err != nil {
-		return fmt.Errorf("read what the consumer said of it: %w", err)
-	}
-	in, err := netpolicy.Read(plain)
+func (p *Provider) reflectPolicy(ctx context.Context, np *networkingv1.NetworkPolicy, note []byte, here netpolicy.Here) error {
+	in, err := netpolicy.Read(note)
 	if err != nil {
 		return fmt.Errorf("read what the consumer said of it: %w", err)
 	}

@@ -211,7 +211,7 @@ func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
 		if err != nil || count.Endpoints != n {
 			t.Fatalf("%d endpoints: %d, %v", n, count.Endpoints, err)
 		}
-		got, err := readNote(svc.Annotations[noteService])
+		got, err := serviceNote(svc)
 		if err != nil {
 			t.Fatal(err)
 		}

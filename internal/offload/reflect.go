@@ -2,6 +2,7 @@ package offload
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -184,11 +185,12 @@ func (p *Provider) reflectServices(ctx context.Context, key types.NamespacedName
 	if svc == nil || svc.DeletionTimestamp != nil {
 		return nil
 	}
-	in, err := readNote(svc.Annotations[noteService])
-	if !p.checkNote(svc) && err != nil {
-		return nil //nolint:nilerr // the consumer applies it again
+	note, ok := p.checkNote(svc)
+	if !ok {
+		return nil
 	}
-	if err != nil {
+	var in peering.ServiceObject
+	if err := json.Unmarshal(note, &in); err != nil {
 		return fmt.Errorf("service %s: read what the consumer said of it: %w", svc.Name, err)
 	}
 	if err := p.reflectService(ctx, svc.DeepCopy(), in, indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, key.String())); err != nil {

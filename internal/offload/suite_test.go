@@ -327,6 +327,22 @@ func (c *cluster) get(t *testing.T, ns, name string, o client.Object) bool {
 	return err == nil
 }
 
+// addressesIn returns the endpoints in a namespace, in order.
+func (c *cluster) addressesIn(t *testing.T, ns string) (out []string) {
+	t.Helper()
+	var list discoveryv1.EndpointSliceList
+	if err := c.owner.List(t.Context(), &list, client.InNamespace(ns)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			out = append(out, e.Addresses...)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 func thing(k peering.Kind, ns, name, uid, json string) peering.Object {
 	return peering.Object{Ref: peering.ObjectRef{Kind: k, Namespace: ns, Name: name, UID: uid}, JSON: []byte(json)}
 }
@@ -1024,19 +1040,7 @@ func testServices(t *testing.T, c *cluster) {
 	}
 	svc := thing(peering.KindService, name, "web", "us", string(b))
 	apply(t, p, id, svc)
-	addresses := func() (out []string) {
-		var list discoveryv1.EndpointSliceList
-		if err := c.owner.List(t.Context(), &list, client.InNamespace(remote)); err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range list.Items {
-			for _, e := range s.Endpoints {
-				out = append(out, e.Addresses...)
-			}
-		}
-		slices.Sort(out)
-		return out
-	}
+	addresses := func() []string { return c.addressesIn(t, remote) }
 	eventually(t, "the endpoints are there", func() bool { return slices.Equal(addresses(), []string{"10.200.0.9", "10.241.0.5"}) })
 	got := &corev1.Service{}
 	eventually(t, "what was left out is said", func() bool {
