@@ -49,6 +49,9 @@ type peerGateway struct {
 	carries bool
 	// relayed says that it is reached through the agents.
 	relayed bool
+	// doubted says that a probe was lost, here or at another node of this cluster, and that it
+	// did not answer since.
+	doubted bool
 }
 
 // situation is what a node knows about the ways to a peer at a time.
@@ -103,7 +106,7 @@ func (e election) next(s situation) election {
 	if i < 0 {
 		e.Claim, e.since = probe.Claim{}, time.Time{}
 	} else {
-		now := reachOf(s)
+		now := reachOf(s, e.Carries)
 		if now == probe.ReachNone && e.Carries && !slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.path == probe.PathDown }) {
 			now = e.Reach // after a restart nothing is known yet
 		}
@@ -121,12 +124,13 @@ func (e election) next(s situation) election {
 	return e
 }
 
-// reachOf is how well this node reaches the peer.
-func reachOf(s situation) probe.Reach {
+// reachOf is how well this node reaches the peer. What is doubted does not count unless it carries
+// the peer: it would take the peer from another node that found sooner who died, to lose it again.
+func reachOf(s situation, carries bool) probe.Reach {
 	best := probe.ReachNone
 	for _, g := range s.peer {
 		switch {
-		case g.path != probe.PathUp:
+		case g.path != probe.PathUp, g.doubted && !carries:
 		case g.relayed:
 			best = max(best, probe.ReachRelayed)
 		case s.leads, g.carries:

@@ -492,7 +492,10 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 				break
 			}
 			seen := f.prober.Look(plan.GatewayOverlay(q, g))
-			s.peer = append(s.peer, peerGateway{node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries, relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey)})
+			s.peer = append(s.peer, peerGateway{
+				node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries,
+				relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey), doubted: seen.Doubted.After(seen.Path.LastAnswer()),
+			})
 		}
 		now := before.next(s)
 		if known && now.home != before.home {

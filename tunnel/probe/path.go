@@ -33,6 +33,8 @@ const (
 	probeEvery = time.Second
 	probeBusy  = 200 * time.Millisecond
 	probeSoon  = 100 * time.Millisecond
+	// probeTogether is for how long what is due is gathered.
+	probeTogether = 5 * time.Millisecond
 	// probeLoss is how many must be lost in a row for a path to be down.
 	probeLoss = 3
 	// probePatience is how long an answer may take before its probe counts as
@@ -151,6 +153,20 @@ func (p Path) lost(now time.Time) int {
 		}
 	}
 	return lost
+}
+
+// Overdue is when the next of the probes that were not answered counts as lost. Zero if that changes
+// nothing: none waits for an answer, or the path is not up.
+func (p Path) Overdue(now time.Time) time.Time {
+	if p.State(now) != PathUp {
+		return time.Time{}
+	}
+	for seq := p.answered; seq < p.next; seq++ {
+		if at := p.sent[seq%probeMemory].Add(p.patience()); p.next-seq <= probeMemory && at.After(now) {
+			return at
+		}
+	}
+	return time.Time{}
 }
 
 // State judges the path.

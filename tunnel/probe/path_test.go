@@ -145,3 +145,28 @@ func FuzzProbe(f *testing.F) {
 		}
 	})
 }
+
+func TestALostProbeIsNoticedWhenItsTimeIsUp(t *testing.T) {
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	up := Path{}.Sent(at(0)).Answered(0, at(1)).Sent(at(10)).Answered(1, at(11))
+	for name, tt := range map[string]struct {
+		path Path
+		now  int
+		want time.Time
+	}{
+		"nothing was sent":                  {path: Path{}, now: 0},
+		"all were answered":                 {path: up, now: 20},
+		"a path of which nothing is known":  {path: Path{}.Sent(at(0)), now: 10},
+		"the first of two":                  {path: up.Sent(at(100)).Sent(at(150)), now: 150, want: at(300)},
+		"the second when the first is lost": {path: up.Sent(at(100)).Sent(at(150)), now: 300, want: at(350)},
+		"none of those that are lost":       {path: up.Sent(at(100)).Sent(at(150)), now: 350},
+		"a path that is down":               {path: up.Sent(at(100)).Sent(at(150)).Sent(at(200)).Sent(at(450)), now: 450},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.path.Overdue(at(tt.now)); !got.Equal(tt.want) {
+				t.Errorf("the next counts as lost at %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

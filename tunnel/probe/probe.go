@@ -17,12 +17,13 @@ import (
 //	5  1  kind: 1 probe, 2 answer, 3 claims
 //	6  1  flags: bit 0 the sender carries traffic to the receiver's cluster,
 //	      bit 1 padded, to find out what size passes, bit 2 the sender, a node of
-//	      the same cluster, suspects that a gateway of it died, bit 3 the sender tries
+//	      the same cluster, suspects that a gateway of a cluster died, bit 3 the sender tries
 //	      other ways to the receiver at this moment
 //	7  1  zero
 //	8  8  sequence number; of a padded one its size is what counts
 //	16 8  what the sender, a node of another cluster, accepts directly: see
-//	      [plan.WireGuardPeer]; 0 is nothing
+//	      [plan.WireGuardPeer]; 0 is nothing; with bit 2 of the flags, which cluster is
+//	      meant, see [PeerKey]
 //	24 …  zero bytes, so that a probe can be as large as the MTU allows; of claims one
 //	      entry after the other
 //
@@ -36,11 +37,12 @@ type probe struct {
 	answer  bool
 	carries bool
 	large   bool
-	suspect bool
 	tries   bool
 	seq     uint64
 	// agreement is what the sender accepts directly.
 	agreement uint64
+	// suspects is the cluster of which a gateway seems to have died; zero is none.
+	suspects PeerKey
 	// claims, where it is not nil, is all that the datagram says.
 	claims map[PeerKey]Claim
 }
@@ -68,7 +70,7 @@ type Claim struct {
 	Carries bool
 }
 
-// PeerKey tells peers apart in claims: the first bytes of SHA-256 of the cluster ID.
+// PeerKey tells clusters apart: the first bytes of SHA-256 of the cluster ID.
 type PeerKey [8]byte
 
 // PeerKeyOf is the key of a cluster.
@@ -116,14 +118,15 @@ func (p probe) encode(size int) []byte {
 	if p.large {
 		b[6] |= flagLarge
 	}
-	if p.suspect {
-		b[6] |= flagSuspect
-	}
 	if p.tries {
 		b[6] |= flagTries
 	}
 	binary.BigEndian.PutUint64(b[8:], p.seq)
 	binary.BigEndian.PutUint64(b[16:], p.agreement)
+	if p.suspects != (PeerKey{}) {
+		b[6] |= flagSuspect
+		copy(b[16:], p.suspects[:])
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(p.claims), comparePeerKeys) {
 		c, flags := p.claims[key], byte(0)
 		if c.Carries {
@@ -155,8 +158,13 @@ func decodeProbe(b []byte) (probe, bool) {
 		return probe{}, false
 	}
 	p := probe{
-		answer: b[5] == kindAnswer, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0, suspect: b[6]&flagSuspect != 0, tries: b[6]&flagTries != 0,
-		seq: binary.BigEndian.Uint64(b[8:]), agreement: binary.BigEndian.Uint64(b[16:]),
+		answer: b[5] == kindAnswer, carries: b[6]&flagCarries != 0, large: b[6]&flagLarge != 0, tries: b[6]&flagTries != 0,
+		seq: binary.BigEndian.Uint64(b[8:]),
+	}
+	if b[6]&flagSuspect != 0 {
+		p.suspects = PeerKey(b[16:])
+	} else {
+		p.agreement = binary.BigEndian.Uint64(b[16:])
 	}
 	if b[5] != kindClaims {
 		return p, true

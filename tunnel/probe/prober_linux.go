@@ -47,6 +47,8 @@ type Sight struct {
 	// State of the path, since Since.
 	State PathState
 	Since time.Time
+	// Doubted is when a probe was lost last, or another node said so of the same cluster.
+	Doubted time.Time
 	// Tried is when the target last said that it tries other ways to here. Reached is the number
 	// of the last of our trials that it answered, without the highest bit.
 	Tried   time.Time
@@ -58,10 +60,10 @@ type sight struct {
 	Sight
 
 	target  Target
+	cluster PeerKey           // of the target
 	claims  map[PeerKey]Claim // of a node of this cluster
 	due     time.Time         // of the next probe
 	burst   int               // how many are sent soon after each other
-	doubted time.Time         // when a probe was lost last, or the node told so of others
 	answers int               // in the second from counted
 	words   int               // how often what it says changed in that second
 	counted time.Time
@@ -114,7 +116,7 @@ func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map
 		keep[t.Overlay] = true
 		s := p.sights[t.Overlay]
 		if s == nil {
-			s = &sight{target: t}
+			s = &sight{target: t, cluster: PeerKeyOf(t.Cluster)}
 			p.sights[t.Overlay] = s
 			soon = true
 		}
@@ -212,7 +214,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		}
 		now := time.Now()
 		p.judge(now)
-		timer.Reset(p.round(now).Sub(now))
+		timer.Reset(max(p.round(now).Sub(now), probeTogether))
 	}
 }
 
@@ -263,7 +265,7 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 			}
 		}
 		if now.Before(s.due) {
-			next = earlier(next, s.due)
+			next = s.looked(now, next)
 			continue
 		}
 		// A probe that could not be sent counts as sent: it is lost as well.
@@ -274,7 +276,7 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 			s.burst--
 			s.due = now.Add(probeSoon / 2)
 		}
-		next = earlier(next, s.due)
+		next = s.looked(now, next)
 		if size := s.Search.Next(now); size > 0 && s.Path.Answers(now) {
 			p.send(a, s.says(probe{large: true}), size-probeHeaders)
 			s.Search = s.Search.Sent(size, now)
@@ -282,6 +284,15 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 	}
 	if tell {
 		p.claimed = now
+	}
+	return next
+}
+
+// looked is the sooner of a time and of when something is to be done about the target.
+func (s *sight) looked(now, next time.Time) time.Time {
+	next = earlier(next, s.due)
+	if overdue := s.Path.Overdue(now); !overdue.IsZero() {
+		next = earlier(next, overdue)
 	}
 	return next
 }
@@ -333,8 +344,7 @@ func (p *Prober) judge(now time.Time) {
 // judgeOne judges one path. A node of this cluster that is found is told the claims at once.
 func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed bool) {
 	moved, changed = s.judge(now)
-	if s.State == PathUp && s.Path.lost(now) > 0 && now.Sub(s.doubted) >= probeEvery {
-		s.doubted = now
+	if s.State == PathUp && s.Path.lost(now) > 0 && now.Sub(s.Doubted) >= probeEvery {
 		p.suspect(s, now)
 	}
 	if moved && s.target.Home && s.State == PathUp {
@@ -345,23 +355,36 @@ func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed
 	return moved, changed
 }
 
-// suspect has all ways that could replace one on which a probe was lost be probed at once, so
-// that it is known soon who is alive: to the other gateways of a peer; or by the other
-// gateways of this cluster, to the one that is suspected. A node that is reached directly replaces
-// none of these, and they replace it without more.
+// suspect has all ways that could replace one on which a probe was lost be probed at once, by this
+// node and by the other gateways of its cluster, so that all know at about the same time who is
+// alive. A node that is reached directly replaces none of these, and they replace it without more.
 func (p *Prober) suspect(lost *sight, now time.Time) {
+	lost.doubt(now)
+	p.wakeUp()
+	if lost.target.OnDemand || lost.target.Home && lost.claims == nil {
+		return // it is no gateway
+	}
 	for a, s := range p.sights {
-		switch {
-		case s.target.Cluster != lost.target.Cluster, s != lost && (s.target.OnDemand || lost.target.OnDemand):
-		case lost.target.Home && s != lost:
-			p.send(a, s.says(probe{suspect: true, seq: s.Path.Next()}), probeLen)
+		if s.target.Home && s != lost && (lost.target.Home || s.claims != nil) {
+			p.send(a, s.says(probe{suspects: lost.cluster, seq: s.Path.Next()}), probeLen)
 			s.Path = s.Path.Sent(now)
-		default:
-			s.burst, s.due = probeLoss, now
 		}
 	}
-	p.wakeUp()
+	if !lost.target.Home {
+		p.doubt(lost.cluster, now)
+	}
 }
+
+// doubt has the gateways of a cluster be probed at once that were not lately.
+func (p *Prober) doubt(cluster PeerKey, now time.Time) {
+	for _, s := range p.sights {
+		if s.cluster == cluster && !s.target.OnDemand && (!s.target.Home || s.claims != nil) && now.Sub(s.Doubted) >= probeEvery {
+			s.doubt(now)
+		}
+	}
+}
+
+func (s *sight) doubt(now time.Time) { s.Doubted, s.burst, s.due = now, probeLoss, now }
 
 func (p *Prober) wakeUp() {
 	select {
@@ -507,13 +530,8 @@ func (p *Prober) receive(from netip.Addr, m probe, size int, now time.Time) {
 			s.Tried = now
 			p.hurry()
 		}
-		if m.suspect && s.target.Home && now.Sub(s.doubted) >= probeEvery {
-			s.doubted = now
-			for _, other := range p.sights {
-				if other.target.Home && other != s {
-					other.burst, other.due = probeLoss, now
-				}
-			}
+		if m.suspects != (PeerKey{}) && s.target.Home {
+			p.doubt(m.suspects, now)
 			p.wakeUp()
 		}
 		if s.answers < answersPerSecond {

@@ -1,0 +1,129 @@
+package probe
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is a prober of a gateway that has another gateway, a worker, two gateways of a peer, a node
+// of it that is reached directly, and a gateway of another peer. All answered just now.
+func world(now time.Time) (*Prober, map[string]*sight) {
+	p := New("none", 1, func() {}, func() {}, func(time.Time) {})
+	targets := map[string]Target{
+		"gateway":  {Overlay: netip.MustParseAddr("fd00::1"), Cluster: "home", Home: true},
+		"worker":   {Overlay: netip.MustParseAddr("fd00::2"), Cluster: "home", Home: true},
+		"peer1":    {Overlay: netip.MustParseAddr("fd01::1"), Cluster: "peer"},
+		"peer2":    {Overlay: netip.MustParseAddr("fd01::2"), Cluster: "peer"},
+		"direct":   {Overlay: netip.MustParseAddr("fd01::3"), Cluster: "peer", OnDemand: true},
+		"stranger": {Overlay: netip.MustParseAddr("fd02::1"), Cluster: "another"},
+	}
+	var all []Target
+	for _, t := range targets {
+		all = append(all, t)
+	}
+	p.Set(netip.MustParseAddr("fd00::3"), 1, all, nil)
+	sights := map[string]*sight{}
+	for name, t := range targets {
+		s := p.sights[t.Overlay]
+		s.Path = Path{}.Sent(now).Answered(0, now)
+		s.judge(now)
+		s.due = now.Add(probeEvery)
+		sights[name] = s
+	}
+	sights["gateway"].claims = map[PeerKey]Claim{PeerKeyOf("peer"): {Reach: ReachCarrier}}
+	return p, sights
+}
+
+// hurried is the names of those that are to be probed at once, and of those that are doubted.
+func hurried(sights map[string]*sight, now time.Time) (at, doubted []string) {
+	for name, s := range sights {
+		if s.burst > 0 && !s.due.After(now) {
+			at = append(at, name)
+		}
+		if s.Doubted.After(s.Path.LastAnswer()) {
+			doubted = append(doubted, name)
+		}
+	}
+	slices.Sort(at)
+	slices.Sort(doubted)
+	return at, doubted
+}
+
+func TestWhatCouldReplaceALostWayIsProbedAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		lost   string
+		probed []string
+		told   []string // of this cluster
+	}{
+		{"peer1", []string{"peer1", "peer2"}, []string{"gateway"}},
+		{"gateway", []string{"gateway"}, []string{"worker"}},
+		{"worker", []string{"worker"}, nil},
+		{"direct", []string{"direct"}, nil},
+	} {
+		t.Run(tt.lost, func(t *testing.T) {
+			now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+			p, sights := world(now)
+			s := sights[tt.lost]
+			s.Path = s.Path.Sent(now)
+			now = now.Add(unheardPatience)
+			if at := s.Path.Overdue(now.Add(-time.Millisecond)); at.After(now) {
+				t.Fatalf("it is looked after at %v only", at)
+			}
+			p.judge(now)
+			at, doubted := hurried(sights, now)
+			if !slices.Equal(at, tt.probed) || !slices.Equal(doubted, tt.probed) {
+				t.Errorf("probed at once: %v, doubted: %v; want %v", at, doubted, tt.probed)
+			}
+			var told []string
+			for name, s := range sights {
+				if s.target.Home && name != tt.lost && s.Path.Next() > 1 {
+					told = append(told, name)
+				}
+			}
+			if !slices.Equal(told, tt.told) {
+				t.Errorf("told: %v, want %v", told, tt.told)
+			}
+		})
+	}
+}
+
+func TestANodeProbesWhatAnotherOfItsClusterSuspects(t *testing.T) {
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	gateway, stranger := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd02::1")
+	p, sights := world(start)
+	hear := func(from netip.Addr, cluster string, now time.Time) (at, doubted []string) {
+		t.Helper()
+		m, ok := decodeProbe(probe{suspects: PeerKeyOf(cluster), seq: 7}.encode(probeLen))
+		if !ok || m.suspects != PeerKeyOf(cluster) || m.agreement != 0 {
+			t.Fatalf("%+v, %v", m, ok)
+		}
+		for _, s := range sights {
+			s.burst, s.due = 0, now.Add(probeEvery)
+		}
+		p.receive(from, m, probeLen, now)
+		return hurried(sights, now)
+	}
+	now := start.Add(time.Millisecond)
+	if at, doubted := hear(stranger, "peer", now); at != nil || doubted != nil {
+		t.Errorf("at the word of another cluster: probed %v, doubted %v", at, doubted)
+	}
+	want := []string{"peer1", "peer2"}
+	if at, doubted := hear(gateway, "peer", now); !slices.Equal(at, want) || !slices.Equal(doubted, want) {
+		t.Errorf("probed at once: %v, doubted: %v; want %v", at, doubted, want)
+	}
+	if at, _ := hear(gateway, "peer", now.Add(probeEvery/2)); at != nil {
+		t.Errorf("at a second word in a second %v are probed at once", at)
+	}
+	if at, _ := hear(gateway, "nobody", now.Add(2*probeEvery)); at != nil {
+		t.Errorf("at a word of nobody %v are probed at once", at)
+	}
+	for _, name := range want {
+		s := sights[name]
+		s.Path = s.Path.Sent(now).Answered(s.Path.Next(), now.Add(time.Millisecond))
+	}
+	if _, doubted := hurried(sights, now); doubted != nil {
+		t.Errorf("%v are doubted though they answered", doubted)
+	}
+}
