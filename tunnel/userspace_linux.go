@@ -113,6 +113,17 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		return err
 	}
 
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { relief.run(ctx) })
+	return serveControl(ctx, cfg, dev)
+}
+
+// serveControl serves the control socket of a device until ctx ends or the device is deleted. One that
+// was removed is opened again.
+func serveControl(ctx context.Context, cfg UserspaceConfig, dev *device.Device) error {
 	path := controlPath(cfg.Device)
 	listener, err := listenControl(ctx, path)
 	if err != nil {
@@ -128,7 +139,6 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	}()
 	first := listener
 	group.Go(func() { acceptControl(ctx, first, dev) })
-	group.Go(func() { relief.run(ctx) })
 	cfg.Log.Info("userspace WireGuard runs", "device", cfg.Device)
 
 	watchSocket := time.NewTicker(time.Second)
