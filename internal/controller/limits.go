@@ -35,6 +35,8 @@ const (
 	// sessionDead is how long a session that the peer closed can seem to be up: longer than it
 	// takes to detect a dead path.
 	sessionDead = 20 * time.Second
+	// maxNamedNamespaces is how many namespaces a message names.
+	maxNamedNamespaces = 3
 	// maxSkew is how far clocks may differ before a condition reports it.
 	maxSkew = time.Minute
 )

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,6 +60,11 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 		return peering.NetworkPlan{}, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	in.transit = transit.States(fc, peers.Items)
+	var offloaded v1alpha1.NamespaceOffloadingList
+	if err := r.Client.List(ctx, &offloaded, client.UnsafeDisableDeepCopy); err != nil {
+		return peering.NetworkPlan{}, fmt.Errorf("list namespace offloadings: %w", err)
+	}
+	in.gaps = transit.Gaps(fc, peers.Items, offloaded.Items)
 	if fc.Name == "" {
 		return planNetwork(in), nil
 	}
@@ -90,6 +96,9 @@ type networkInput struct {
 	hosts []v1alpha1.Exposure
 	// transit is what passes between the peer and third clusters.
 	transit []transit.State
+	// gaps is third clusters that have pods of the same namespaces as the peer, and to which
+	// nothing passes.
+	gaps []transit.Gap
 }
 
 // planNetwork says what would be done for a peer, by what does it: see aliases.Plan and
@@ -134,6 +143,9 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set the prefix that holds them all with --pod-cidr", in.omitted, peering.MaxPrefixes))
 	}
 	out.Warnings = append(out.Warnings, usedOf(in.aliases.Pool, in.aliases.Taken)...)
+	for _, g := range in.gaps {
+		out.Warnings = append(out.Warnings, gapText(fc, g))
+	}
 	for _, g := range in.own {
 		out.Warnings = append(out.Warnings, g.Problems...)
 	}
@@ -204,6 +216,16 @@ func plannedTransit(in networkInput) []peering.PlannedTransit {
 		out = append(out, p)
 	}
 	return out
+}
+
+// gapText says which pods do not reach each other, and how they would.
+func gapText(fc *v1alpha1.ForeignCluster, g transit.Gap) string {
+	namespaces := strings.Join(g.Namespaces[:min(len(g.Namespaces), maxNamedNamespaces)], ", ")
+	if more := len(g.Namespaces) - maxNamedNamespaces; more > 0 {
+		namespaces += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("pods of %[1]s that run at %[2]s and at %[3]s do not reach each other: transit through this cluster is off between the two; to turn it on, add %[4]s to spec.transit.passTo of ForeignCluster %[2]s and %[5]s to that of %[3]s, and have both add the other to spec.transit.through of the ForeignCluster that this cluster is there",
+		namespaces, fc.Name, g.Third, g.ThirdID, fc.Spec.ClusterID)
 }
 
 // hostsIn returns what is open and no pod's, sorted.

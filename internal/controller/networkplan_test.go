@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/preflight"
+	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -157,6 +158,18 @@ func TestPlanRefusesGatewaysThatCannotReachEachOther(t *testing.T) {
 				t.Errorf("refused %q, warning %q", refused, warning)
 			}
 		})
+	}
+}
+
+func TestPlanNetworkSaysWhichPodsDoNotReachEachOther(t *testing.T) {
+	t.Parallel()
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "office-id"}}
+	gap := transit.Gap{Third: "branch", ThirdID: "branch-id", Namespaces: []string{"bank", "mail", "news", "shop"}}
+	plan := planNetwork(networkInput{peer: fc, own: planned("gw1", "192.0.2.1:1"), gaps: []transit.Gap{gap}})
+	const want = "pods of bank, mail, news and 1 more that run at office and at branch do not reach each other: transit through this cluster is off between the two; " +
+		"to turn it on, add branch-id to spec.transit.passTo of ForeignCluster office and office-id to that of branch, and have both add the other to spec.transit.through of the ForeignCluster that this cluster is there"
+	if !slices.Contains(plan.Warnings, want) {
+		t.Errorf("got %q, want %q", plan.Warnings, want)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -57,6 +58,52 @@ func States(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster) []Stat
 	return out
 }
 
+// Gap is a third cluster that has pods of the same namespaces of this cluster as a peer, and between
+// which and the peer nothing passes, as this cluster names neither to the other.
+type Gap struct {
+	// Third is what the third cluster is called here, ThirdID its ID.
+	Third, ThirdID string
+	// Namespaces are this cluster's, sorted.
+	Namespaces []string
+}
+
+// Gaps returns the gaps between a peer and other peers.
+func Gaps(peer *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, offloaded []v1alpha1.NamespaceOffloading) []Gap {
+	if peer.Name == "" || !trusted(peer) {
+		return nil
+	}
+	var out []Gap
+	for i := range all {
+		third := &all[i]
+		if third.Name == peer.Name || !trusted(third) || passes(peer, third) || passes(third, peer) {
+			continue
+		}
+		g := Gap{Third: third.Name, ThirdID: third.Spec.ClusterID}
+		for j := range offloaded {
+			if at := offloaded[j].Status.Clusters; runsAt(at, peer.Name) && runsAt(at, third.Name) {
+				g.Namespaces = append(g.Namespaces, offloaded[j].Namespace)
+			}
+		}
+		if g.Namespaces = sorted(g.Namespaces); len(g.Namespaces) > 0 {
+			out = append(out, g)
+		}
+	}
+	slices.SortFunc(out, func(a, b Gap) int { return strings.Compare(a.Third, b.Third) })
+	return out
+}
+
+// passes says whether this cluster names one peer to another.
+func passes(peer, third *v1alpha1.ForeignCluster) bool {
+	return peer.Spec.Transit != nil && slices.Contains(peer.Spec.Transit.PassTo, third.Spec.ClusterID)
+}
+
+// runsAt says whether a namespace may have pods at a provider.
+func runsAt(clusters []v1alpha1.NamespaceInCluster, provider string) bool {
+	return slices.ContainsFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool {
+		return c.ForeignCluster == provider && (c.State == v1alpha1.OffloadingReady || c.State == v1alpha1.OffloadingEnding)
+	})
+}
+
 // missing says what is missing for packets to pass between two peers of this cluster.
 func missing(peer, third *v1alpha1.ForeignCluster, id string) string {
 	switch {
@@ -68,7 +115,7 @@ func missing(peer, third *v1alpha1.ForeignCluster, id string) string {
 		return "the peer is not trusted"
 	case !trusted(third):
 		return fmt.Sprintf("%s is not trusted", third.Name)
-	case third.Spec.Transit == nil || !slices.Contains(third.Spec.Transit.PassTo, peer.Spec.ClusterID):
+	case !passes(third, peer):
 		return fmt.Sprintf("spec.transit.passTo of %s here does not name the peer", third.Name)
 	case !agrees(peer, id):
 		return "the peer does not agree: its spec.transit.through for this cluster has to name the other"

@@ -1,6 +1,7 @@
 package transit
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -50,6 +51,42 @@ func TestPacketsPassOnlyIfAllThreeSaySo(t *testing.T) {
 				t.Errorf("the other way %v", back)
 			}
 		})
+	}
+}
+
+func TestANamespaceAtTwoPeersThatDoNotReachEachOtherIsAGap(t *testing.T) {
+	t.Parallel()
+	at := func(namespace string, states map[string]string) v1alpha1.NamespaceOffloading {
+		o := v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
+		for peer, state := range states {
+			o.Status.Clusters = append(o.Status.Clusters, v1alpha1.NamespaceInCluster{ForeignCluster: peer, State: state})
+		}
+		return o
+	}
+	const ready, ending, pending = v1alpha1.OffloadingReady, v1alpha1.OffloadingEnding, v1alpha1.OffloadingPending
+	both := []v1alpha1.NamespaceOffloading{
+		at("shop", map[string]string{"a": ready, "c": ending, "d": pending}), at("bank", map[string]string{"a": ready, "c": ready}),
+		at("news", map[string]string{"a": ready}), at("mail", map[string]string{"c": ready, "d": ready}),
+	}
+	for what, tc := range map[string]struct {
+		change    func(all []v1alpha1.ForeignCluster)
+		offloaded []v1alpha1.NamespaceOffloading
+		want      string
+	}{
+		"transit is off":                       {offloaded: both, want: "[{c c-id [bank shop]}]"},
+		"no namespace is at both":              {offloaded: both[2:], want: "[]"},
+		"one of the two is named to the other": {offloaded: both, want: "[]", change: func(all []v1alpha1.ForeignCluster) { all[1].Spec.Transit.PassTo = []string{"a-id"} }},
+		"it is on":                             {offloaded: both, want: "[]", change: func(all []v1alpha1.ForeignCluster) { all[0].Spec.Transit.PassTo = []string{"c-id"} }},
+		"the third is not trusted":             {offloaded: both, want: "[]", change: func(all []v1alpha1.ForeignCluster) { all[1].Spec.TrustBundle = "" }},
+		"the peer is not known":                {offloaded: both, want: "[]", change: func(all []v1alpha1.ForeignCluster) { all[0] = v1alpha1.ForeignCluster{} }},
+	} {
+		all := []v1alpha1.ForeignCluster{cluster("a", nil, nil), cluster("c", nil, nil), cluster("d", nil, nil)}
+		if tc.change != nil {
+			tc.change(all)
+		}
+		if got := fmt.Sprint(Gaps(&all[0], all, tc.offloaded)); got != tc.want {
+			t.Errorf("%s: %s, want %s", what, got, tc.want)
+		}
 	}
 }
 
