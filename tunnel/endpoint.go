@@ -22,7 +22,8 @@ const (
 
 // dialer chooses the endpoint of one WireGuard peer. WireGuard itself follows a
 // peer that moves, so a peer that answers is left alone; only one that is
-// silent is given another endpoint.
+// silent is given another endpoint. A peer whose path broke a moment ago may be
+// back in a moment: it is tried elsewhere too, and its endpoint is kept.
 type dialer struct {
 	// wrote is the endpoint that we configured last, when, and whether the peer announced it.
 	wrote     netip.AddrPort
@@ -37,8 +38,24 @@ type dialer struct {
 	lost  time.Time
 	tries int
 	ever  bool
+	// detours is how the peer is tried elsewhere while its path is broken.
+	detours detours
 	// seen is the last sighting.
 	seen sighting
+}
+
+// detours is where a peer is tried whose path broke, by turns elsewhere and where it was: WireGuard
+// sends to one endpoint at a time. The session is kept, so one packet that arrives is enough for both
+// sides to follow, and what comes from where the peer was leads back there.
+type detours struct {
+	// home is where the peer was. Zero if it was not tried elsewhere since its path broke.
+	home netip.AddrPort
+	// turns is how many endpoints were written since then, the last one at a time.
+	turns int
+	at    time.Time
+	// over says that something came since, though the path is still down: WireGuard has followed
+	// the peer, whose fabric may just not run.
+	over bool
 }
 
 // sighting is the state of a peer by which its endpoint is chosen.
@@ -47,6 +64,9 @@ type sighting struct {
 	endpoint netip.AddrPort
 	// alive says that something came from the peer lately, if only a keepalive.
 	alive bool
+	// broken is since when the path to the peer, which was up, is down and nothing comes from the
+	// peer. Zero if it is not so.
+	broken time.Time
 	// candidates are the resolved endpoints, in the order configured, observed where others see
 	// the peer, relay is through the agents; zero if it is not.
 	candidates, observed []netip.AddrPort
@@ -88,14 +108,7 @@ func (d *dialer) choose(now time.Time, s sighting, quick time.Duration) (netip.A
 	d.forget(s)
 	all := s.all()
 	if s.alive && s.endpoint.IsValid() {
-		d.worked[s.endpoint] = now
-		d.lost, d.tries, d.ever = time.Time{}, 0, true
-		// Ours, and withdrawn: follow the configuration. Not ours: it roams, or others see it.
-		withdrawn := s.endpoint == d.wrote && d.announced && len(s.candidates) > 0 && !slices.Contains(all, s.endpoint)
-		if !withdrawn {
-			return netip.AddrPort{}, 0
-		}
-		return d.write(now, s.candidates[0]), 0
+		return d.follow(now, s, all)
 	}
 	if len(all) == 0 {
 		return netip.AddrPort{}, 0
@@ -103,8 +116,9 @@ func (d *dialer) choose(now time.Time, s sighting, quick time.Duration) (netip.A
 	if d.lost.IsZero() {
 		d.lost = now
 		if d.ever && s.endpoint.IsValid() && len(all) > 1 {
-			d.tried[s.endpoint] = now.Add(-1) // before the one that is written now
+			d.tried[d.detours.from(s.endpoint)] = now.Add(-1) // before the one that is written now
 		}
+		d.detours = detours{}
 	}
 	best := d.order(now, all)[0]
 	if !s.endpoint.IsValid() {
@@ -121,6 +135,60 @@ func (d *dialer) choose(now time.Time, s sighting, quick time.Duration) (netip.A
 		return netip.AddrPort{}, left
 	}
 	return d.write(now, best), 0
+}
+
+// follow is choose for a peer from which something came lately.
+func (d *dialer) follow(now time.Time, s sighting, all []netip.AddrPort) (netip.AddrPort, time.Duration) {
+	d.lost, d.tries, d.ever = time.Time{}, 0, true
+	// Ours, and withdrawn: follow the configuration. Not ours: it roams, or others see it.
+	if s.endpoint == d.wrote && d.announced && len(s.candidates) > 0 && !slices.Contains(all, s.endpoint) {
+		d.detours = detours{}
+		return d.write(now, s.candidates[0]), 0
+	}
+	if s.broken.IsZero() {
+		d.detours = detours{}
+		d.worked[s.endpoint] = now
+		return netip.AddrPort{}, 0
+	}
+	d.detours.over = d.detours.over || d.detours.home.IsValid() && s.broken.After(d.detours.at)
+	if d.detours.over {
+		return netip.AddrPort{}, 0
+	}
+	if left := detourAfter - now.Sub(s.broken); left > 0 {
+		return netip.AddrPort{}, left
+	}
+	return d.detour(now, s, all)
+}
+
+// detour returns where a peer whose path is broken is tried next: through the agents, then at its
+// other endpoints, and between any two of them where it was.
+func (d *dialer) detour(now time.Time, s sighting, all []netip.AddrPort) (netip.AddrPort, time.Duration) {
+	home := d.detours.from(s.endpoint)
+	others := slices.DeleteFunc(all, func(e netip.AddrPort) bool { return e == home })
+	if len(others) == 0 {
+		return netip.AddrPort{}, 0
+	}
+	if left := detourTry - now.Sub(d.detours.at); left > 0 {
+		return netip.AddrPort{}, left
+	}
+	slices.SortStableFunc(others, func(a, b netip.AddrPort) int {
+		return cmp.Or(compareBool(b == s.relay, a == s.relay), d.worked[b].Compare(d.worked[a]))
+	})
+	e := home
+	if d.detours.turns%2 == 0 {
+		e = others[d.detours.turns/2%len(others)]
+	}
+	d.detours = detours{home: home, turns: d.detours.turns + 1, at: now}
+	d.wrote, d.announced = e, slices.Contains(s.candidates, e)
+	return e, detourTry
+}
+
+// from is where a peer is that the device has at an endpoint: elsewhere it is only tried.
+func (t detours) from(endpoint netip.AddrPort) netip.AddrPort {
+	if t.home.IsValid() && !t.over {
+		return t.home
+	}
+	return endpoint
 }
 
 func (d *dialer) write(now time.Time, e netip.AddrPort) netip.AddrPort {

@@ -141,6 +141,137 @@ func TestObservedEndpointsAndTheRelayComeLast(t *testing.T) {
 	}
 }
 
+// A path that broke is tried elsewhere soon, for a moment each, and the peer is left where it was if
+// nothing comes of it.
+func TestAPeerWhosePathBrokeIsTriedElsewhere(t *testing.T) {
+	direct, other, relay := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2"), netip.MustParseAddrPort("127.64.0.1:7")
+	roamed, none := netip.MustParseAddrPort("203.0.113.9:9"), netip.AddrPort{}
+	const after, try = detourAfter, detourTry
+	type step struct {
+		at time.Duration
+		// broken is since when the path is; zero if it is not.
+		broken   time.Duration
+		endpoint netip.AddrPort
+		silent   bool
+		want     netip.AddrPort
+	}
+	for name, test := range map[string]struct {
+		others []netip.AddrPort // besides direct
+		relay  netip.AddrPort
+		steps  []step
+		// is where it is reported at the end.
+		is netip.AddrPort
+	}{
+		"through the agents first, then at the others, and where it was in between": {
+			others: []netip.AddrPort{other}, relay: relay, is: direct,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: 2, broken: 2, endpoint: direct},
+				{at: 2 + after - 1, broken: 2, endpoint: direct},
+				{at: 2 + after, broken: 2, endpoint: direct, want: relay},
+				{at: 2 + after + try - 1, broken: 2, endpoint: relay},
+				{at: 2 + after + try, broken: 2, endpoint: relay, want: direct},
+				{at: 2 + after + 2*try, broken: 2, endpoint: direct, want: other},
+				{at: 2 + after + 3*try, broken: 2, endpoint: other, want: direct},
+				{at: 2 + after + 4*try, broken: 2, endpoint: direct, want: relay},
+			},
+		},
+		"what works is kept": {
+			relay: relay, is: relay,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: 2 + after, broken: 2, endpoint: direct, want: relay},
+				{at: 2 + after + try/2, endpoint: relay},
+				{at: time.Hour, endpoint: relay},
+			},
+		},
+		"a peer that is back where it was is left there": {
+			relay: relay, is: direct,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: 2 + after, broken: 2, endpoint: direct, want: relay},
+				{at: 2 + after + try/2, endpoint: direct},
+				{at: 2 + after + 2*try, endpoint: direct},
+			},
+		},
+		"a peer that roamed is left where it roamed to": {
+			others: []netip.AddrPort{other}, is: roamed,
+			steps: []step{
+				{at: 1, endpoint: roamed},
+				{at: 2 + after, broken: 2, endpoint: roamed, want: direct},
+				{at: 2 + after + try, broken: 2, endpoint: direct, want: roamed},
+				{at: 2 + after + 2*try, broken: 2, endpoint: roamed, want: other},
+				{at: 2 + after + 3*try, broken: 2, endpoint: other, want: roamed},
+			},
+		},
+		"a peer that roams meanwhile is followed": {
+			relay: relay, is: roamed,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: 2 + after, broken: 2, endpoint: direct, want: relay},
+				{at: 2 + after + try, broken: 2 + after + try/2, endpoint: roamed},
+				{at: time.Minute, broken: 2 + after + try/2, endpoint: roamed},
+			},
+		},
+		"a peer of which something comes though its path is down is left alone": {
+			relay: relay, is: direct,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: time.Hour, broken: time.Hour - after + 1, endpoint: direct},
+				{at: 2 * time.Hour, broken: 2*time.Hour - after, endpoint: direct, want: relay},
+				{at: 2*time.Hour + try, broken: 2*time.Hour + try/2, endpoint: direct},
+				{at: 3 * time.Hour, broken: 2*time.Hour + try/2, endpoint: direct},
+			},
+		},
+		"the next time it is tried elsewhere again": {
+			relay: relay, is: direct,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: 2 + after, broken: 2, endpoint: direct, want: relay},
+				{at: time.Minute, broken: 3 + after, endpoint: direct},
+				{at: 2 * time.Minute, endpoint: direct},
+				{at: 3 * time.Minute, broken: 3*time.Minute - after, endpoint: direct, want: relay},
+			},
+		},
+		"there is nothing else to try": {
+			is:    direct,
+			steps: []step{{at: 1, endpoint: direct}, {at: time.Minute, broken: 2, endpoint: direct}},
+		},
+		"a peer that is silent then is dialled as ever, elsewhere first": {
+			relay: relay, is: direct,
+			steps: []step{
+				{at: 1, endpoint: direct},
+				{at: 2 + after, broken: 2, endpoint: direct, want: relay},
+				{at: 2 + after + try, broken: 2, endpoint: relay, want: direct},
+				{at: 2 + after + 2*try, broken: 2, endpoint: direct, want: relay},
+				{at: silence, broken: 2, endpoint: relay, silent: true, want: relay},
+				{at: silence + endpointQuick, broken: 2, endpoint: relay, silent: true, want: direct},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d dialer
+			began, last := time.Unix(1000, 0), none
+			for i, step := range test.steps {
+				s := sighting{endpoint: step.endpoint, alive: !step.silent, candidates: append([]netip.AddrPort{direct}, test.others...), relay: test.relay}
+				if step.broken > 0 {
+					s.broken = began.Add(step.broken)
+				}
+				got, _ := d.choose(began.Add(step.at), s, endpointQuick)
+				if got != step.want {
+					t.Errorf("step %d: got %v, want %v", i, got, step.want)
+				}
+				if last = step.endpoint; got.IsValid() {
+					last = got
+				}
+			}
+			if got := d.detours.from(last); got != test.is {
+				t.Errorf("it is reported at %v, want %v", got, test.is)
+			}
+		})
+	}
+}
+
 // While nothing works each candidate has its turn, and what works is never disturbed.
 func TestEachEndpointHasItsTurn(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -564,7 +564,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
 
 	f.trials.choose(p.now, p.layout.Peers, heldKeys(p.device), f.leads)
-	dial, again := f.dials(ctx, p)
+	dial, again, detours := f.dials(ctx, p)
 	changes := slices.Concat(restart(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
 	if len(changes) == 0 {
 		f.wrote = false
@@ -572,6 +572,9 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	}
 	err = f.control.configure(wgtypes.Config{Peers: changes})
 	f.did(err == nil, err)(p, "WireGuard peers")
+	for _, overlay := range detours {
+		f.prober.Nudge(overlay, time.Now()) // there is not much time for an answer
+	}
 	if dev, err := f.control.read(); err == nil {
 		p.device = dev
 	}
@@ -581,9 +584,9 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	f.wrote = true
 }
 
-// dials chooses the endpoints of peers, and those with which the handshake begins again. It is
-// asked again when time changes that.
-func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]netip.AddrPort, again []plan.PublicKey) {
+// dials chooses the endpoints of peers, those with which the handshake begins again, and the
+// addresses of those that are tried elsewhere for a moment. It is asked again when time changes that.
+func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]netip.AddrPort, again []plan.PublicKey, detours []netip.Addr) {
 	dial = map[plan.PublicKey]netip.AddrPort{}
 	self := plan.PublicKey(p.device.PublicKey)
 	answered := map[plan.PublicKey]bool{}
@@ -609,6 +612,9 @@ func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]ne
 			if choice.stale && dialled {
 				afresh = append(afresh, w.PublicKey)
 			}
+			if choice.detour {
+				detours = append(detours, w.Overlay)
+			}
 		}
 		within(choice.again)
 	}
@@ -622,7 +628,7 @@ func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]ne
 			again = append(again, key)
 		}
 	}
-	return dial, again
+	return dial, again, detours
 }
 
 // surroundings checks settings that the fabric depends on and must not change.

@@ -27,6 +27,11 @@ const (
 	// second before another endpoint is tried: its WireGuard answers data with
 	// a keepalive within 10 s, even when nobody answers probes.
 	silence = 15 * time.Second
+	// detourAfter is for how long a path that was up has to be down, with nothing received from the
+	// peer, until the peer is tried elsewhere too, and detourTry how long at each endpoint. A tunnel
+	// process that is restarted, and a gateway that takes over, are mostly sooner.
+	detourAfter = 2 * time.Second
+	detourTry   = time.Second
 	// sessionLife is how long a WireGuard session can be used after its
 	// handshake; a live peer renews it after 120 s.
 	sessionLife = 180 * time.Second

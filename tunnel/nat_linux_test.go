@@ -243,6 +243,10 @@ func TestAWayThroughTheAgentsIsUsedAndLeft(t *testing.T) {
 	began = time.Now()
 	p.a.translate(cone, false)
 	p.wantWay(WayRelayed, 30*time.Second)
+	p.eventually("packets pass", stream.flow)
 	lost, gap = stream.since(began)
-	t.Logf("UDP blocked: relayed after %v, gap %v, lost %d", time.Since(began), gap, lost)
+	t.Logf("UDP blocked: nothing passed for %v, lost %d", gap, lost)
+	if gap > detourWithin {
+		t.Errorf("nothing passed for %v as UDP was blocked, want %v", gap, detourWithin)
+	}
 }

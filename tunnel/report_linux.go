@@ -80,8 +80,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 				q.LastHandshake = time.Time{}
 			}
 			if h.Endpoint != nil {
-				q.Endpoint = unmapPort(h.Endpoint.AddrPort())
-				q.Way = f.wayOf(w.PublicKey, q.Endpoint)
+				q.Endpoint, q.Way = f.whereIs(w.PublicKey, unmapPort(h.Endpoint.AddrPort()))
 			}
 		}
 		out = append(out, q)
@@ -173,6 +172,8 @@ type dialling struct {
 	stale bool
 	// again is when to look again; zero is not before something changes.
 	again time.Duration
+	// detour says that the peer is tried there for a moment only.
+	detour bool
 }
 
 // chooseEndpoint decides whether to dial a peer at another endpoint.
@@ -196,8 +197,8 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 		f.heard[w.PublicKey] = last
 	}
 	alive := p.now.Sub(last.at) < silence
-	every := resolveEvery
-	if !alive || f.prober.Look(w.Overlay).State == probe.PathDown {
+	seen, every := f.prober.Look(w.Overlay), resolveEvery
+	if !alive || seen.State == probe.PathDown {
 		every = resolveDead
 	}
 	candidates, bad := f.resolver.candidates(ctx, p.now, w.Endpoints, every, p.layout.Remote)
@@ -213,20 +214,25 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 	if have.Endpoint != nil {
 		s.endpoint = unmapPort(have.Endpoint.AddrPort())
 	}
+	if seen.State == probe.PathDown && !seen.Path.LastAnswer().IsZero() {
+		s.broken = later(last.at, seen.Since)
+	}
 	quick := endpointQuick
 	if bytes.Compare(p.device.PublicKey[:], w.PublicKey[:]) > 0 {
 		quick += handshakeYield // both sides do not begin in the same moment again and again
 	}
-	e, again := f.dialers[w.PublicKey].choose(p.now, s, quick)
-	return dialling{endpoint: e, stale: p.now.Sub(last.at) >= silence, again: again}
+	d := f.dialers[w.PublicKey]
+	e, again := d.choose(p.now, s, quick)
+	return dialling{endpoint: e, stale: !alive, again: again, detour: e.IsValid() && d.detours.home.IsValid()}
 }
 
-// wayOf is how packets get to an endpoint of a peer.
-func (f *Fabric) wayOf(key plan.PublicKey, endpoint netip.AddrPort) Way {
+// whereIs is at which endpoint a peer is that the device has at one, and how packets get there.
+func (f *Fabric) whereIs(key plan.PublicKey, endpoint netip.AddrPort) (netip.AddrPort, Way) {
 	if d := f.dialers[key]; d != nil {
-		return d.seen.way(endpoint)
+		endpoint = d.detours.from(endpoint)
+		return endpoint, d.seen.way(endpoint)
 	}
-	return WayDirect
+	return endpoint, WayDirect
 }
 
 // relayed says whether a peer is reached through the agents.

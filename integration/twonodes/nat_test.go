@@ -102,6 +102,36 @@ func TestWhateverIsBetweenTheClusters(t *testing.T) {
 			s.carries(ctx, t, size)
 		})
 	}
+	t.Run("UDP is blocked on a way that works", func(t *testing.T) { s.blocksUDP(ctx, t) })
+}
+
+// blockedWithin is how long nothing may pass when UDP is blocked on a way that works.
+const blockedWithin = 14 * time.Second
+
+func (s *stage) blocksUDP(ctx context.Context, t *testing.T) {
+	t.Helper()
+	w := s.World
+	_, err := w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name, "--force")
+	ok(t, err)
+	ok(t, s.borders(ctx, border{}, border{}))
+	_, err = w.Home.Entente(ctx, "network", "connect", w.Abroad.Name)
+	ok(t, err)
+	ok(t, hasWay(ctx, w, w.Home, "Direct"))
+	ok(t, s.outAnswers(ctx))
+	_, err = w.On(ctx, w.Home.Plan.Nodes[0].Name, "nft", fmt.Sprintf(`table inet border {
+	chain comes { type filter hook prerouting priority -150; ip saddr %[1]s meta l4proto udp drop; }
+	chain goes { type filter hook postrouting priority 0; ip daddr %[1]s meta l4proto udp drop; }
+}`, w.Abroad.Plan.LAN))
+	ok(t, err)
+	begin := time.Now()
+	ok(t, s.outAnswers(ctx))
+	took := time.Since(begin)
+	t.Logf("traffic passes %s after UDP was blocked", took.Round(100*time.Millisecond))
+	if took > blockedWithin {
+		t.Errorf("traffic passes %s after UDP was blocked, want %s", took, blockedWithin)
+	}
+	ok(t, hasWay(ctx, w, w.Home, "Relayed"))
+	ok(t, hasWay(ctx, w, w.Abroad, "Relayed"))
 }
 
 // borders puts the clusters behind borders.

@@ -57,8 +57,8 @@ const (
 	relayPort = 7449
 	// relayWanted is for how long a gateway of a peer is not reached by itself before there is
 	// a link to the agent, relayUnwanted for how long all are before it ends, and relayLook how
-	// often that is looked at.
-	relayWanted   = 2 * time.Second
+	// often that is looked at. The link is there before the tunnel is tried through it.
+	relayWanted   = time.Second
 	relayUnwanted = 30 * time.Second
-	relayLook     = time.Second
+	relayLook     = 500 * time.Millisecond
 )
