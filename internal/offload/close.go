@@ -89,6 +89,9 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	err = p.eachPod(ctx, contract, func(o *api.OffloadedPod) {
 		delete(coming, o.Spec.OriginUID)
 		left.Pods++
+		if o.DeletionTimestamp != nil {
+			p.inv.touch(o.Namespace, o.Name, contract) // its end may have been kept for the consumer
+		}
 		if err := p.endPod(ctx, o, p.closingGrace(o)); err != nil {
 			problems = append(problems, fmt.Errorf("pod %s/%s: %w", o.Namespace, o.Name, err))
 		}

@@ -377,6 +377,9 @@ func (v *inventory) touch(namespace, name, contract string) {
 
 func (v *inventory) seeSpace(ns *corev1.Namespace) {
 	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
+	if ns.DeletionTimestamp != nil {
+		v.endings(ns.Name)
+	}
 	v.p.stock.Set(stock.Key{Kind: peering.KindNamespace, Name: ns.Name}, stock.Item{Peer: peer})
 	v.mu.Lock()
 	_, known := v.watches[ns.Name]
@@ -492,6 +495,7 @@ func (v *inventory) leaveSpace(ns *corev1.Namespace) {
 		delete(v.watches, ns.Name)
 	}
 	v.mu.Unlock()
+	v.endings(ns.Name)
 	v.p.stock.DropSpace(ns.Name)
 }
 
@@ -517,16 +521,16 @@ func ended(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// endedLast says whether a pod was deleted that had ended, as far as this process saw it.
-func (v *inventory) endedLast(namespace string, uid types.UID) bool {
+// endedLast returns the last status of a pod that was deleted and had ended, as far as this process saw it.
+func (v *inventory) endedLast(namespace string, uid types.UID) (corev1.PodStatus, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	w := v.watches[namespace]
 	if w == nil {
-		return false
+		return corev1.PodStatus{}, false
 	}
-	_, ok := w.last[uid]
-	return ok
+	s, ok := w.last[uid]
+	return s, ok
 }
 
 // lastWords returns, once, the last status of a pod that was deleted.

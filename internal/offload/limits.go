@@ -54,6 +54,9 @@ const (
 	// maxLastWords is how many last statuses of deleted pods a namespace keeps until
 	// they are recorded.
 	maxLastWords = 1024
+	// endKept is for how long the record of a pod that was deleted is kept until its consumer, which is away, heard how
+	// the pod ended.
+	endKept = 24 * time.Hour
 	// statusDetail is how long a message from this cluster may be that goes to a
 	// consumer.
 	statusDetail = 1024

@@ -48,7 +48,7 @@ const (
 	podTaken
 	// podDelete: delete the pod.
 	podDelete
-	// podRelease: nothing runs; let the OffloadedPod go.
+	// podRelease: nothing runs; let the OffloadedPod go, or keep it until home heard how the pod ended.
 	podRelease
 )
 
@@ -206,7 +206,7 @@ func (p *Provider) reconcileSeen(ctx context.Context, key types.NamespacedName) 
 	case podRelease:
 		// That it is being deleted never changes. That there is no pod has to be asked for, unless the pod ended before
 		// it went: then nothing runs, whatever the cache does not show.
-		if pod != nil || !p.inv.endedLast(seen.Namespace, types.UID(seen.Status.PodUID)) {
+		if _, over := p.inv.endedLast(seen.Namespace, types.UID(seen.Status.PodUID)); pod != nil || !over {
 			if pod, err := p.currentPod(ctx, seen); err != nil || decidePod(seen, pod) != podRelease {
 				return err != nil, err
 			}
@@ -258,8 +258,11 @@ func (p *Provider) step(ctx context.Context, o *api.OffloadedPod, pod *corev1.Po
 	return nil
 }
 
-// letGo lets an OffloadedPod go that is being deleted and has no pod.
+// letGo lets an OffloadedPod go that is being deleted and has no pod, unless home has to hear of its end first.
 func (p *Provider) letGo(ctx context.Context, o *api.OffloadedPod) error {
+	if kept, err := p.keepEnd(ctx, o); kept || err != nil {
+		return client.IgnoreNotFound(err)
+	}
 	// Before it goes: the watch tells of that later, and an apply that comes in
 	// between would find nothing, and run the pod again.
 	p.graves.Add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))

@@ -89,6 +89,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=10,pods=100")
 	remote := name + "-" + peerA.Short()
+	listen(t, p, id)
 	apply(t, p, id, namespaceObject(name, "Suffixed"))
 	y.since()
 	quiet := func() {

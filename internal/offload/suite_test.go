@@ -449,6 +449,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a pod that the provider deletes is lost and not run again", func(t *testing.T) { testPodLost(t, c) })
 	t.Run("a delete needs the UID and ends the pod", func(t *testing.T) { testDelete(t, c) })
 	t.Run("how a pod ended is told though it is gone", func(t *testing.T) { testLastStatus(t, c) })
+	t.Run("an end that nobody will hear of keeps nothing", func(t *testing.T) { testUnheardEnds(t, c) })
 	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
 	t.Run("a pod that is resized counts the larger until its kubelet acted", func(t *testing.T) { testResize(t, c) })
 	t.Run("a pod that says nothing counts and has what the contract says", func(t *testing.T) { testLimitRange(t, c) })
@@ -792,71 +793,6 @@ func testDelete(t *testing.T, c *cluster) {
 	eventually(t, "the namespace is gone", func() bool { return !c.get(t, "", remote, &corev1.Namespace{}) })
 	if err := p.Delete(t.Context(), id, ns.Ref, nil); err != nil {
 		t.Errorf("a second delete of the namespace: %v", err)
-	}
-}
-
-// testLastStatus deletes pods that end, one before it is deleted and one while it is, as a kubelet ends them. A
-// consumer that was away has to learn how they ended, not only that they went.
-func testLastStatus(t *testing.T, c *cluster) {
-	p, _ := c.start(t)
-	id, name := c.fresh("cpu=1")
-	remote := name + "-aaaaaaaa"
-	done, ending := podObject(name, "done", "100m"), podObject(name, "ending", "100m")
-	apply(t, p, id, namespaceObject(name, "Suffixed"), done, ending)
-	end := func(name string, phase corev1.PodPhase, code int32) {
-		eventually(t, "the pod ends", func() bool {
-			pod := &corev1.Pod{}
-			if !c.get(t, remote, name, pod) {
-				return false
-			}
-			pod.Status.Phase = phase
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
-			return c.owner.Status().Update(t.Context(), pod) == nil
-		})
-	}
-	// Another's finalizer keeps the second one as its containers do.
-	eventually(t, "the pod is kept", func() bool {
-		pod := &corev1.Pod{}
-		if !c.get(t, remote, "ending", pod) {
-			return false
-		}
-		pod.Finalizers = []string{"example.com/containers"}
-		return c.owner.Update(t.Context(), pod) == nil
-	})
-	end("done", corev1.PodSucceeded, 0)
-	eventually(t, "its end is recorded", func() bool {
-		o := &api.OffloadedPod{}
-		return c.get(t, remote, "done", o) && o.Status.PodStatus != nil
-	})
-	for _, o := range []peering.Object{done, ending} {
-		if err := p.Delete(t.Context(), id, o.Ref, new(int64(1))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "the pod is being deleted", func() bool {
-		pod := &corev1.Pod{}
-		return c.get(t, remote, "ending", pod) && pod.DeletionTimestamp != nil
-	})
-	end("ending", corev1.PodFailed, 3)
-	eventually(t, "its containers ended", func() bool {
-		pod := &corev1.Pod{}
-		if !c.get(t, remote, "ending", pod) {
-			return true
-		}
-		pod.Finalizers = nil
-		_ = c.owner.Update(t.Context(), pod)
-		return false
-	})
-	for _, name := range []string{"done", "ending"} {
-		eventually(t, "the record goes", func() bool { return !c.get(t, remote, name, &api.OffloadedPod{}) })
-	}
-	h := listen(t, p, id)
-	for name, want := range map[string]corev1.PodPhase{"done": corev1.PodSucceeded, "ending": corev1.PodFailed} {
-		eventually(t, name+" is told gone", func() bool { s, _ := h.of(name); return s.Gone })
-		s, phase := h.of(name)
-		if phase != want || !strings.Contains(string(s.Status), "exitCode") || s.RemoteUID == "" {
-			t.Errorf("of %s home learns %q, %s", name, phase, s.Status)
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/podwatch"
@@ -55,9 +56,13 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 				continue
 			}
 			b, err := json.Marshal(s)
-			if hash := sha256.Sum256(b); err == nil && said[key] != hash {
+			before, again := said[key]
+			if hash := sha256.Sum256(b); err == nil && before != hash {
 				said[key] = hash
 				status(s)
+			}
+			if !again && s.Gone && o.DeletionTimestamp != nil {
+				p.inv.queue.Add(reconcile.Request{NamespacedName: key}) // it may have been kept for this
 			}
 		}
 	}

@@ -75,6 +75,12 @@ func (h *Hub) Each(contract string, f func(*Watch)) {
 	h.eachLocked(contract, f)
 }
 
+// Watched says whether anybody watches a contract.
+func (h *Hub) Watched(contract string) (watched bool) {
+	h.Each(contract, func(*Watch) { watched = true })
+	return watched
+}
+
 func (h *Hub) eachLocked(contract string, f func(*Watch)) {
 	for s := range h.subs {
 		if s.contract == contract {

@@ -1,0 +1,87 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
+)
+
+// TestHowAPodEndedOutlivesTheProvidersAgent has a pod complete while home's agent is away, somebody at the provider take
+// away all that is known of it, and the provider's agent start again.
+func TestHowAPodEndedOutlivesTheProvidersAgent(t *testing.T) {
+	home, abroad := agents(t)
+	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	namespace, remote := offloaded(t, home, abroad)
+	p := remotePod(namespace, "once", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+	if err := home.client.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := runs(t.Context(), home, p); err != nil {
+		t.Fatal(err)
+	}
+	home.kill()
+	pods, err := list[corev1.PodList](t.Context(), abroad, inNamespace(remote))
+	if err != nil || len(pods.Items) != 1 {
+		t.Fatalf("abroad are %d pods, %v", len(pods.Items), err)
+	}
+	theirs := &pods.Items[0]
+	theirs.Status.Phase = corev1.PodSucceeded
+	now := metav1.Now()
+	for i := range theirs.Status.ContainerStatuses {
+		theirs.Status.ContainerStatuses[i].Ready = false
+		theirs.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now, StartedAt: now}}
+	}
+	if err := abroad.client.Status().Update(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	record := &v1alpha1.OffloadedPod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: theirs.Name}}
+	if err := eventually.Is(t.Context(), later, "home's stream to be over, and the end to be recorded", func(ctx context.Context) error {
+		var fc v1alpha1.ForeignCluster
+		if err := errors.Join(abroad.get(ctx, record.Name, record), abroad.get(ctx, peerOf(abroad), &fc)); err != nil {
+			return eventually.Permanent(err)
+		}
+		if conditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected) == nil || record.Status.Phase != corev1.PodSucceeded {
+			return fmt.Errorf("it is %s", record.Status.Phase)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := abroad.client.Delete(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	if err := eventually.Is(t.Context(), soon, "the pod abroad to be gone", func(ctx context.Context) error {
+		left, err := podsAbroad(ctx, abroad, remote)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("there is %v", left)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(abroad.restart(t.Context()), home.start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if err := eventually.Is(t.Context(), later, "the pod to have succeeded at home, and nothing to be left", func(ctx context.Context) error {
+		if err := home.get(ctx, p.Name, p); err != nil {
+			return eventually.Permanent(err)
+		}
+		if p.Status.Phase == corev1.PodFailed {
+			return eventually.Permanent(fmt.Errorf("it is Failed: %s: %s", p.Status.Reason, p.Status.Message))
+		}
+		if err := abroad.get(ctx, record.Name, record); ctrlclient.IgnoreNotFound(err) != nil || err == nil || p.Status.Phase != corev1.PodSucceeded {
+			return fmt.Errorf("it is %s, and of the record abroad: %w", p.Status.Phase, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
