@@ -85,3 +85,49 @@ func TestHowAPodEndedOutlivesTheProvidersAgent(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAProvidersChangesOfConfigurationDoNotStay changes and deletes what crossed with a pod.
+func TestAProvidersChangesOfConfigurationDoNotStay(t *testing.T) {
+	home, abroad := agents(t)
+	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	namespace, remote := offloaded(t, home, abroad)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "config"}, Data: map[string]string{"v": "1"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "secret"}, Data: map[string][]byte{"v": []byte("1")}}
+	p := remotePod(namespace, "reader", func(p *corev1.Pod) {
+		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+			{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}}},
+			{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "secret"}}},
+		}
+	})
+	for _, o := range []ctrlclient.Object{config, secret, p} {
+		if err := home.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := runs(t.Context(), home, p); err != nil {
+		t.Fatal(err)
+	}
+	var c corev1.ConfigMap
+	var s corev1.Secret
+	c.Namespace, s.Namespace = remote, remote
+	says := func(ctx context.Context) error {
+		c.Data, s.Data = nil, nil
+		if err := errors.Join(abroad.get(ctx, "config", &c), abroad.get(ctx, "secret", &s)); err != nil {
+			return err
+		}
+		if len(c.Data) != 1 || c.Data["v"] != "1" || string(s.Data["v"]) != "1" {
+			return fmt.Errorf("the ConfigMap says %q and the Secret %q", c.Data, s.Data)
+		}
+		return nil
+	}
+	if err := says(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.Data["w"] = "2"
+	if err := errors.Join(abroad.client.Update(t.Context(), &c), abroad.client.Delete(t.Context(), &s)); err != nil {
+		t.Fatal(err)
+	}
+	if err := eventually.Is(t.Context(), soon, "both to be as they were", says); err != nil {
+		t.Error(err)
+	}
+}

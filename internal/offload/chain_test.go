@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,10 +26,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/exec"
 	k8s "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
@@ -202,6 +205,167 @@ func TestAPodGoesFromConsumerToProviderAndBack(t *testing.T) {
 	})
 }
 
+// consume has a contract of a consumer's carried, until the test ends.
+func consume(t *testing.T, c *cluster, p *Provider, id string, want ...peering.Object) *home {
+	t.Helper()
+	h := &home{acks: map[peering.ObjectRef]peering.Ack{}, words: map[peering.ObjectRef]peering.PodStatus{}}
+	m, err := client.NewMirror(client.MirrorConfig{Contract: id, Conn: dial(t, c, p), Handler: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { m.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		run.Wait()
+	})
+	for _, o := range want {
+		m.Want(o)
+	}
+	m.Ready()
+	return h
+}
+
+// What somebody makes of a consumer's ConfigMap or Secret, or that it is gone, does not stay.
+func TestAConfigThatSomebodyChangedIsAppliedAgain(t *testing.T) {
+	set := func(o k8s.Object, key, value string) {
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			o.Data[key] = value
+		case *corev1.Secret:
+			o.Data[key] = []byte(value)
+		}
+	}
+	update := func(change func(k8s.Object)) func(*testing.T, *cluster, k8s.Object) bool {
+		return func(t *testing.T, c *cluster, o k8s.Object) bool {
+			change(o)
+			return c.owner.Update(t.Context(), o) == nil
+		}
+	}
+	for what, change := range map[string]func(*testing.T, *cluster, k8s.Object) bool{
+		"a value is another": update(func(o k8s.Object) { set(o, "a", "2") }),
+		"there is one more":  update(func(o k8s.Object) { set(o, "b", "2") }),
+		"all is gone":        update(clearData),
+		"it is immutable": update(func(o k8s.Object) {
+			switch o := o.(type) {
+			case *corev1.ConfigMap:
+				o.Immutable = new(true)
+			case *corev1.Secret:
+				o.Immutable = new(true)
+			}
+		}),
+		"nobody holds it": update(func(o k8s.Object) { o.SetAnnotations(nil) }),
+		"it is deleted": func(t *testing.T, c *cluster, o k8s.Object) bool {
+			return c.owner.Delete(t.Context(), o) == nil
+		},
+	} {
+		for _, o := range []k8s.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
+			t.Run(fmt.Sprintf("%T: %s", o, what), func(t *testing.T) {
+				t.Parallel()
+				c := newFake(t)
+				p, _ := c.start(t)
+				id, name := c.fresh("cpu=1")
+				remote := name + "-aaaaaaaa"
+				data := `{"data":{"a":"MQ=="}}`
+				consume(t, c, p, id, namespaceObject(name, "Suffixed"), thing(kindOf(o), name, "cfg", "u1", data), podObject(name, "web", "1m"))
+				eventually(t, "it is there, and its pod is", func() bool {
+					return c.get(t, remote, "cfg", o) && c.get(t, remote, "web", &corev1.Pod{})
+				})
+				was := o.DeepCopyObject().(k8s.Object)
+				eventually(t, "somebody changed it", func() bool { return c.get(t, remote, "cfg", o) && change(t, c, o) })
+				eventually(t, "it is as it was", func() bool {
+					now := newShared(kindOf(o))
+					return c.get(t, remote, "cfg", now) && contentOf(now) == contentOf(was) && maps.Equal(now.GetAnnotations(), was.GetAnnotations())
+				})
+			})
+		}
+	}
+}
+
+func clearData(o k8s.Object) {
+	switch o := o.(type) {
+	case *corev1.ConfigMap:
+		clear(o.Data)
+	case *corev1.Secret:
+		clear(o.Data)
+	}
+}
+
+// What was changed while no agent was there, and where nothing is watched, as no pod runs there, is found as well.
+func TestAConfigThatSomebodyChangedWhileTheAgentWasAwayIsAppliedAgain(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, stop := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	wanted := []peering.Object{namespaceObject(name, "Suffixed"), thing(peering.KindConfigMap, name, "cfg", "u1", `{"data":{"a":"1"}}`)}
+	apply(t, p, id, wanted...)
+	stop()
+	cm := &corev1.ConfigMap{}
+	if !c.get(t, remote, "cfg", cm) {
+		t.Fatal("it is not there")
+	}
+	cm.Data["a"] = "2"
+	if err := c.owner.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	p, _ = c.start(t)
+	consume(t, c, p, id, wanted...)
+	eventually(t, "it is as it was", func() bool { return c.get(t, remote, "cfg", cm) && cm.Data["a"] == "1" })
+}
+
+// What the agent itself writes is not read again.
+func TestAnAppliedConfigIsNotReadAgain(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	var reads atomic.Int64
+	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
+		Get: func(ctx context.Context, c k8s.WithWatch, key k8s.ObjectKey, o k8s.Object, opts ...k8s.GetOption) error {
+			if key.Name == "cfg" {
+				reads.Add(1)
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), podObject(name, "web", "1m"))
+	for n := range 3 {
+		apply(t, p, id, thing(peering.KindConfigMap, name, "cfg", "u1", fmt.Sprintf(`{"data":{"a":"%d"}}`, n)))
+		eventually(t, "it is seen, and was compared", func() bool {
+			same := false
+			p.inv.config(stock.Key{Kind: peering.KindConfigMap, Namespace: name + "-aaaaaaaa", Name: "cfg"}, func(s *configState) { same = s.seen != "" && s.seen == s.intact })
+			p.configs.mu.Lock()
+			defer p.configs.mu.Unlock()
+			return same && len(p.configs.gathering)+len(p.configs.ready) == 0
+		})
+	}
+	// Each apply reads what is there.
+	if n := reads.Load(); n != 3 {
+		t.Errorf("it was read %d times for 3 applies", n)
+	}
+}
+
+// One who goes on changing an object has his way for longer and longer.
+func TestAnotherWriterIsNotFought(t *testing.T) {
+	t.Parallel()
+	var s configState
+	now, asked := time.Unix(1_800_000_000, 0), 0
+	for end := now.Add(6 * time.Hour); now.Before(end); now = now.Add(time.Second) {
+		if !now.Before(s.asked.Add(s.pause)) {
+			s.ask(now)
+			asked++
+		}
+	}
+	if s.pause != configCalm/2 || asked > 16 {
+		t.Errorf("asked %d times in six hours, and then each %s", asked, s.pause)
+	}
+	if s.ask(now.Add(configCalm)); s.pause != compareInterval {
+		t.Errorf("after a calm hour the pause is %s", s.pause)
+	}
+}
+
 // What somebody makes of the note from which a policy or a Service follows its consumer does not stay, and opens nothing.
 func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 	for name, change := range map[string]func(a map[string]string, key string){
@@ -220,20 +384,10 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 			k, _ := c.contract(id)
 			k.NetworkPolicies = true
 			c.set(id, &k)
-			h := &home{acks: map[peering.ObjectRef]peering.Ack{}, words: map[peering.ObjectRef]peering.PodStatus{}}
-			m, err := client.NewMirror(client.MirrorConfig{Contract: id, Conn: dial(t, c, p), Handler: h})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			var run sync.WaitGroup
-			run.Go(func() { m.Run(ctx) })
-			defer run.Wait()
-			defer cancel()
-			m.Want(namespaceObject(name, "Suffixed"))
-			m.Want(thing(peering.KindNetworkPolicy, name, "web", "np1", `{"ingress":[{"addresses":["10.1.0.5"]}]}`))
-			m.Want(thing(peering.KindService, name, "web", "svc1", `{"ports":[{"name":"http","protocol":"TCP","port":80}],"endpoints":[{"address":"10.1.0.5","ready":true,"ports":{"http":80}}]}`))
-			m.Ready()
+			consume(t, c, p, id,
+				namespaceObject(name, "Suffixed"),
+				thing(peering.KindNetworkPolicy, name, "web", "np1", `{"ingress":[{"addresses":["10.1.0.5"]}]}`),
+				thing(peering.KindService, name, "web", "svc1", `{"ports":[{"name":"http","protocol":"TCP","port":80}],"endpoints":[{"address":"10.1.0.5","ready":true,"ports":{"http":80}}]}`))
 			np := &networkingv1.NetworkPolicy{}
 			eventually(t, "the policy is there", func() bool { return c.get(t, name+"-aaaaaaaa", "home-web", np) })
 			svc := &corev1.Service{}

@@ -31,8 +31,8 @@ import (
 // inventory watches what is here for peers, with one watch of each kind for all
 // namespaces: OffloadedPods, and the namespaces, pods, Services, EndpointSlices and NetworkPolicies
 // that are labelled as made by the agent. ConfigMaps and Secrets it may read only
-// in the namespaces that it made, and counts them there; events it watches there,
-// in some.
+// in the namespaces that it made, and counts them there; their metadata and events
+// it watches there, in some.
 type inventory struct {
 	p *Provider
 	// ctx and queue are run's.
@@ -51,12 +51,15 @@ type inventory struct {
 	mu sync.Mutex
 	// watches has what is kept of each namespace.
 	watches map[string]*spaceWatch
+	// early has what is known of ConfigMaps and Secrets of namespaces that were not seen yet.
+	early map[string]map[stock.Key]*configState
 	// alive counts the OffloadedPods of each namespace that have not ended.
 	alive map[string]int
-	// eventWatches counts the watches of events, by peer.
-	eventWatches map[peering.ClusterID]int
-	configs      chan struct{}
-	work         sync.WaitGroup
+	// eventWatches counts the namespaces in which events are watched, by peer, and configWatches those in which
+	// ConfigMaps and Secrets are.
+	eventWatches, configWatches map[peering.ClusterID]int
+	configs                     chan struct{}
+	work                        sync.WaitGroup
 }
 
 // spaceWatch is what is kept of one namespace.
@@ -64,8 +67,10 @@ type spaceWatch struct {
 	ctx    context.Context //nolint:containedctx // it ends with the namespace
 	cancel context.CancelFunc
 	peer   peering.ClusterID
-	// events ends the watch of events, if there is one.
-	events context.CancelFunc
+	// events ends the watch of events, and endConfigs those of ConfigMaps and Secrets, if there are some.
+	events, endConfigs func()
+	// configs has what is known of its ConfigMaps and Secrets.
+	configs map[stock.Key]*configState
 	// last has the last status of pods that were deleted, until it is recorded or their OffloadedPod went.
 	last map[types.UID]corev1.PodStatus
 }
@@ -86,8 +91,8 @@ const (
 
 func newInventory(p *Provider) *inventory {
 	v := &inventory{
-		p: p, synced: make(chan struct{}), watches: make(map[string]*spaceWatch), alive: make(map[string]int),
-		eventWatches: make(map[peering.ClusterID]int), configs: make(chan struct{}, configsAtOnce),
+		p: p, synced: make(chan struct{}), watches: make(map[string]*spaceWatch), early: make(map[string]map[stock.Key]*configState), alive: make(map[string]int),
+		eventWatches: make(map[peering.ClusterID]int), configWatches: make(map[peering.ClusterID]int), configs: make(chan struct{}, configsAtOnce),
 	}
 	ours := []client.ListOption{client.MatchingLabels{api.LabelManaged: api.Manager}, client.HasLabels{api.LabelPeer}}
 	v.spaces = v.add(func() client.ObjectList { return &corev1.NamespaceList{} }, &corev1.Namespace{}, handle(v.seeSpace, v.leaveSpace), nil, ours...)
@@ -214,7 +219,7 @@ func (v *inventory) seeOffloaded(o *api.OffloadedPod) {
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
 	if live(o) {
-		v.watchEvents(o.Namespace)
+		v.watchMore(o.Namespace)
 	}
 }
 
@@ -226,7 +231,7 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 	v.touch(o.Namespace, o.Name, o.Spec.Contract)
 	v.p.changed(o.Spec.Contract)
 	if !v.hasLive(o.Namespace) {
-		v.leaveEvents(o.Namespace)
+		v.watchLess(o.Namespace)
 	}
 }
 
@@ -388,17 +393,20 @@ func (v *inventory) seeSpace(ns *corev1.Namespace) {
 		return
 	}
 	ctx, cancel := context.WithCancel(v.ctx)
-	v.watches[ns.Name] = &spaceWatch{ctx: ctx, cancel: cancel, peer: peer, last: make(map[types.UID]corev1.PodStatus)}
+	v.watches[ns.Name] = &spaceWatch{ctx: ctx, cancel: cancel, peer: peer, last: make(map[types.UID]corev1.PodStatus), configs: v.early[ns.Name]}
+	if delete(v.early, ns.Name); v.watches[ns.Name].configs == nil {
+		v.watches[ns.Name].configs = make(map[stock.Key]*configState)
+	}
 	v.work.Go(func() { v.countConfigs(ctx, ns.Name, peer) })
 	v.mu.Unlock()
 	// Its pods may have been seen first.
 	if v.hasLive(ns.Name) {
-		v.watchEvents(ns.Name)
+		v.watchMore(ns.Name)
 	}
 }
 
 // countConfigs counts the ConfigMaps and Secrets of a namespace, without reading
-// what is in them.
+// what is in them, and has those compared that changed.
 func (v *inventory) countConfigs(ctx context.Context, namespace string, peer peering.ClusterID) {
 	select {
 	case v.configs <- struct{}{}:
@@ -409,26 +417,40 @@ func (v *inventory) countConfigs(ctx context.Context, namespace string, peer pee
 	if v.p.awaitGrant(ctx, namespace) != nil {
 		return
 	}
-	since := v.p.stock.Mark()
+	since, known := v.p.stock.Mark(), v.knownConfigs(namespace, configKinds...)
 	listed := make(map[stock.Key]stock.Item)
 	err := v.p.eachShared(ctx, namespace, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
-		listed[stock.Key{Kind: kind, Namespace: namespace, Name: o.Name}] = stock.Item{Peer: peer, Contract: firstHolder(o), Bytes: notedBytes(o.Annotations)}
+		key := configKey(kind, o)
+		listed[key] = stock.Item{Peer: peer, Contract: firstHolder(o), Bytes: notedBytes(o.Annotations)}
+		v.seeConfig(key, o.ResourceVersion)
 		return nil
 	}, peering.KindConfigMap, peering.KindSecret)
 	switch {
 	case err == nil:
 		v.p.stock.ReplaceConfigs(namespace, since, listed)
+		for _, key := range known {
+			if _, ok := listed[key]; !ok {
+				v.leaveConfig(key)
+			}
+		}
 	case ctx.Err() == nil:
 		v.p.cfg.Log.Warn("count what is in a namespace", "namespace", namespace, "err", err)
 	}
 }
 
-// watchEvents watches the events of a namespace, if there is room.
-func (v *inventory) watchEvents(namespace string) {
+// watchMore watches the events of a namespace, and its ConfigMaps and Secrets, if there is room.
+func (v *inventory) watchMore(namespace string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	w := v.watches[namespace]
-	if w == nil || w.events != nil || w.ctx.Err() != nil || !mayWatchEvents(v.eventWatches, w.peer) {
+	if w := v.watches[namespace]; w != nil && w.ctx.Err() == nil {
+		v.watchEvents(namespace, w)
+		v.watchConfigs(namespace, w)
+	}
+}
+
+// watchEvents watches the events of a namespace, if there is room. The lock is held.
+func (v *inventory) watchEvents(namespace string, w *spaceWatch) {
+	if w.events != nil || !mayWatch(v.eventWatches, w.peer, maxEventWatches, maxPeerEventWatches) {
 		return
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -456,27 +478,30 @@ func (v *inventory) watchEvents(namespace string) {
 	})
 }
 
-// mayWatchEvents says whether there is room for one more watch of a peer. It has fewer
+// mayWatch says whether there is room to watch one more namespace of a peer. It has fewer
 // than are free, so that those who come later find room.
-func mayWatchEvents(watches map[peering.ClusterID]int, peer peering.ClusterID) bool {
-	free := maxEventWatches
+func mayWatch(watches map[peering.ClusterID]int, peer peering.ClusterID, most, ofPeer int) bool {
+	free := most
 	for _, n := range watches {
 		free -= n
 	}
-	return watches[peer] < min(maxPeerEventWatches, free)
+	return watches[peer] < min(ofPeer, free)
 }
 
-// leaveEvents ends the watch of a namespace's events.
-func (v *inventory) leaveEvents(namespace string) {
+// watchLess ends what watchMore began.
+func (v *inventory) watchLess(namespace string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if w := v.watches[namespace]; w != nil {
-		v.endEvents(w)
+		v.endWatches(w)
 	}
 }
 
-// endEvents ends a watch of events. The lock is held.
-func (v *inventory) endEvents(w *spaceWatch) {
+// endWatches ends the watches of a namespace that has no live pods. The lock is held.
+func (v *inventory) endWatches(w *spaceWatch) {
+	if w.endConfigs != nil {
+		w.endConfigs()
+	}
 	if w.events == nil {
 		return
 	}
@@ -490,10 +515,11 @@ func (v *inventory) endEvents(w *spaceWatch) {
 func (v *inventory) leaveSpace(ns *corev1.Namespace) {
 	v.mu.Lock()
 	if w := v.watches[ns.Name]; w != nil {
-		v.endEvents(w)
+		v.endWatches(w)
 		w.cancel()
 		delete(v.watches, ns.Name)
 	}
+	delete(v.early, ns.Name)
 	v.mu.Unlock()
 	v.endings(ns.Name)
 	v.p.stock.DropSpace(ns.Name)

@@ -228,6 +228,9 @@ func (j *journal) watch(ctx context.Context, c client.WithWatch, list client.Obj
 				if !ok {
 					continue
 				}
+				if _, ok := list.(*metav1.PartialObjectMetadataList); ok {
+					event.Object = metadataOf(event.Object, kind)
+				}
 				select {
 				case out <- event:
 				case <-w.StopChan():
@@ -246,6 +249,17 @@ func (j *journal) watch(ctx context.Context, c client.WithWatch, list client.Obj
 		}
 	}()
 	return w, nil
+}
+
+// metadataOf is all that who watches metadata gets.
+func metadataOf(o runtime.Object, kind schema.GroupVersionKind) runtime.Object {
+	m, err := meta.Accessor(o)
+	if err != nil {
+		panic(err) // it was stored
+	}
+	out := meta.AsPartialObjectMetadata(m)
+	out.SetGroupVersionKind(kind)
+	return out
 }
 
 // seen returns the event that it is to one who watches some objects only: what

@@ -17,6 +17,16 @@ const (
 	// no events.
 	maxEventWatches     = 512
 	maxPeerEventWatches = 64
+	// maxConfigWatches is in how many namespaces with live pods ConfigMaps and Secrets are watched, and
+	// maxPeerConfigWatches in how many of one peer, which also has no more than are free. In others it is found
+	// when they are counted that somebody changed them.
+	maxConfigWatches     = 128
+	maxPeerConfigWatches = 16
+	// configGather is the pause before one that changed is compared with what was applied. Its home is asked to
+	// apply it again at once, then after pauses that grow from compareInterval to half of configCalm, after which
+	// without a change it begins from the start.
+	configGather = time.Second
+	configCalm   = time.Hour
 	// maxServicePorts is how many ports a reflected Service may have.
 	maxServicePorts = 100
 	// maxServiceNote is the largest ServiceObject, compressed if it is larger than

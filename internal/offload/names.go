@@ -28,6 +28,8 @@ const (
 	heldPrefix = "held.entente.dev/"
 	// noteService keeps a reflected Service as the consumer described it.
 	noteService = "entente.dev/service"
+	// noteContent is a hash of what the agent wrote into a ConfigMap or Secret.
+	noteContent = "entente.dev/content"
 	// noteDropped names endpoints that could not be translated.
 	noteDropped = "entente.dev/dropped-endpoints"
 	// noteGrace keeps the grace period with which an OffloadedPod is deleted, in

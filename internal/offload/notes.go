@@ -70,11 +70,20 @@ func (p *Provider) checkNote(o client.Object) (note []byte, ok bool) {
 // errCompare ends the streams of a consumer, which begins others by comparing.
 var errCompare = peering.Errorf(peering.ReasonConflict, "objects at the provider are not as they were applied; compare them again")
 
-// compareAgain has a consumer compare what is here of it, but not all the time: who changes what is noted may do so
-// again. What is still wrong then is found by the reflector's interval.
-func (p *Provider) compareAgain(peer peering.ClusterID, now time.Time) {
+// compareIn returns in what time a consumer may be asked to compare what is here of it: not all the time, as who changes
+// it may do so again.
+func (p *Provider) compareIn(peer peering.ClusterID, now time.Time) time.Duration {
 	last, ok := p.compared.Load(peer)
-	if ok && now.Sub(last.(time.Time)) < compareInterval {
+	if !ok {
+		return 0
+	}
+	return max(last.(time.Time).Add(compareInterval).Sub(now), 0)
+}
+
+// compareAgain has a consumer compare what is here of it, if it may. What is still wrong then is found by the reflector's
+// interval.
+func (p *Provider) compareAgain(peer peering.ClusterID, now time.Time) {
+	if p.compareIn(peer, now) > 0 {
 		return
 	}
 	p.compared.Store(peer, now)

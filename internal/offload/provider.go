@@ -141,9 +141,9 @@ type Provider struct {
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.
 	locks turns.Locks
-	// services and policies wake the reflection of Services and NetworkPolicies. What pods do changes the
-	// former alone.
-	services, policies *reflector
+	// services and policies wake the reflection of Services and NetworkPolicies, configs has ConfigMaps and Secrets
+	// compared. What pods do changes the first alone.
+	services, policies, configs *reflector
 }
 
 // New returns a Provider that does nothing until Run.
@@ -183,6 +183,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p.services, p.policies = newReflector(p, "services", p.reflectServices), newReflector(p, "network policies", p.reflectPolicies)
+	p.configs = newReflector(p, "config maps and secrets", p.compareConfigs)
 	p.inv = newInventory(p)
 	return p, nil
 }
@@ -218,7 +219,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	for _, r := range []*reflector{p.services, p.policies} {
+	for _, r := range []*reflector{p.services, p.policies, p.configs} {
 		work.Go(func() error {
 			r.run(ctx)
 			return nil

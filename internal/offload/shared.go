@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -33,6 +34,7 @@ func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract,
 	if err != nil {
 		return err
 	}
+	setAnnotation(want, noteContent, contentOf(want))
 	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{})
 }
 
@@ -118,6 +120,7 @@ func sharedBytes(o peering.Object) int {
 // putShared writes an object in place of have, if that exists.
 func (p *Provider) putShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want, have client.Object, exists bool) error {
 	if exists && replaces(have, want) {
+		p.inv.unwrote(configKey(o.Ref.Kind, have))
 		if err := p.client.Delete(ctx, have, client.Preconditions{UID: new(have.GetUID())}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("replace %s: %w", o.Ref, err)
 		}
@@ -132,6 +135,7 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 		if err := p.client.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
 			return fmt.Errorf("create %s: %w", o.Ref, err)
 		}
+		p.inv.wrote(want)
 		return nil
 	}
 	annotations := keepHolders(have, o.Ref.UID, want.GetAnnotations())
@@ -143,6 +147,7 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 	if err := p.client.Update(ctx, have, client.FieldOwner(api.Manager)); err != nil {
 		return fmt.Errorf("update %s: %w", o.Ref, err)
 	}
+	p.inv.wrote(have)
 	return nil
 }
 
@@ -188,8 +193,10 @@ func kindOf(o client.Object) peering.Kind {
 // replaces says whether have has to be deleted and created again to become want.
 func replaces(have, want client.Object) bool {
 	switch h := have.(type) {
+	case *corev1.ConfigMap:
+		return ptr.Deref(h.Immutable, false) // somebody made it so
 	case *corev1.Secret:
-		return h.Type != want.(*corev1.Secret).Type
+		return h.Type != want.(*corev1.Secret).Type || ptr.Deref(h.Immutable, false)
 	case *corev1.Service:
 		return (h.Spec.ClusterIP == corev1.ClusterIPNone) != (want.(*corev1.Service).Spec.ClusterIP == corev1.ClusterIPNone)
 	}
@@ -251,6 +258,7 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 		}
 		return nil
 	}
+	p.inv.unwrote(configKey(kindOf(o), o))
 	version := o.GetResourceVersion()
 	err := p.client.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID()), ResourceVersion: &version})
 	if client.IgnoreNotFound(err) != nil {
@@ -263,20 +271,22 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 	return nil
 }
 
+// metadataList returns a list of the metadata of objects of a kind.
+func metadataList(kind peering.Kind) *metav1.PartialObjectMetadataList {
+	list, group := &metav1.PartialObjectMetadataList{}, corev1.SchemeGroupVersion
+	if kind == peering.KindNetworkPolicy {
+		group = networkingv1.SchemeGroupVersion
+	}
+	list.SetGroupVersionKind(group.WithKind(kind.String() + "List"))
+	return list
+}
+
 // eachShared calls f for each object of these kinds of a peer in a namespace, but not
 // for the namespace's record. What is in them is not read: a peer may have much in one
 // namespace.
 func (p *Provider) eachShared(ctx context.Context, namespace string, peer peering.ClusterID, f func(peering.Kind, *metav1.PartialObjectMetadata) error, kinds ...peering.Kind) error {
 	for _, kind := range kinds {
-		err := pages.Each(ctx, p.client, func() *metav1.PartialObjectMetadataList {
-			list := &metav1.PartialObjectMetadataList{}
-			group := corev1.SchemeGroupVersion
-			if kind == peering.KindNetworkPolicy {
-				group = networkingv1.SchemeGroupVersion
-			}
-			list.SetGroupVersionKind(group.WithKind(kind.String() + "List"))
-			return list
-		}, func(list *metav1.PartialObjectMetadataList) error {
+		err := pages.Each(ctx, p.client, func() *metav1.PartialObjectMetadataList { return metadataList(kind) }, func(list *metav1.PartialObjectMetadataList) error {
 			for i := range list.Items {
 				if kind == peering.KindConfigMap && list.Items[i].Name == recordName {
 					continue
@@ -333,7 +343,7 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 	err = p.eachShared(ctx, ns.Name, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if hash, ok := heldBy(o, contract); ok {
 			ref := sharedRef(k, origin, o)
-			if !noted(ref, o, hash) {
+			if !noted(ref, o, hash) || !p.inv.asApplied(k, o) {
 				hash = peering.Hash{} // the consumer applies it again
 			}
 			held = append(held, peering.Held{Ref: ref, Hash: hash})

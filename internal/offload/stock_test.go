@@ -37,7 +37,7 @@ func TestEventWatchesLeaveRoomForANewcomer(t *testing.T) {
 	all := 0
 	for n := range 12 {
 		peer := peering.ClusterID(fmt.Sprint("peer-", n))
-		for mayWatchEvents(watches, peer) {
+		for mayWatch(watches, peer, maxEventWatches, maxPeerEventWatches) {
 			watches[peer]++
 			all++
 		}
@@ -137,8 +137,8 @@ func TestWatchesDoNotGrowWithNamespaces(t *testing.T) {
 		apply(t, p, id, svc, podObject(name, "web", "1m"))
 	}
 	eventually(t, "the namespaces are known", func() bool { return len(p.inv.namespaces()) == namespaces })
-	if grown := open.Load() - before; grown > maxPeerEventWatches {
-		t.Errorf("%d watches more for %d namespaces; events have %d at most", grown, namespaces, maxPeerEventWatches)
+	if most, grown := int64(maxPeerEventWatches+2*maxPeerConfigWatches), open.Load()-before; grown > most {
+		t.Errorf("%d watches more for %d namespaces; events, ConfigMaps and Secrets have %d at most", grown, namespaces, most)
 	}
 	// Comparing all Services with what they should be asks the API server nothing.
 	eventually(t, "the endpoints are there", func() bool {
