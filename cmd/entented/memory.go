@@ -13,28 +13,39 @@ import (
 // but one that rests next to nothing.
 const collectAt = 25
 
-// headroom is how many bytes may become garbage at least between two collections: an agent
-// that keeps little would collect every few MiB, which under load was two fifths of what it did.
-// headroomEach is how often collections are set to that.
+// While there is much to do, half of what lives may become garbage between two collections, but
+// headroomLeast at least and headroomMost at most: an agent that keeps little would collect every
+// few MiB, which was two fifths of what it did, and a full one must not need much more than
+// it keeps. At rest it is as much as becomes garbage in headroomFor, so that an agent with
+// many idle peers does not keep garbage for them. It is looked at each headroomEach.
 const (
-	headroom     = 32 << 20
-	headroomEach = 5 * time.Second
+	headroomLeast = 32 << 20
+	headroomMost  = 2 * headroomLeast
+	headroomFor   = 5 * time.Second
+	headroomEach  = time.Second
+	// headroomStays is what of a rate is left a look later, if less is allocated by then.
+	headroomStays = 0.9
 )
 
-// collection is GOGC of a heap of which so many bytes live.
-func collection(live uint64) int {
-	return max(collectAt, int(headroom*100/max(live, headroom/10)))
+// collection is GOGC of a heap of which so many bytes live, and rate bytes are allocated a second.
+func collection(live uint64, rate float64) int {
+	kept := float64(max(live, headroomLeast/10))
+	room := min(max(kept/2, headroomLeast), headroomMost, rate*headroomFor.Seconds())
+	return max(collectAt, int(room*100/kept))
 }
 
 // keepHeadroom sets how often Go collects until ctx ends. GOMEMLIMIT stays the bound.
 func keepHeadroom(ctx context.Context) {
 	tick := time.NewTicker(headroomEach)
 	defer tick.Stop()
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	is := 0
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	is, rate, before := 0, 0.0, uint64(0)
 	for {
-		metrics.Read(live)
-		if want := collection(live[0].Value.Uint64()); want > is+is/10 || want < is-is/10 {
+		metrics.Read(heap)
+		allocated := heap[1].Value.Uint64()
+		rate = max(rate*headroomStays, float64(allocated-before)/headroomEach.Seconds())
+		before = allocated
+		if want := collection(heap[0].Value.Uint64(), rate); want > is+is/4 || want < is-is/4 {
 			debug.SetGCPercent(want)
 			is = want
 		}

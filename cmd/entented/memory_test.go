@@ -2,22 +2,28 @@ package main
 
 import "testing"
 
-func TestASmallHeapIsCollectedSeldom(t *testing.T) {
+func TestASmallHeapIsCollectedSeldomUnderLoad(t *testing.T) {
 	t.Parallel()
+	const mib = 1 << 20
 	for _, test := range []struct {
 		live uint64
+		rate float64
 		want int
 	}{
-		{0, 1000},
-		{1 << 20, 1000},
-		{16 << 20, 200},
-		{64 << 20, 50},
-		{128 << 20, collectAt},
-		{400 << 20, collectAt},
-		{1 << 40, collectAt},
+		{0, 100 * mib, 1000},
+		{1 * mib, 100 * mib, 1000},
+		{16 * mib, 100 * mib, 200},
+		{64 * mib, 100 * mib, 50},
+		{128 * mib, 100 * mib, 50},
+		{200 * mib, 100 * mib, 32},
+		{1 << 40, 100 * mib, collectAt},
+		{128 * mib, 2 * mib, collectAt},
+		{16 * mib, 4 * mib, 125},
+		{16 * mib, mib / 2, collectAt},
+		{16 * mib, 0, collectAt},
 	} {
-		if got := collection(test.live); got != test.want {
-			t.Errorf("with %d MiB that live Go collects at %d %%, want %d", test.live>>20, got, test.want)
+		if got := collection(test.live, test.rate); got != test.want {
+			t.Errorf("with %d MiB that live and %.1f MiB allocated a second Go collects at %d %%, want %d", test.live/mib, test.rate/mib, got, test.want)
 		}
 	}
 }
