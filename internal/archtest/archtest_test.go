@@ -53,7 +53,7 @@ var rules = []rule{
 		"google.golang.org/protobuf/",
 	}},
 	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering/..."}, outside: []string{"google.golang.org/grpc"}},
-	{packages: "internal/session", ours: []string{"peering/...", "internal/identity", "internal/notify"}, outside: []string{
+	{packages: "internal/session", ours: []string{"peering/...", "internal/accept", "internal/identity", "internal/notify"}, outside: []string{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
@@ -63,7 +63,7 @@ var rules = []rule{
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/accept"},
 	{packages: "internal/relay", ours: []string{"internal/accept"}, outside: []string{"golang.org/x/time/rate"}},
-	{packages: "internal/carry", ours: []string{"peering/..."}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	{packages: "internal/carry", ours: []string{"peering/...", "internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/homeapi", ours: []string{"api/...", "peering/...", "internal/accept", "internal/carry"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "k8s.io/"}},
 	{packages: "internal/datagrams", ours: []string{"internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
@@ -120,7 +120,7 @@ var rules = []rule{
 	{packages: "internal/sysctl"},
 	{packages: "internal/preflight", ours: []string{"internal/sysctl"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	// Which names there are is decided without Kubernetes, too.
-	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	{packages: "internal/names", ours: []string{"internal/accept"}, outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	// Sockets that share a port and a watch on interfaces need the system's own words.
 	{packages: "discovery/mdns", ours: []string{"peering/...", "discovery", "internal/notify"}, outside: []string{
 		"github.com/miekg/dns", "golang.org/x/net/", "golang.org/x/sys/unix",
@@ -264,7 +264,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

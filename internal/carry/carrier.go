@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -250,11 +251,7 @@ func (c *Carrier) of(peer peering.ClusterID) *account {
 		return a
 	}
 	if len(c.accounts) >= maxAccounts {
-		for id, other := range c.accounts {
-			if other.carried == 0 {
-				delete(c.accounts, id)
-			}
-		}
+		maps.DeleteFunc(c.accounts, func(_ peering.ClusterID, other *account) bool { return other.carried == 0 })
 	}
 	a = &account{asks: rate.NewLimiter(askRate, askBurst), bytes: limiter(c.cfg.PeerRate)}
 	c.accounts[peer] = a

@@ -105,7 +105,7 @@ func TestBytesPassBothWaysUntilAnEndCloses(t *testing.T) {
 		if first, err := near.Recv(); err != nil || len(first) != 0 {
 			t.Fatalf("the first response: %q, %v", first, err)
 		}
-		listener, err := Listen(func(peering.ClusterID) bool { return true }, func(peering.ClusterID) net.Addr { return nowhere{} })
+		listener, err := Listen(func(peering.ClusterID) bool { return true }, func(peering.ClusterID) net.Addr { return nowhere() })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestBytesPassBothWaysUntilAnEndCloses(t *testing.T) {
 		if first, err := near.Recv(); err != nil || len(first) != 0 { // the listener's own word
 			t.Fatalf("got %q, %v", first, err)
 		}
-		here, pass := Join(near, c, nowhere{})
+		here, pass := Join(near, c, nowhere())
 		go pass()
 		sent := bytes.Repeat([]byte("0123456789"), 100_000)
 		for _, way := range [][2]net.Conn{{here, there}, {there, here}} {
@@ -335,7 +335,7 @@ func TestRequestsAndConnectionsAreBounded(t *testing.T) {
 func TestAListenerTakesABoundedNumberOfAThirdPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refuse atomic.Bool
-		listener, err := Listen(func(peering.ClusterID) bool { return !refuse.Load() }, func(peering.ClusterID) net.Addr { return nowhere{} })
+		listener, err := Listen(func(peering.ClusterID) bool { return !refuse.Load() }, func(peering.ClusterID) net.Addr { return nowhere() })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,8 +378,8 @@ func TestAListenerTakesABoundedNumberOfAThirdPeer(t *testing.T) {
 			_ = conn.Close()
 		}
 		synctest.Wait()
-		if listener.all != 0 || len(listener.ofThird) != 0 {
-			t.Errorf("%d are still counted", listener.all)
+		if left := listener.counts.Now(); len(left) != 0 {
+			t.Errorf("%v are still counted", left)
 		}
 		_ = listener.Close()
 		if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -39,11 +40,12 @@ type Hub struct {
 	cfg  HubConfig
 	warn rate.Sometimes
 
-	mu sync.Mutex
-	// unproven are the connections that have not proven themselves, by address.
-	unproven map[netip.Addr]int
-	links    map[linkID]*link
-	peers    map[string]*peer
+	// unproven counts the connections that have not proven themselves, by address.
+	unproven *accept.Counts[netip.Addr]
+
+	mu    sync.Mutex
+	links map[linkID]*link
+	peers map[string]*peer
 	// calls runs calls to peers, while the hub serves.
 	calls func(func(context.Context))
 }
@@ -101,7 +103,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 	if cfg.PeerRate <= 0 || cfg.AllRate <= 0 {
 		return nil, errors.New("datagrams: rates have to be positive")
 	}
-	return &Hub{cfg: cfg, warn: rate.Sometimes{Interval: time.Minute}, unproven: map[netip.Addr]int{}, links: map[linkID]*link{}, peers: map[string]*peer{}}, nil
+	return &Hub{cfg: cfg, warn: rate.Sometimes{Interval: time.Minute}, unproven: accept.NewCounts[netip.Addr](maxUnproven, maxUnprovenOfOne), links: map[linkID]*link{}, peers: map[string]*peer{}}, nil
 }
 
 // Serve serves gateways until ctx ends, or listening fails.
@@ -121,12 +123,13 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	err := accept.Each(ctx, listener, func(err error) {
 		h.warn.Do(func() { h.cfg.Log.Warn("cannot accept a gateway's link", "err", err) })
 	}, func(conn net.Conn) {
-		from, ok := h.enter(conn.RemoteAddr())
+		from := accept.From(conn)
+		proven, ok := h.enter(from)
 		if !ok {
 			_ = conn.Close()
 			return
 		}
-		tasks.Go(func() { h.serve(ctx, conn, from) })
+		tasks.Go(func() { h.serve(ctx, conn, from, proven) })
 	})
 	if err != nil {
 		return fmt.Errorf("serve gateways on %s: %w", listener.Addr(), err)
@@ -134,43 +137,25 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// enter counts a connection that has not proven itself.
-func (h *Hub) enter(remote net.Addr) (netip.Addr, bool) {
-	at, err := netip.ParseAddrPort(remote.String())
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	from := at.Addr().Unmap().WithZone("")
+// enter counts a connection that has not proven itself. proven ends that.
+func (h *Hub) enter(from netip.Addr) (proven func(), ok bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := 0
-	for _, n := range h.unproven {
-		all += n
+	full := len(h.links) >= maxLinks
+	h.mu.Unlock()
+	if full || !from.IsValid() {
+		return nil, false
 	}
-	if all >= maxUnproven || h.unproven[from] >= maxUnprovenOfOne || len(h.links) >= maxLinks {
-		return netip.Addr{}, false
-	}
-	h.unproven[from]++
-	return from, true
-}
-
-// proven ends what enter counted.
-func (h *Hub) proven(from netip.Addr) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.unproven[from]--; h.unproven[from] == 0 {
-		delete(h.unproven, from)
-	}
+	return h.unproven.Enter(from)
 }
 
 // serve serves one link.
-func (h *Hub) serve(ctx context.Context, conn net.Conn, from netip.Addr) {
+func (h *Hub) serve(ctx context.Context, conn net.Conn, from netip.Addr, proven func()) {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	r, err := h.prove(ctx, conn)
-	h.proven(from)
+	proven()
 	if err != nil {
 		h.warn.Do(func() { h.cfg.Log.Warn("a gateway's link is refused", "from", from, "err", err) })
 		return
@@ -395,11 +380,7 @@ func (h *Hub) Cut(keep func(peer string) bool) {
 			_ = l.conn.Close()
 		}
 	}
-	for id, p := range h.peers {
-		if !keep(id) && !p.calling {
-			delete(h.peers, id)
-		}
-	}
+	maps.DeleteFunc(h.peers, func(id string, p *peer) bool { return !keep(id) && !p.calling })
 }
 
 // Stats returns what was carried for each peer.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,10 +50,12 @@ type AbroadConfig struct {
 type Abroad struct {
 	cfg AbroadConfig
 
-	mu   sync.Mutex
-	all  int
-	from map[netip.Addr]int
-	of   map[peering.ClusterID]int
+	// from counts the connections of each address, and of those of each consumer: the others have
+	// some left.
+	from *accept.Counts[netip.Addr]
+	of   *accept.Counts[peering.ClusterID]
+
+	mu sync.Mutex
 	// open is the connections that are carried.
 	open map[*carried]struct{}
 }
@@ -70,7 +74,11 @@ func NewAbroad(cfg AbroadConfig) (*Abroad, error) {
 	}
 	cfg.TLS = cfg.TLS.Clone()
 	cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
-	return &Abroad{cfg: cfg, from: make(map[netip.Addr]int), of: make(map[peering.ClusterID]int), open: make(map[*carried]struct{})}, nil
+	return &Abroad{
+		cfg: cfg, open: make(map[*carried]struct{}),
+		from: accept.NewCounts[netip.Addr](maxConnections, maxConnectionsOfAddress),
+		of:   accept.NewCounts[peering.ClusterID](maxConnections, maxConnectionsOfConsumer),
+	}, nil
 }
 
 // Run carries connections until ctx ends.
@@ -81,13 +89,14 @@ func (a *Abroad) Run(ctx context.Context) error {
 	defer cancel()
 	work.Go(func() { a.recheck(ctx) })
 	err := accept.Each(ctx, a.cfg.Listener, func(error) {}, func(conn net.Conn) {
-		from := addressOf(conn)
-		if !a.enter(from) {
+		from := accept.From(conn)
+		leave, ok := a.from.Enter(from)
+		if !ok {
 			_ = conn.Close()
 			return
 		}
 		work.Go(func() {
-			defer a.leave(from)
+			defer leave()
 			defer conn.Close()
 			a.take(ctx, conn, from)
 		})
@@ -96,52 +105,6 @@ func (a *Abroad) Run(ctx context.Context) error {
 		return fmt.Errorf("accept pods of consumers: %w", err)
 	}
 	return nil
-}
-
-// addressOf returns from where a connection comes.
-func addressOf(c net.Conn) netip.Addr {
-	from, err := netip.ParseAddrPort(c.RemoteAddr().String())
-	if err != nil {
-		return netip.Addr{}
-	}
-	return from.Addr().Unmap().WithZone("")
-}
-
-func (a *Abroad) enter(from netip.Addr) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.all >= maxConnections || a.from[from] >= maxConnectionsOfAddress {
-		return false
-	}
-	a.all++
-	a.from[from]++
-	return true
-}
-
-func (a *Abroad) leave(from netip.Addr) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all--
-	if a.from[from]--; a.from[from] == 0 {
-		delete(a.from, from)
-	}
-}
-
-// claim counts a connection for a consumer, unless it has too many: the others have some left.
-func (a *Abroad) claim(consumer peering.ClusterID) (release func(), ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.of[consumer] >= maxConnectionsOfConsumer {
-		return nil, false
-	}
-	a.of[consumer]++
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.of[consumer]--; a.of[consumer] == 0 {
-			delete(a.of, consumer)
-		}
-	}, true
 }
 
 // recheck ends connections of pods that are gone, or that may not have them any more.
@@ -155,10 +118,7 @@ func (a *Abroad) recheck(ctx context.Context) {
 		case <-tick.C:
 		}
 		a.mu.Lock()
-		open := make([]*carried, 0, len(a.open))
-		for c := range a.open {
-			open = append(open, c)
-		}
+		open := slices.Collect(maps.Keys(a.open))
 		a.mu.Unlock()
 		for _, c := range open {
 			if pod, ok := a.cfg.PodAt(c.from); !ok || pod != c.pod || !a.cfg.Allowed(c.pod.Contract) {
@@ -175,7 +135,7 @@ func (a *Abroad) take(ctx context.Context, conn net.Conn, from netip.Addr) {
 	if !ok {
 		return
 	}
-	release, ok := a.claim(pod.Consumer)
+	release, ok := a.of.Enter(pod.Consumer)
 	if !ok {
 		return
 	}
@@ -265,7 +225,7 @@ func join(ctx context.Context, pod net.Conn, home carry.Stream, of Pod) {
 
 // tell answers requests of a pod that cannot reach its home, once, and ends.
 func tell(ctx context.Context, conn *tls.Conn, why error) {
-	listener := newAccepted()
+	listener := accept.NewHandoff(abroad())
 	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		refuse(w, why)
@@ -279,7 +239,7 @@ func tell(ctx context.Context, conn *tls.Conn, why error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
 	defer cancel()
-	if listener.add(ctx, once) {
+	if listener.Give(ctx, once) {
 		select {
 		case <-once.closed:
 		case <-ctx.Done():

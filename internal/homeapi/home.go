@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/accept"
 	"github.com/entente-dev/entente/internal/carry"
 	"github.com/entente-dev/entente/peering"
 )
@@ -44,7 +47,7 @@ type HomeConfig struct {
 type Home struct {
 	cfg      HomeConfig
 	proxy    *httputil.ReverseProxy
-	accepted *accepted
+	accepted *accept.Handoff
 	tokens   *tokens
 	now      func() time.Time
 	requests *prometheus.CounterVec
@@ -93,7 +96,7 @@ func NewHome(cfg HomeConfig) (*Home, error) {
 		return nil, errors.New("home API: all of its configuration is required")
 	}
 	h := &Home{
-		cfg: cfg, accepted: newAccepted(), now: time.Now, requests: newRequests(),
+		cfg: cfg, accepted: accept.NewHandoff(abroad()), now: time.Now, requests: newRequests(),
 		conns: make(map[*conn]struct{}), pods: make(map[types.UID]*account), peers: make(map[peering.ClusterID]*account),
 	}
 	h.tokens = &tokens{client: cfg.Client, now: h.now, all: make(map[types.UID]*token)}
@@ -142,15 +145,8 @@ func (h *Home) over(c *conn) error {
 // check cuts the connections that have to end, and forgets what is not needed any more.
 func (h *Home) check(over func(*conn) error) {
 	h.mu.Lock()
-	open := make([]*conn, 0, len(h.conns))
-	for c := range h.conns {
-		open = append(open, c)
-	}
-	for id, a := range h.peers {
-		if a.over(h.now()) {
-			delete(h.peers, id)
-		}
-	}
+	open := slices.Collect(maps.Keys(h.conns))
+	maps.DeleteFunc(h.peers, func(_ peering.ClusterID, a *account) bool { return a.over(h.now()) })
 	for uid, a := range h.pods {
 		if a.over(h.now()) {
 			delete(h.pods, uid)
@@ -184,7 +180,7 @@ func (h *Home) Connect(ctx context.Context, provider peering.ClusterID, contract
 	}
 	c := &conn{provider: provider, contract: contract, uid: uid, namespace: pod.Namespace}
 	c.moved.Store(h.now().UnixNano())
-	near, pass := carry.Join(s, provider, abroad{})
+	near, pass := carry.Join(s, provider, abroad())
 	c.Conn = near
 	if err := h.enter(c, pod.UID); err != nil {
 		s.End(err)
@@ -195,7 +191,7 @@ func (h *Home) Connect(ctx context.Context, provider peering.ClusterID, contract
 		return err //nolint:wrapcheck // of the call that it ends
 	}
 	log := h.cfg.Log.With("peer", provider, "contract", contract, "pod", pod.Namespace+"/"+pod.Name, "uid", uid, "serviceAccount", serviceAccount(pod))
-	if !h.accepted.add(ctx, c) {
+	if !h.accepted.Give(ctx, c) {
 		return errStopping
 	}
 	log.Info("a pod abroad is connected to its home's API")
@@ -301,44 +297,5 @@ func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, value)))
 }
 
-// accepted is the connections that an HTTP server accepts. It implements net.Listener.
-type accepted struct {
-	out  chan net.Conn
-	done chan struct{}
-	once sync.Once
-}
-
-func newAccepted() *accepted { return &accepted{out: make(chan net.Conn), done: make(chan struct{})} }
-
-// add has a connection accepted; false if none is any more.
-func (a *accepted) add(ctx context.Context, c net.Conn) bool {
-	select {
-	case a.out <- c:
-		return true
-	case <-a.done:
-	case <-ctx.Done():
-	}
-	return false
-}
-
-func (a *accepted) Accept() (net.Conn, error) {
-	select {
-	case c := <-a.out:
-		return c, nil
-	case <-a.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (a *accepted) Close() error {
-	a.once.Do(func() { close(a.done) })
-	return nil
-}
-
-func (a *accepted) Addr() net.Addr { return abroad{} }
-
 // abroad is the address of what comes from another cluster.
-type abroad struct{}
-
-func (abroad) Network() string { return "peer" }
-func (abroad) String() string  { return "a pod abroad" }
+func abroad() net.Addr { return accept.Place{Kind: "peer", Name: "a pod abroad"} }

@@ -1,8 +1,6 @@
 package homeapi
 
 import (
-	"maps"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/entente-dev/entente/peering"
@@ -65,9 +63,5 @@ func (h *Home) Collectors() []prometheus.Collector {
 //	entente_home_api_carried_connections{peer}  of the peer's pods that run here
 func (a *Abroad) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{newConnections("entente_home_api_carried_connections", "Connections of pods of consumers to the API servers of their homes.",
-		func() map[peering.ClusterID]int {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return maps.Clone(a.of)
-		})}
+		a.of.Now)}
 }

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,6 +18,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+
+	"github.com/entente-dev/entente/internal/accept"
 )
 
 // Config configures a Server.
@@ -48,13 +51,13 @@ type Server struct {
 	// for a resolver.
 	work, forwards chan struct{}
 
-	mu        sync.Mutex
-	consumers map[string]*consumer
 	// unknown counts the queries of each address that wait to become a pod's, conns and
 	// peerConns the connections of each address and of each consumer.
-	unknown, conns           map[netip.Addr]int
-	peerConns                map[string]int
-	unknownInAll, connsInAll int
+	unknown, conns *accept.Counts[netip.Addr]
+	peerConns      *accept.Counts[string]
+
+	mu        sync.Mutex
+	consumers map[string]*consumer
 	// failures limits the log lines about queries.
 	failures rate.Sometimes
 }
@@ -81,13 +84,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Book == nil {
 		return nil, errors.New("names: a book is required")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
 		cfg: cfg, log: cfg.Log, forward: forwarder{upstreams: cfg.Upstreams}, cache: newCache(),
 		work: make(chan struct{}, maxConcurrent), forwards: make(chan struct{}, maxForwardsInAll),
-		consumers: make(map[string]*consumer), unknown: make(map[netip.Addr]int), conns: make(map[netip.Addr]int), peerConns: make(map[string]int), failures: rate.Sometimes{Interval: complainAgain},
+		consumers: make(map[string]*consumer), unknown: accept.NewCounts[netip.Addr](maxUnknown, maxUnknownPerAddress),
+		conns: accept.NewCounts[netip.Addr](maxConns, maxConnsPerAddress), peerConns: accept.NewCounts[string](maxConns, maxConnsPerConsumer), failures: rate.Sometimes{Interval: complainAgain},
 		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "entente_dns_queries_total",
 			Help: "Queries of pods of consumers, by what became of them: answered from home's names, from the Internet or the cache, failed, refused (not a consumer's pod), malformed, or dropped (beyond a limit).",
@@ -184,14 +186,11 @@ func (s *Server) servePackets(ctx context.Context, c net.PacketConn, stopped <-c
 }
 
 func sourceOf(from net.Addr) (netip.Addr, bool) {
-	var a netip.AddrPort
-	switch from := from.(type) {
-	case *net.UDPAddr:
-		a = from.AddrPort()
-	case *net.TCPAddr:
-		a = from.AddrPort()
+	udp, ok := from.(*net.UDPAddr)
+	if !ok {
+		return netip.Addr{}, false
 	}
-	return a.Addr().Unmap().WithZone(""), a.IsValid()
+	return udp.AddrPort().Addr().Unmap().WithZone(""), udp.AddrPort().IsValid()
 }
 
 func (s *Server) serveConns(ctx context.Context, l net.Listener, stopped <-chan struct{}) error {
@@ -212,15 +211,16 @@ func (s *Server) serveConns(ctx context.Context, l net.Listener, stopped <-chan 
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		source, ok := sourceOf(c.RemoteAddr())
+		source := accept.From(c)
 		who, _ := s.cfg.Book.Source(source)
-		if !ok || !s.enterConn(source, who.Peer) {
+		leave, ok := s.enterConn(source, who.Peer)
+		if !ok {
 			s.count(outcomeDropped)
 			_ = c.Close()
 			continue
 		}
 		tasks.Go(func() {
-			defer s.leaveConn(source, who.Peer)
+			defer leave()
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
 			defer func() { _ = c.Close() }()
@@ -254,50 +254,20 @@ func (s *Server) serveConn(ctx context.Context, c *dns.Conn, source netip.Addr) 
 
 // enterConn counts a connection, unless there are enough. Those of addresses that are
 // no consumer's are together one.
-func (s *Server) enterConn(a netip.Addr, peer string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns[a] >= maxConnsPerAddress || s.peerConns[peer] >= maxConnsPerConsumer || s.connsInAll >= maxConns {
-		return false
+func (s *Server) enterConn(a netip.Addr, peer string) (leave func(), ok bool) {
+	if !a.IsValid() {
+		return nil, false
 	}
-	s.conns[a]++
-	s.peerConns[peer]++
-	s.connsInAll++
-	return true
-}
-
-func (s *Server) leaveConn(a netip.Addr, peer string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	less(s.conns, a)
-	less(s.peerConns, peer)
-	s.connsInAll--
-}
-
-// less counts one less, and forgets who has none.
-func less[K comparable](of map[K]int, key K) {
-	if of[key]--; of[key] == 0 {
-		delete(of, key)
+	leaveAddress, ok := s.conns.Enter(a)
+	if !ok {
+		return nil, false
 	}
-}
-
-// enterUnknown counts a query of an address that is no pod's, unless there are enough.
-func (s *Server) enterUnknown(a netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unknown[a] >= maxUnknownPerAddress || s.unknownInAll >= maxUnknown {
-		return false
+	leavePeer, ok := s.peerConns.Enter(peer)
+	if !ok {
+		leaveAddress()
+		return nil, false
 	}
-	s.unknown[a]++
-	s.unknownInAll++
-	return true
-}
-
-func (s *Server) leaveUnknown(a netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	less(s.unknown, a)
-	s.unknownInAll--
+	return func() { leaveAddress(); leavePeer() }, true
 }
 
 // handle returns the answer to a query, nil for none. Who does not ask for a consumer
@@ -365,10 +335,11 @@ func (s *Server) who(ctx context.Context, source netip.Addr) (who Who, ok, busy 
 	if ok {
 		return who, true, false
 	}
-	if !s.enterUnknown(source) {
+	leave, ok := s.unknown.Enter(source)
+	if !ok {
 		return Who{}, false, true
 	}
-	defer s.leaveUnknown(source)
+	defer leave()
 	enough := time.NewTimer(unknownPatience)
 	defer enough.Stop()
 	for {

@@ -102,7 +102,7 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 		}
 		m.serve(ctx, wg, l)
 	case proto == protoGRPC:
-		if err := m.acceptDirect(conn, auth); err != nil {
+		if err := m.acceptDirect(ctx, conn, auth); err != nil {
 			refuse(err)
 		}
 	default:
@@ -181,7 +181,7 @@ func (m *Manager) judge(auth identity.AuthInfo, info Info) verdict {
 }
 
 // acceptDirect hands an h2 connection to gRPC.
-func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
+func (m *Manager) acceptDirect(ctx context.Context, conn *tls.Conn, auth identity.AuthInfo) error {
 	c := &Conn{Conn: conn, info: auth}
 	raw := conn.NetConn()
 	if tcp, ok := raw.(*net.TCPConn); ok {
@@ -213,8 +213,15 @@ func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 		c.closed()
 		return err
 	}
-	m.feed.give(c)
+	m.give(ctx, c)
 	return nil
+}
+
+// give hands a connection to gRPC, or closes it when gRPC stopped.
+func (m *Manager) give(ctx context.Context, c *Conn) {
+	if !m.feed.Give(ctx, c) {
+		_ = c.Close()
+	}
 }
 
 // track registers an h2 connection, within the limits.

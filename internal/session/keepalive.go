@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -265,9 +266,7 @@ func (l *link) answer(probe uint64, clock, now time.Time) bool {
 	changed := l.roundTrip == 0 || (skew-l.clockSkew).Abs() >= time.Second
 	l.clockSkew = skew
 	l.probedAt, l.answered = time.Time{}, now
-	if l.roundTrip == 0 {
-		l.roundTrip = sample
-	}
+	l.roundTrip = cmp.Or(l.roundTrip, sample)
 	// Smoothed as TCP does it (RFC 6298).
 	l.roundTrip += (sample - l.roundTrip) / 8
 	return changed

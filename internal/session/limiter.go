@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -70,11 +71,7 @@ func (l *limiter) source(p netip.Prefix, now time.Time) *source {
 
 // forget drops addresses whose bucket is full again.
 func (l *limiter) forget(now time.Time) {
-	for p, s := range l.byAddr {
-		if s.busy == 0 && s.rate.TokensAt(now) >= acceptBurst {
-			delete(l.byAddr, p)
-		}
-	}
+	maps.DeleteFunc(l.byAddr, func(_ netip.Prefix, s *source) bool { return s.busy == 0 && s.rate.TokensAt(now) >= acceptBurst })
 }
 
 // prefixOf is what counts as one source: an IPv4 address or an IPv6 /64.

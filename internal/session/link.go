@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -144,9 +145,7 @@ func (l *link) snapshot() Info {
 // so this may be called from anywhere and never waits.
 func (l *link) close(reason error) {
 	l.mu.Lock()
-	if l.reason == nil {
-		l.reason = reason
-	}
+	l.reason = cmp.Or(l.reason, reason)
 	l.mu.Unlock()
 	_ = l.raw.Close()
 }
@@ -326,7 +325,7 @@ func (m *Manager) accept(ctx context.Context, l *link, stream *yamux.Stream) err
 		return &abuseError{What: fmt.Sprintf("%d streams are open, the limit is %d", n, maxStreams)}
 	}
 	if stream.StreamID() != controlStream {
-		m.feed.give(&Conn{Conn: stream, info: l.auth})
+		m.give(ctx, &Conn{Conn: stream, info: l.auth})
 		return nil
 	}
 	if l.control != nil {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/entente-dev/entente/internal/accept"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
@@ -159,7 +161,7 @@ type Manager struct {
 	cfg       Config
 	self      peering.ClusterID
 	serverTLS *tls.Config
-	feed      *handoff
+	feed      *accept.Handoff
 	limiter   limiter
 	// changed pokes Run after SetPeers.
 	changed notify.Channel
@@ -206,10 +208,8 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{ControlContext: checkAddress}).DialContext
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	var addr net.Addr
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	var addr net.Addr = accept.Place{Kind: "none", Name: "not listening"}
 	if cfg.Listener != nil {
 		addr = cfg.Listener.Addr()
 	}
@@ -217,7 +217,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg:         cfg,
 		self:        cfg.Source.ID(),
 		serverTLS:   cfg.Source.ServerTLS(cfg.Bundles, protoSession, protoGRPC),
-		feed:        newHandoff(addr),
+		feed:        accept.NewHandoff(addr),
 		changed:     notify.New(),
 		idleAfter:   idleAfter,
 		intervalsOf: intervalsOf,
@@ -271,10 +271,7 @@ func (m *Manager) Run(parent context.Context) error {
 	m.loadLeaf() // before there is a link
 	wg.Go(func() { m.watchLeaf(ctx) })
 	wg.Go(func() {
-		err := m.cfg.Server.Serve(m.feed)
-		if err == nil {
-			err = grpc.ErrServerStopped
-		}
+		err := cmp.Or(m.cfg.Server.Serve(m.feed), grpc.ErrServerStopped)
 		if ctx.Err() == nil {
 			fail(fmt.Errorf("serve gRPC: %w", err))
 		}
