@@ -29,10 +29,7 @@ func (s *service) ListContracts(ctx context.Context, req *ententev1.ListContract
 		})
 	}
 	part, next, err := pageOf(req, "contracts of "+req.GetPeer(), contracts, func(c *v1alpha1.Contract) string { return c.Name }, contractMessage)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListContractsResponse{Contracts: part, NextPageToken: next}, nil
+	return &ententev1.ListContractsResponse{Contracts: part, NextPageToken: next}, err
 }
 
 func (s *service) GetContract(ctx context.Context, req *ententev1.AdminServiceGetContractRequest) (*ententev1.AdminServiceGetContractResponse, error) {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -111,10 +112,7 @@ func misfitOf(value []byte, m protoreflect.Message, path string) *bodyError {
 	}
 	seen := map[protoreflect.FieldDescriptor]bool{}
 	for _, member := range members(value) {
-		field := m.Descriptor().Fields().ByJSONName(member.name)
-		if field == nil {
-			field = m.Descriptor().Fields().ByTextName(member.name)
-		}
+		field := cmp.Or(m.Descriptor().Fields().ByJSONName(member.name), m.Descriptor().Fields().ByTextName(member.name))
 		if field == nil {
 			return &bodyError{strings.TrimPrefix(path+"."+member.name, "."), "there is no such field; see /openapi.json"}
 		}
@@ -214,9 +212,7 @@ func gatewayError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshale
 	if st := status.Convert(err); st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
 		v := violationOf(st.Message())
 		v.Field, v.Message = peering.Text(v.Field, peering.MaxMessageLen), peering.Text(v.Message, peering.MaxMessageLen)
-		if v.Field == "" {
-			v.Field = "body"
-		}
+		v.Field = cmp.Or(v.Field, "body")
 		err = wire.Status(&peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the request is not valid", Violations: []peering.Violation{v}}).Err()
 	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)

@@ -43,10 +43,7 @@ func (s *service) ConnectInBand(ctx context.Context, req *ententev1.ConnectInBan
 		return nil, fmt.Errorf("connect in-band to cluster %s: %w", parameters.ID, err)
 	}
 	peer, err := s.peerNamed(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ConnectInBandResponse{Peer: peer}, nil
+	return &ententev1.ConnectInBandResponse{Peer: peer}, err
 }
 
 // parametersFrom reads parameters, whose form the proto's constraints have checked.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -41,9 +42,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	old, err := s.currentOffloading(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
-		if want.NameMapping == "" {
-			want.NameMapping = v1alpha1.MappingSuffixed
-		}
+		want.NameMapping = cmp.Or(want.NameMapping, v1alpha1.MappingSuffixed)
 		o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}, Spec: want}
 		if err := s.cfg.Client.Create(ctx, o, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 			return nil, fmt.Errorf("create namespace offloading in %s: %w", namespace, err)
@@ -61,12 +60,8 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 			namespace, strings.TrimSpace(string(old.Spec.NameMapping)+" "+old.Spec.RemoteName), namespace)
 	}
 	want.Unschedulable = old.Spec.Unschedulable // this call does not speak of it
-	if want.PeerLost == nil {
-		want.PeerLost = old.Spec.PeerLost
-	}
-	if want.HomeAPI == "" {
-		want.HomeAPI = old.Spec.HomeAPI
-	}
+	want.PeerLost = cmp.Or(want.PeerLost, old.Spec.PeerLost)
+	want.HomeAPI = cmp.Or(want.HomeAPI, old.Spec.HomeAPI)
 	old.Spec = want
 	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
@@ -96,9 +91,7 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 			want.PeerLost.After = &metav1.Duration{Duration: after.AsDuration()}
 		}
 	}
-	if want.PodStrategy == "" {
-		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
-	}
+	want.PodStrategy = cmp.Or(want.PodStrategy, v1alpha1.StrategyLocalAndRemote)
 	return want
 }
 
@@ -165,10 +158,7 @@ func (s *service) ListOffloadings(ctx context.Context, req *ententev1.ListOffloa
 		return nil, fmt.Errorf("list namespace offloadings: %w", err)
 	}
 	part, next, err := pageOf(req, "offloadings", list.Items, func(o *v1alpha1.NamespaceOffloading) string { return o.Namespace }, offloadingMessage)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListOffloadingsResponse{Offloadings: part, NextPageToken: next}, nil
+	return &ententev1.ListOffloadingsResponse{Offloadings: part, NextPageToken: next}, err
 }
 
 func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {

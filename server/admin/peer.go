@@ -29,10 +29,7 @@ func (s *service) ListPeers(ctx context.Context, req *ententev1.ListPeersRequest
 		return nil, err
 	}
 	part, next, err := pageOf(req, "peers", list, func(fc *v1alpha1.ForeignCluster) string { return fc.Name }, view.peer)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListPeersResponse{Peers: part, NextPageToken: next}, nil
+	return &ententev1.ListPeersResponse{Peers: part, NextPageToken: next}, err
 }
 
 func (s *service) GetPeer(ctx context.Context, req *ententev1.GetPeerRequest) (*ententev1.GetPeerResponse, error) {
@@ -41,10 +38,7 @@ func (s *service) GetPeer(ctx context.Context, req *ententev1.GetPeerRequest) (*
 		return nil, err
 	}
 	peer, err := s.peer(ctx, fc)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.GetPeerResponse{Peer: peer}, nil
+	return &ententev1.GetPeerResponse{Peer: peer}, err
 }
 
 // peer returns a ForeignCluster as a message.
@@ -79,10 +73,7 @@ func (s *service) JoinPeer(ctx context.Context, req *ententev1.JoinPeerRequest) 
 		return nil, fmt.Errorf("join cluster %s: %w", token.Issuer, err)
 	}
 	peer, err := s.peerNamed(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.JoinPeerResponse{Peer: peer}, nil
+	return &ententev1.JoinPeerResponse{Peer: peer}, err
 }
 
 func (s *service) peerNamed(ctx context.Context, name string) (*ententev1.Peer, error) {
@@ -113,10 +104,7 @@ func (s *service) IntroducePeer(ctx context.Context, req *ententev1.IntroducePee
 		return nil, fmt.Errorf("introduce this cluster at %s: %w", req.GetEndpoint(), err)
 	}
 	peer, err := s.peerNamed(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.IntroducePeerResponse{Peer: peer}, nil
+	return &ententev1.IntroducePeerResponse{Peer: peer}, err
 }
 
 // ApprovePeer implements AdminService: it writes the decision, and the
@@ -126,10 +114,7 @@ func (s *service) ApprovePeer(ctx context.Context, req *ententev1.ApprovePeerReq
 	peer, err := s.decide(ctx, req.GetName(), v1alpha1.DecisionApproved, func(fc *v1alpha1.ForeignCluster) error {
 		return checkCode(fc, code)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ApprovePeerResponse{Peer: peer}, nil
+	return &ententev1.ApprovePeerResponse{Peer: peer}, err
 }
 
 // checkCode compares the code that the other side's administrator read out; no
@@ -157,10 +142,7 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 
 func (s *service) DenyPeer(ctx context.Context, req *ententev1.DenyPeerRequest) (*ententev1.DenyPeerResponse, error) {
 	peer, err := s.decide(ctx, req.GetName(), v1alpha1.DecisionDenied, nil)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.DenyPeerResponse{Peer: peer}, nil
+	return &ententev1.DenyPeerResponse{Peer: peer}, err
 }
 
 // decide writes a decision about a peer. What check saw is what is decided about:

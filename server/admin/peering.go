@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -50,9 +51,7 @@ func (s *service) CreatePeering(ctx context.Context, req *ententev1.CreatePeerin
 			return &ententev1.CreatePeeringResponse{PeeringRequest: made}, err
 		}
 	}
-	if request.Name == "" {
-		request.Name = nameFor(req.GetRequestId())
-	}
+	request.Name = cmp.Or(request.Name, nameFor(req.GetRequestId()))
 	err = s.cfg.Client.Create(ctx, request, ctrlclient.FieldOwner(adminFieldManager))
 	if apierrors.IsAlreadyExists(err) {
 		return s.peeringExists(ctx, request)
@@ -82,9 +81,7 @@ func (s *service) newRequest(ctx context.Context, req *ententev1.CreatePeeringRe
 			return nil, err
 		}
 		spec.ForeignCluster = fc.Name
-		if request.Name == "" {
-			request.Name = nameInPool(fc.Name, req.GetPool())
-		}
+		request.Name = cmp.Or(request.Name, nameInPool(fc.Name, req.GetPool()))
 	}
 	if err := askedTerms(spec, req); err != nil {
 		return nil, err
@@ -287,10 +284,7 @@ func (s *service) ListPeerings(ctx context.Context, req *ententev1.ListPeeringsR
 		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
 	part, next, err := pageOf(req, "peerings", list.Items, func(r *v1alpha1.PeeringRequest) string { return r.Name }, peeringMessage)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListPeeringsResponse{Peerings: part, NextPageToken: next}, nil
+	return &ententev1.ListPeeringsResponse{Peerings: part, NextPageToken: next}, err
 }
 
 func (s *service) GetPeering(ctx context.Context, req *ententev1.GetPeeringRequest) (*ententev1.GetPeeringResponse, error) {
@@ -386,10 +380,7 @@ func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 
 // provider is the ForeignCluster that lends, or is asked to.
 func provider(request *v1alpha1.PeeringRequest) string {
-	if request.Status.ForeignCluster != "" {
-		return request.Status.ForeignCluster
-	}
-	return request.Spec.ForeignCluster
+	return cmp.Or(request.Status.ForeignCluster, request.Spec.ForeignCluster)
 }
 
 // EndPeering implements AdminService. It says what is to end and leaves ending

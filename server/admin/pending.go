@@ -34,10 +34,7 @@ func (s *service) ListPeeringRequests(ctx context.Context, req *ententev1.ListPe
 	part, next, err := page(req, "requests of "+req.GetParent(), requests, func(r **ententev1.PendingRequest) string {
 		return named("peers", (*r).GetName())
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListPeeringRequestsResponse{Requests: part, NextPageToken: next}, nil
+	return &ententev1.ListPeeringRequestsResponse{Requests: part, NextPageToken: next}, err
 }
 
 // peersOrOne returns the peer that a name is of, or all of them for peers/-.
@@ -53,23 +50,15 @@ func (s *service) peersOrOne(ctx context.Context, resource string) ([]v1alpha1.F
 }
 
 func (s *service) ApprovePeeringRequest(ctx context.Context, req *ententev1.ApprovePeeringRequestRequest) (*ententev1.ApprovePeeringRequestResponse, error) {
-	err := s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
+	return &ententev1.ApprovePeeringRequestResponse{}, s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
 		return &fc.Spec.ApprovedRequests, &fc.Spec.DeniedRequests
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ApprovePeeringRequestResponse{}, nil
 }
 
 func (s *service) DenyPeeringRequest(ctx context.Context, req *ententev1.DenyPeeringRequestRequest) (*ententev1.DenyPeeringRequestResponse, error) {
-	err := s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
+	return &ententev1.DenyPeeringRequestResponse{}, s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
 		return &fc.Spec.DeniedRequests, &fc.Spec.ApprovedRequests
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.DenyPeeringRequestResponse{}, nil
 }
 
 // requestName splits peers/NAME/requests/ID.

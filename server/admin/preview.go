@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -17,9 +18,7 @@ import (
 // validatePeering has the API server check a PeeringRequest, and tells what would come
 // of it. Nothing is written here or there.
 func (s *service) validatePeering(ctx context.Context, request *v1alpha1.PeeringRequest) (*ententev1.CreatePeeringResponse, error) {
-	if request.Name == "" {
-		request.Name = nameFor("")
-	}
+	request.Name = cmp.Or(request.Name, nameFor(""))
 	stored := request.DeepCopy()
 	err := s.cfg.Client.Create(ctx, stored, ctrlclient.DryRunAll, ctrlclient.FieldOwner(adminFieldManager))
 	if apierrors.IsAlreadyExists(err) {

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -31,7 +31,7 @@ func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotateP
 	for i := range peers {
 		fc := &peers[i]
 		err := s.changePeer(ctx, fc, func() error {
-			annotate(fc, asked)
+			annotate(&fc.ObjectMeta, asked)
 			return nil
 		})
 		if err != nil {
@@ -63,7 +63,7 @@ func (s *service) RotateNodeKeys(ctx context.Context, req *ententev1.RotateNodeK
 			continue
 		}
 		err := change(ctx, s.cfg.Client, n, func() error {
-			annotate(n, asked)
+			annotate(&n.ObjectMeta, asked)
 			return nil
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -75,13 +75,8 @@ func (s *service) RotateNodeKeys(ctx context.Context, req *ententev1.RotateNodeK
 	return resp, nil
 }
 
-func annotate(o client.Object, asked time.Time) {
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[v1alpha1.AnnotationRotateKey] = asked.Format(time.RFC3339)
-	o.SetAnnotations(annotations)
+func annotate(o *metav1.ObjectMeta, asked time.Time) {
+	metav1.SetMetaDataAnnotation(o, v1alpha1.AnnotationRotateKey, asked.Format(time.RFC3339))
 }
 
 // askTime is the time from which on a key is another one than that which is in use now. What

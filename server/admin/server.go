@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -171,15 +172,11 @@ func New(cfg Config) (*Server, error) {
 	case cfg.Preview == nil || cfg.TestPolicy == nil || cfg.PlanNetwork == nil || cfg.Rollover == nil:
 		return nil, errors.New("admin server: Preview, TestPolicy, PlanNetwork and Rollover are required")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.pace == nil {
-		cfg.pace = &pace{check: WatchCheck, grace: WatchGrace, write: middleware.WriteTimeout, body: BodyTimeout}
-	}
+	cfg.pace = cmp.Or(cfg.pace, &pace{check: WatchCheck, grace: WatchGrace, write: middleware.WriteTimeout, body: BodyTimeout})
 	validate, err := middleware.Validated()
 	if err != nil {
 		return nil, err

@@ -58,10 +58,7 @@ func (s *service) ListTokens(ctx context.Context, req *ententev1.ListTokensReque
 			Name: "tokens/" + t.ID, CreateTime: timeMessage(t.Created), ExpireTime: timeMessage(t.Expires), RedeemedBy: string(t.RedeemedBy),
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListTokensResponse{Tokens: part, NextPageToken: next}, nil
+	return &ententev1.ListTokensResponse{Tokens: part, NextPageToken: next}, err
 }
 
 func (s *service) RevokeToken(ctx context.Context, req *ententev1.RevokeTokenRequest) (*ententev1.RevokeTokenResponse, error) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -118,10 +119,7 @@ func resolve(d protoreflect.MessageDescriptor, path string) ([]protoreflect.Fiel
 		if d == nil {
 			return nil, false
 		}
-		fd := d.Fields().ByName(protoreflect.Name(part))
-		if fd == nil {
-			fd = d.Fields().ByJSONName(part)
-		}
+		fd := cmp.Or(d.Fields().ByName(protoreflect.Name(part)), d.Fields().ByJSONName(part))
 		if fd == nil {
 			return nil, false
 		}

@@ -36,10 +36,7 @@ func (s *service) ListUsage(ctx context.Context, req *ententev1.ListUsageRequest
 		rows = append(rows, usageOf(&contracts.Items[i])...)
 	}
 	part, next, err := pageOf(req, "usage of "+req.GetContract(), rows, (*usageRow).key, (*usageRow).message)
-	if err != nil {
-		return nil, err
-	}
-	return &ententev1.ListUsageResponse{Usage: part, NextPageToken: next}, nil
+	return &ententev1.ListUsageResponse{Usage: part, NextPageToken: next}, err
 }
 
 // usageRow is what was used of a contract in one period, by both counts.
