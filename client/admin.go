@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -112,9 +113,7 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	if cfg.REST.Impersonate.UserName != "" {
 		return nil, errors.New("dial agent: impersonation (--as) works at the API server only; use a kubeconfig of that user")
 	}
-	if cfg.Namespace == "" {
-		cfg.Namespace = DefaultNamespace
-	}
+	cfg.Namespace = cmp.Or(cfg.Namespace, DefaultNamespace)
 	clients, err := kubernetes.NewForConfig(cfg.REST)
 	if err != nil {
 		return nil, fmt.Errorf("dial agent: %w", err)

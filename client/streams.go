@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,9 +123,7 @@ func Exec(ctx context.Context, conn grpc.ClientConnInterface, contract string, p
 func exitError(e *ententev1.ExecResponse_Exit) error {
 	switch message := peering.Text(e.GetMessage(), peering.MaxMessageLen); {
 	case e.GetCode() != 0:
-		if message == "" {
-			message = fmt.Sprintf("command terminated with exit code %d", e.GetCode())
-		}
+		message = cmp.Or(message, fmt.Sprintf("command terminated with exit code %d", e.GetCode()))
 		return exec.CodeExitError{Err: errors.New(message), Code: int(e.GetCode())}
 	case message != "":
 		return errors.New(message)

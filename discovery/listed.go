@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -28,15 +29,11 @@ func NewService(id peering.ClusterID, name string, protocol uint32, endpoints []
 		if err != nil || endpoint.Port() == 0 || Dialable(endpoint.Addr()) != nil {
 			continue
 		}
-		if s.Port == 0 {
-			s.Port = endpoint.Port()
-		}
+		s.Port = cmp.Or(s.Port, endpoint.Port())
 		if addr := endpoint.Addr().Unmap(); endpoint.Port() == s.Port && !slices.Contains(s.Addresses, addr) && len(s.Addresses) < MaxAddresses {
 			s.Addresses = append(s.Addresses, addr)
 		}
 	}
-	if s.Port == 0 {
-		s.Port = first
-	}
+	s.Port = cmp.Or(s.Port, first)
 	return s
 }

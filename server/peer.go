@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,9 +96,7 @@ func (cfg PeerConfig) withDefaults() (PeerConfig, error) {
 	if _, err := peering.ParseClusterID(string(cfg.Self)); err != nil {
 		return cfg, fmt.Errorf("peer server: own ID: %w", err)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}

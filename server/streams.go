@@ -1,7 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,10 +93,7 @@ func (o *trustedStream) end(why error) {
 		return
 	}
 	o.why = why
-	st := middleware.StatusOf(why, o.call, false)
-	if st == nil {
-		st = status.New(codes.OK, "")
-	}
+	st := cmp.Or(middleware.StatusOf(why, o.call, false), status.New(codes.OK, ""))
 	// It fails when the connection is gone, and the stream with it.
 	_ = o.grpc.WriteStatus(st)
 }
@@ -129,10 +129,7 @@ func (s *trustedStreams) check() {
 func (s *trustedStreams) stop() {
 	s.mu.Lock()
 	s.stopping = true
-	var open []*trustedStream
-	for one := range s.streams {
-		open = append(open, one)
-	}
+	open := slices.Collect(maps.Keys(s.streams))
 	s.mu.Unlock()
 	for _, one := range open {
 		one.end(errStopping)

@@ -3,6 +3,7 @@ package vk
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -86,12 +87,8 @@ func NewKubelet(cfg KubeletConfig) (*Kubelet, error) {
 	if cfg.Client == nil || cfg.GetCertificate == nil {
 		return nil, errors.New("a kubelet endpoint needs a Client and GetCertificate")
 	}
-	if cfg.Address == "" {
-		cfg.Address = ":10250"
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Address = cmp.Or(cfg.Address, ":10250")
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Kubelet{
 		cfg: cfg, log: cfg.Logger, nodes: map[*Node]bool{},
 		auth: kubeauth.New(kubeauth.Config{Client: cfg.Client, Log: cfg.Logger, Cache: true}),

@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -121,9 +122,7 @@ func (t *tunnel) condition(now, started time.Time) corev1.NodeCondition {
 	default:
 		c.Status = corev1.ConditionTrue
 	}
-	if c.Reason == "" {
-		c.Reason = "TunnelNotKnown"
-	}
+	c.Reason = cmp.Or(c.Reason, "TunnelNotKnown")
 	return c
 }
 

@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -546,9 +547,7 @@ func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 	}
 	n.mu.Lock()
 	st := n.podState(ref)
-	if grace == nil {
-		grace = st.grace
-	}
+	grace = cmp.Or(grace, st.grace)
 	say := !st.unwanted || !ptr.Equal(st.grace, grace)
 	st.unwanted, st.wanted, st.grace = true, false, grace
 	n.mu.Unlock()

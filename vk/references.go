@@ -55,12 +55,7 @@ type namespaceWatch struct {
 }
 
 func synced(list ...cache.SharedIndexInformer) bool {
-	for _, i := range list {
-		if i == nil || !i.HasSynced() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(i cache.SharedIndexInformer) bool { return i == nil || !i.HasSynced() })
 }
 
 // watchError returns a handler that reports a failed watch. The watch tries again by itself,

@@ -137,12 +137,7 @@ func (n *Node) podsRemain(namespace string) bool {
 			return true
 		}
 	}
-	for _, p := range n.localPods() {
-		if p.Namespace == namespace && podstatus.Offloaded(p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.localPods(), func(p *corev1.Pod) bool { return p.Namespace == namespace && podstatus.Offloaded(p) })
 }
 
 // orphanNamespace says whether a namespace at the provider is an orphan.

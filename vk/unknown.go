@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/entente-dev/entente/peering"
@@ -18,9 +19,7 @@ type unknownPods struct {
 // leaves that.
 func (u *unknownPods) admit(uid string, size int) bool {
 	old, is := u.sizes[uid]
-	if size == 0 {
-		size = old
-	}
+	size = cmp.Or(size, old)
 	if !is && len(u.sizes) >= maxUnknownPods || u.bytes-old+size > maxUnknownBytes {
 		return false
 	}

@@ -210,21 +210,15 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Namespace == nil {
 		cfg.Namespace = func(string) ([]Namespace, error) { return cfg.Namespaces() }
 	}
-	if cfg.Port == 0 {
-		cfg.Port = 10250
-	}
+	cfg.Port = cmp.Or(cfg.Port, 10250)
 	cfg.LossGrace = cmp.Or(cfg.LossGrace, nodeLossGrace)
 	cfg.LossGraceTunnel = cmp.Or(cfg.LossGraceTunnel, nodeLossGraceTunnel)
 	cfg.StartGrace = cmp.Or(cfg.StartGrace, nodeStartGrace)
 	if cfg.Workers <= 0 {
 		cfg.Workers = 8
 	}
-	if cfg.Budget == nil {
-		cfg.Budget = NewBudget()
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Budget = cmp.Or(cfg.Budget, NewBudget())
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	n := &Node{
 		cfg:      cfg,
 		log:      cfg.Logger.With("node", cfg.Name, "contract", cfg.Contract),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,9 +90,7 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 	if err != nil {
 		return discovery.Service{}, err
 	}
-	if instance == "" {
-		instance = info.GetClusterName()
-	}
+	instance = cmp.Or(instance, info.GetClusterName())
 	s := discovery.NewService(id, info.GetClusterName(), info.GetProtocol(), info.GetEndpoints())
 	s.Instance, s.Automatic, s.Text.Fingerprint = instance, info.GetAutomatic(), info.GetFingerprint()
 	if len(given) > 0 {

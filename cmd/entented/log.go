@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc/grpclog"
@@ -60,12 +61,7 @@ func ordinary(err error) bool {
 	for err != nil { // level by level
 		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			all := joined.Unwrap()
-			for _, e := range all {
-				if !ordinary(e) {
-					return false
-				}
-			}
-			return len(all) > 0
+			return len(all) > 0 && !slices.ContainsFunc(all, func(e error) bool { return !ordinary(e) })
 		}
 		if _, ok := err.(apierrors.APIStatus); ok {
 			return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)

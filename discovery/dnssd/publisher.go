@@ -222,9 +222,7 @@ func (p Publisher) send(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		var r *dns.Msg
 		r, _, verify = c.ExchangeContext(ctx, signed, p.Server.String())
 		if r == nil || !answersUpdate(r, signed) {
-			if verify == nil {
-				verify = errors.New("it answered another question")
-			}
+			verify = cmp.Or(verify, errors.New("it answered another question"))
 			continue
 		}
 		if r.Truncated && c.Net == "udp" {
@@ -232,9 +230,7 @@ func (p Publisher) send(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		}
 		return r, verdict(r, verify, p.Key, now)
 	}
-	if verify == nil {
-		verify = errors.New("its answer over TCP is truncated, too")
-	}
+	verify = cmp.Or(verify, errors.New("its answer over TCP is truncated, too"))
 	return nil, fmt.Errorf("%w: is it reachable over UDP and TCP, and the server's address right?", plain(verify))
 }
 

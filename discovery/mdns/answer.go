@@ -1,6 +1,7 @@
 package mdns
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -201,12 +202,7 @@ func (l *link) answer(now time.Time) {
 
 // owns says whether a record is still published.
 func (l *link) owns(r record) bool {
-	for _, c := range l.claims {
-		if c.phase != probing && slices.Contains(c.all(), r) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.claims, func(c *claim) bool { return c.phase != probing && slices.Contains(c.all(), r) })
 }
 
 // enqueue plans to multicast a record, not before it may be repeated.
@@ -263,11 +259,7 @@ func (l *link) flushQueue(now time.Time) {
 			}
 		}
 	}
-	for id, q := range l.queue {
-		if !q.due.After(now) {
-			delete(l.queue, id)
-		}
-	}
+	maps.DeleteFunc(l.queue, func(_ ident, q *queued) bool { return !q.due.After(now) })
 	l.say(now, answers, slices.DeleteFunc(l.additional(answers), func(r record) bool {
 		said, ever := l.said[r.ident()]
 		return ever && now.Sub(said) < repeatGap

@@ -3,6 +3,7 @@ package mdns
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"slices"
 	"time"
 )
 
@@ -74,10 +75,5 @@ func (e *echoes) own(now time.Time, link string, b []byte) bool {
 			return true
 		}
 	}
-	for i := range list {
-		if list[i].mine {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(e echo) bool { return e.mine })
 }

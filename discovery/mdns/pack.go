@@ -2,6 +2,7 @@ package mdns
 
 import (
 	"encoding/binary"
+	"maps"
 	"time"
 
 	"github.com/miekg/dns"
@@ -76,11 +77,7 @@ func (p *packer) try(section int, write func()) bool {
 	write()
 	if len(p.b) > p.limit && (!alone || len(p.b) > maxPacket-headersIP) {
 		p.b = p.b[:before]
-		for n, at := range p.names {
-			if at >= before {
-				delete(p.names, n)
-			}
-		}
+		maps.DeleteFunc(p.names, func(_ name, at int) bool { return at >= before })
 		return false
 	}
 	p.count[section]++

@@ -1,6 +1,7 @@
 package mdns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,9 +59,7 @@ func New(cfg Config) *Responder {
 	if cfg.Interface == nil {
 		cfg.Interface = DefaultInterface
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Responder{
 		cfg: cfg, changed: notify.New(), wake: notify.New(),
 		found: map[string][]discovery.Found{}, stats: map[string]Stats{}, conflicts: map[string][]Conflict{},

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/hkdf"
 	"crypto/sha256"
@@ -137,10 +138,7 @@ func (a *agent) clients(ctx context.Context) error {
 }
 
 func (a *agent) name() string {
-	if a.cfg.ClusterName != "" {
-		return a.cfg.ClusterName
-	}
-	return a.source.ID().Short()
+	return cmp.Or(a.cfg.ClusterName, a.source.ID().Short())
 }
 
 // serviceNames and ownAddresses are where the cluster's own people reach the agent.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -117,12 +118,7 @@ func (a *agent) isGateway(ctx context.Context, publicKey [32]byte) bool {
 	if err := a.mgr.GetCache().List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return false
 	}
-	for i := range nodes.Items {
-		if nodes.Items[i].Spec.Gateway && nodes.Items[i].Status.PublicKey == text {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(nodes.Items, func(n v1alpha1.FabricNode) bool { return n.Spec.Gateway && n.Status.PublicKey == text })
 }
 
 // datagramsOfPeers is what takes peers' datagrams; nil if nothing does.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -254,11 +255,7 @@ func hostClusters(spec *v1alpha1.ExternalHostSpec, accepted bool, tunnels []v1al
 		}
 		by[t.ForeignCluster] = in
 	}
-	var out []v1alpha1.HostInCluster
-	for _, in := range by {
-		out = append(out, in)
-	}
-	slices.SortFunc(out, func(a, b v1alpha1.HostInCluster) int { return cmp.Compare(a.ForeignCluster, b.ForeignCluster) })
+	out := slices.SortedFunc(maps.Values(by), func(a, b v1alpha1.HostInCluster) int { return cmp.Compare(a.ForeignCluster, b.ForeignCluster) })
 	return out[:min(len(out), maxHostClusters)]
 }
 

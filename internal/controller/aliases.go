@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -222,11 +224,9 @@ func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, networ
 	for i := range nodes {
 		add(nodes[i].Status.Sources, 0)
 	}
-	known := map[string]bool{}
+	known := sets.New[string]()
 	for _, b := range network.Blocks {
-		for _, a := range b.Addresses {
-			known[a] = true
-		}
+		known.Insert(b.Addresses...)
 	}
 	for _, e := range allow {
 		if e.Third != "" {
@@ -234,14 +234,11 @@ func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, networ
 		}
 		for _, d := range e.To {
 			for _, text := range d.Addresses {
-				add([]string{text}, map[bool]int{true: 1, false: 2}[known[text]])
+				add([]string{text}, map[bool]int{true: 1, false: 2}[known.Has(text)])
 			}
 		}
 	}
-	for a := range rank {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(rank[a], rank[b]), a.Compare(b)) })
+	out = slices.SortedFunc(maps.Keys(rank), func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(rank[a], rank[b]), a.Compare(b)) })
 	if left = len(out) - peering.MaxAddresses; left > 0 {
 		out = out[:peering.MaxAddresses]
 	}

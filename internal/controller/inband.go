@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -39,9 +40,7 @@ func isInBand(fc *v1alpha1.ForeignCluster) bool {
 // carry makes a Tunnel's spec that of one that carries the peer API; nil is one that is there
 // for nothing else.
 func (i InBand) carry(spec *v1alpha1.TunnelSpec, fc *v1alpha1.ForeignCluster) *v1alpha1.TunnelSpec {
-	if spec == nil {
-		spec = &v1alpha1.TunnelSpec{}
-	}
+	spec = cmp.Or(spec, &v1alpha1.TunnelSpec{})
 	spec.ForeignCluster, spec.PeerID = fc.Name, fc.Spec.ClusterID
 	spec.Gateways = i.gateways(fc)
 	spec.InBand = &v1alpha1.TunnelInBand{Agent: i.Agent}

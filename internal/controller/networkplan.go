@@ -105,10 +105,7 @@ type networkInput struct {
 // PlanTunnel.
 func planNetwork(in networkInput) peering.NetworkPlan {
 	fc := in.peer.DeepCopy()
-	network := fc.Status.Network
-	if network == nil {
-		network = &v1alpha1.PeerNetwork{}
-	}
+	network := cmp.Or(fc.Status.Network, &v1alpha1.PeerNetwork{})
 	out := peering.NetworkPlan{Own: in.own, Transit: plannedTransit(in)}
 	for _, p := range in.aliases.Pool {
 		out.Pool = append(out.Pool, p.String())

@@ -153,9 +153,7 @@ func (s *States) paceObserved(peer peering.ClusterID, before, after *v1alpha1.Pe
 	if after == nil {
 		return false, nil
 	}
-	if before == nil {
-		before = &v1alpha1.PeerNetwork{}
-	}
+	before = cmp.Or(before, &v1alpha1.PeerNetwork{})
 	same := before.OwnAddress == after.OwnAddress && slices.Equal(before.Observations, after.Observations)
 	now := s.Now()
 	s.mu.Lock()
@@ -171,11 +169,7 @@ func (s *States) paceObserved(peer peering.ClusterID, before, after *v1alpha1.Pe
 	if s.observed == nil {
 		s.observed = map[peering.ClusterID]time.Time{}
 	}
-	for id, at := range s.observed {
-		if now.Sub(at) > observedPause {
-			delete(s.observed, id)
-		}
-	}
+	maps.DeleteFunc(s.observed, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) > observedPause })
 	s.observed[peer] = now
 	return true, nil
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -453,10 +454,7 @@ func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 // addressing is a digest of how a peer's addresses translate, and this cluster's for it;
 // empty if none does.
 func addressing(fc *v1alpha1.ForeignCluster) string {
-	network := fc.Status.Network
-	if network == nil {
-		network = &v1alpha1.PeerNetwork{}
-	}
+	network := cmp.Or(fc.Status.Network, &v1alpha1.PeerNetwork{})
 	if len(fc.Status.Aliases)+len(fc.Status.Blocks)+len(network.Aliases)+len(network.Blocks) == 0 {
 		return ""
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -17,9 +18,7 @@ import (
 // Nothing is written here or there.
 func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *peering.Advertisement, err error) {
 	request = request.DeepCopy()
-	if request.UID == "" {
-		request.UID = "preview-" + uuid.NewUUID()
-	}
+	request.UID = cmp.Or(request.UID, "preview-"+uuid.NewUUID())
 	if !request.DeletionTimestamp.IsZero() {
 		return "", nil, peering.Errorf(peering.ReasonContractClosed, "peering request %s is being deleted", request.Name)
 	}

@@ -397,9 +397,7 @@ func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.
 	if n == nil {
 		return nil // no contract wants a tunnel
 	}
-	if before == nil {
-		before = &v1alpha1.PeerNetwork{}
-	}
+	before = cmp.Or(before, &v1alpha1.PeerNetwork{})
 	out := &v1alpha1.PeerNetwork{Gateways: nodesFromWire(n.Gateways), Nodes: nodesFromWire(n.Nodes), Observations: observationsFromWire(n.Observations, before.Observations, now)}
 	out.Transit, out.Through = transit.FromWire(n.Transit), transit.Texts(n.Through)
 	if n.ReceiverAddress.IsValid() {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -149,8 +150,5 @@ func nodeNetworks(addrs []netip.Prefix) []netip.Prefix {
 		}
 		all[six] = cover
 	}
-	for _, cover := range all {
-		out = append(out, cover)
-	}
-	return out
+	return slices.AppendSeq(out, maps.Values(all))
 }

@@ -5,6 +5,7 @@ package dnsupdate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -248,10 +249,7 @@ func (p *Publishing) want() (*publication, discovery.Service) {
 	}
 	s := p.Service()
 	zone := strings.ToLower(strings.TrimSuffix(p.Config.Zone, "."))
-	domain := strings.ToLower(strings.TrimSuffix(p.Config.Domain, "."))
-	if domain == "" {
-		domain = zone
-	}
+	domain := cmp.Or(strings.ToLower(strings.TrimSuffix(p.Config.Domain, ".")), zone)
 	return &publication{
 		place: place{
 			Server: p.Config.Server, Zone: zone, Domain: domain,
@@ -450,9 +448,7 @@ func (p *Publishing) each(ctx context.Context, server string, do func(netip.Addr
 			first = err
 		}
 	}
-	if first == nil {
-		first = fmt.Errorf("server %s has no address", host)
-	}
+	first = cmp.Or(first, fmt.Errorf("server %s has no address", host))
 	return first
 }
 

@@ -1,6 +1,7 @@
 package handback
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -170,9 +171,7 @@ func (m *mover) stays(p *corev1.Pod, why string) {
 }
 
 func (m *mover) say(p *corev1.Pod, why string) {
-	if m.out.Message == "" {
-		m.out.Message = peering.Text(p.Name+": "+why, maxMessage)
-	}
+	m.out.Message = cmp.Or(m.out.Message, peering.Text(p.Name+": "+why, maxMessage))
 }
 
 // memory returns what is remembered of a namespace.

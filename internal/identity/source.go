@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -65,15 +66,11 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Identity == nil {
 		return nil, errors.New("identity source: no identity")
 	}
-	if cfg.LeafLife == 0 {
-		cfg.LeafLife = DefaultLeafLife
-	}
+	cfg.LeafLife = cmp.Or(cfg.LeafLife, DefaultLeafLife)
 	if cfg.LeafLife < minLeafLife {
 		return nil, fmt.Errorf("identity source: leaf life %s is below %s", cfg.LeafLife, minLeafLife)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	id := cfg.Identity.ID()
 	agent, err := spiffeid.FromString(id.AgentURI())
 	if err != nil {

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,10 +77,7 @@ func New(cfg Config) (*Lease, error) {
 }
 
 func newLease(cfg Config, client kubernetes.Interface) *Lease {
-	uid := cfg.PodUID
-	if uid == "" {
-		uid = string(uuid.NewUUID())
-	}
+	uid := cmp.Or(cfg.PodUID, string(uuid.NewUUID()))
 	return &Lease{duration: cfg.Timing.Duration, now: time.Now, Interface: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: cfg.Name},
 		Client:     client.CoordinationV1(),

@@ -252,14 +252,6 @@ func (l *Lender) sweep(ctx context.Context, started time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key, at := range l.asked {
-		if !kept[key] && now.Sub(at) >= requestLife {
-			delete(l.asked, key)
-		}
-	}
-	for peer, at := range l.recorded {
-		if now.Sub(at) >= requestPause {
-			delete(l.recorded, peer)
-		}
-	}
+	maps.DeleteFunc(l.asked, func(key string, at time.Time) bool { return !kept[key] && now.Sub(at) >= requestLife })
+	maps.DeleteFunc(l.recorded, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= requestPause })
 }

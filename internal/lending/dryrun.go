@@ -1,6 +1,7 @@
 package lending
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +15,7 @@ import (
 // Test says what a peer would be answered, and why. It holds nothing back, and
 // shows no request to anybody.
 func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.PolicyTest, error) {
-	if ask.RequestID == "" {
-		ask.RequestID = "test"
-	}
+	ask.RequestID = cmp.Or(ask.RequestID, "test")
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, err := l.market(ctx)

@@ -1,6 +1,7 @@
 package market
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -60,10 +61,7 @@ func AgreedBefore(s *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster) Agree
 // before; nil is in nothing. The provider said that it decided by the ask; this is
 // where it is not believed.
 func Unacceptable(ask peering.Ask, offer peering.Advertisement, before Agreed, now time.Time) error {
-	worse := Worse(ask, offer.Grant, before.Held)
-	if worse == "" {
-		worse = short(ask, offer, before.Held, now)
-	}
+	worse := cmp.Or(Worse(ask, offer.Grant, before.Held), short(ask, offer, before.Held, now))
 	if worse != "" {
 		return peering.Errorf(peering.ReasonContractMismatch, "the provider offers something else than was asked for: %s", worse)
 	}

@@ -1,6 +1,7 @@
 package market
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -111,9 +112,7 @@ func OfferedService(s *corev1.Service) peering.OfferedService {
 	}
 	for _, p := range s.Spec.Ports {
 		port := peering.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}
-		if port.Protocol == "" {
-			port.Protocol = string(corev1.ProtocolTCP)
-		}
+		port.Protocol = cmp.Or(port.Protocol, string(corev1.ProtocolTCP))
 		if p.AppProtocol != nil {
 			port.AppProtocol = *p.AppProtocol
 		}

@@ -1,12 +1,14 @@
 package market
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -44,7 +46,7 @@ func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what 
 		fail(what, peering.CheckPool(p.Name))
 		fail(what+", nodeSelector", peering.CheckNodeSelector(value.Nodes))
 		for _, other := range out {
-			if other.name == p.Name || !apart(other.value.Nodes, value.Nodes) {
+			if other.name == p.Name || !labels.Conflicts(other.value.Nodes, value.Nodes) {
 				fail(what, fmt.Errorf("a node may be in pool %s, too: the two name no label with different values", other.name))
 			}
 		}
@@ -78,16 +80,6 @@ func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what 
 	return out
 }
 
-// apart says whether no node can have the labels of both selectors, whichever nodes there are.
-func apart(a, b map[string]string) bool {
-	for key, value := range a {
-		if other, ok := b[key]; ok && other != value {
-			return true
-		}
-	}
-	return false
-}
-
 // In returns an ask for nodes, and the policy by which it is decided: both of the pool that it names.
 func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
 	value, err := l.Checked()
@@ -97,10 +89,7 @@ func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
 	case len(l.pools) == 0 && ask.Pool == "":
 		return ask, value, nil
 	}
-	name := ask.Pool
-	if name == "" {
-		name = v1alpha1.DefaultPool
-	}
+	name := cmp.Or(ask.Pool, v1alpha1.DefaultPool)
 	i := slices.IndexFunc(l.pools, func(p pool) bool { return p.name == name })
 	switch {
 	case i >= 0:
@@ -115,7 +104,7 @@ func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
 	if err := value.CheckNodes(ask.NodeSelector); err != nil {
 		return ask, value, err
 	}
-	if apart(ask.NodeSelector, value.Nodes) {
+	if labels.Conflicts(ask.NodeSelector, value.Nodes) {
 		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "no node of the provider's pool %s can have the labels %s",
 			name, strings.TrimSuffix(selectorKey(ask.NodeSelector), ","))
 	}

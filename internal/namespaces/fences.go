@@ -95,9 +95,7 @@ func split(c, was *v1alpha1.NamespaceInCluster, want time.Duration) {
 		return
 	}
 	c.FenceAsked = &metav1.Duration{Duration: asked}
-	if c.Message == "" {
-		c.Message = notAnswered(agreed, asked)
-	}
+	c.Message = cmp.Or(c.Message, notAnswered(agreed, asked))
 }
 
 // ByCluster orders a namespace's states by provider and contract.

@@ -1,6 +1,7 @@
 package podmetrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -38,9 +39,7 @@ func NewHome(cfg HomeConfig) *Home {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Home{cfg: cfg, nodes: make(map[string]*node)}
 }
 

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -141,9 +142,7 @@ func keepToNodes(s *corev1.PodSpec, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		wanted = append(wanted, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{labels[key]}})
 	}
-	if s.Affinity == nil {
-		s.Affinity = &corev1.Affinity{}
-	}
+	s.Affinity = cmp.Or(s.Affinity, &corev1.Affinity{})
 	s.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: wanted}},
 	}}

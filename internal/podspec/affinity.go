@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -95,9 +96,7 @@ func admitAffinity(in *corev1.Affinity, peer peering.ClusterID) (out *corev1.Aff
 			problem = fmt.Errorf("has the topology %q, and pods of consumers seek and shun others by %s, %s and %s", t.TopologyKey, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion)
 		}
 		wanted, bad := spacesOf(t)
-		if problem == nil {
-			problem = bad
-		}
+		problem = cmp.Or(problem, bad)
 		if problem != nil {
 			if required && err == nil {
 				err = fmt.Errorf("affinity to pods %w", problem)

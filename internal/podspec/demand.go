@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,11 +27,7 @@ func Demand(spec *corev1.PodSpec) (corev1.ResourceList, error) {
 		}
 	}
 	need := podresource.PodRequests(&corev1.Pod{Spec: *spec}, podresource.PodResourcesOptions{})
-	for name, q := range need {
-		if q.IsZero() {
-			delete(need, name)
-		}
-	}
+	maps.DeleteFunc(need, func(_ corev1.ResourceName, q resource.Quantity) bool { return q.IsZero() })
 	if len(need) > maxDemands {
 		return nil, fmt.Errorf("the pod asks for %d resources; the limit is %d", len(need), maxDemands)
 	}

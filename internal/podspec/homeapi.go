@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -96,10 +97,5 @@ func PlaceHomeAPI(t *Template, h HomeAPI, namespace, domain string) {
 }
 
 func hasEnv(env []corev1.EnvVar, name string) bool {
-	for _, e := range env {
-		if e.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == name })
 }

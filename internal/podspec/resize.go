@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -235,13 +236,8 @@ func showResources(containers []corev1.Container, before []corev1.ContainerStatu
 	if i := slices.IndexFunc(before, func(b corev1.ContainerStatus) bool { return b.Name == s.Name }); i >= 0 {
 		was = before[i]
 	}
-	if was.Resources == nil {
-		was.Resources = &corev1.ResourceRequirements{}
-	}
-	says := s.Resources
-	if says == nil {
-		says = &corev1.ResourceRequirements{}
-	}
+	was.Resources = cmp.Or(was.Resources, &corev1.ResourceRequirements{})
+	says := cmp.Or(s.Resources, &corev1.ResourceRequirements{})
 	asked := containers[at].Resources
 	s.AllocatedResources = between(asked.Requests, was.AllocatedResources, s.AllocatedResources)
 	s.Resources = &corev1.ResourceRequirements{

@@ -2,6 +2,7 @@
 package servingcert
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -61,9 +62,7 @@ func New(cfg Config) (*Certificate, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Addresses == nil {
 		return nil, errors.New("a serving certificate needs a Client, a NodeName and Addresses")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Certificate{cfg: cfg, log: cfg.Logger}, nil
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"slices"
@@ -39,9 +40,7 @@ func ConnectInBand(ctx context.Context, c client.Client, cache client.Reader, p 
 		return "", err
 	}
 	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
-		if status.Found == "" {
-			status.Found = v1alpha1.FoundManual
-		}
+		status.Found = cmp.Or(status.Found, v1alpha1.FoundManual)
 		inherit(status, hint)
 	})
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,12 +16,8 @@ func LimitRange(l *v1alpha1.LimitRange) (out peering.LimitRange, err error) {
 		return out, nil
 	}
 	container, pod := l.Container, l.Pod
-	if container == nil {
-		container = &v1alpha1.ContainerLimitRange{}
-	}
-	if pod == nil {
-		pod = &v1alpha1.PodLimitRange{}
-	}
+	container = cmp.Or(container, &v1alpha1.ContainerLimitRange{})
+	pod = cmp.Or(pod, &v1alpha1.PodLimitRange{})
 	for _, list := range []struct {
 		name string
 		from v1alpha1.LimitedResources

@@ -480,9 +480,7 @@ func freeName(ctx context.Context, c client.Client, id peering.ClusterID, own, w
 		}
 		return wanted, nil
 	}
-	if own == "" {
-		own = "peer-" + id.Short()
-	}
+	own = cmp.Or(own, "peer-"+id.Short())
 	if taken[own] != nil {
 		own = own[:min(len(own), 63-1-len(id.Short()))] + "-" + id.Short()
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,9 +27,7 @@ func ReadTolerations(spec []v1alpha1.PoolToleration) ([]corev1.Toleration, error
 	var out []corev1.Toleration
 	for _, t := range spec {
 		got := corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: string(t.Value), Effect: t.Effect}
-		if got.Operator == "" {
-			got.Operator = corev1.TolerationOpEqual
-		}
+		got.Operator = cmp.Or(got.Operator, corev1.TolerationOpEqual)
 		if err := checkToleration(&got); err != nil {
 			return nil, fmt.Errorf("of %.64q: %w", t.Key, err)
 		}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,9 +39,7 @@ func KeepMeter(c *v1alpha1.Contract, meter meter.Meter) error {
 	if err != nil {
 		return err
 	}
-	if c.Status.Usage == nil {
-		c.Status.Usage = &v1alpha1.Usage{}
-	}
+	c.Status.Usage = cmp.Or(c.Status.Usage, &v1alpha1.Usage{})
 	u := c.Status.Usage
 	u.Since = metav1.NewMicroTime(meter.Since)
 	u.Until = metav1.NewMicroTime(meter.Until)

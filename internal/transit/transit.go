@@ -7,6 +7,7 @@ package transit
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -185,12 +186,7 @@ func Addresses(list []v1alpha1.TransitAddresses) []netip.Addr {
 // List lists addresses by the cluster whose they are, sorted, each once, at most so many in all. It
 // returns how many are left out.
 func List(by map[string][]netip.Addr, most int) (out []v1alpha1.TransitAddresses, left int) {
-	var clusters []string
-	for id := range by {
-		clusters = append(clusters, id)
-	}
-	slices.Sort(clusters)
-	for _, id := range clusters {
+	for _, id := range slices.Sorted(maps.Keys(by)) {
 		addrs := slices.Clone(by[id])
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		addrs = slices.Compact(addrs)

@@ -3,6 +3,7 @@
 package usage
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -50,11 +51,7 @@ func ofPod(p *corev1.Pod, limits *v1alpha1.LimitRange) (needs corev1.ResourceLis
 	}
 	needs = resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
 	needs[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	for name, amount := range needs {
-		if amount.IsZero() {
-			delete(needs, name)
-		}
-	}
+	maps.DeleteFunc(needs, func(_ corev1.ResourceName, amount resource.Quantity) bool { return amount.IsZero() })
 	return needs, true
 }
 

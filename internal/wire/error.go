@@ -157,12 +157,7 @@ func validReason(s string) bool {
 	if s == "" || len(s) > peering.MaxReasonLen || s[0] < 'A' || s[0] > 'Z' {
 		return false
 	}
-	for _, c := range []byte(s) {
-		if (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(c rune) bool { return (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' })
 }
 
 // clip cuts s to at most n bytes at a rune's border.

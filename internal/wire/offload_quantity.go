@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -73,22 +74,12 @@ func CheckQuantities(raw []byte) error {
 // holdsAmount says whether a member is an amount. The case of names does not
 // matter to encoding/json, so it does not here.
 func holdsAmount(key string) bool {
-	for _, name := range []string{"sizeLimit", "divisor", "quantity", "perPod", "perContainer"} {
-		if strings.EqualFold(key, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"sizeLimit", "divisor", "quantity", "perPod", "perContainer"}, func(name string) bool { return strings.EqualFold(key, name) })
 }
 
 // holdsAmounts says whether a member is a list of amounts by resource.
 func holdsAmounts(key string) bool {
-	for _, name := range []string{"requests", "limits", "overhead", "allocatedResources", "capacity"} {
-		if strings.EqualFold(key, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"requests", "limits", "overhead", "allocatedResources", "capacity"}, func(name string) bool { return strings.EqualFold(key, name) })
 }
 
 // plainQuantity says whether decoding an amount is quick.

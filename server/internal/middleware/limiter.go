@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -77,11 +78,7 @@ func (l *Limiter) makeRoom(now time.Time) bool {
 	}
 	l.swept = now
 	refill := time.Duration(float64(l.burst) / float64(l.rate) * float64(time.Second))
-	for key, q := range l.keys {
-		if q.calls == 0 && now.Sub(q.seen) >= refill {
-			delete(l.keys, key)
-		}
-	}
+	maps.DeleteFunc(l.keys, func(_ string, q *quota) bool { return q.calls == 0 && now.Sub(q.seen) >= refill })
 	return len(l.keys) < MaxTracked
 }
 

@@ -299,12 +299,9 @@ func dropped(going bool, step Step, waiting string) (Step, string, error) {
 
 // kept says whether volumes outlive their claims.
 func kept(pvs ...*corev1.PersistentVolume) bool {
-	for _, pv := range pvs {
-		if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(pvs, func(pv *corev1.PersistentVolume) bool {
+		return pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain
+	})
 }
 
 // reserved says whether a volume waits for a claim of the name that is moved.

@@ -4,6 +4,7 @@
 package parameters
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -42,10 +43,7 @@ type spec struct {
 
 // Encode returns the file of a cluster.
 func Encode(p *ententev1.NetworkParameters) ([]byte, error) {
-	name := p.GetDisplayName()
-	if name == "" {
-		name = "peer-" + peering.ClusterID(p.GetClusterId()).Short()
-	}
+	name := cmp.Or(p.GetDisplayName(), "peer-"+peering.ClusterID(p.GetClusterId()).Short())
 	f := file{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: kind, Metadata: metadata{name},
 		Spec: spec{ClusterID: p.GetClusterId(), Decision: v1alpha1.DecisionApproved, InBand: &v1alpha1.InBand{ExchangeKey: base64.StdEncoding.EncodeToString(p.GetExchangeKey())}},
