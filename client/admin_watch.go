@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // watchAgain is the pause before a watch that broke is begun again.
@@ -35,10 +36,7 @@ func (a *Admin) Events(ctx context.Context, peer string) iter.Seq2[*ententev1.Wa
 				yield(nil, err)
 				return
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(watchAgain):
-			}
+			notify.Pause(ctx, watchAgain)
 		}
 	}
 }

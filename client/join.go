@@ -20,6 +20,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/jointoken"
@@ -69,10 +70,8 @@ func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 		if again < 0 || ctx.Err() != nil || time.Since(began)+wait > joinPatience {
 			return identity.ClusterInfo{}, err
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, wait) {
 			return identity.ClusterInfo{}, err
-		case <-time.After(wait):
 		}
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // forwardPort opens a connection to the admin port of an agent's pod through the
@@ -93,10 +95,8 @@ func leadingAgent(ctx context.Context, clients kubernetes.Interface, namespace s
 		case !soon || time.Since(began) >= leaderWait:
 			return "", fmt.Errorf("no pod of the agent in namespace %s is ready and leads: see `kubectl -n %s describe pod -l %s`", namespace, namespace, AgentSelector)
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, leaderAgain) {
 			return "", ctx.Err()
-		case <-time.After(leaderAgain):
 		}
 	}
 }

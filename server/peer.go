@@ -23,6 +23,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/intake"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
@@ -204,15 +205,7 @@ func (p *Peer) Run(ctx context.Context, listeners ...net.Listener) error {
 		})
 	}
 	group.Go(func() error {
-		tick := time.NewTicker(TrustCheck)
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-tick.C:
-				p.streams.check()
-			}
-		}
+		notify.Each(ctx, TrustCheck, p.streams.check)
 		p.health.Shutdown()
 		p.streams.stop()
 		stop(p.grpc)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
@@ -72,7 +73,7 @@ func (n *Node) Drain(ctx context.Context, progress func(DrainProgress)) error {
 		if len(p.Blocked) == 0 {
 			wait /= 6 // only waiting for what is ending
 		}
-		if !sleep(ctx, wait) {
+		if !notify.Pause(ctx, wait) {
 			return fmt.Errorf("drain node %s: %d pods are left, %d of them ending%s: %w",
 				n.cfg.Name, p.Pods, p.Ending, blockedText(p.Blocked), ctx.Err())
 		}

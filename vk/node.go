@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/peering"
 )
@@ -226,7 +227,7 @@ func (n *Node) keepNode(ctx context.Context) error {
 			break
 		}
 		n.log.Warn("get the node", "err", err)
-		sleep(ctx, time.Second)
+		notify.Pause(ctx, time.Second)
 	}
 	return nil
 }
@@ -247,7 +248,7 @@ func (n *Node) runNode(ctx context.Context) {
 		}
 		if ctx.Err() == nil {
 			n.log.Warn("the node controller ended", "err", err)
-			sleep(ctx, time.Second)
+			notify.Pause(ctx, time.Second)
 		}
 	}
 }
@@ -460,7 +461,7 @@ func (n *Node) wrong(node *corev1.Node) bool {
 // repairNode repairs, each repairInterval, what the library does not: the node's spec and
 // labels, and a status that it could not write.
 func (n *Node) repairNode(ctx context.Context) {
-	for sleep(ctx, repairInterval) {
+	for notify.Pause(ctx, repairInterval) {
 		n.mu.Lock()
 		node := n.node
 		wrong := !n.removed && (node == nil || n.wrong(node))

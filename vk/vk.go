@@ -314,7 +314,7 @@ func (n *Node) declare(ctx context.Context) bool {
 			break
 		}
 		n.log.Warn("offloaded namespaces are not known yet", "err", err)
-		if !sleep(ctx, time.Second) {
+		if !notify.Pause(ctx, time.Second) {
 			return false
 		}
 	}
@@ -382,7 +382,7 @@ func drainQueue[T comparable](ctx context.Context, log *slog.Logger, what string
 
 // sweep reconciles everything each minute, in case something was missed.
 func (n *Node) sweep(ctx context.Context) {
-	for sleep(ctx, time.Minute) {
+	for notify.Pause(ctx, time.Minute) {
 		n.mu.Lock()
 		for uid := range n.state {
 			n.podQueue.Add(uid)
@@ -474,16 +474,4 @@ func namespaceOf(ref peering.ObjectRef) string {
 		return ref.Name
 	}
 	return ref.Namespace
-}
-
-// sleep waits; false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // collectAt is GOGC of the agent, unless that is set. What it keeps for a peer is
@@ -63,14 +65,5 @@ const trimEach = 2 * time.Minute
 
 // trim gives memory back until ctx ends.
 func trim(ctx context.Context) {
-	tick := time.NewTicker(trimEach)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			debug.FreeOSMemory()
-		}
-	}
+	notify.Each(ctx, trimEach, debug.FreeOSMemory)
 }

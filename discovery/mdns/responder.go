@@ -197,10 +197,7 @@ func (v *run) readAll(ctx context.Context, s *socket, in chan<- datagram) {
 			return
 		case err != nil:
 			v.cfg.Log.Debug("read multicast DNS", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(readPause):
-			}
+			notify.Pause(ctx, readPause)
 			continue
 		}
 		d.data = slices.Clone(d.data)

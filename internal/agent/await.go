@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // awaitAPIServer returns when the API server answers. An agent that ended instead would be started
@@ -32,8 +34,6 @@ func (a *agent) awaitAPIServer(ctx context.Context) error {
 	defer serving.Wait()
 	serving.Go(func() { _ = health.Serve(listener) })
 	defer func() { _ = health.Close() }()
-	again := time.NewTicker(awaitPause)
-	defer again.Stop()
 	for said := (time.Time{}); ; {
 		err := a.askVersion(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -43,10 +43,8 @@ func (a *agent) awaitAPIServer(ctx context.Context) error {
 			a.log.Warn("the API server does not answer; the agent waits for it", "err", err)
 			said = time.Now()
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, awaitPause) {
 			return ctx.Err()
-		case <-again.C:
 		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/namespaces"
 	"github.com/entente-dev/entente/internal/netpolicy"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/podmetrics"
@@ -241,15 +242,8 @@ func (n *nodes) live(ctx context.Context, v *virtual, log *slog.Logger) {
 // watch tells the node how its peer and the tunnel to it fare, and others of changes
 // of the node's status.
 func (n *nodes) watch(ctx context.Context, v *virtual) {
-	tick := time.NewTicker(nodeWatch)
-	defer tick.Stop()
 	var last vk.Status
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for notify.Pause(ctx, nodeWatch) {
 		if since, connected := n.sessions.Silence(v.spec.Peer); connected {
 			if time.Since(since) < silentAfter {
 				since = time.Time{}

@@ -3,10 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // uninstalled ends an agent whose namespace is being deleted, whether it leads or not. Kubernetes deletes its pod only
@@ -25,8 +26,6 @@ func (*uninstalled) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable. Its error ends the agent; one that is started again ends again.
 func (u *uninstalled) Start(ctx context.Context) error {
-	again := time.NewTicker(namespaceLook)
-	defer again.Stop()
 	for {
 		var ns corev1.Namespace
 		if err := u.cache.Get(ctx, ctrlclient.ObjectKey{Name: u.namespace}, &ns); err == nil && ns.DeletionTimestamp != nil {
@@ -34,10 +33,8 @@ func (u *uninstalled) Start(ctx context.Context) error {
 			u.stop(err)
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, namespaceLook) {
 			return nil
-		case <-again.C:
 		}
 	}
 }

@@ -59,13 +59,13 @@ var rules = []rule{
 	}},
 	{packages: "internal/handback", ours: []string{"api/...", "internal/placement", "internal/podspec", "internal/endpoints", "internal/fencing", "internal/store", "peering/...", "internal/budget", "internal/identity"}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	{packages: "internal/placement", ours: []string{"api/...", "peering/...", "internal/podspec", "internal/endpoints", "internal/fencing"}, outside: []string{"k8s.io/"}},
-	{packages: "internal/leader", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"}},
+	{packages: "internal/leader", ours: []string{"internal/notify", "api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"}},
 	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/accept"},
 	{packages: "internal/relay", ours: []string{"internal/accept"}, outside: []string{"golang.org/x/time/rate"}},
-	{packages: "internal/carry", ours: []string{"peering/...", "internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
-	{packages: "internal/homeapi", ours: []string{"api/...", "peering/...", "internal/accept", "internal/carry"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "k8s.io/"}},
-	{packages: "internal/datagrams", ours: []string{"internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	{packages: "internal/carry", ours: []string{"internal/notify", "peering/...", "internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	{packages: "internal/homeapi", ours: []string{"internal/notify", "api/...", "peering/...", "internal/accept", "internal/carry"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "k8s.io/"}},
+	{packages: "internal/datagrams", ours: []string{"internal/notify", "internal/accept"}, outside: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering/...", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
@@ -94,7 +94,7 @@ var rules = []rule{
 	},
 	{
 		packages: "client",
-		ours:     []string{"gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
+		ours:     []string{"internal/notify", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
 	// What home shows of a pod that runs at a provider is decided without a client.
@@ -146,7 +146,7 @@ var rules = []rule{
 	// Both halves of a volume: what of it is a provider's and what is home's never meet here.
 	{packages: "internal/volumes", ours: []string{"api/...", "peering/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}},
 	// Both ends of a copy know files and each other, and nothing of Kubernetes.
-	{packages: "internal/volumecopy", outside: []string{"golang.org/x/sys/unix"}},
+	{packages: "internal/volumecopy", ours: []string{"internal/notify"}, outside: []string{"golang.org/x/sys/unix"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
@@ -178,7 +178,7 @@ var rules = []rule{
 	},
 	{
 		packages: "internal/sightings",
-		ours:     []string{"api/...", "peering/...", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
+		ours:     []string{"internal/notify", "api/...", "peering/...", "internal/trust", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -319,13 +319,13 @@ var rules = []rule{
 	// It asks the API server, and no agent.
 	{packages: "cmd/entente/internal/storage", ours: []string{"api/..."}, outside: []string{"k8s.io/"}},
 	{packages: "cmd/entente/internal/podexec", ours: []string{"internal/podstreams", "peering/..."}, outside: []string{"k8s.io/"}},
-	{packages: "cmd/entente/internal/move", ours: []string{"api/...", "cmd/entente/internal/storage", "internal/volumecopy"}, outside: []string{"k8s.io/"}},
+	{packages: "cmd/entente/internal/move", ours: []string{"internal/notify", "api/...", "cmd/entente/internal/storage", "internal/volumecopy"}, outside: []string{"k8s.io/"}},
 	// What agents answer is told with what the client knows of it.
 	{packages: "cmd/entente/internal/exit", ours: []string{
-		"cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+		"internal/notify", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 	}},
 	{packages: "cmd/entente/internal/progress", ours: []string{
-		"cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity",
+		"internal/notify", "cmd/entente/internal/exit", "cmd/entente/internal/flags", "cmd/entente/internal/printer", "client", "gen/...", "peering/...", "internal/wire", "internal/identity",
 		"internal/heartbeat", "internal/pake",
 	}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "cmd/entente/internal/places", ours: []string{

@@ -87,10 +87,8 @@ func (r *Automatic) Start(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("peer by policy", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, lookPace) {
 			return nil
-		case <-time.After(lookPace):
 		}
 		select {
 		case <-ctx.Done():

@@ -3,7 +3,6 @@ package clusterset
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,12 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
 )
@@ -52,28 +53,20 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := r.serve(c); err != nil {
 		return err
 	}
-	return mgr.Add(runnable(func(ctx context.Context) error { return r.run(ctx, c) }))
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return r.run(ctx, c) }))
 }
 
 func labelsDiffer(e event.UpdateEvent) bool {
 	return predicate.LabelChangedPredicate{}.Update(e)
 }
 
-// runnable is a task of the manager.
-type runnable func(context.Context) error
-
-// Start implements manager.Runnable.
-func (f runnable) Start(ctx context.Context) error { return f(ctx) }
-
 // run looks for the kinds until the API server has them, and ends the watching of peers when
 // ctx ends.
 func (r *Reconciler) run(ctx context.Context, c controller.Controller) error {
 	defer r.followers.stop() //nolint:contextcheck // ctx is over
 	for !r.served.Load() {
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, servedAgain) {
 			return nil
-		case <-time.After(servedAgain):
 		}
 		if err := r.serve(c); err != nil {
 			return err

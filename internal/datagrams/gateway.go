@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // GatewayConfig configures a Gateway.
@@ -229,10 +231,8 @@ func (g *Gateway) connect(ctx context.Context, id string, l *uplink) {
 		if time.Since(began) > retryMax {
 			pause = retryMin
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/admin"
 )
@@ -146,8 +147,6 @@ type attempt struct {
 // Run publishes until ctx ends, or nothing is left to do. What is published stays: an agent
 // that restarts does not vanish.
 func (p *Publishing) Run(ctx context.Context) error {
-	tick := time.NewTicker(publishLook)
-	defer tick.Stop()
 	for told := ""; ; {
 		done, err := p.look(ctx)
 		if done || ctx.Err() != nil {
@@ -157,10 +156,8 @@ func (p *Publishing) Run(ctx context.Context) error {
 			p.Log.Warn("cannot tell what is published in DNS, so nothing is", "err", err)
 		}
 		told = fmt.Sprint(err)
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, publishLook) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }

@@ -253,10 +253,8 @@ func (s *Exchange) Run(ctx context.Context) error {
 			return nil
 		case <-s.retry:
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, retryAfter) {
 			return nil
-		case <-time.After(retryAfter):
 		}
 		due, others := s.dueStates(time.Now())
 		var tasks errgroup.Group

@@ -17,6 +17,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/accept"
 	"github.com/entente-dev/entente/internal/carry"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -109,14 +110,7 @@ func (a *Abroad) Run(ctx context.Context) error {
 
 // recheck ends connections of pods that are gone, or that may not have them any more.
 func (a *Abroad) recheck(ctx context.Context) {
-	tick := time.NewTicker(recheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	notify.Each(ctx, recheck, func() {
 		a.mu.Lock()
 		open := slices.Collect(maps.Keys(a.open))
 		a.mu.Unlock()
@@ -125,7 +119,7 @@ func (a *Abroad) recheck(ctx context.Context) {
 				c.end()
 			}
 		}
-	}
+	})
 }
 
 // take carries one connection, or tells the pod why not. Whoever is no pod of a consumer's is not
@@ -174,10 +168,8 @@ func (a *Abroad) await(ctx context.Context, from netip.Addr) (Pod, bool) {
 		if pod, ok := a.cfg.PodAt(from); ok {
 			return pod, true
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, newsLook) {
 			return Pod{}, false
-		case <-time.After(newsLook):
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // markEach is how often pods are looked at. They are in a cache.
@@ -29,16 +30,12 @@ type Mark struct {
 // Run labels the pod of this agent, and takes the label off others, while this one leads. A pod
 // keeps its label when it ends: it is not ready then, and the next leader takes it off.
 func (m *Mark) Run(ctx context.Context) error {
-	tick := time.NewTicker(markEach)
-	defer tick.Stop()
 	for {
 		if err := m.reconcile(ctx); err != nil && ctx.Err() == nil {
 			m.Log.Warn("cannot label the leader's pod, so Services may not lead to it", "pod", m.Pod, "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, markEach) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }

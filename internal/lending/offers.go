@@ -127,10 +127,8 @@ func (l *Lender) Run(ctx context.Context) error {
 			l.lapse()
 			l.mu.Unlock()
 		case <-l.wake:
-			select {
-			case <-ctx.Done():
+			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost))) {
 				return nil
-			case <-time.After(max(offerDebounce, min(refreshShare*took, refreshMost))):
 			}
 			took = l.refresh(ctx)
 			l.updateAvailable(ctx)

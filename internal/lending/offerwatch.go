@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -242,10 +243,8 @@ func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers 
 			return
 		}
 		w.Log.Debug("a peer's offer cannot be watched", "peer", peer, "again", again, "err", err)
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, again) {
 			return
-		case <-time.After(again):
 		}
 	}
 }

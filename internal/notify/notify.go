@@ -1,4 +1,4 @@
-// Package notify has a channel that tells a loop that something changed.
+// Package notify has what loops wait for: a channel that tells that something changed, and time.
 package notify
 
 // Channel has a value once something happened since it was last received from.

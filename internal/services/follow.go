@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -111,10 +112,8 @@ func (f *followers) run(ctx context.Context, peer peering.ClusterID, p *follower
 func Rewatch(ctx context.Context, watch func(came func())) {
 	for again := watchAgainMin; ; again = min(2*again, watchAgainMax) {
 		watch(func() { again = watchAgainMin })
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, again) {
 			return
-		case <-time.After(again):
 		}
 	}
 }

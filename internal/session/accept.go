@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -27,10 +28,8 @@ func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup, listener net.L
 			// Temporary, as when file descriptors run out.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			m.cfg.Log.Warn("accept", "err", err, "pause", pause)
-			select {
-			case <-ctx.Done():
+			if !notify.Pause(ctx, pause) {
 				return nil
-			case <-time.After(pause):
 			}
 			continue
 		}

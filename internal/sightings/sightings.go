@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
@@ -336,10 +337,8 @@ func (r *Sightings) Start(ctx context.Context) error {
 			r.Log.Warn("keep what discovery found", "err", err)
 		}
 		// What a network says all the time is looked at once a second.
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, sightingsPace) {
 			return nil
-		case <-time.After(sightingsPace):
 		}
 		select {
 		case <-ctx.Done():

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"time"
 )
 
 // Config is one side of a copy. All fields are required.
@@ -170,14 +169,4 @@ func (r *receiver) copy(ctx context.Context, l *link, d *destination, finished, 
 	}
 	r.report.set(func(s *Status) { s.Phase = Copied })
 	return l.say(message{})
-}
-
-// pause waits, unless ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

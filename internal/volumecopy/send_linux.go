@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 const (
@@ -48,7 +50,7 @@ func Send(ctx context.Context, cfg Config) error {
 		}
 		s.Log("will connect again", "err", err)
 		s.report.problem(err)
-		if pause(ctx, wait) != nil {
+		if !notify.Pause(ctx, wait) {
 			return nil //nolint:nilerr // it was told to end
 		}
 	}
@@ -79,8 +81,8 @@ func (s *sender) session(ctx context.Context) (verified bool, err error) {
 		}
 		s.report.set(func(s *Status) { s.Phase, s.Problem = Copied, "" })
 		for !s.report.sealed() {
-			if err := pause(ctx, sealEach); err != nil {
-				return false, err
+			if !notify.Pause(ctx, sealEach) {
+				return false, context.Cause(ctx)
 			}
 		}
 	}

@@ -87,19 +87,10 @@ func (s *service) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.ServerS
 			return context.Cause(ctx)
 		case <-refresh.C:
 		case <-changed:
-			if err := sleep(ctx, WatchPause); err != nil {
-				return err
+			if !notify.Pause(ctx, WatchPause) {
+				return context.Cause(ctx)
 			}
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }
 

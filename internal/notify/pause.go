@@ -1,0 +1,32 @@
+package notify
+
+import (
+	"context"
+	"time"
+)
+
+// Pause waits, and says whether it did: false is that ctx ended before.
+func Pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// Each calls do each time d has passed, until ctx ends.
+func Each(ctx context.Context, d time.Duration, do func()) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
