@@ -58,25 +58,11 @@ type Proofs interface {
 	// Prove begins a run, and returns this cluster's own ClusterInfo, its share and its
 	// confirmation. Errors have the reasons GROUP_UNKNOWN, TRUST_DENIED, TRUST_FORGOTTEN,
 	// REQUEST_INVALID and RATE_LIMITED.
-	Prove(ctx context.Context, p Proof) (self identity.ClusterInfo, share, confirmation []byte, err error)
+	Prove(ctx context.Context, p identity.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error)
 	// Confirm ends the run of a cluster over the same channel, and makes the cluster
 	// trusted if its confirmation is right. Errors have the reasons PROOF_UNKNOWN,
 	// GROUP_SECRET_MISMATCH, TRUST_DENIED and TRUST_FORGOTTEN.
 	Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error
-}
-
-// Proof is a cluster that begins to prove that it holds a group's secret.
-type Proof struct {
-	// ID is what it proved to be, over the connection that Channel stands for.
-	ID      peering.ClusterID
-	Channel [identity.ChannelLen]byte
-	// From is what its address counts as, for limits.
-	From string
-	// Info is its ClusterInfo.
-	Info identity.ClusterInfo
-	// Group is the group that it names, and Share its share.
-	Group string
-	Share []byte
 }
 
 // trustServer is the TrustService.
@@ -186,7 +172,7 @@ func (s *trustServer) Prove(ctx context.Context, req *ententev1.ProveRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	self, share, confirmation, err := s.cfg.Proofs.Prove(ctx, Proof{
+	self, share, confirmation, err := s.cfg.Proofs.Prove(ctx, identity.Proof{
 		ID: id, Channel: caller.Channel, From: middleware.AddressKey(middleware.RemoteAddress(ctx)), Info: info, Group: req.GetGroup(), Share: req.GetShare(),
 	})
 	if err != nil {

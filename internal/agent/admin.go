@@ -28,7 +28,7 @@ func (a *agent) adminAPI(ctx context.Context, address string) error {
 	api, err := admin.New(admin.Config{
 		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
-		Self: a.adminSelf, Tokens: issued{a}, Join: a.join,
+		Self: a.adminSelf, Tokens: issued{a.tokens, a}, Join: a.join,
 		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, PlanNetwork: a.planNetwork, Rollover: a.rollover,
 		NetworkParameters: a.networkParameters, ConnectInBand: a.connectInBand,
 	})
@@ -92,22 +92,14 @@ func domainStates(browser *dnssd.Browser) []admin.DNSDomain {
 }
 
 // issued is the tokens of this cluster. It implements admin.Tokens.
-type issued struct{ a *agent }
+type issued struct {
+	*store.Tokens
+	a *agent
+}
 
 func (i issued) Mint(ctx context.Context, ttl time.Duration) (jointoken.Token, error) {
-	return i.a.tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
+	return i.Tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
 }
-
-func (i issued) List(ctx context.Context) ([]admin.TokenInfo, error) {
-	list, err := i.a.tokens.List(ctx)
-	out := make([]admin.TokenInfo, len(list))
-	for n, t := range list {
-		out[n] = admin.TokenInfo(t)
-	}
-	return out, err
-}
-
-func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens.Revoke(ctx, id) }
 
 // testPolicy says what a peer would be answered.
 func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error) {

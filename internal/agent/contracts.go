@@ -3,14 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
@@ -175,17 +173,13 @@ type contractMetrics struct {
 // registerMetrics makes the contracts' metrics show beside the others.
 func (a *agent) registerMetrics() error {
 	labels := []string{"contract", "role", "peer"}
-	err := metrics.Registry.Register(&contractMetrics{
+	return register(&contractMetrics{
 		reader: a.mgr.GetCache(), timeout: time.Second,
 		notBefore: prometheus.NewDesc("entente_contract_not_before_seconds", "When the contract began, in seconds since 1970.", labels, nil),
 		notAfter:  prometheus.NewDesc("entente_contract_not_after_seconds", "When the contract ends, in seconds since 1970.", labels, nil),
 		used: prometheus.NewDesc("entente_contract_used",
 			"What live pods use of the contract, in base units (cores, bytes), by this cluster's own count.", append(slices.Clone(labels), "resource"), nil),
 	})
-	if err != nil {
-		return fmt.Errorf("register the metrics of contracts: %w", err)
-	}
-	return nil
 }
 
 func (m *contractMetrics) Describe(out chan<- *prometheus.Desc) {

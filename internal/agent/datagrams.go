@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententeclient "github.com/entente-dev/entente/client"
@@ -62,15 +61,12 @@ func (a *agent) relayDatagrams(ctx context.Context, cfg RelayConfig) error {
 	if err != nil {
 		return fmt.Errorf("listen for gateways on %s: %w", cfg.Address, err)
 	}
-	if err := metrics.Registry.Register(c.hub.Collector()); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
 	a.carrying = c
 	changed := notify.New()
 	if _, err := kube.OnChange(ctx, a.mgr.GetCache(), &v1alpha1.Tunnel{}, func(any, any) bool { return false }, changed.Notify); err != nil {
 		return err
 	}
-	return errors.Join(
+	return errors.Join(register(c.hub.Collector()),
 		a.run(func(ctx context.Context) error { return c.hub.Serve(ctx, listener) }),
 		a.run(func(ctx context.Context) error { return c.follow(ctx, a.mgr.GetCache(), changed) }))
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server"
 )
 
 // newGroups builds what proves, to others and of others, that they hold the secret of a
@@ -33,7 +32,7 @@ type proofs struct {
 	self func() identity.ClusterInfo
 }
 
-func (p proofs) Prove(ctx context.Context, proof server.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
-	share, confirmation, err = p.Groups.Prove(ctx, trust.Proof(proof))
+func (p proofs) Prove(ctx context.Context, proof identity.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
+	share, confirmation, err = p.Groups.Prove(ctx, proof)
 	return p.self(), share, confirmation, err
 }

@@ -46,7 +46,7 @@ func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(register(a.home.Collectors()), a.run(a.home.Run)); err != nil || cfg.Address == "" {
+	if err := errors.Join(register(a.home.Collectors()...), a.run(a.home.Run)); err != nil || cfg.Address == "" {
 		return err
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address)
@@ -70,11 +70,11 @@ func (a *agent) buildHomeAPI(ctx context.Context, cfg HomeAPIConfig) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(register(abroad.Collectors()), a.run(abroad.Run))
+	return errors.Join(register(abroad.Collectors()...), a.run(abroad.Run))
 }
 
 // register has metrics served.
-func register(all []prometheus.Collector) error {
+func register(all ...prometheus.Collector) error {
 	for _, c := range all {
 		if err := metrics.Registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
@@ -95,12 +95,8 @@ func (n *nodes) pod(provider peering.ClusterID, contract, uid string) *corev1.Po
 
 // offloading returns the NamespaceOffloading of a namespace, nil if there is none.
 func (a *agent) offloading(namespace string) *v1alpha1.NamespaceOffloading {
-	var o v1alpha1.NamespaceOffloading
-	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
-	if a.mgr.GetClient().Get(context.Background(), key, &o) != nil { //nolint:forbidigo // a cache answers at once
-		return nil
-	}
-	return &o
+	o, _ := a.offloadingOf(context.Background(), namespace) //nolint:forbidigo // a cache answers at once
+	return o
 }
 
 // homeAPIAddresses returns where pods here reach the API servers of their homes.

@@ -7,9 +7,9 @@ import (
 	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/lending"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -117,13 +118,12 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 
 // runSessions dials and accepts sessions once all peers are known.
 func (a *agent) runSessions(context.Context) error {
-	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
+	counted := []prometheus.Collector{a.sessions.Collector()}
 	if c := a.thirds.carrier; c != nil {
-		if err := metrics.Registry.Register(c.Collector()); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
+		counted = append(counted, c.Collector())
+	}
+	if err := register(counted...); err != nil {
+		return err
 	}
 	return errors.Join(a.run(a.exchange.Run), a.run(func(ctx context.Context) error {
 		if err := a.peers.Load(ctx); err != nil {
@@ -167,10 +167,7 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 // itself changes: where it can be dialled, and its prefixes. Both follow from
 // objects that change all the time for other reasons.
 func (a *agent) watchOwn(ctx context.Context) error {
-	tick := time.NewTicker(ownLook)
-	defer tick.Stop()
-	last := ""
-	for {
+	for last := ""; ; {
 		prefixes, _, err := a.states.Prefixes(ctx)
 		if now := fmt.Sprint(a.endpoints(), prefixes, err); now != last {
 			if last != "" {
@@ -178,10 +175,8 @@ func (a *agent) watchOwn(ctx context.Context) error {
 			}
 			last = now
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Pause(ctx, ownLook) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/cidr"
@@ -41,10 +39,7 @@ func newPeerMetrics(reader ctrlclient.Reader, pool []netip.Prefix, keyEvery time
 
 // registerPeerMetrics makes them show beside the others.
 func (a *agent) registerPeerMetrics(pool []netip.Prefix) error {
-	if err := metrics.Registry.Register(newPeerMetrics(a.mgr.GetCache(), pool, a.states.KeyEvery)); err != nil {
-		return fmt.Errorf("register the metrics of peers: %w", err)
-	}
-	return nil
+	return register(newPeerMetrics(a.mgr.GetCache(), pool, a.states.KeyEvery))
 }
 
 func (m *peerMetrics) Describe(out chan<- *prometheus.Desc) {

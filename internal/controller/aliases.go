@@ -120,7 +120,8 @@ func (r *Peers) spaces(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]alia
 	return out, nil
 }
 
-func union(a, b []netip.Prefix) []netip.Prefix {
+// union appends what is not there yet.
+func union[T comparable](a, b []T) []T {
 	for _, p := range b {
 		if !slices.Contains(a, p) {
 			a = append(a, p)

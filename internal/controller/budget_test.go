@@ -43,11 +43,11 @@ func TestAnEndThatMovesIsWrittenWithinTheBudget(t *testing.T) {
 	}
 	earlier := metav1.NewTime(until.Add(-2 * time.Minute))
 	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &earlier})
-	if got := b.look(t); !timeOf(got.Status.DrainUntil).Equal(until) {
+	if got := b.look(t); !store.TimeOf(got.Status.DrainUntil).Equal(until) {
 		t.Errorf("it drains until %s, and the budget was spent when that was said", got.Status.DrainUntil)
 	}
 	b.clock = b.clock.Add(10 * time.Minute)
-	if got := b.look(t); !timeOf(got.Status.DrainUntil).Equal(earlier.Time) {
+	if got := b.look(t); !store.TimeOf(got.Status.DrainUntil).Equal(earlier.Time) {
 		t.Errorf("it drains until %s, and there is room for %s", got.Status.DrainUntil, earlier)
 	}
 	spendAll(b.Budget, p.provider.ID())

@@ -456,7 +456,7 @@ func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1
 // the only proof of what is owed. Nothing depends on it then, and deleting it, then or before,
 // takes effect at once.
 func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile.Result, error) {
-	stored, closed := s.stored, r.Now().Sub(timeOf(s.stored.Status.ClosedAt))
+	stored, closed := s.stored, r.Now().Sub(store.TimeOf(s.stored.Status.ClosedAt))
 	if !knowsOfEnd(s, r.Now()) && r.notify(ctx, s) != nil {
 		if !s.peer.DeletionTimestamp.IsZero() {
 			return reconcile.Result{RequeueAfter: removalPoll}, nil // it is not waited for long
@@ -510,7 +510,7 @@ func (r *Contracts) notify(ctx context.Context, s *contractSnapshot) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := r.Counterpart(peer).Terminate(ctx, s.stored.Name, s.stored.Status.Message, timeOf(s.stored.Status.DrainUntil))
+	err := r.Counterpart(peer).Terminate(ctx, s.stored.Name, s.stored.Status.Message, store.TimeOf(s.stored.Status.DrainUntil))
 	r.asked.answered(peer, s.stored.Name, "end", err, r.Now())
 	return err
 }
@@ -523,7 +523,7 @@ func (r *Contracts) pruneClosed(ctx context.Context, s *contractSnapshot) (recon
 		return reconcile.Result{}, err
 	}
 	drop := beyondMaxClosed(all)
-	left := closedKept - r.Now().Sub(timeOf(s.stored.Status.ClosedAt))
+	left := closedKept - r.Now().Sub(store.TimeOf(s.stored.Status.ClosedAt))
 	if left <= 0 {
 		drop = append(drop, s.stored)
 	}

@@ -382,12 +382,12 @@ func TestNoticeIsConvertedToThisClustersClock(t *testing.T) {
 			}
 			b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &theirs})
 			got := b.look(t)
-			if got.Status.Phase != "Draining" || tc.skew != nil && !timeOf(got.Status.DrainUntil).Equal(until) ||
-				tc.skew == nil && timeOf(got.Status.DrainUntil).Before(until) {
+			if got.Status.Phase != "Draining" || tc.skew != nil && !store.TimeOf(got.Status.DrainUntil).Equal(until) ||
+				tc.skew == nil && store.TimeOf(got.Status.DrainUntil).Before(until) {
 				t.Fatalf("it is %s until %s, and the provider means %s", got.Status.Phase, got.Status.DrainUntil, until)
 			}
 			// The session is lost, or is back with clocks that are a little further apart.
-			was := timeOf(got.Status.DrainUntil)
+			was := store.TimeOf(got.Status.DrainUntil)
 			for i, session := range []*v1alpha1.PeerSession{nil, {}, {ClockSkew: &metav1.Duration{Duration: time.Hour}}, {ClockSkew: &metav1.Duration{Duration: -time.Hour}}} {
 				if tc.skew == nil && session != nil || session != nil && session.ClockSkew != nil && *tc.skew != session.ClockSkew.Duration {
 					continue
@@ -403,7 +403,7 @@ func TestNoticeIsConvertedToThisClustersClock(t *testing.T) {
 				if err := b.client.Status().Update(t.Context(), &fc); err != nil {
 					t.Fatal(err)
 				}
-				if got := b.look(t); got.Status.Phase != "Draining" || !timeOf(got.Status.DrainUntil).Equal(was) {
+				if got := b.look(t); got.Status.Phase != "Draining" || !store.TimeOf(got.Status.DrainUntil).Equal(was) {
 					t.Errorf("session %d: it is %s until %s, was %s", i, got.Status.Phase, got.Status.DrainUntil, was)
 				}
 			}
@@ -433,7 +433,7 @@ func TestProviderDrainsForItsNotice(t *testing.T) {
 	b.lent.pods = 1
 	got := b.look(t)
 	want := now.Add(10 * time.Minute)
-	if got.Status.Phase != "Draining" || got.Status.Reason != "EndedHere" || !timeOf(got.Status.DrainUntil).Equal(want) {
+	if got.Status.Phase != "Draining" || got.Status.Reason != "EndedHere" || !store.TimeOf(got.Status.DrainUntil).Equal(want) {
 		t.Fatalf("it is %+v, want Draining until %s", got.Status, want)
 	}
 	if len(b.peer.told) != 1 || !b.peer.told[0].Equal(want) {
@@ -462,7 +462,7 @@ func TestCallThatEndsAContractIsRecorded(t *testing.T) {
 	if err := peerEnds(t.Context(), b.client, b.Budget, get(), p.consumer.ID(), until, now); err != nil {
 		t.Fatal(err)
 	}
-	if got := get(); got.Status.Phase != "Draining" || got.Status.Reason != "EndedByPeer" || !timeOf(got.Status.DrainUntil).Equal(until) || got.Spec.Termination != "" {
+	if got := get(); got.Status.Phase != "Draining" || got.Status.Reason != "EndedByPeer" || !store.TimeOf(got.Status.DrainUntil).Equal(until) || got.Spec.Termination != "" {
 		t.Errorf("with notice it is %+v", got.Status)
 	}
 	if err := peerEnds(t.Context(), b.client, b.Budget, get(), p.consumer.ID(), time.Time{}, now); err != nil {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/market"
@@ -77,7 +76,7 @@ func planContract(s *contractSnapshot) contractPlan {
 	var e peering.PeerSaid
 	if report != nil {
 		e = peering.PeerSaid{Revision: uint64(max(report.Revision, 0)), Phase: peering.ParsePhase(report.Phase), Now: s.now}
-		until := ownClock(s.peer, timeOf(report.DrainUntil))
+		until := ownClock(s.peer, store.TimeOf(report.DrainUntil))
 		if s.contract.State != peering.Draining {
 			e.DrainUntil = until
 		} else if !until.IsZero() && s.contract.DrainUntil.Sub(until) > drainSlack {
@@ -283,14 +282,7 @@ func beyondMaxClosed(contracts []v1alpha1.Contract) []*v1alpha1.Contract {
 		owed[c.Name] = usage.Owed(c)
 	}
 	slices.SortFunc(over, func(a, b *v1alpha1.Contract) int {
-		return cmp.Or(owed[a.Name].Cmp(owed[b.Name]), timeOf(a.Status.ClosedAt).Compare(timeOf(b.Status.ClosedAt)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(owed[a.Name].Cmp(owed[b.Name]), store.TimeOf(a.Status.ClosedAt).Compare(store.TimeOf(b.Status.ClosedAt)), cmp.Compare(a.Name, b.Name))
 	})
 	return over[:len(over)-maxClosed]
-}
-
-func timeOf(t *metav1.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.Time
 }

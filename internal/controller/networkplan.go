@@ -146,7 +146,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	for _, g := range in.own {
 		out.Warnings = append(out.Warnings, g.Problems...)
 	}
-	out.Warnings = distinct(out.Warnings)
+	out.Warnings = union(nil, out.Warnings)
 	refused, warning := dialling(in.own, out.Theirs)
 	if refused != "" {
 		out.Refused = append(out.Refused, refused)
@@ -254,15 +254,6 @@ func aliasesIn(blocks []v1alpha1.AliasBlock, prefix string) (n int) {
 		}
 	}
 	return n
-}
-
-func distinct(texts []string) (out []string) {
-	for _, t := range texts {
-		if !slices.Contains(out, t) {
-			out = append(out, t)
-		}
-	}
-	return out
 }
 
 // usedOf says which parts of the alias pool are of no use, for they lie in what is in use.

@@ -280,13 +280,8 @@ func contractEnds(contracts []v1alpha1.Contract) (out []v1alpha1.ContractEnd, le
 
 // joinTexts joins texts that are not empty, each once.
 func joinTexts(texts []string) string {
-	var out []string
-	for _, t := range texts {
-		if t != "" && !slices.Contains(out, t) {
-			out = append(out, t)
-		}
-	}
-	return strings.Join(out, "; ")
+	texts = slices.DeleteFunc(union(nil, texts), func(t string) bool { return t == "" })
+	return strings.Join(texts, "; ")
 }
 
 // dropTunnel removes the tunnel to a peer, its key and its aliases. Once that is done it

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
@@ -145,7 +146,7 @@ func contractStates(contracts []v1alpha1.Contract) (out []peering.ContractState,
 	for _, c := range sorted {
 		state := peering.ContractState{
 			ID: c.Name, Revision: uint64(max(c.Spec.Revision, 0)), Phase: peering.ParsePhase(c.Status.Phase), Message: c.Status.Message,
-			DrainUntil: timeOf(c.Status.DrainUntil),
+			DrainUntil: store.TimeOf(c.Status.DrainUntil),
 		}
 		if n := len(c.Status.Statements); n > 0 && c.Spec.Role == v1alpha1.ContractProvider {
 			state.Statement = uint64(max(c.Status.Statements[n-1].Sequence, 0))
@@ -205,11 +206,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 		if next, err := base64.StdEncoding.DecodeString(n.Status.NextPublicKey); err == nil && len(next) == len(key) {
 			g.NextPublicKey = [32]byte(next)
 		}
-		for _, text := range n.Spec.Pods {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				g.Pods = append(g.Pods, p)
-			}
-		}
+		g.Pods = kube.Prefixes(n.Spec.Pods)
 		switch {
 		case n.Spec.Gateway:
 			network.Gateways = append(network.Gateways, g)
@@ -271,11 +268,7 @@ func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, er
 			continue
 		}
 		avoid = append(avoid, nodeAddresses(&nodes.Items[i])...)
-		for _, text := range nodes.Items[i].Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				out = append(out, p.Masked())
-			}
-		}
+		out = append(out, kube.Prefixes(nodes.Items[i].Spec.PodCIDRs)...)
 	}
 	out, left = s.Aggregate(out, peering.MaxPrefixes, avoid)
 	return out, left, nil

@@ -16,14 +16,9 @@ import (
 // find it.
 func PublishCA(ctx context.Context, c client.Client, namespace, name, key string, pem []byte) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	// A rollover and the renewal that follows from it publish at the same time.
-	err := retryOnConflict(func() error {
-		_, err := controllerutil.CreateOrUpdate(ctx, c, cm, func() error {
-			metav1.SetMetaDataLabel(&cm.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
-			cm.Data = map[string]string{key: string(pem)}
-			return nil
-		})
-		return err
+	err := publish(ctx, c, cm, func() {
+		metav1.SetMetaDataLabel(&cm.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
+		cm.Data = map[string]string{key: string(pem)}
 	})
 	if err != nil {
 		return fmt.Errorf("publish the certificate authority in ConfigMap %s/%s: %w", namespace, name, err)
@@ -34,17 +29,22 @@ func PublishCA(ctx context.Context, c client.Client, namespace, name, key string
 // PublishPair keeps a certificate and its key in a Secret of the kind that pods mount.
 func PublishPair(ctx context.Context, c client.Client, namespace, name string, certificate, key []byte) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	err := retryOnConflict(func() error {
-		_, err := controllerutil.CreateOrUpdate(ctx, c, secret, func() error {
-			metav1.SetMetaDataLabel(&secret.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
-			secret.Type = corev1.SecretTypeTLS
-			secret.Data = map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key}
-			return nil
-		})
-		return err
+	err := publish(ctx, c, secret, func() {
+		metav1.SetMetaDataLabel(&secret.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
+		secret.Type = corev1.SecretTypeTLS
+		secret.Data = map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key}
 	})
 	if err != nil {
 		return fmt.Errorf("keep a certificate in Secret %s/%s: %w", namespace, name, err)
 	}
 	return nil
+}
+
+// publish makes an object as set has it. A rollover and the renewal that follows from it publish at
+// the same time.
+func publish(ctx context.Context, c client.Client, o client.Object, set func()) error {
+	return retryOnConflict(func() error {
+		_, err := controllerutil.CreateOrUpdate(ctx, c, o, func() error { set(); return nil })
+		return err
+	})
 }

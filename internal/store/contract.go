@@ -125,7 +125,7 @@ func (s signed) read(c *v1alpha1.Contract, self peering.ClusterID) (peering.Cont
 	}
 	return peering.Restore(s.terms, s.hash, role, peering.Stored{
 		Phase: peering.ParsePhase(c.Status.Phase), Reason: peering.ParseEndReason(c.Status.Reason),
-		DrainUntil: timeOf(c.Status.DrainUntil), ClosedAt: timeOf(c.Status.ClosedAt),
+		DrainUntil: TimeOf(c.Status.DrainUntil), ClosedAt: TimeOf(c.Status.ClosedAt),
 	}), s.terms, nil
 }
 
@@ -307,7 +307,8 @@ func Before(c *v1alpha1.Contract, self peering.ClusterID) (peering.Terms, bool) 
 	return terms, err == nil && terms.RequestID == c.Spec.RequestID
 }
 
-func timeOf(t *metav1.Time) time.Time {
+// TimeOf returns a time that may not be there; the zero time is that it is not.
+func TimeOf(t *metav1.Time) time.Time {
 	if t == nil {
 		return time.Time{}
 	}

@@ -34,16 +34,6 @@ type Tokens struct {
 	Now       func() time.Time
 }
 
-// TokenInfo is what can be shown of a token.
-type TokenInfo struct {
-	// ID is its public part.
-	ID string
-	// Created is when it was made, Expires until when it can be redeemed.
-	Created, Expires time.Time
-	// RedeemedBy is the cluster that redeemed it; empty while nobody did.
-	RedeemedBy peering.ClusterID
-}
-
 // Mint makes a token that can be redeemed once within ttl. Errors are
 // TOKENS_OUTSTANDING and NO_ENDPOINT.
 func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints []string, ttl time.Duration) (jointoken.Token, error) {
@@ -134,18 +124,18 @@ func (t *Tokens) Redeem(ctx context.Context, id string, secret jointoken.Secret,
 }
 
 // List returns the tokens that have not expired, by ID.
-func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
+func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 	stored, err := t.stored(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []TokenInfo
+	var out []jointoken.Info
 	for i := range stored {
 		if token, live := t.info(&stored[i]); live {
 			out = append(out, token)
 		}
 	}
-	slices.SortFunc(out, func(a, b TokenInfo) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b jointoken.Info) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil
 }
 
@@ -187,9 +177,9 @@ func (t *Tokens) Forget(ctx context.Context, by peering.ClusterID) error {
 }
 
 // info reads a token's Secret and says whether it has not expired.
-func (t *Tokens) info(s *corev1.Secret) (TokenInfo, bool) {
+func (t *Tokens) info(s *corev1.Secret) (jointoken.Info, bool) {
 	expires, err := time.Parse(time.RFC3339, string(s.Data[tokenExpires]))
-	out := TokenInfo{
+	out := jointoken.Info{
 		Created: s.CreationTimestamp.Time, Expires: expires, RedeemedBy: peering.ClusterID(s.Data[tokenUsedBy]),
 	}
 	if len(s.Name) > len(tokenPrefix) {

@@ -56,20 +56,6 @@ type Groups struct {
 	answered, called, proven, news guesses
 }
 
-// Proof is a cluster that begins a run.
-type Proof struct {
-	// ID is what it proved to be, over the connection that Channel stands for.
-	ID      peering.ClusterID
-	Channel [identity.ChannelLen]byte
-	// From is what its address counts as.
-	From string
-	// Info is its ClusterInfo.
-	Info identity.ClusterInfo
-	// Group is the group that it names, and Share its share.
-	Group string
-	Share []byte
-}
-
 // proof is what is remembered of a run between its two calls. The secret is not.
 type proof struct {
 	channel       [identity.ChannelLen]byte
@@ -95,7 +81,7 @@ const (
 // Prove begins a run with a cluster, and returns this side's share and confirmation. It
 // replaces the run before with the same cluster. Errors have the reasons GROUP_UNKNOWN,
 // TRUST_DENIED, TRUST_FORGOTTEN, REQUEST_INVALID and RATE_LIMITED.
-func (g *Groups) Prove(ctx context.Context, p Proof) (share, confirmation []byte, err error) {
+func (g *Groups) Prove(ctx context.Context, p identity.Proof) (share, confirmation []byte, err error) {
 	if _, err := g.mayJoin(ctx, p.ID); err != nil {
 		return nil, nil, err
 	}

@@ -71,7 +71,7 @@ func (g *groupsTest) begin(t testing.TB, o peertest.Other, from string, channel 
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, confirmation, err = g.Prove(t.Context(), Proof{ID: o.ID, Channel: c, From: from, Info: o.Info, Group: "blue", Share: run.Share()})
+	share, confirmation, err = g.Prove(t.Context(), identity.Proof{ID: o.ID, Channel: c, From: from, Info: o.Info, Group: "blue", Share: run.Share()})
 	return run, share, confirmation, err
 }
 
@@ -168,7 +168,7 @@ func TestProofsAreRefusedWithAReason(t *testing.T) {
 			if tc.share != nil {
 				share = tc.share
 			}
-			ours, _, err := g.Prove(t.Context(), Proof{ID: o.ID, Channel: c, From: "192.0.2.1", Info: o.Info, Group: tc.group, Share: share})
+			ours, _, err := g.Prove(t.Context(), identity.Proof{ID: o.ID, Channel: c, From: "192.0.2.1", Info: o.Info, Group: tc.group, Share: share})
 			fine := tc.want == "" && !tc.refused
 			if (err == nil) != fine || tc.want != "" && peering.ReasonOf(err) != tc.want || (ours != nil) != fine {
 				t.Errorf("got %x, %v", ours, err)
@@ -474,7 +474,7 @@ func TestWhoBeginsARunIsHeard(t *testing.T) {
 	if err := g.prove(t, milan, "192.0.2.1", pake.Secret("another secret of the blue group")); err == nil {
 		t.Fatal("another secret is as good")
 	}
-	if _, _, err := g.Prove(t.Context(), Proof{ID: milan.ID, Info: milan.Info, Group: "red"}); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
+	if _, _, err := g.Prove(t.Context(), identity.Proof{ID: milan.ID, Info: milan.Info, Group: "red"}); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Fatal(err)
 	}
 	if want := []string{"blue " + string(milan.ID)}; !slices.Equal(heard, want) {

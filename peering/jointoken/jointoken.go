@@ -43,6 +43,16 @@ type Token struct {
 	Expires time.Time
 }
 
+// Info is what can be shown of a token.
+type Info struct {
+	// ID is its public part.
+	ID string
+	// Created is when it was made, Expires until when it can be redeemed.
+	Created, Expires time.Time
+	// RedeemedBy is the cluster that redeemed it; empty while nobody did.
+	RedeemedBy peering.ClusterID
+}
+
 // Secret is a token's secret part, 256 random bits. It never shows itself: every
 // way of printing it gives "[redacted]". Convert it to read it.
 type Secret [32]byte

@@ -161,7 +161,7 @@ type adminTest struct {
 type testTokens struct {
 	mu     sync.Mutex
 	issuer peering.ClusterID
-	list   []TokenInfo
+	list   []jointoken.Info
 }
 
 func (s *testTokens) Mint(_ context.Context, ttl time.Duration) (jointoken.Token, error) {
@@ -169,12 +169,12 @@ func (s *testTokens) Mint(_ context.Context, ttl time.Duration) (jointoken.Token
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.list = append(s.list, TokenInfo{ID: t.ID, Created: time.Now(), Expires: t.Expires})
+		s.list = append(s.list, jointoken.Info{ID: t.ID, Created: time.Now(), Expires: t.Expires})
 	}
 	return t, err
 }
 
-func (s *testTokens) List(context.Context) ([]TokenInfo, error) {
+func (s *testTokens) List(context.Context) ([]jointoken.Info, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.list), nil
@@ -184,7 +184,7 @@ func (s *testTokens) Revoke(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := len(s.list)
-	if s.list = slices.DeleteFunc(s.list, func(t TokenInfo) bool { return t.ID == id }); len(s.list) == n {
+	if s.list = slices.DeleteFunc(s.list, func(t jointoken.Info) bool { return t.ID == id }); len(s.list) == n {
 		return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s", id)
 	}
 	return nil

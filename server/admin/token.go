@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
@@ -17,19 +16,9 @@ type Tokens interface {
 	// Mint makes a token that lives for ttl.
 	Mint(ctx context.Context, ttl time.Duration) (jointoken.Token, error)
 	// List returns those that have not expired, in any order.
-	List(ctx context.Context) ([]TokenInfo, error)
+	List(ctx context.Context) ([]jointoken.Info, error)
 	// Revoke revokes one, so that nobody can redeem it. The error is TOKEN_UNKNOWN where there is none.
 	Revoke(ctx context.Context, id string) error
-}
-
-// TokenInfo is what is told of a token.
-type TokenInfo struct {
-	// ID is its public part.
-	ID string
-	// Created and Expires is from when to when it can be redeemed.
-	Created, Expires time.Time
-	// RedeemedBy is the cluster that did; empty while none has.
-	RedeemedBy peering.ClusterID
 }
 
 func (s *service) CreateToken(ctx context.Context, req *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
@@ -53,7 +42,7 @@ func (s *service) ListTokens(ctx context.Context, req *ententev1.ListTokensReque
 	if err != nil {
 		return nil, fmt.Errorf("list tokens: %w", err)
 	}
-	part, next, err := pageOf(req, "tokens", list, func(t *TokenInfo) string { return t.ID }, func(t *TokenInfo) *ententev1.Token {
+	part, next, err := pageOf(req, "tokens", list, func(t *jointoken.Info) string { return t.ID }, func(t *jointoken.Info) *ententev1.Token {
 		return &ententev1.Token{
 			Name: "tokens/" + t.ID, CreateTime: timeMessage(t.Created), ExpireTime: timeMessage(t.Expires), RedeemedBy: string(t.RedeemedBy),
 		}
