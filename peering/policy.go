@@ -498,14 +498,10 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 
 // storage returns the storage that the policy lends, as resources, sorted.
 func (p Policy) storage() []string {
-	var out []string
-	for _, name := range slices.Concat(p.Ceilings.Names(), p.Total.Names()) {
-		if StorageClass(name) != "" {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	names := slices.Concat(p.Ceilings.Names(), p.Total.Names())
+	names = slices.DeleteFunc(names, func(name string) bool { return StorageClass(name) == "" })
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // round rounds an amount of bytes down to whole mebibytes, since a person reads

@@ -16,6 +16,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/internal/podstatus"
@@ -98,10 +99,7 @@ func (n *Node) openWatches(ctx context.Context, names map[string]bool) {
 func (n *Node) watchesOf(namespace string) namespaceWatch {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if w := n.watches[namespace]; w != nil {
-		return *w
-	}
-	return namespaceWatch{}
+	return ptr.Deref(n.watches[namespace], namespaceWatch{})
 }
 
 func (n *Node) informers(namespace string) []cache.SharedIndexInformer {

@@ -194,13 +194,11 @@ func copies(list []dns.RR) []dns.RR {
 	return out
 }
 
-func pointers(list []dns.RR, instance string) (out []dns.RR) {
-	for _, rr := range list {
-		if ptr, ok := rr.(*dns.PTR); ok && canonical(ptr.Ptr) == instance {
-			out = append(out, rr)
-		}
-	}
-	return out
+func pointers(list []dns.RR, instance string) []dns.RR {
+	return slices.DeleteFunc(slices.Clone(list), func(rr dns.RR) bool {
+		ptr, ok := rr.(*dns.PTR)
+		return !ok || canonical(ptr.Ptr) != instance
+	})
 }
 
 func contains(list []dns.RR, rr dns.RR) bool {

@@ -152,13 +152,8 @@ func (l *link) known(now time.Time, k key) []record {
 	if k.typ == dns.TypePTR && !l.crowd.until.IsZero() {
 		since = l.crowd.since
 	}
-	out := l.cache.known(now, since, k)
-	for _, r := range l.matches(question{name: k.name, typ: k.typ}) {
-		if r.typ == k.typ {
-			out = append(out, r)
-		}
-	}
-	return out
+	ours := l.matches(question{name: k.name, typ: k.typ})
+	return append(l.cache.known(now, since, k), slices.DeleteFunc(ours, func(r record) bool { return r.typ != k.typ })...)
 }
 
 // confirm asks for instances that are about to be forgotten because nobody answered

@@ -35,12 +35,7 @@ func (l *link) heardProbe(now time.Time, proposed []record, from netip.Addr) {
 		if c.phase != probing || c.sent == 0 {
 			continue
 		}
-		var theirs []record
-		for _, r := range proposed {
-			if fold(r.name) == fold(c.name) {
-				theirs = append(theirs, r)
-			}
-		}
+		theirs := slices.DeleteFunc(slices.Clone(proposed), func(r record) bool { return fold(r.name) != fold(c.name) })
 		if len(theirs) > 0 && compareSets(c.records, theirs) < 0 {
 			l.contested(now, c, from)
 			c.sent, c.due = 0, now.Add(probeDefer)

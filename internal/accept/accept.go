@@ -1,4 +1,4 @@
-// Package accept takes the connections of a listener.
+// Package accept takes the connections of listeners, hands them over, and counts them.
 package accept
 
 import (

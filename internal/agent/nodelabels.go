@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -42,12 +43,7 @@ func (l *latency) look(roundTrip time.Duration, now time.Time) bool {
 	return true
 }
 
-func (l *latency) get() string {
-	if c := l.class.Load(); c != nil {
-		return *c
-	}
-	return ""
-}
+func (l *latency) get() string { return ptr.Deref(l.class.Load(), "") }
 
 // distances is how far peers are, by their classes of latency: two that are about as far do not
 // take turns.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/wire"
 )
 
 // Exposed is what one peer may reach in this cluster because of one contract, by
@@ -171,11 +172,7 @@ func destinations(open map[Destination]bool) []v1alpha1.Destination {
 func addresses(addrs []netip.Addr) []string {
 	sorted := slices.Clone(addrs)
 	slices.SortFunc(sorted, netip.Addr.Compare)
-	var out []string
-	for _, a := range slices.Compact(sorted) {
-		out = append(out, a.String())
-	}
-	return out
+	return wire.Texts(slices.Compact(sorted))
 }
 
 // Common returns what both lists of exposures open.

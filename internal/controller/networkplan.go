@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/transit"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -106,10 +107,7 @@ type networkInput struct {
 func planNetwork(in networkInput) peering.NetworkPlan {
 	fc := in.peer.DeepCopy()
 	network := cmp.Or(fc.Status.Network, &v1alpha1.PeerNetwork{})
-	out := peering.NetworkPlan{Own: in.own, Transit: plannedTransit(in)}
-	for _, p := range in.aliases.Pool {
-		out.Pool = append(out.Pool, p.String())
-	}
+	out := peering.NetworkPlan{Own: in.own, Transit: plannedTransit(in), Pool: wire.Texts(in.aliases.Pool)}
 	for _, g := range network.Gateways {
 		out.Theirs = append(out.Theirs, peering.PlannedGateway{Name: g.Name, Endpoints: g.Endpoints})
 	}

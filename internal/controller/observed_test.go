@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -73,7 +74,7 @@ func TestPeersAreToldWhereAGatewayIsSeen(t *testing.T) {
 			t.Parallel()
 			for range 2 { // in any order
 				slices.Reverse(row.peers)
-				if got := textsOf(observedAt(node, "me", row.peers)); !slices.Equal(got, row.want) {
+				if got := wire.Texts(observedAt(node, "me", row.peers)); !slices.Equal(got, row.want) {
 					t.Errorf("got %v, want %v", got, row.want)
 				}
 			}

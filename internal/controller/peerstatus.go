@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/gateways"
@@ -340,10 +341,7 @@ func roundTrip(d time.Duration) time.Duration {
 func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 	var out []happened
 	find := func(fc *v1alpha1.ForeignCluster, kind string) metav1.Condition {
-		if c := meta.FindStatusCondition(fc.Status.Conditions, kind); c != nil {
-			return *c
-		}
-		return metav1.Condition{}
+		return ptr.Deref(meta.FindStatusCondition(fc.Status.Conditions, kind), metav1.Condition{})
 	}
 	was, is := find(before, v1alpha1.ConditionTrusted), find(after, v1alpha1.ConditionTrusted)
 	if was.Status != is.Status || was.Reason != is.Reason || (is.Reason == reasonAwaitingApproval && was.Message != is.Message) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/gateways"
@@ -200,11 +201,7 @@ type heldKeys struct{ held, used uint64 }
 func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out heldKeys) {
 	found, patient := false, true
 	if status != nil {
-		since := status.Since
-		if status.Replacing != nil {
-			since = *status.Replacing
-		}
-		patient = now.Sub(since.Time) < keyPatience
+		patient = now.Sub(ptr.Deref(status.Replacing, status.Since).Time) < keyPatience
 	}
 	for i := range nodes {
 		n := &nodes[i]

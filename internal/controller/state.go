@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/inband"
 )
@@ -396,14 +397,9 @@ func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.
 	if n.ReceiverAddress.IsValid() {
 		out.OwnAddress = n.ReceiverAddress.String()
 	}
-	for _, p := range n.Prefixes {
-		out.Prefixes = append(out.Prefixes, p.String())
-	}
+	out.Prefixes, out.Addresses = wire.Texts(n.Prefixes), wire.Texts(n.Addresses)
 	for _, a := range n.Aliases {
 		out.Aliases = append(out.Aliases, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
-	}
-	for _, a := range n.Addresses {
-		out.Addresses = append(out.Addresses, a.String())
 	}
 	for _, b := range n.Blocks {
 		block := v1alpha1.AliasBlock{Alias: b.Alias.String(), Addresses: make([]string, len(b.Addresses))}
@@ -421,23 +417,13 @@ func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
 	var out []v1alpha1.Gateway
 	for _, g := range nodes {
 		node := v1alpha1.Gateway{
-			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(), Observed: textsOf(g.Observed),
+			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]), Endpoints: g.Endpoints, Overlay: g.Overlay.String(), Observed: wire.Texts(g.Observed),
 		}
 		if g.NextPublicKey != [32]byte{} {
 			node.NextPublicKey = base64.StdEncoding.EncodeToString(g.NextPublicKey[:])
 		}
-		for _, p := range g.Pods {
-			node.Pods = append(node.Pods, p.String())
-		}
+		node.Pods = wire.Texts(g.Pods)
 		out = append(out, node)
-	}
-	return out
-}
-
-func textsOf(places []netip.AddrPort) []string {
-	var out []string
-	for _, p := range places {
-		out = append(out, p.String())
 	}
 	return out
 }

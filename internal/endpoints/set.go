@@ -93,12 +93,7 @@ func OfSet(services []*corev1.Service, list []*discoveryv1.EndpointSlice, provid
 // are a Service's. Where it leads to none of these it leads to all, of which the provider
 // reaches some. A headless one has no such label, and leads to all.
 func leading(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	var out []*discoveryv1.EndpointSlice
-	for _, s := range list {
-		if s.Labels[discoveryv1.LabelServiceName] != "" {
-			out = append(out, s)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(list), func(s *discoveryv1.EndpointSlice) bool { return s.Labels[discoveryv1.LabelServiceName] == "" })
 	if len(out) == 0 {
 		return list
 	}

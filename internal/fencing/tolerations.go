@@ -33,10 +33,6 @@ func Tolerations(has []corev1.Toleration, loss peering.Loss) (want []corev1.Tole
 			Key: taint, Operator: corev1.TolerationOpEqual, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds,
 		})
 	}
-	for _, t := range has {
-		if !IsOurs(t) {
-			want = append(want, t)
-		}
-	}
+	want = append(want, slices.DeleteFunc(slices.Clone(has), IsOurs)...)
 	return want, !equality.Semantic.DeepEqual(want, has)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -239,10 +240,7 @@ func (r *Reconciler) serviceCIDRs(ctx context.Context) (told []string, omitted i
 	if err != nil {
 		return nil, 0, err
 	}
-	var out []string
-	for _, p := range prefixes {
-		out = append(out, p.String())
-	}
+	out := wire.Texts(prefixes)
 	slices.Sort(out)
 	out = slices.Compact(out)
 	told = out[:min(len(out), maxServiceCIDRs)]

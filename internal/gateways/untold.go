@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -21,10 +22,7 @@ func largest(pods []netip.Prefix) (told []string, problem string) {
 			peering.MaxNodePods, len(pods), left)
 	}
 	slices.SortFunc(sorted, netip.Prefix.Compare)
-	for _, p := range sorted {
-		told = append(told, p.String())
-	}
-	return told, problem
+	return wire.Texts(sorted), problem
 }
 
 // beyond returns, of gateways that have announced a key, those that other clusters are not told

@@ -99,12 +99,9 @@ func TakesPods(n *corev1.Node) bool {
 	if n.Spec.Unschedulable || !n.DeletionTimestamp.IsZero() {
 		return false
 	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // Taints returns the taints of a node that keep off it whoever does not tolerate them.

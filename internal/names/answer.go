@@ -273,12 +273,9 @@ func (z *zone) endpoint(r hit, host string, q dns.Question) Answer {
 
 func (z *zone) port(r hit, labels []string, q dns.Question) Answer {
 	proto := labels[len(labels)-1]
-	var found []Port
-	for _, p := range r.Ports {
-		if p.Name != "" && "_"+p.Protocol == proto && (len(labels) == 1 || "_"+p.Name == labels[0]) {
-			found = append(found, p)
-		}
-	}
+	found := slices.DeleteFunc(slices.Clone(r.Ports), func(p Port) bool {
+		return p.Name == "" || "_"+p.Protocol != proto || len(labels) > 1 && "_"+p.Name != labels[0]
+	})
 	switch {
 	case len(found) == 0:
 		return z.noName()

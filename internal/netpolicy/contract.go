@@ -209,12 +209,7 @@ func (c *Contract) plan(namespace string) error {
 	c.planning.Lock()
 	defer c.planning.Unlock()
 	c.recall()
-	var list []*networkingv1.NetworkPolicy
-	for _, np := range c.home.in(namespace) {
-		if c.selected(np) {
-			list = append(list, np)
-		}
-	}
+	list := slices.DeleteFunc(c.home.in(namespace), func(np *networkingv1.NetworkPolicy) bool { return !c.selected(np) })
 	want := map[peering.ObjectRef]bool{}
 	if len(list) > 0 {
 		w, err := c.home.world(c.cfg.Peer)

@@ -207,11 +207,8 @@ func requires(t corev1.NodeSelectorTerm, r corev1.NodeSelectorRequirement) bool 
 
 func with(t corev1.NodeSelectorTerm, requirements ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
 	out := corev1.NodeSelectorTerm{MatchExpressions: slices.Clone(t.MatchExpressions), MatchFields: t.MatchFields}
-	for _, r := range requirements {
-		if !requires(t, r) {
-			out.MatchExpressions = append(out.MatchExpressions, r)
-		}
-	}
+	has := func(r corev1.NodeSelectorRequirement) bool { return requires(t, r) }
+	out.MatchExpressions = append(out.MatchExpressions, slices.DeleteFunc(slices.Clone(requirements), has)...)
 	return out
 }
 

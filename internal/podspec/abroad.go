@@ -127,13 +127,10 @@ func Admit(t *Template, c Terms) error {
 // keepTolerations keeps how long a pod stays on a node that is away. Every other
 // taint is the provider's way of keeping pods off a node, and which of them do not keep off
 // a consumer's it says itself.
-func keepTolerations(in []corev1.Toleration) (out []corev1.Toleration) {
-	for _, t := range in {
-		if t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable {
-			out = append(out, t)
-		}
-	}
-	return out
+func keepTolerations(in []corev1.Toleration) []corev1.Toleration {
+	return slices.DeleteFunc(slices.Clone(in), func(t corev1.Toleration) bool {
+		return t.Key != corev1.TaintNodeNotReady && t.Key != corev1.TaintNodeUnreachable
+	})
 }
 
 // keepToNodes has a pod placed on a node with these labels, and not on a virtual one.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -309,10 +310,7 @@ func Before(c *v1alpha1.Contract, self peering.ClusterID) (peering.Terms, bool) 
 
 // TimeOf returns a time that may not be there; the zero time is that it is not.
 func TimeOf(t *metav1.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.Time
+	return ptr.Deref(t, metav1.Time{}).Time
 }
 
 func timeTo(t time.Time) *metav1.Time {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -79,10 +80,7 @@ func size(c *corev1.PersistentVolumeClaim) int64 {
 }
 
 func classOf(c *corev1.PersistentVolumeClaim) string {
-	if c.Spec.StorageClassName == nil {
-		return ""
-	}
-	return *c.Spec.StorageClassName
+	return ptr.Deref(c.Spec.StorageClassName, "")
 }
 
 // counts says whether a claim counts against a contract: while that holds it.

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -254,10 +255,7 @@ func reclaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass)
 	if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == "Pod" {
 		return corev1.PersistentVolumeReclaimDelete
 	}
-	if class.ReclaimPolicy != nil {
-		return *class.ReclaimPolicy
-	}
-	return corev1.PersistentVolumeReclaimRetain
+	return ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
 }
 
 // newVolume is the PersistentVolume at home that stands for one at a peer's. Only pods on the

@@ -114,9 +114,7 @@ func networkTo(n *peering.Network) *ententev1.Network {
 	if n.ReceiverAddress.IsValid() {
 		m.ReceiverAddress = n.ReceiverAddress.AsSlice()
 	}
-	for _, p := range n.Prefixes {
-		m.Prefixes = append(m.Prefixes, p.String())
-	}
+	m.Prefixes = Texts(n.Prefixes)
 	for _, a := range n.Aliases {
 		m.Aliases = append(m.Aliases, &ententev1.Alias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
 	}
@@ -157,13 +155,11 @@ func addressesTo(list []netip.Addr) (four, six []byte) {
 
 func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 	overlay := g.Overlay.As16()
-	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:], Observed: texts(g.Observed)}
+	m := &ententev1.Gateway{Name: g.Name, PublicKey: g.PublicKey[:], Endpoints: g.Endpoints, Overlay: overlay[:], Observed: Texts(g.Observed)}
 	if g.NextPublicKey != [32]byte{} {
 		m.NextPublicKey = g.NextPublicKey[:]
 	}
-	for _, p := range g.Pods {
-		m.Pods = append(m.Pods, p.String())
-	}
+	m.Pods = Texts(g.Pods)
 	return m
 }
 
@@ -295,8 +291,8 @@ func observedFrom(field, s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(e.Addr().Unmap(), e.Port()), nil
 }
 
-// texts writes each of a list.
-func texts[T fmt.Stringer](list []T) []string {
+// Texts writes each of a list.
+func Texts[T fmt.Stringer](list []T) []string {
 	var out []string
 	for _, v := range list {
 		out = append(out, v.String())

@@ -56,13 +56,9 @@ func Why(c *ententev1.Condition) string {
 // OpenContracts is the contracts that are not over in which the cluster has a
 // role; an empty role is either.
 func OpenContracts(peer *ententev1.Peer, role string) []*ententev1.Contract {
-	var open []*ententev1.Contract
-	for _, c := range peer.GetContracts() {
-		if (role == "" || c.GetRole() == role) && c.GetPhase() != "Closed" {
-			open = append(open, c)
-		}
-	}
-	return open
+	return slices.DeleteFunc(slices.Clone(peer.GetContracts()), func(c *ententev1.Contract) bool {
+		return role != "" && c.GetRole() != role || c.GetPhase() == "Closed"
+	})
 }
 
 // NodesAndPods are the virtual nodes of contracts, and how many pods run by them.
