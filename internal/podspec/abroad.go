@@ -128,7 +128,7 @@ func Admit(t *Template, c Terms) error {
 // taint is the provider's way of keeping pods off a node, and which of them do not keep off
 // a consumer's it says itself.
 func keepTolerations(in []corev1.Toleration) []corev1.Toleration {
-	return slices.DeleteFunc(slices.Clone(in), func(t corev1.Toleration) bool {
+	return deleteIf(in, func(t *corev1.Toleration) bool {
 		return t.Key != corev1.TaintNodeNotReady && t.Key != corev1.TaintNodeUnreachable
 	})
 }
