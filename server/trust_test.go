@@ -27,11 +27,11 @@ type introduced struct {
 	nonce    [32]byte
 	err      error
 
-	proof     Proof
+	proof     identity.Proof
 	confirmed []byte
 }
 
-func (f *fakeTrust) Prove(_ context.Context, p Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
+func (f *fakeTrust) Prove(_ context.Context, p identity.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.proof = p
