@@ -105,10 +105,7 @@ func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own e
 		return nil, nil //nolint:nilerr // by others nothing is open
 	}
 	open, err := a.exports.OpenTo(ctx, peer)
-	if err != nil {
-		return nil, err
-	}
-	return exposure.Ports(c.Name, open, own), nil
+	return exposure.Ports(c.Name, open, own), err
 }
 
 // importServices makes Services of ImportedServices.

@@ -60,9 +60,7 @@ func decide(f *facts) decision {
 		}
 		d.handBack(f.now, p, node)
 	}
-	if len(d.evict) > maxEvictions {
-		d.evict = d.evict[:maxEvictions]
-	}
+	d.evict = d.evict[:min(len(d.evict), maxEvictions)]
 	return d
 }
 

@@ -75,10 +75,7 @@ func found[T any](o *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // that it is not there is an answer
 	}
-	if err != nil {
-		return nil, err
-	}
-	return o, nil
+	return o, err
 }
 
 // Observe reads what there is of a move, and asks its pods how far they are.
