@@ -150,7 +150,7 @@ func (p *Publishing) Run(ctx context.Context) error {
 	for told := ""; ; {
 		done, err := p.look(ctx)
 		if done || ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		if err != nil && err.Error() != told {
 			p.Log.Warn("cannot tell what is published in DNS, so nothing is", "err", err)

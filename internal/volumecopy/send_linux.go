@@ -51,7 +51,7 @@ func Send(ctx context.Context, cfg Config) error {
 		s.Log("will connect again", "err", err)
 		s.report.problem(err)
 		if !notify.Pause(ctx, wait) {
-			return nil //nolint:nilerr // it was told to end
+			return nil
 		}
 	}
 }
