@@ -47,9 +47,8 @@ const (
 	lanStart, lanStartPoll = 2 * time.Second, 50 * time.Millisecond
 )
 
-// responder is what a node does with [mdns.Responder].
+// responder is what a node does with [mdns.Responder] while it runs.
 type responder interface {
-	Run(ctx context.Context) error
 	Publish(services []discovery.Service) error
 	Found() []discovery.Found
 	Changed() <-chan struct{}
@@ -62,13 +61,15 @@ type reporter interface {
 	Conflicts() []mdns.Conflict
 }
 
+// respond makes a responder on some interfaces, which run runs.
+type respond func(interfaces []string) (r responder, run func(context.Context) error)
+
 // nodeLAN publishes this cluster on the LANs of a node and looks for others there, as
 // long as the node has a NodeDiscovery. Without one there is no socket.
 type nodeLAN struct {
-	node   string
-	client client.Client
-	// respond returns a responder on some interfaces.
-	respond func(interfaces []string) responder
+	node    string
+	client  client.Client
+	respond respond
 	log     *slog.Logger
 
 	// on is nil while nothing listens.
@@ -95,7 +96,7 @@ type listening struct {
 
 // runLAN runs discovery on the LANs of a node until ctx ends. What it reads comes from a
 // watch of its own: where the kind or the right to it is missing, tunnels go on.
-func runLAN(ctx context.Context, cfg Config, mapper meta.RESTMapper, respond func(interfaces []string) responder) error {
+func runLAN(ctx context.Context, cfg Config, mapper meta.RESTMapper, respond respond) error {
 	objects, err := cache.New(cfg.Kubernetes, cache.Options{
 		Scheme: kube.Scheme(), Mapper: mapper,
 		ByObject: map[client.Object]cache.ByObject{
@@ -145,9 +146,10 @@ func otherWish(before, after any) bool {
 }
 
 // multicastDNS makes responders of Multicast DNS.
-func multicastDNS(log *slog.Logger) func(interfaces []string) responder {
-	return func(interfaces []string) responder {
-		return mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Log: log})
+func multicastDNS(log *slog.Logger) respond {
+	return func(interfaces []string) (responder, func(context.Context) error) {
+		r := mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Log: log})
+		return r, r.Run
 	}
 }
 
@@ -223,10 +225,10 @@ func (n *nodeLAN) listen(ctx context.Context, spec *v1alpha1.NodeDiscoverySpec) 
 		n.end()
 	}
 	if n.on == nil {
-		r := n.respond(spec.Interfaces)
+		r, run := n.respond(spec.Interfaces)
 		ctx, stop := context.WithCancel(ctx)
 		n.on = &listening{responder: r, interfaces: slices.Clone(spec.Interfaces), since: time.Now(), stop: stop, done: make(chan error, 1)}
-		go func(done chan<- error) { done <- r.Run(ctx) }(n.on.done)
+		go func(done chan<- error) { done <- run(ctx) }(n.on.done)
 	}
 	if equality.Semantic.DeepEqual(spec.Publish, n.on.publish) {
 		return

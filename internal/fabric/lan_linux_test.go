@@ -82,8 +82,9 @@ func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 		c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).WithObjects(
 			&v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: v1alpha1.NodeDiscoverySpec{Publish: p, Interfaces: []string{"eth*"}}},
 		).Build()
-		n := &nodeLAN{node: "n", client: c, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) responder {
-			return inside{mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces)}), name}
+		n := &nodeLAN{node: "n", client: c, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) (responder, func(context.Context) error) {
+			r := inside{mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces)}), name}
+			return r, r.Run
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -137,9 +137,9 @@ func newLANNode(t *testing.T) *lanNode {
 			return c.SubResource(sub).Patch(ctx, o, p, opts...)
 		}},
 	)
-	under := &nodeLAN{node: "a", client: n.client, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) responder {
+	under := &nodeLAN{node: "a", client: n.client, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) (responder, func(context.Context) error) {
 		n.lan.note("on %q", interfaces)
-		return n.lan
+		return n.lan, n.lan.Run
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -285,9 +285,9 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 		done := make(chan error, 1)
 		cfg := Config{Kubernetes: &rest.Config{Host: https.URL, QPS: -1}, Node: "a", Log: slog.New(slog.DiscardHandler)}
 		go func() {
-			done <- runLAN(ctx, cfg, mapper, func([]string) responder {
+			done <- runLAN(ctx, cfg, mapper, func([]string) (responder, func(context.Context) error) {
 				lan.note("listens")
-				return lan
+				return lan, lan.Run
 			})
 		}()
 		const report = "get /apis/entente.dev/v1alpha1/nodediscoveries/a/status"
