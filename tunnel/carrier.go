@@ -101,14 +101,18 @@ func countSwitches(counts map[string]uint64, before, now map[string]election) ma
 
 // next returns the election in a situation.
 func (e election) next(s situation) election {
-	e.peer = choosePeerGateway(s.peer, e.peer)
+	// After a restart nothing is known yet of the gateway that is in use, and another may answer first.
+	fresh := e.Carries && slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.node == e.peer && g.path == probe.PathUnknown })
+	if !fresh {
+		e.peer = choosePeerGateway(s.peer, e.peer)
+	}
 	i := slices.IndexFunc(s.home, func(g homeGateway) bool { return g.node == s.self })
 	if i < 0 {
 		e.Claim, e.since = probe.Claim{}, time.Time{}
 	} else {
 		now := reachOf(s, e.Carries)
-		if now == probe.ReachNone && e.Carries && !slices.ContainsFunc(s.peer, func(g peerGateway) bool { return g.path == probe.PathDown }) {
-			now = e.Reach // after a restart nothing is known yet
+		if fresh {
+			now = e.Reach
 		}
 		if s.leaving && s.replaced() {
 			now = probe.ReachNone // others take over, and this node follows

@@ -41,7 +41,7 @@ func TestGatewayClaimsAPeer(t *testing.T) {
 	up := []peerGateway{{node: "x", path: probe.PathUp}}
 	doubted := []peerGateway{{node: "x", path: probe.PathUp, doubted: true}}
 	long := election{Claim: probe.Claim{Reach: probe.ReachCarrier}, since: start.Add(-time.Hour)}
-	carrying := election{Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}, since: start.Add(-time.Hour)}
+	carrying := election{peer: "x", Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}, since: start.Add(-time.Hour)}
 	self := homeGateway{node: "self", rank: 5}
 	other := func(rank uint64, alive bool, r probe.Reach, carries bool) homeGateway {
 		return homeGateway{node: "other", rank: rank, alive: alive, Claim: probe.Claim{Reach: r, Carries: carries}}
@@ -55,28 +55,32 @@ func TestGatewayClaimsAPeer(t *testing.T) {
 		carries  bool
 		home     string
 	}{
-		"the only one, at once":                                        {peer: up, carries: true, home: "self"},
-		"not one that does not reach the peer":                         {peer: []peerGateway{{node: "x", path: probe.PathDown}}, home: "self"},
-		"one that is alone, when it has listened":                      {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
-		"not before it has listened":                                   {peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Second, home: "self"},
-		"what it carried before it was restarted, it does":             {election: carrying, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, carries: true, home: "self"},
-		"what it carried before, while nothing is known":               {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
-		"the best of two":                                              {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
-		"not the second of two":                                        {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, home: "other"},
-		"the second of two when the best reaches nobody":               {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
-		"the second of two when the best is dead":                      {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"the best, back for a moment, waits":                           {peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
-		"the best, back for long, takes it":                            {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"not one that doubts its own way, from one that found another": {election: long, peer: doubted, other: []homeGateway{other(1, true, probe.ReachSome, true)}, listened: time.Minute, home: "other"},
-		"who carries keeps it while its way is doubted":                {election: carrying, peer: doubted, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
-		"who carries keeps it from a worse one":                        {election: carrying, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
-		"who carries yields to a better one":                           {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
-		"who carries waits until another claims":                       {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the only one, at once":                                                   {peer: up, carries: true, home: "self"},
+		"not one that does not reach the peer":                                    {peer: []peerGateway{{node: "x", path: probe.PathDown}}, home: "self"},
+		"one that is alone, when it has listened":                                 {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not before it has listened":                                              {peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, listened: time.Second, home: "self"},
+		"what it carried before it was restarted, it does":                        {election: carrying, peer: up, other: []homeGateway{other(9, false, probe.ReachNone, false)}, carries: true, home: "self"},
+		"what it carried before, while nothing is known":                          {election: carrying, peer: []peerGateway{{node: "x"}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
+		"what it carried before, while another gateway of the peer answers first": {election: carrying, peer: []peerGateway{{node: "x"}, {node: "y", path: probe.PathUp}}, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, carries: true, home: "self"},
+		"the best of two":                                                         {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"not the second of two":                                                   {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, home: "other"},
+		"the second of two when the best reaches nobody":                          {election: long, peer: up, other: []homeGateway{other(9, true, probe.ReachNone, false)}, listened: time.Minute, carries: true, home: "self"},
+		"the second of two when the best is dead":                                 {election: long, peer: up, other: []homeGateway{other(9, false, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"the best, back for a moment, waits":                                      {peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
+		"the best, back for long, takes it":                                       {election: long, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"not one that doubts its own way, from one that found another":            {election: long, peer: doubted, other: []homeGateway{other(1, true, probe.ReachSome, true)}, listened: time.Minute, home: "other"},
+		"who carries keeps it while its way is doubted":                           {election: carrying, peer: doubted, other: []homeGateway{other(1, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
+		"who carries keeps it from a worse one":                                   {election: carrying, peer: up, other: []homeGateway{other(1, true, probe.ReachCarrier, true)}, listened: time.Minute, carries: true, home: "self"},
+		"who carries yields to a better one":                                      {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, true)}, listened: time.Minute, home: "other"},
+		"who carries waits until another claims":                                  {election: carrying, peer: up, other: []homeGateway{other(9, true, probe.ReachCarrier, false)}, listened: time.Minute, carries: true, home: "self"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tt.election.next(situation{
 				now: start, self: "self", leads: true, began: start.Add(-tt.listened), home: append([]homeGateway{self}, tt.other...), peer: tt.peer,
 			})
+			if got.Carries && got.peer != "x" {
+				t.Errorf("it goes to %q", got.peer)
+			}
 			if got.Carries != tt.carries || got.home != tt.home {
 				t.Errorf("it carries: %v, and %q is used; want %v, %q", got.Carries, got.home, tt.carries, tt.home)
 			}

@@ -33,8 +33,10 @@ const (
 	probeEvery = time.Second
 	probeBusy  = 200 * time.Millisecond
 	probeSoon  = 100 * time.Millisecond
-	// probeTogether is for how long what is due is gathered.
+	// probeTogether is for how long what is due is gathered, and probeLate how late that may be done
+	// by a process that has a processor.
 	probeTogether = 5 * time.Millisecond
+	probeLate     = 20 * time.Millisecond
 	// probeLoss is how many must be lost in a row for a path to be down.
 	probeLoss = 3
 	// probePatience is how long an answer may take before its probe counts as
@@ -91,6 +93,17 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	}
 	p.answered = max(p.answered, seq+1)
 	p.last = now
+	return p
+}
+
+// Stalled notes that this process had no processor for a time: answers that came meanwhile were not
+// read, so what waits for one gets as much longer.
+func (p Path) Stalled(d time.Duration) Path {
+	for i := range p.sent {
+		if !p.sent[i].IsZero() {
+			p.sent[i] = p.sent[i].Add(d)
+		}
+	}
 	return p
 }
 

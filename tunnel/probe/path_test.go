@@ -170,3 +170,22 @@ func TestALostProbeIsNoticedWhenItsTimeIsUp(t *testing.T) {
 		})
 	}
 }
+
+func TestAProbeWaitsLongerWhereItsProcessStalled(t *testing.T) {
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	path := Path{}.Sent(at(0)).Answered(0, at(1)).Sent(at(10)).Answered(1, at(11))
+	for _, ms := range []int{100, 200, 300} {
+		path = path.Sent(at(ms))
+	}
+	if now := at(1000); path.State(now) != PathDown || path.Stalled(900*time.Millisecond).State(now) != PathUp {
+		t.Errorf("it is %v, and %v after a stall", path.State(now), path.Stalled(900*time.Millisecond).State(now))
+	}
+	stalled := path.Stalled(400 * time.Millisecond)
+	if now := at(900); stalled.State(now) != PathDown {
+		t.Errorf("it is %v when the longer time is up", stalled.State(now))
+	}
+	if answered := stalled.Answered(4, at(550)); answered.State(at(600)) != PathUp || answered.RTT() > time.Second {
+		t.Errorf("it is %v after an answer, RTT %v", answered.State(at(600)), answered.RTT())
+	}
+}

@@ -202,6 +202,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var due time.Time // of the timer
 	for {
 		select {
 		case <-ctx.Done():
@@ -213,8 +214,12 @@ func (p *Prober) Run(ctx context.Context) error {
 			readers.Go(func() { p.read(conn) })
 		}
 		now := time.Now()
+		if late := now.Sub(due); late >= probeLate && !due.IsZero() {
+			p.stalled(late)
+		}
 		p.judge(now)
-		timer.Reset(max(p.round(now).Sub(now), probeTogether))
+		due = now.Add(max(p.round(now).Sub(now), probeTogether))
+		timer.Reset(due.Sub(now))
 	}
 }
 
@@ -274,7 +279,7 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 		s.due = now.Add(s.Path.Pace(now, s.target.Busy))
 		if s.burst > 0 {
 			s.burst--
-			s.due = now.Add(probeSoon / 2)
+			s.due = now.Add(probeSoon)
 		}
 		next = s.looked(now, next)
 		if size := s.Search.Next(now); size > 0 && s.Path.Answers(now) {
@@ -328,6 +333,15 @@ const trialBit = 1 << 63
 func (p *Prober) write(to netip.Addr, b []byte) {
 	if p.conn != nil {
 		_, _ = p.conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, uint16(p.port)))
+	}
+}
+
+// stalled notes that this process had no processor for a time.
+func (p *Prober) stalled(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sights {
+		s.Path = s.Path.Stalled(d)
 	}
 }
 
