@@ -9,6 +9,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
@@ -55,7 +56,7 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 		// What is counted from here on was sent after the probe, or waited right before it.
 		before := sentTo(control, w.PublicKey)
 		for range betterWindows {
-			if !pause(ctx, betterWindow) || sentTo(control, w.PublicKey) > before {
+			if !notify.Pause(ctx, betterWindow) || sentTo(control, w.PublicKey) > before {
 				return
 			}
 		}
@@ -72,7 +73,7 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 		f.log.Warn("cannot go back to the way through the agents", "peer", w.Cluster, "gateway", w.Node, "err", err)
 		return // the dialer sees to it
 	}
-	for end := time.Now().Add(betterWatch); time.Now().Before(end) && pause(ctx, betterLook); {
+	for end := time.Now().Add(betterWatch); time.Now().Before(end) && notify.Pause(ctx, betterLook); {
 		reached := f.prober.Look(w.Overlay).Reached
 		if i := int(reached ^ trial); i >= 1 && i <= len(candidates) {
 			f.takeBetter(ctx, w, candidates[i-1], send)
@@ -87,7 +88,7 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 // to be answered, or packets go through the agents again.
 func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found netip.AddrPort, send func(netip.AddrPort) error) {
 	f.hold(w, betterHold)
-	for end := time.Now().Add(2 * betterHold); time.Now().Before(end); pause(ctx, betterLook) {
+	for end := time.Now().Add(2 * betterHold); time.Now().Before(end); notify.Pause(ctx, betterLook) {
 		if err := send(found); err != nil || ctx.Err() != nil {
 			break
 		}
@@ -97,7 +98,7 @@ func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found net
 	for end := time.Now().Add(betterWatch); time.Now().Before(end); {
 		f.prober.Try(w.Overlay, proof)
 		for range betterTries {
-			if !pause(ctx, betterLook) {
+			if !notify.Pause(ctx, betterLook) {
 				return
 			}
 			if f.prober.Look(w.Overlay).Reached == proof {
@@ -132,16 +133,4 @@ func sentTo(c *control, key plan.PublicKey) int64 {
 		}
 	}
 	return 0
-}
-
-// pause waits; false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -49,8 +49,8 @@ type peerGateway struct {
 	carries bool
 	// relayed says that it is reached through the agents.
 	relayed bool
-	// doubted says that a probe was lost, here or at another node of this cluster, and that it
-	// did not answer since.
+	// doubted says that a probe was lost, here or at another node of this cluster, and that
+	// nothing was heard of it since.
 	doubted bool
 }
 

@@ -64,8 +64,8 @@ type sighting struct {
 	endpoint netip.AddrPort
 	// alive says that something came from the peer lately, if only a keepalive.
 	alive bool
-	// broken is since when the path to the peer, which was up, is down and nothing comes from the
-	// peer. Zero if it is not so.
+	// broken is since when the path to the peer is down and nothing comes from the peer. Zero if it
+	// is not so.
 	broken time.Time
 	// candidates are the resolved endpoints, in the order configured, observed where others see
 	// the peer, relay is through the agents; zero if it is not.

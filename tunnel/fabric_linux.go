@@ -494,7 +494,7 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 			seen := f.prober.Look(plan.GatewayOverlay(q, g))
 			s.peer = append(s.peer, peerGateway{
 				node: g.Node, rank: plan.Rank(q.ClusterID, d.ClusterID, g.Node), path: seen.State, carries: seen.Carries,
-				relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey), doubted: seen.Doubted.After(seen.Path.LastAnswer()),
+				relayed: f.relayed(g.PublicKey) || f.relayed(g.NextKey), doubted: seen.Doubted.After(seen.Path.LastHeard()),
 			})
 		}
 		now := before.next(s)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // Leave has other gateways carry what this node carries, before it stops. It returns once they do, or
@@ -21,12 +23,12 @@ func (f *Fabric) Leave(ctx context.Context) {
 	carried := false
 	for f.carrying.Load() > 0 || f.looked.Load() < looked+2 {
 		carried = carried || f.carrying.Load() > 0
-		if !pause(ctx, leaveLook) {
+		if !notify.Pause(ctx, leaveLook) {
 			return
 		}
 	}
 	if carried {
-		pause(ctx, leaveLinger)
+		notify.Pause(ctx, leaveLinger)
 	}
 }
 

@@ -27,8 +27,8 @@ const (
 	// second before another endpoint is tried: its WireGuard answers data with
 	// a keepalive within 10 s, even when nobody answers probes.
 	silence = 15 * time.Second
-	// detourAfter is for how long a path that was up has to be down, with nothing received from the
-	// peer, until the peer is tried elsewhere too, and detourTry how long at each endpoint. A tunnel
+	// detourAfter is for how long the path to a peer from which something came has to be down, with
+	// nothing received since, until the peer is tried elsewhere too, and detourTry how long at each endpoint. A tunnel
 	// process that is restarted, and a gateway that takes over, are mostly sooner.
 	detourAfter = 2 * time.Second
 	detourTry   = time.Second

@@ -10,6 +10,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
 )
@@ -191,18 +192,18 @@ func (f *Fabric) countDown(ctx context.Context, tag probe.KeyTag, regardless boo
 	at := began.Add(rekeyCountdown)
 	for left := rekeyCountdown; left > rekeyLast; left = time.Until(at) {
 		f.prober.Ask(tag, left)
-		if !pause(ctx, min(rekeyEvery, left-rekeyLast)) {
+		if !notify.Pause(ctx, min(rekeyEvery, left-rekeyLast)) {
 			break
 		}
 	}
 	if missing = f.prober.Unready(tag, began); (len(missing) > 0 && !regardless) || ctx.Err() != nil {
 		for range 3 {
 			f.prober.CallOff(tag)
-			pause(ctx, rekeyEvery/10)
+			notify.Pause(ctx, rekeyEvery/10)
 		}
 		return missing, ctx.Err()
 	}
-	pause(ctx, time.Until(at))
+	notify.Pause(ctx, time.Until(at))
 	if time.Since(at) > rekeyLate {
 		f.prober.CallOff(tag)
 		return nil, errors.New("this node is too busy to do it in time")

@@ -214,7 +214,7 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPe
 	if have.Endpoint != nil {
 		s.endpoint = unmapPort(have.Endpoint.AddrPort())
 	}
-	if seen.State == probe.PathDown && !seen.Path.LastAnswer().IsZero() {
+	if seen.State == probe.PathDown {
 		s.broken = later(last.at, seen.Since)
 	}
 	quick := endpointQuick

@@ -106,7 +106,7 @@ func TestWhateverIsBetweenTheClusters(t *testing.T) {
 }
 
 // blockedWithin is how long nothing may pass when UDP is blocked on a way that works.
-const blockedWithin = time.Minute
+const blockedWithin = 14 * time.Second
 
 func (s *stage) blocksUDP(ctx context.Context, t *testing.T) {
 	t.Helper()

@@ -112,7 +112,7 @@ var rules = []rule{
 	{packages: "tunnel/plan/plantest", ours: []string{"internal/cidr", "tunnel/plan"}},
 	{packages: "tunnel/probe", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"golang.org/x/sys/unix"}},
 	{packages: "tunnel/firewall", ours: []string{"internal/cidr", "tunnel/plan"}, outside: []string{"github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys/unix"}},
-	{packages: "tunnel", ours: []string{"internal/cidr", "internal/sysctl", "tunnel/..."}, outside: []string{
+	{packages: "tunnel", ours: []string{"internal/notify", "internal/cidr", "internal/sysctl", "tunnel/..."}, outside: []string{
 		"github.com/mdlayher/netlink", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
 		"golang.zx2c4.com/wireguard",
 	}},

@@ -96,12 +96,12 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	return p
 }
 
-// Stalled notes that this process had no processor for a time: answers that came meanwhile were not
-// read, so what waits for one gets as much longer.
-func (p Path) Stalled(d time.Duration) Path {
-	for i := range p.sent {
-		if !p.sent[i].IsZero() {
-			p.sent[i] = p.sent[i].Add(d)
+// Stalled notes that this process had no processor between two times: answers that came meanwhile
+// were not read, so what waited for one gets as much longer.
+func (p Path) Stalled(from, to time.Time) Path {
+	for i, at := range p.sent {
+		if !at.IsZero() && from.Sub(at) < p.patience() {
+			p.sent[i] = at.Add(to.Sub(from))
 		}
 	}
 	return p
@@ -129,6 +129,22 @@ func (p Path) Refused(now time.Time) Path {
 // Answers says that the path is up and that the fabric at the other end answers.
 func (p Path) Answers(now time.Time) bool {
 	return p.State(now) == PathUp && p.lost(now) < probeLoss
+}
+
+// Suspect says that the path is up, but for what was sent last and is lost. Where nobody listens it
+// is known why.
+func (p Path) Suspect(now time.Time) bool {
+	return p.State(now) == PathUp && p.lost(now) > 0 && !p.refusing(now)
+}
+
+func (p Path) refusing(now time.Time) bool { return now.Sub(p.refused) < refusalHolds }
+
+// LastHeard is when the other end last answered, or said that nobody listens. Zero if never.
+func (p Path) LastHeard() time.Time {
+	if p.refused.After(p.last) {
+		return p.refused
+	}
+	return p.last
 }
 
 // Pace is when to send the next probe after one that was sent now.
@@ -185,7 +201,7 @@ func (p Path) Overdue(now time.Time) time.Time {
 // State judges the path.
 func (p Path) State(now time.Time) PathState {
 	switch {
-	case now.Sub(p.refused) < refusalHolds:
+	case p.refusing(now):
 		return PathUp
 	case p.lost(now) >= probeLoss:
 		return PathDown

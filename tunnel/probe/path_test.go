@@ -178,10 +178,13 @@ func TestAProbeWaitsLongerWhereItsProcessStalled(t *testing.T) {
 	for _, ms := range []int{100, 200, 300} {
 		path = path.Sent(at(ms))
 	}
-	if now := at(1000); path.State(now) != PathDown || path.Stalled(900*time.Millisecond).State(now) != PathUp {
-		t.Errorf("it is %v, and %v after a stall", path.State(now), path.Stalled(900*time.Millisecond).State(now))
+	if now := at(1000); path.State(now) != PathDown || path.Stalled(at(250), at(1000)).State(now) != PathUp {
+		t.Errorf("it is %v, and %v after a stall", path.State(now), path.Stalled(at(250), at(1000)).State(now))
 	}
-	stalled := path.Stalled(400 * time.Millisecond)
+	if later := path.Stalled(at(700), at(1000)); later.State(at(1000)) != PathDown {
+		t.Errorf("it is %v again after a stall that began when its probes were lost", later.State(at(1000)))
+	}
+	stalled := path.Stalled(at(250), at(650))
 	if now := at(900); stalled.State(now) != PathDown {
 		t.Errorf("it is %v when the longer time is up", stalled.State(now))
 	}

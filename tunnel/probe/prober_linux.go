@@ -214,11 +214,13 @@ func (p *Prober) Run(ctx context.Context) error {
 			readers.Go(func() { p.read(conn) })
 		}
 		now := time.Now()
-		if late := now.Sub(due); late >= probeLate && !due.IsZero() {
-			p.stalled(late)
+		if !due.IsZero() && now.Sub(due) >= probeLate {
+			p.stalled(due, now)
 		}
 		p.judge(now)
-		due = now.Add(max(p.round(now).Sub(now), probeTogether))
+		next := p.round(now)
+		now = time.Now() // many paths take their time, which is no stall
+		due = now.Add(max(next.Sub(now), probeTogether))
 		timer.Reset(due.Sub(now))
 	}
 }
@@ -336,12 +338,12 @@ func (p *Prober) write(to netip.Addr, b []byte) {
 	}
 }
 
-// stalled notes that this process had no processor for a time.
-func (p *Prober) stalled(d time.Duration) {
+// stalled notes that this process had no processor between two times.
+func (p *Prober) stalled(from, to time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sights {
-		s.Path = s.Path.Stalled(d)
+		s.Path = s.Path.Stalled(from, to)
 	}
 }
 
@@ -358,7 +360,7 @@ func (p *Prober) judge(now time.Time) {
 // judgeOne judges one path. A node of this cluster that is found is told the claims at once.
 func (p *Prober) judgeOne(a netip.Addr, s *sight, now time.Time) (moved, changed bool) {
 	moved, changed = s.judge(now)
-	if s.State == PathUp && s.Path.lost(now) > 0 && now.Sub(s.Doubted) >= probeEvery {
+	if s.Path.Suspect(now) && now.Sub(s.Doubted) >= probeEvery {
 		p.suspect(s, now)
 	}
 	if moved && s.target.Home && s.State == PathUp {

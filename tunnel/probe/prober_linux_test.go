@@ -42,7 +42,7 @@ func hurried(sights map[string]*sight, now time.Time) (at, doubted []string) {
 		if s.burst > 0 && !s.due.After(now) {
 			at = append(at, name)
 		}
-		if s.Doubted.After(s.Path.LastAnswer()) {
+		if s.Doubted.After(s.Path.LastHeard()) {
 			doubted = append(doubted, name)
 		}
 	}
@@ -86,6 +86,25 @@ func TestWhatCouldReplaceALostWayIsProbedAtOnce(t *testing.T) {
 				t.Errorf("told: %v, want %v", told, tt.told)
 			}
 		})
+	}
+}
+
+// While a fabric is restarted the kernel of its node refuses what it is asked.
+func TestAGatewayWhoseFabricIsRestartedIsNotDoubted(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	p, sights := world(now)
+	s := sights["peer1"]
+	s.Path = s.Path.Sent(now)
+	p.refused(s.target.Overlay, now)
+	p.judge(now.Add(unheardPatience))
+	if at, doubted := hurried(sights, now.Add(unheardPatience)); at != nil || doubted != nil || s.State != PathUp {
+		t.Errorf("probed at once: %v, doubted: %v, it is %v", at, doubted, s.State)
+	}
+	now = now.Add(refusalHolds)
+	s.Path = s.Path.Sent(now)
+	p.judge(now.Add(unheardPatience))
+	if _, doubted := hurried(sights, now.Add(unheardPatience)); !slices.Contains(doubted, "peer1") {
+		t.Errorf("when it is not refused any more, %v are doubted", doubted)
 	}
 }
 
