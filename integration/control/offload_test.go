@@ -383,27 +383,8 @@ func TestWhatEndedIsNotRunAgain(t *testing.T) {
 	home, abroad := agents(t)
 	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	namespace, remote := offloaded(t, home, abroad)
-	p := remotePod(namespace, "once", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
-	if err := home.client.Create(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	if err := runs(t.Context(), home, p); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := list[corev1.PodList](t.Context(), abroad, inNamespace(remote))
-	if err != nil || len(pods.Items) != 1 {
-		t.Fatalf("abroad are %d pods, %v", len(pods.Items), err)
-	}
-	theirs := &pods.Items[0]
-	theirs.Status.Phase = corev1.PodSucceeded
-	now := metav1.Now()
-	for i := range theirs.Status.ContainerStatuses {
-		theirs.Status.ContainerStatuses[i].Ready = false
-		theirs.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now, StartedAt: now}}
-	}
-	if err := abroad.client.Status().Update(t.Context(), theirs); err != nil {
-		t.Fatal(err)
-	}
+	p := runsOnce(t, home, namespace)
+	theirs := succeed(t, abroad, remote)
 	succeeded := func(ctx context.Context) error {
 		if err := home.get(ctx, p.Name, p); err != nil {
 			return eventually.Permanent(err)
@@ -674,4 +655,37 @@ func TestARefusedNamespaceIsTold(t *testing.T) {
 	if err := state(listed, "Ready", ""); err != nil {
 		t.Errorf("the name is free now: %v", err)
 	}
+}
+
+// runsOnce returns a pod that runs abroad, and is not started again when it ends.
+func runsOnce(t *testing.T, home *cluster, namespace string) *corev1.Pod {
+	t.Helper()
+	p := remotePod(namespace, "once", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+	if err := home.client.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := runs(t.Context(), home, p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// succeed has the one pod of a namespace abroad end.
+func succeed(t *testing.T, abroad *cluster, remote string) *corev1.Pod {
+	t.Helper()
+	pods, err := list[corev1.PodList](t.Context(), abroad, inNamespace(remote))
+	if err != nil || len(pods.Items) != 1 {
+		t.Fatalf("abroad are %d pods, %v", len(pods.Items), err)
+	}
+	theirs := &pods.Items[0]
+	theirs.Status.Phase = corev1.PodSucceeded
+	now := metav1.Now()
+	for i := range theirs.Status.ContainerStatuses {
+		theirs.Status.ContainerStatuses[i].Ready = false
+		theirs.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now, StartedAt: now}}
+	}
+	if err := abroad.client.Status().Update(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	return theirs
 }

@@ -20,28 +20,9 @@ func TestHowAPodEndedOutlivesTheProvidersAgent(t *testing.T) {
 	home, abroad := agents(t)
 	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	namespace, remote := offloaded(t, home, abroad)
-	p := remotePod(namespace, "once", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
-	if err := home.client.Create(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	if err := runs(t.Context(), home, p); err != nil {
-		t.Fatal(err)
-	}
+	p := runsOnce(t, home, namespace)
 	home.kill()
-	pods, err := list[corev1.PodList](t.Context(), abroad, inNamespace(remote))
-	if err != nil || len(pods.Items) != 1 {
-		t.Fatalf("abroad are %d pods, %v", len(pods.Items), err)
-	}
-	theirs := &pods.Items[0]
-	theirs.Status.Phase = corev1.PodSucceeded
-	now := metav1.Now()
-	for i := range theirs.Status.ContainerStatuses {
-		theirs.Status.ContainerStatuses[i].Ready = false
-		theirs.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now, StartedAt: now}}
-	}
-	if err := abroad.client.Status().Update(t.Context(), theirs); err != nil {
-		t.Fatal(err)
-	}
+	theirs := succeed(t, abroad, remote)
 	record := &v1alpha1.OffloadedPod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: theirs.Name}}
 	if err := eventually.Is(t.Context(), later, "home's stream to be over, and the end to be recorded", func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
