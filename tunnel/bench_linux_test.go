@@ -26,7 +26,7 @@ func rolePlain(ctx context.Context) error {
 		return err
 	}
 	d := device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
-	l, err := listenControl(ctx, os.Getenv("TUNNEL_TEST_DEVICE"))
+	l, err := listenControl(ctx, controlPath(os.Getenv("TUNNEL_TEST_DEVICE")))
 	if err != nil {
 		return err
 	}
