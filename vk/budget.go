@@ -89,9 +89,10 @@ func (s *share) take(now time.Time, size int, urgent bool) time.Duration {
 // writes is what one pod may still have written. The zero value is that of a pod
 // that crosses now.
 type writes struct {
-	statuses, events int // how many were made of those that the pod brings
-	ephemeral        int // how many containers home added since, each of which brings more
-	pace             *rate.Limiter
+	statuses, events int       // how many were made of those that the pod brings
+	ephemeral        int       // how many containers home added since, each of which brings more
+	next             time.Time // before which no ordinary status is written
+	flips            time.Time // when all of maxFlips can be used again
 	slot             time.Time // when the status may be written next, zero if nobody asked
 	urgent           bool      // what the slot was reserved as
 	gathered         time.Time // until when what is said before it runs is gathered, zero if nothing is
@@ -121,8 +122,14 @@ func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Durat
 		w.slot = time.Time{}
 		return 0
 	}
-	if w.slot.IsZero() || now.Before(w.slot) && urgent && !w.urgent {
+	switch {
+	case w.slot.IsZero():
 		w.slot, w.urgent = w.reserve(now, s, size, urgent), urgent
+	case now.Before(w.slot) && urgent && !w.urgent:
+		if at := w.reserve(now, s, size, urgent); at.Before(w.slot) {
+			w.slot = at
+		}
+		w.urgent = true
 	}
 	if now.Before(w.slot) {
 		return w.slot.Sub(now)
@@ -135,8 +142,16 @@ func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Durat
 		}
 		return w.slot.Sub(now)
 	}
-	w.slot = time.Time{}
+	w.written(now)
 	return 0
+}
+
+// written counts a write beyond those that the pod brings.
+func (w *writes) written(now time.Time) {
+	if w.urgent {
+		w.flips = later(w.flips, now).Add(flipPace)
+	}
+	w.next, w.slot = now.Add(podPace), time.Time{}
 }
 
 // brought says whether there is a status left of those that the pod brings.
@@ -144,15 +159,21 @@ func (w *writes) brought() bool {
 	return w.statuses < maxFirstStatuses+maxEphemeralStatuses*w.ephemeral
 }
 
+// reserve has a status line up in the node's share, and returns when its turn is there and the pod's
+// own pace allows it. The pace counts what is written alone.
 func (w *writes) reserve(now time.Time, s *share, size int, urgent bool) time.Time {
-	if w.pace == nil {
-		w.pace = rate.NewLimiter(rate.Every(podPace), 1)
+	paced := w.next
+	if urgent {
+		paced = w.flips.Add(-(maxFlips - 1) * flipPace)
 	}
-	at, paced := s.at(now, size, urgent), now.Add(w.pace.ReserveN(now, 1).DelayFrom(now))
-	if paced.After(at) {
-		return paced
+	return later(s.at(now, size, urgent), paced)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
 	}
-	return at
+	return b
 }
 
 // event says whether an event about the pod may be written.

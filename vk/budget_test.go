@@ -79,6 +79,79 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 	})
 }
 
+// beyondTheFirst has a pod use up the statuses that it brings, and one more.
+func (h *home) beyondTheFirst(uid string) {
+	for i := range maxFirstStatuses + 1 {
+		h.remote.set(uid, messageStatus(fmt.Sprint("first ", i), corev1.ConditionTrue))
+		h.settle()
+	}
+}
+
+func (h *home) wantPodReady(pod string, want corev1.ConditionStatus) {
+	h.t.Helper()
+	if c := podstatus.Condition(h.pod(pod).Status.Conditions, corev1.PodReady); c == nil || c.Status != want {
+		h.t.Errorf("%s: readiness of %s is %v, want %s", time.Now().Format("05.000"), pod, c, want)
+	}
+}
+
+// Services go by readiness, so it does not wait for the pace of other statuses.
+func TestReadinessIsWrittenAtOnceWhileAnotherStatusWaits(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		h.beyondTheFirst("u1")
+		h.remote.set("u1", messageStatus("an ordinary one", corev1.ConditionTrue))
+		h.settle()
+		if m := h.pod("web").Status.ContainerStatuses[0].State.Waiting.Message; m == "an ordinary one" {
+			t.Error("an ordinary status does not wait for its pace")
+		}
+		for i := range maxFlips {
+			want := corev1.ConditionFalse
+			if i%2 == 1 {
+				want = corev1.ConditionTrue
+			}
+			h.remote.set("u1", messageStatus("a flip", want))
+			h.settle()
+			h.wantPodReady("web", want)
+		}
+		// What waited does not wait for longer because of these.
+		h.remote.set("u1", messageStatus("the last", corev1.ConditionTrue))
+		time.Sleep(podPace)
+		synctest.Wait()
+		if m := h.pod("web").Status.ContainerStatuses[0].State.Waiting.Message; m != "the last" {
+			t.Errorf("after %s the message is %q", podPace, m)
+		}
+		// Later flips are written at once again.
+		time.Sleep(maxFlips * flipPace)
+		h.remote.set("u1", messageStatus("later", corev1.ConditionFalse))
+		h.settle()
+		h.wantPodReady("web", corev1.ConditionFalse)
+	})
+}
+
+func TestFloodOfFlipsIsBounded(t *testing.T) {
+	atHome(t, func(h *home) {
+		const seconds = 600
+		h.bind("u1", "web")
+		h.client.ClearActions()
+		for i := range seconds {
+			ready := corev1.ConditionTrue
+			if i%2 == 0 {
+				ready = corev1.ConditionFalse
+			}
+			h.remote.set("u1", messageStatus(fmt.Sprint(i), ready))
+			h.settle()
+		}
+		if writes, _ := h.written(); writes > maxFirstStatuses+maxFlips+seconds/int(flipPace.Seconds())+1 {
+			t.Errorf("%d writes were made", writes)
+		}
+		// The state in which it comes to rest is there as soon as the next flip may be written.
+		h.remote.set("u1", messageStatus("at rest", corev1.ConditionFalse))
+		time.Sleep(flipPace + time.Second)
+		synctest.Wait()
+		h.wantPodReady("web", corev1.ConditionFalse)
+	})
+}
+
 func TestFloodOfMalformedStatusesKeepsTheLogShort(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")

@@ -14,13 +14,16 @@ const (
 	// Writes to home's API server that providers cause. A pod brings maxFirstStatuses
 	// statuses and maxFirstEvents events with it: a kubelet needs about half of these
 	// to start one. A status beyond those is written at most once each podPace, and
-	// counts against its node's share; the last status of a pod always is written. Each
-	// ephemeral container that home adds brings maxEphemeralStatuses: somebody waits
-	// for it to run.
+	// counts against its node's share; the last status of a pod always is written. Changes
+	// of phase and readiness do not wait for that: maxFlips of them are written at once,
+	// and one more each flipPace. Each ephemeral container that home adds brings
+	// maxEphemeralStatuses: somebody waits for it to run.
 	maxFirstStatuses     = 8
 	maxEphemeralStatuses = 6
 	maxFirstEvents       = 10
 	podPace              = 10 * time.Second
+	maxFlips             = 4
+	flipPace             = 5 * time.Second
 	// startGather is how long what is said of a pod that does not run yet is gathered before it
 	// is written: that it runs may follow within moments, and that is written at once.
 	startGather = 300 * time.Millisecond
