@@ -39,7 +39,8 @@ type Reconciler struct {
 // memory is what is remembered of a namespace.
 type memory struct {
 	// told is why pods that are not handed back are not, by UID, as they were told, and unmoved
-	// the same of pods that are not moved: what is looked at never changes.
+	// the same of pods that are not moved: of a pod, what is looked at never changes. What the
+	// NamespaceOffloading says does, so another generation of it begins with none.
 	told, unmoved map[types.UID]string
 	// generation of its NamespaceOffloading was seen first at since.
 	generation int64
@@ -192,7 +193,7 @@ func (r *Reconciler) memory(namespace string) *memory {
 // knows says whether placement knows what the NamespaceOffloading says now.
 func (m *memory) knows(f *facts) bool {
 	if m.since.IsZero() || m.generation != f.offloading.Generation {
-		m.generation, m.since = f.offloading.Generation, f.now
+		m.generation, m.since, m.unmoved = f.offloading.Generation, f.now, nil
 	}
 	return f.now.Sub(m.since) >= placementLag
 }

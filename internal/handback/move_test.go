@@ -195,3 +195,35 @@ func TestAMoveSaysWhatItWaitsFor(t *testing.T) {
 		t.Errorf("it says %+v", m)
 	}
 }
+
+// Why a pod stays depends on the strategy, too.
+func TestAPodThatStayedMovesWithAnotherStrategy(t *testing.T) {
+	t.Parallel()
+	look, left, c := moving(t, willing, running("abroad", "office", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+	}))
+	say := func(edit func(*v1alpha1.NamespaceOffloadingSpec)) *v1alpha1.MisplacedPods {
+		t.Helper()
+		var o v1alpha1.NamespaceOffloading
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "offloading"}, &o); err != nil {
+			t.Fatal(err)
+		}
+		edit(&o.Spec)
+		o.Generation++
+		if err := c.Update(t.Context(), &o); err != nil {
+			t.Fatal(err)
+		}
+		look()
+		return look()
+	}
+	m := say(func(o *v1alpha1.NamespaceOffloadingSpec) {
+		o.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "other"}}
+	})
+	if m == nil || m.Stay != 1 {
+		t.Fatalf("where pods run in another cluster it says %+v", m)
+	}
+	m = say(func(o *v1alpha1.NamespaceOffloadingSpec) { o.PodStrategy = v1alpha1.StrategyLocal })
+	if m == nil || m.Stay != 0 || len(left()) != 0 {
+		t.Errorf("where pods run at home it says %+v, and left are %v", m, left())
+	}
+}
