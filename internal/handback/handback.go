@@ -42,6 +42,8 @@ type memory struct {
 	// the same of pods that are not moved: of a pod, what is looked at never changes. What the
 	// NamespaceOffloading says does, so another generation of it begins with none.
 	told, unmoved map[types.UID]string
+	// stranded is which claims of pods that find no node have their volumes in other clusters, as they were told.
+	stranded map[types.UID]string
 	// generation of its NamespaceOffloading was seen first at since.
 	generation int64
 	since      time.Time
@@ -92,6 +94,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	r.tell(mem, d.stay)
+	if err := r.tellStranded(ctx, f, mem); err != nil {
+		return reconcile.Result{}, err
+	}
 	for _, v := range d.evict {
 		if _, err := r.evict(ctx, v, "HandedBack"); err != nil {
 			return reconcile.Result{}, err

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -225,5 +226,49 @@ func TestAPodThatStayedMovesWithAnotherStrategy(t *testing.T) {
 	m = say(func(o *v1alpha1.NamespaceOffloadingSpec) { o.PodStrategy = v1alpha1.StrategyLocal })
 	if m == nil || m.Stay != 0 || len(left()) != 0 {
 		t.Errorf("where pods run at home it says %+v, and left are %v", m, left())
+	}
+}
+
+func TestAPodWhoseVolumeIsAbroadIsToldWhatToDo(t *testing.T) {
+	t.Parallel()
+	waits := func(claim string, edit ...func(*corev1.Pod)) *corev1.Pod {
+		return running(claim, "", append([]func(*corev1.Pod){func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+			p.Status.Phase = corev1.PodPending
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		}}, edit...)...)
+	}
+	volume := func(name string, source corev1.PersistentVolumeSource) []client.Object {
+		return []client.Object{
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name}},
+			&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source}},
+		}
+	}
+	there := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.VolumeDriver}}
+	var objects []client.Object
+	for _, name := range []string{"abroad", "goes", "tolerates", "placed"} {
+		objects = append(objects, volume(name, there)...)
+	}
+	objects = append(objects, volume("here", corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}})...)
+	objects = append(objects, waits("abroad"), waits("here"), waits("unbound"), waits("goes", own("Remote")),
+		waits("tolerates", func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.LabelVirtualNode, Operator: corev1.TolerationOpExists}}
+		}),
+		waits("placed", func(p *corev1.Pod) { p.Spec.NodeName = "worker" }),
+		&v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading"}, Spec: v1alpha1.NamespaceOffloadingSpec{PodStrategy: v1alpha1.StrategyLocalAndRemote}})
+	c, said := peertest.Client(t, objects...), events.NewFakeRecorder(10)
+	r := &Reconciler{Client: c, Direct: c, Events: said, Now: func() time.Time { return start }}
+	for range 3 {
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "offloading"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(said.Events)
+	var all []string
+	for e := range said.Events {
+		all = append(all, e)
+	}
+	if len(all) != 1 || !strings.Contains(all[0], "VolumeAbroad") || !strings.Contains(all[0], "claim abroad is in another cluster") || !strings.Contains(all[0], "entente.dev/pod-strategy: Remote") {
+		t.Errorf("it says %q", all)
 	}
 }

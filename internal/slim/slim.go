@@ -49,8 +49,6 @@ func Pod(o any) (any, error) {
 	waits := unscheduledAbroad(p)
 	if slim.Spec.NodeName == "" || waits {
 		slim.Spec.Affinity, slim.Spec.NodeSelector = p.Spec.Affinity, p.Spec.NodeSelector
-	}
-	if waits {
 		slim.Spec.Volumes = slimVolumes(p.Spec.Volumes)
 	}
 	slim.Status.Resources, slim.Status.AllocatedResources = p.Status.Resources, p.Status.AllocatedResources

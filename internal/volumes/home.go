@@ -318,7 +318,10 @@ func (h *Home) reconcileClaim(ctx context.Context, req reconcile.Request) (recon
 		return h.provisionLocally(ctx, claim, class, name, home)
 	}
 	if node.Labels[api.LabelVirtualNode] == "" {
-		return reconcile.Result{}, h.giveBack(ctx, claim, fmt.Sprintf("the pod was put on node %s of this cluster, and storage class %s names no class for that", name, class.Name))
+		return reconcile.Result{}, h.giveBack(ctx, claim, fmt.Sprintf(
+			"the pod was put on node %s of this cluster, and storage class %s names no class for that: annotate the template of the pods with %s: %s to have pod and volume in another cluster, "+
+				"or set storage.homeClass of the chart (%s of the class) to have both here",
+			name, class.Name, api.AnnotationPodStrategy, api.StrategyRemote, parameterHome))
 	}
 	return h.provision(ctx, claim, class, node)
 }

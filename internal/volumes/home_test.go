@@ -195,7 +195,7 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 		"a block device":    {claim: asks("entente", "office.entente.dev", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = &block }), words: "block devices", back: true},
 		"a copy of another": {claim: asks("entente", "office.entente.dev", func(c *corev1.PersistentVolumeClaim) { c.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), words: "begins empty", back: true},
 		"a selector":        {claim: asks("entente", "office.entente.dev", func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }), words: "no labels", back: true},
-		"a node of home":    {claim: asks("entente", "home"), words: "names no class for that", back: true},
+		"a node of home":    {claim: asks("entente", "home"), words: "entente.dev/pod-strategy: Remote", back: true},
 		"a node that went":  {claim: asks("entente", "gone"), words: "is gone", back: true},
 		"no storage":        {claim: asks("entente", "office.entente.dev"), lends: corev1.ResourceList{"cpu": resource.MustParse("1")}, words: "lends no storage", back: true},
 		"another class":     {claim: asks("slow", "office.entente.dev"), words: "none of class slow", back: true},
