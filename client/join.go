@@ -124,7 +124,7 @@ func crowded(err error) (time.Duration, bool) {
 func tryNext(err error) bool {
 	switch wire.ReasonOf(err) {
 	case peering.ReasonPeerUnreachable, peering.ReasonPeerIdentity, peering.ReasonStopping, peering.ReasonRateLimited, peering.ReasonTooManyCalls,
-		"UNAVAILABLE", "DEADLINE_EXCEEDED":
+		peering.ReasonUnavailable, peering.ReasonDeadlineExceeded:
 		return true
 	default:
 		return false
@@ -297,7 +297,7 @@ func callFailed(err error, endpoint string) *peering.Error {
 		e.Reason = peering.ReasonPeerIdentity
 		e.Message = fmt.Sprintf("%s did not accept this cluster's certificate; this cluster's clock says %s: if the other one's differs much, set the clocks right",
 			endpoint, time.Now().UTC().Format(time.RFC3339))
-	case status.Code(err) == codes.Unavailable && e.Reason == "UNAVAILABLE":
+	case status.Code(err) == codes.Unavailable && e.Reason == peering.ReasonUnavailable:
 		e.Reason = peering.ReasonPeerUnreachable
 		e.Message = fmt.Sprintf("the connection to %s broke: %s", endpoint, e.Message)
 	case status.Code(err) == codes.DeadlineExceeded:

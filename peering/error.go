@@ -173,6 +173,7 @@ const (
 	ReasonCanceled         = Reason("CANCELED")
 	ReasonDeadlineExceeded = Reason("DEADLINE_EXCEEDED")
 	ReasonUnavailable      = Reason("UNAVAILABLE")
+	ReasonUnimplemented    = Reason("UNIMPLEMENTED")
 	ReasonUnknown          = Reason("UNKNOWN")
 )
 

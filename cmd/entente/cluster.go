@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/places"
 	"github.com/entente-dev/entente/cmd/entente/internal/podexec"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // target says which cluster to reach.
@@ -51,7 +52,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		return nil, fmt.Errorf("(%s) read kubeconfig: %w", t.label, err)
 	}
 	admin, err := client.DialAdmin(ctx, client.AdminConfig{REST: config, Namespace: t.namespace})
-	if client.ReasonOf(err) == "CALLER_NOT_ALLOWED" {
+	if client.ReasonOf(err) == peering.ReasonCallerNotAllowed {
 		return nil, &exit.CallError{Cluster: t.label, Doing: "reach the agent", Err: err}
 	}
 	if err != nil {
@@ -117,7 +118,7 @@ func (c *cluster) hangUp() {
 // find returns a peer by name or cluster ID, or nil if it is not known.
 func (c *cluster) find(ctx context.Context, name string) (*ententev1.Peer, error) {
 	resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
-	if client.ReasonOf(err) == "PEER_UNKNOWN" {
+	if client.ReasonOf(err) == peering.ReasonPeerUnknown {
 		return nil, nil //nolint:nilnil // not known is an answer
 	}
 	if err != nil {

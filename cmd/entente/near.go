@@ -8,13 +8,14 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
+	"github.com/entente-dev/entente/peering"
 )
 
 // suggest adds to the error of a peer that this cluster does not know which ones may be
 // meant. The caller has to have the right to list peers.
 func (r *run) suggest(ctx context.Context, err error) error {
 	call, ok := errors.AsType[*exit.CallError](err)
-	if !ok || call.Cluster != r.label || client.ReasonOf(err) != "PEER_UNKNOWN" {
+	if !ok || call.Cluster != r.label || client.ReasonOf(err) != peering.ReasonPeerUnknown {
 		return err
 	}
 	peers, listErr := r.peers(ctx)

@@ -127,7 +127,7 @@ func (a *app) unoffloadCommand() *cobra.Command {
 		}
 		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + namespace}
 		switch _, err := r.admin.UnoffloadNamespace(ctx, req); {
-		case client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED":
+		case client.ReasonOf(err) == peering.ReasonNamespaceNotOffloaded:
 			r.done("Namespace %s is not offloaded: nothing to do", namespace)
 		case err != nil:
 			return r.call("unoffload namespace "+namespace, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // peerFlags is how to peer.
@@ -210,7 +211,7 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 		return nil
 	}
 	facts := client.Facts(err)
-	if client.ReasonOf(err) != "PEERING_EXISTS" || !p.same(ctx, facts["peer"]) {
+	if client.ReasonOf(err) != peering.ReasonPeeringExists || !p.same(ctx, facts["peer"]) {
 		return err
 	}
 	p.request = facts["peeringRequest"]
@@ -229,7 +230,7 @@ func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringReq
 	var failed error
 	err := p.poll(ctx, local.cluster, hintEnding, func(ctx context.Context) (bool, string, error) {
 		resp, failed = local.admin.CreatePeering(ctx, req)
-		if client.ReasonOf(failed) == "PEERING_EXISTS" && client.Facts(failed)["ending"] != "" {
+		if client.ReasonOf(failed) == peering.ReasonPeeringExists && client.Facts(failed)["ending"] != "" {
 			return false, "PeeringRequest " + client.Facts(failed)["peeringRequest"] + " to go, which is being taken down", nil
 		}
 		return true, "", nil

@@ -100,7 +100,7 @@ func (p *peeringRun) join(ctx context.Context) (*ententev1.Peer, error) {
 	local, remote := p.local, p.remote
 	joined, err := p.redeem(ctx, remote.cluster, local.cluster, p.flags.name)
 	reason := client.ReasonOf(err)
-	if reason != "NO_ENDPOINT" && reason != "PEER_UNREACHABLE" {
+	if reason != peering.ReasonNoEndpoint && reason != peering.ReasonPeerUnreachable {
 		return joined, err
 	}
 	// One of the two has to be reachable, no matter which.

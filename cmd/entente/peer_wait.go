@@ -12,6 +12,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 // the contract is in force there, too.
 func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	local := &p.local
-	peering, err := p.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
+	asked, err := p.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
 		if format.Refused(accepted) {
 			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
@@ -38,10 +39,10 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		return nil, err
 	}
 	if local.peer == format.AnyPeer {
-		local.peer = format.Short(cmp.Or(peering.GetProvider(), peering.GetPeer()))
+		local.peer = format.Short(cmp.Or(asked.GetProvider(), asked.GetPeer()))
 		p.done("Of all that fit, %s is the provider", local.peer)
 	}
-	contract, err := local.contract(ctx, peering.GetContract())
+	contract, err := local.contract(ctx, asked.GetContract())
 	if err != nil {
 		return nil, err
 	}
@@ -49,11 +50,11 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		format.OfPool(contract.GetPool(), format.Amounts(contract.GetResources())), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), format.Cost(contract))
 	remote := p.remote
 	if remote == nil {
-		return peering, nil
+		return asked, nil
 	}
 	err = p.poll(ctx, remote.cluster, hintContract, func(ctx context.Context) (bool, string, error) {
 		there, err := remote.contract(ctx, contract.GetContractId())
-		if client.ReasonOf(err) == "CONTRACT_UNKNOWN" {
+		if client.ReasonOf(err) == peering.ReasonContractUnknown {
 			return false, "the contract to be known", nil
 		}
 		return there.GetPhase() == "Active", "the contract to be in force: it is " + there.GetPhase(), err
@@ -62,7 +63,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 		return nil, err
 	}
 	p.progress.Done(remote.label, "Contract %s is in force", contract.GetContractId())
-	return peering, nil
+	return asked, nil
 }
 
 // awaitPeering waits until an ask is as it should be.

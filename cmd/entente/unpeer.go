@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/storage"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 type unpeerFlags struct {
@@ -203,7 +204,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 	u.done("Ending peering %s, draining", name)
 	err := u.poll(ctx, local.cluster, "see what holds it: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
 		_, err := local.peering(ctx, name)
-		if client.ReasonOf(err) == "PEERING_UNKNOWN" {
+		if client.ReasonOf(err) == peering.ReasonPeeringUnknown {
 			return true, "", nil
 		}
 		return false, "peering " + name + " to go", err
@@ -294,7 +295,7 @@ func (u *unpeering) forgetRemote(ctx context.Context) error {
 		return nil
 	}
 	_, err := remote.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: peerName(remote.peer), Now: u.flags.now, Forget: true})
-	if err != nil && client.ReasonOf(err) != "PEER_UNKNOWN" {
+	if err != nil && client.ReasonOf(err) != peering.ReasonPeerUnknown {
 		return remote.call("forget this cluster", err)
 	}
 	return nil

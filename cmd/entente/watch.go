@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/cmd/entente/internal/progress"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // watchAgain is how long to wait after a watch broke off, at first and at most: the pause
@@ -95,7 +96,7 @@ func watch[M any](ctx context.Context, r *run, doing string, open func(context.C
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupting is how a watch ends
-		case err != nil && !progress.Passes(err) && client.ReasonOf(err) != "READER_TOO_SLOW":
+		case err != nil && !progress.Passes(err) && client.ReasonOf(err) != peering.ReasonReaderTooSlow:
 			return r.call(doing, err)
 		case err != nil:
 			lost = true

@@ -54,6 +54,8 @@ func Code(r peering.Reason) codes.Code {
 		return codes.DeadlineExceeded
 	case peering.ReasonUnavailable:
 		return codes.Unavailable
+	case peering.ReasonUnimplemented:
+		return codes.Unimplemented
 	}
 	return codes.Internal
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Exit codes. They are part of the command's interface; Codes says what each one means.
@@ -66,7 +67,7 @@ func Usagef(format string, args ...any) error {
 // refusals is the reasons of a no that is somebody's decision, which waiting does
 // not change.
 func refusals() []client.Reason {
-	return []client.Reason{"POLICY_REFUSED", "POLICY_PENDING", "PRICE_ABOVE_CEILING", "CAPACITY_EXHAUSTED", "TRUST_DENIED", "TRUST_FORGOTTEN", "KUBERNETES_REFUSED"}
+	return []client.Reason{peering.ReasonPolicyRefused, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling, peering.ReasonCapacityExhausted, peering.ReasonTrustDenied, peering.ReasonTrustForgotten, peering.ReasonKubernetesRefused}
 }
 
 // CodeOf is what an error of a command means to the shell.
@@ -79,7 +80,7 @@ func CodeOf(err error, interrupted bool) int {
 		return coded.Code
 	case interrupted:
 		return Interrupted
-	case client.ReasonOf(err) == "DEADLINE_EXCEEDED":
+	case client.ReasonOf(err) == peering.ReasonDeadlineExceeded:
 		return Timeout
 	case slices.Contains(refusals(), client.ReasonOf(err)):
 		return Refused

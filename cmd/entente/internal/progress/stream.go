@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Begins waits until a stream was let through, or says that it was refused: then it has no
@@ -40,8 +41,9 @@ func Drain[M any](ctx context.Context, open func(context.Context) (grpc.ServerSt
 // Passes says whether a failed call is worth repeating.
 func Passes(err error) bool {
 	switch client.ReasonOf(err) {
-	case "UNAVAILABLE", "KUBERNETES_UNAVAILABLE", "RATE_LIMITED", "TOO_MANY_CALLS", "CONFLICT", "STOPPING":
+	case peering.ReasonUnavailable, peering.ReasonKubernetes, peering.ReasonRateLimited, peering.ReasonTooManyCalls, peering.ReasonConflict, peering.ReasonStopping:
 		return true
+	default:
+		return false
 	}
-	return false
 }
