@@ -47,7 +47,7 @@ func connectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract
 	c := &HomeConnection{stream: stream}
 	switch first, err := c.Recv(); {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("the peer ended it without a word")
+		return nil, errors.New("peer closed the stream without a status")
 	case err != nil:
 		return nil, err
 	case len(first) > 0:

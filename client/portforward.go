@@ -102,7 +102,7 @@ func leadingAgent(ctx context.Context, clients kubernetes.Interface, namespace s
 	}
 }
 
-// leaderOf returns the agent's pod that leads, the youngest if two say so; empty is none, and soon that
+// leaderOf returns the agent's pod that leads, the youngest if two say so; empty means none, and soon that
 // another one is ready to.
 func leaderOf(pods []corev1.Pod) (name string, soon bool) {
 	var best *corev1.Pod

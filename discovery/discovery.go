@@ -171,7 +171,7 @@ func (s Service) Check() error {
 	case len(s.Addresses) > MaxAddresses:
 		return fmt.Errorf("%d addresses, more than %d", len(s.Addresses), MaxAddresses)
 	case slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !a.IsValid() || a.IsUnspecified() || a.IsMulticast() }):
-		return errors.New("an address that nobody can have")
+		return errors.New("invalid address")
 	}
 	_, err := ParseText(s.Text.Strings())
 	return err

@@ -41,7 +41,7 @@ type ServiceExport struct {
 	Created time.Time
 	// Labels and Annotations are those that the imported Service gets.
 	Labels, Annotations map[string]string
-	// InternalTrafficPolicy and TrafficDistribution are the Service's; empty is none.
+	// InternalTrafficPolicy and TrafficDistribution are the Service's; empty means none.
 	InternalTrafficPolicy, TrafficDistribution string
 }
 

@@ -202,9 +202,9 @@ func (s ServiceObject) CheckSet() error {
 	switch {
 	case s.SetName == "":
 	case len(s.SetName) > maxDNSLabel || !isLabel(lower+digits, s.SetName):
-		return fmt.Errorf("%.64q is no name of a Service", s.SetName)
+		return fmt.Errorf("invalid Service name %.64q", s.SetName)
 	case s.ExternalName != "":
-		return fmt.Errorf("a Service of a cluster set stands for no other name")
+		return fmt.Errorf("a Service of a cluster set must not set externalName")
 	}
 	for _, e := range s.Endpoints {
 		if e.Cluster == "" {

@@ -26,7 +26,7 @@ type ExecOptions struct {
 	Container string
 	// Command is what to run; empty attaches to the container's own process.
 	Command []string
-	// Stdin, Stdout and Stderr are the process's; nil is none. With TTY there is
+	// Stdin, Stdout and Stderr are the process's; nil means none. With TTY there is
 	// no Stderr. A Read of Stdin that blocks is not waited for: close it.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer

@@ -107,7 +107,7 @@ func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found net
 			}
 		}
 	}
-	f.log.Info("what seemed a better way to a peer is none", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
+	f.log.Info("path rejected, using the relay again", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
 	if err := send(w.Relay); err != nil {
 		f.log.Warn("cannot go back to the way through the agents", "peer", w.Cluster, "gateway", w.Node, "err", err)
 	}

@@ -120,7 +120,7 @@ func (r *rekeying) shake(now time.Time) (again map[netip.Addr]plan.PublicKey, ne
 	return again, max(0, next)
 }
 
-// follows is the tag of the key to which a planned peer is followed; zero is none.
+// follows is the tag of the key to which a planned peer is followed; zero means none.
 func (r *rekeying) follows(w plan.WireGuardPeer) probe.KeyTag {
 	if _, rests := r.rests[w.Overlay]; rests {
 		return probe.KeyTag{}

@@ -46,7 +46,7 @@ func (c claims) mount(t *corev1.Pod) (refusal *peering.Refusal, missing string) 
 	eachClaim(&t.Spec, func(v *corev1.PersistentVolumeClaimVolumeSource) {
 		name, ok := c.volumes[v.ClaimName]
 		if !ok && c.missing == "" {
-			missing = fmt.Sprintf("claim %q was not looked at yet", v.ClaimName)
+			missing = fmt.Sprintf("claim %q is not reconciled yet", v.ClaimName)
 		}
 		v.ClaimName = name
 	})

@@ -271,9 +271,9 @@ type NodePool struct {
 
 // PoolToleration is of taints with one key, as a pod has them.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.key) && size(self.key) > 0",message="name the taint: a toleration without a key is one of all taints, and pods would be lent on to virtual nodes"
+// +kubebuilder:validation:XValidation:rule="has(self.key) && size(self.key) > 0",message="name the taint: a toleration without a key is one of all taints, and pods would be passed on to another provider"
 // +kubebuilder:validation:XValidation:rule="!has(self.key) || size(self.key) == 0 || self.key.indexOf('/') <= 253 && self.key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="that is not the key of a taint: a name of up to 63 characters, with a DNS name and a slash before it or none"
-// +kubebuilder:validation:XValidation:rule="!has(self.key) || !self.key.matches('^([-a-z0-9.]*[.])?entente[.]dev/')",message="no pod of a consumer tolerates a taint of virtual nodes: it would be lent on"
+// +kubebuilder:validation:XValidation:rule="!has(self.key) || !self.key.matches('^([-a-z0-9.]*[.])?entente[.]dev/')",message="no pod of a consumer tolerates a taint of virtual nodes: it would be passed on to another provider"
 // +kubebuilder:validation:XValidation:rule="!has(self.key) || !self.key.matches('^node[.](cloudprovider[.])?kubernetes[.]io/')",message="no pod of a consumer tolerates a taint by which Kubernetes says that a node is not well"
 // +kubebuilder:validation:XValidation:rule="!has(self.value) || size(self.value) == 0 || !has(self.operator) || self.operator == 'Equal'",message="with the operator Exists there is no value"
 type PoolToleration struct {

@@ -77,7 +77,7 @@ func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []sto
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("(%s) %w", r.label, err)
 	}
-	hint := "the order stands: it is carried out once a contract that lends storage of that class is in force and the provider answers; run this again to wait for it"
+	hint := "the deletion stays requested: it is carried out once a contract that lends storage of that class is in force and the provider answers; run this again to wait for it"
 	err := r.poll(ctx, r.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		left, err := storage.Left(ctx, r.kube, all)
 		if err != nil || len(left) == 0 {

@@ -128,7 +128,7 @@ func TestVolumesAreDeletedOnlyIfSomebodySaysSo(t *testing.T) {
 		"nobody is there":           {code: exit.Usage, says: "add --yes"},
 		"a pod uses one":            {flags: []string{"--yes"}, with: []runtime.Object{user}, code: exit.Failed, says: "pods use claim shop/data-db-1: db-1"},
 		"a pod that ended used one": {flags: []string{"--yes"}, with: []runtime.Object{ended}, says: "Deleted 2 volumes", done: true},
-		"the provider is away":      {flags: []string{"--yes"}, away: true, code: exit.Timeout, says: "the order stands", done: true},
+		"the provider is away":      {flags: []string{"--yes"}, away: true, code: exit.Timeout, says: "the deletion stays requested", done: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := storing(tc.away, tc.with...)

@@ -296,7 +296,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.MetricsAddress, "metrics-address", ":7447", "where /metrics listens, over TLS, for callers that may get it")
 	flags.BoolVar(&cfg.NodeMetrics, "node-metrics", false, "give the nodes a certificate for readers of their metrics, in the Secret entente-fabric-metrics")
 	flags.StringVar(&o.profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
-	flags.DurationVar(&cfg.LeaseDuration, "lease-duration", 20*time.Second, "how long another agent waits after one that died without a word before it leads, at least 4s; a leader ends when it could not renew its lease for three quarters of that")
+	flags.DurationVar(&cfg.LeaseDuration, "lease-duration", 20*time.Second, "how long another agent waits after one that died without notice before it leads, at least 4s; a leader ends when it could not renew its lease for three quarters of that")
 	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
 }
 

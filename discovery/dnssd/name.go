@@ -104,11 +104,11 @@ func splitInstance(name string) (label, domain string, err error) {
 		at++
 	}
 	if at >= len(name) {
-		return "", "", fmt.Errorf("%s is no instance", show(name))
+		return "", "", fmt.Errorf("malformed instance name %s", show(name))
 	}
 	domain, ok := strings.CutPrefix(strings.ToLower(name[at+1:]), discovery.ServiceType+".")
 	if !ok || domain == "" {
-		return "", "", fmt.Errorf("%s is no instance of %s", show(name), discovery.ServiceType)
+		return "", "", fmt.Errorf("malformed instance name %s: not one of %s", show(name), discovery.ServiceType)
 	}
 	label = unescape(name[:at])
 	if label == "" || len(label) > discovery.MaxLabel || !utf8.ValidString(label) || peering.Text(label, discovery.MaxLabel) != label {

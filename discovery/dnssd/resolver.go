@@ -198,7 +198,7 @@ func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Repl
 	return reply, nil
 }
 
-var errStrays = errors.New("too many packets that are no answer to it")
+var errStrays = errors.New("too many packets that do not answer it")
 
 // sendQuery sends a query and waits for its answer, on a socket that is for it alone: answers
 // of others are not taken, and its port is one that the system chooses by chance. Over UDP

@@ -22,7 +22,7 @@ type cache struct {
 	lost bool
 }
 
-// A deadline is the earliest of times that were noted; zero is none.
+// A deadline is the earliest of times that were noted; zero means none.
 type deadline struct{ time.Time }
 
 func (d *deadline) note(t time.Time) {
@@ -64,7 +64,7 @@ func newCache() cache {
 
 // put takes a record that was heard. It says whether anything changed.
 func (l *link) put(now time.Time, r record, from netip.Addr) bool {
-	// A TTL that is longer than anybody's is not believed: who is gone without a word
+	// A TTL that is longer than anybody's is not believed: who is gone without notice
 	// shall not be here for years.
 	r.ttl = min(r.ttl, ttlOther)
 	c, k := &l.cache, r.key()

@@ -50,7 +50,7 @@ type agent struct {
 	log                            string
 	// memory is what the chart lets the agent have, in bytes.
 	memory int64
-	// again starts it anew.
+	// again starts it again.
 	again func(context.Context) error
 }
 

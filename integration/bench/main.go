@@ -3,7 +3,7 @@
 // peers with clusters that this process plays: each with an identity, a session
 // over TLS and the whole protocol, but with nothing behind.
 //
-// For each number of peers it begins anew. They join all at once and make a
+// For each number of peers it begins again. They join all at once and make a
 // contract each, and then the agent is measured at rest. With the last number it
 // also changes what the cluster has, and looks when each peer hears of it.
 package main
@@ -79,7 +79,7 @@ type result struct {
 	// how much processor time that took it, with all else that it did, in seconds.
 	Requests   float64 `json:"requests"`
 	ServerBusy float64 `json:"serverBusy"`
-	// Again is how many negotiations had to be begun anew.
+	// Again is how many negotiations had to be begun again.
 	Again int64 `json:"again"`
 	// Rest is how much of one processor the agent takes at rest, in percent.
 	Rest float64 `json:"rest"`
@@ -560,7 +560,7 @@ func (b *bench) report(results []result) {
 	}
 	_ = w.Flush()
 	b.say("")
-	fmt.Fprintln(w, "at once\tjoined p50 ms\tp99\tconnected p50\tp99\tsigned p50\tp99\tmax\tall s\tbegun anew\tAPI requests/peer\tAPI server CPU ms/peer\t")
+	fmt.Fprintln(w, "at once\tjoined p50 ms\tp99\tconnected p50\tp99\tsigned p50\tp99\tmax\tall s\tbegun again\tAPI requests/peer\tAPI server CPU ms/peer\t")
 	for _, r := range results {
 		fmt.Fprintf(w, "%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.2f\t%d\t%.1f\t%.0f\t\n", r.Peers,
 			r.Joined.P50, r.Joined.P99, r.Connected.P50, r.Connected.P99, r.Signed.P50, r.Signed.P99, r.Signed.Max, r.All, r.Again,

@@ -107,7 +107,7 @@ func ReadTraffic(file string, words ...string) (Traffic, error) {
 		return Traffic{}, err
 	}
 	if len(b) < pcapHeader {
-		return Traffic{}, fmt.Errorf("%s is no recording", file)
+		return Traffic{}, fmt.Errorf("%s is not a recording", file)
 	}
 	order, err := pcapOrder(b)
 	if err != nil {
@@ -238,7 +238,7 @@ func (r *trafficReader) tls(f flow, segment []byte) {
 		t.synced, t.next = true, seq
 	}
 	switch ahead := int32(seq - t.next); {
-	case ahead > 0: // a segment is missing here: begin anew with the next record
+	case ahead > 0: // a segment is missing here: begin again with the next record
 		*t = tlsFlow{bytes: 0}
 		return
 	case ahead < 0: // sent again

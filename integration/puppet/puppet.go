@@ -64,7 +64,7 @@ type Peer struct {
 	watches map[int]func()
 	watch   int // the newest of them
 
-	// Again counts negotiations that were begun anew; OfferBytes is what offers'
+	// Again counts negotiations that were begun again; OfferBytes is what offers'
 	// messages took on the wire, before TLS.
 	Again, OfferBytes atomic.Int64
 	// Offer is what it was offered last, and OfferAt when, in nanoseconds since 1970.

@@ -22,7 +22,7 @@ type Config struct {
 	// PodUID is the pod's UID. With it an agent that was killed leads again as soon as
 	// its container is restarted; without it, when the lease of the dead one ended.
 	PodUID string
-	// LeaseDuration is how long an agent in another pod waits for one that died without a word.
+	// LeaseDuration is how long an agent in another pod waits for one that died without notice.
 	// Default 20 s.
 	LeaseDuration time.Duration
 	// ClusterName is how this cluster calls itself; default: the short form of its

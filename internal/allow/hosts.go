@@ -189,7 +189,7 @@ func (r *Hosts) judge(ctx context.Context) (map[client.ObjectKey]metav1.Conditio
 func (r *Hosts) verdict(ctx context.Context, spec *v1alpha1.ExternalHostSpec) (metav1.Condition, error) {
 	for _, text := range spec.Addresses {
 		a, err := netip.ParseAddr(text)
-		why := "it is no IP address"
+		why := "it is not an IP address"
 		if err == nil {
 			if why, err = r.Refusal(ctx, a); err != nil {
 				return metav1.Condition{}, err

@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// TestPreferredWords holds that product code (comments, texts), test names and pages use
+// TestPreferredWords holds that code (comments, texts), test names and pages use
 // no word that CONTRIBUTING.md lists as one to replace.
 func TestPreferredWords(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestPreferredWords(t *testing.T) {
 			return err
 		}
 		if entry.IsDir() {
-			if strings.HasPrefix(entry.Name(), ".") && name != "." || entry.Name() == "testdata" || name == "bin" || name == "gen" || name == "integration" || name == "tools" {
+			if strings.HasPrefix(entry.Name(), ".") && name != "." || entry.Name() == "testdata" || name == "bin" || name == "gen" || name == "tools" {
 				return fs.SkipDir
 			}
 			return nil

@@ -26,7 +26,7 @@ const (
 // snapshot is what decides about a Service of a name.
 type snapshot struct {
 	name peering.ServiceName
-	// export and service are this cluster's own; nil is none.
+	// export and service are this cluster's own; nil means none.
 	export  *mcs.ServiceExport
 	service *corev1.Service
 	// shared says that some policy shares the namespace.
@@ -37,7 +37,7 @@ type snapshot struct {
 	sides []side
 	// waiting is the peers that have not said yet what they export.
 	waiting map[peering.ClusterID]bool
-	// have is the ServiceImport; nil is none.
+	// have is the ServiceImport; nil means none.
 	have *mcs.ServiceImport
 }
 
@@ -119,7 +119,7 @@ func conditions(s snapshot, p plan) []metav1.Condition {
 	conflict := say(mcs.ServiceExportConditionConflict, no, mcs.ServiceExportReasonNoConflicts, "")
 	if len(p.conflicts) > 0 {
 		conflict = say(mcs.ServiceExportConditionConflict, yes, mcs.ServiceExportConditionReason(p.reason()),
-			fmt.Sprintf("of %d clusters that export it %s does so for longest: ports are united, in all else its word counts", len(p.sides), p.sides[0].cluster))
+			fmt.Sprintf("of %d clusters that export it, that of %s is the oldest export, which wins; their ports are united", len(p.sides), p.sides[0].cluster))
 	}
 	return []metav1.Condition{valid, ready, conflict}
 }

@@ -255,7 +255,7 @@ func (r *Reconciler) loadPeers(ctx context.Context, s *snapshot, policies []mark
 	return nil
 }
 
-// read reads an object; nil is none, or one that ends.
+// read reads an object; nil means none, or one that ends.
 func read[T client.Object](ctx context.Context, c client.Reader, name peering.ServiceName, into T) (none T, err error) {
 	err = c.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, into)
 	if client.IgnoreNotFound(err) != nil {

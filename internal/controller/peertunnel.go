@@ -242,7 +242,7 @@ func (t tunnelState) again() time.Duration {
 func untold(s *PeerSnapshot, endless int) []string {
 	var out []string
 	if endless > 0 {
-		out = append(out, fmt.Sprintf("nodes do not know when %d contracts with the peer end, for they are told of %d: what is open by these closes when the agent says so; end some", endless, peering.MaxContracts))
+		out = append(out, fmt.Sprintf("only the first %d contracts with the peer expire without the agent: %d more close when the agent says so; end some", peering.MaxContracts, endless))
 	}
 	if _, left := contractStates(s.Contracts); left > 0 {
 		out = append(out, fmt.Sprintf("the peer is not told of %d contracts, for it takes %d: end some", left, peering.MaxContracts))

@@ -24,7 +24,7 @@ const (
 )
 
 // SetName returns the name of the Service that has a ServiceImport's address, and of what crosses of
-// one without. It is no name of a Service that anybody would export.
+// one without. Nobody would give an exported Service this name.
 func SetName(serviceImport string) string {
 	sum := sha256.Sum256([]byte(serviceImport))
 	return "clusterset-" + Short(sum[:])

@@ -103,7 +103,7 @@ func decodeState(b []byte, of owner, value any) error {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
 	words := strings.Split(string(head), " ")
 	if !ok || len(words) != 3 || words[0] != stateMagic {
-		return errors.New("it is no state of a node, or was not written to its end")
+		return errors.New("malformed or truncated state file")
 	}
 	if words[1] != stateVersion {
 		return errors.New("it is of another version of Entente, that of this one is " + stateVersion)
@@ -116,13 +116,13 @@ func decodeState(b []byte, of owner, value any) error {
 		Value json.RawMessage `json:"value"`
 	}
 	if json.Unmarshal(body, &envelope) != nil {
-		return errors.New("it is damaged: it is no JSON")
+		return errors.New("it is damaged: not JSON")
 	}
 	if envelope.Of != of {
 		return errors.New("it is that of another node, cluster or install")
 	}
 	if len(envelope.Value) == 0 || json.Unmarshal(envelope.Value, value) != nil {
-		return errors.New("it is damaged: it says something else than it should")
+		return errors.New("it is damaged: cannot decode the value")
 	}
 	return nil
 }

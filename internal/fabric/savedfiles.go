@@ -118,7 +118,7 @@ func (s *stateFiles) readOwn(path string) ([]byte, error) {
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return nil, errors.New("others than its owner can read or write it, or it is no file")
+		return nil, errors.New("it must be a regular file, readable and writable by its owner only")
 	}
 	return io.ReadAll(io.LimitReader(f, maxState+1))
 }
@@ -157,7 +157,7 @@ func (s *stateFiles) failed(err error) {
 	s.failing = err != nil
 }
 
-// load reads the plan. Nil is none.
+// load reads the plan. Nil means none.
 func (s *stateFiles) load() *savedPlan {
 	if s == nil {
 		return nil

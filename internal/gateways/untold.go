@@ -18,7 +18,7 @@ func largest(pods []netip.Prefix) (told []string, problem string) {
 	})
 	if left := len(sorted) - peering.MaxNodePods; left > 0 {
 		sorted = sorted[:peering.MaxNodePods]
-		problem = fmt.Sprintf("other clusters are told of the %d largest of the %d prefixes of pods on this node: pods in the other %d are reached through gateways; larger blocks of the network plugin are fewer",
+		problem = fmt.Sprintf("%d of %d pod prefixes of this node are announced to peers, the largest: pods in the other %d are reached through gateways; larger blocks of the network plugin are fewer",
 			peering.MaxNodePods, len(pods), left)
 	}
 	slices.SortFunc(sorted, netip.Prefix.Compare)
@@ -40,10 +40,10 @@ func beyond(gateways []machine) []string {
 
 // noRoomForGateway and noRoomForNode say of a node why other clusters are not told of it.
 func noRoomForGateway(gateways int) string {
-	return fmt.Sprintf("other clusters are told of %d gateways, the first by name, and there are %d: not of this one, which carries nothing for them; label fewer nodes entente.dev/gateway=true",
+	return fmt.Sprintf("%d of %d gateways are announced to peers, the first by name, and this one is not, so that it carries nothing for them; label fewer nodes entente.dev/gateway=true",
 		peering.MaxGateways, gateways)
 }
 
 func noRoomForNode(nodes int) string {
-	return fmt.Sprintf("other clusters are told of %d nodes that are no gateways, the first by name, and there are %d: pods on this one are reached through gateways", peering.MaxNodes, nodes)
+	return fmt.Sprintf("%d of %d nodes that are not gateways are announced to peers, the first by name: pods on this one are reached through gateways", peering.MaxNodes, nodes)
 }

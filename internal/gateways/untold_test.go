@@ -56,10 +56,10 @@ func TestWhatPeersAreNotToldIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"gateway-064": "told of 64 gateways, the first by name, and there are 65",
-		"worker-063":  "told of 64 nodes that are no gateways, the first by name, and there are 67", // crowded is the first
-		"worker-064":  "and there are 67", "worker-065": "and there are 67",
-		"crowded": "told of the 16 largest of the 20 prefixes of pods on this node: pods in the other 4",
+		"gateway-064": "64 of 65 gateways are announced to peers, the first by name",
+		"worker-063":  "64 of 67 nodes that are not gateways are announced to peers, the first by name", // crowded is the first
+		"worker-064":  "64 of 67", "worker-065": "64 of 67",
+		"crowded": "16 of 20 pod prefixes of this node are announced to peers, the largest: pods in the other 4",
 	}
 	var nodes v1alpha1.FabricNodeList
 	if err := c.List(t.Context(), &nodes); err != nil {

@@ -262,7 +262,7 @@ func (h *Home) begin(c *conn) (end func(), err error) {
 func (h *Home) serve(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {
-		refuse(w, peering.Errorf(peering.ReasonInternal, "nobody knows whose request this is"))
+		refuse(w, peering.Errorf(peering.ReasonInternal, "unknown caller"))
 		return
 	}
 	count := func(outcome string) { h.requests.WithLabelValues(string(c.provider), outcome).Inc() }

@@ -58,7 +58,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask
 	}
 	if len(id) > peering.MaxRequestIDLen {
 		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "",
-			"what was approved is less, and to ask for more the request's ID leaves no room: it has %d characters of %d", len(ask.RequestID), peering.MaxRequestIDLen)
+			"less was approved, and the request ID is too long to append the suffix by which more is asked for: it has %d characters, the limit is %d", len(ask.RequestID), peering.MaxRequestIDLen)
 	}
 	pending := &v1alpha1.PendingRequest{
 		ID: id, PriceCeiling: store.MoneyOf(ask.PriceCeiling), Pool: ask.Pool, NodeSelector: ask.NodeSelector, Network: v1alpha1.NetworkNone,

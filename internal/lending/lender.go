@@ -47,7 +47,7 @@ type Lender struct {
 	Informers cache.Informers
 	// Namespace is the agent's own, whose Services nobody is told of.
 	Namespace string
-	// ServiceExports returns which Services are exported to cluster sets; nil is none ever.
+	// ServiceExports returns which Services are exported to cluster sets; nil means never any.
 	ServiceExports func(context.Context) ([]peering.ServiceName, error)
 	// Budget bounds what peers have written here: a contract is an object that each
 	// revision replaces whole. Required.

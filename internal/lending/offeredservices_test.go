@@ -80,7 +80,7 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 		t.Errorf("where nothing is left %+v is offered", offer)
 	}
 	// The provider's own people are told too.
-	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("", "cpu=1")); err != nil || !strings.Contains(got.Message, "services: 2 told") {
+	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("", "cpu=1")); err != nil || !strings.Contains(got.Message, "services: 2 announced") {
 		t.Errorf("trying the policy out says %q, %v", got.Message, err)
 	}
 }

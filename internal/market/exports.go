@@ -136,9 +136,9 @@ func (e Exported) String() string {
 	if len(e.services)+e.left == 0 {
 		return ""
 	}
-	out := fmt.Sprintf("services: %d told", len(e.services))
+	out := fmt.Sprintf("services: %d announced", len(e.services))
 	if e.left > 0 {
-		out += fmt.Sprintf(", %d more are not: they are more, or have more ports, than can be told", e.left)
+		out += fmt.Sprintf(", %d more are not: they are more, or have more ports, than can be announced", e.left)
 	}
 	return out
 }

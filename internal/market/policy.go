@@ -24,7 +24,7 @@ type Policy struct {
 	pools []pool
 	// Exports is the Services that its peers are told of.
 	Exports []export
-	// set selects the namespaces that its peers share; nil is none.
+	// set selects the namespaces that its peers share; nil means none.
 	set labels.Selector
 	// err says why it makes no sense. It then selects whom it selects, and lends
 	// nothing.
@@ -170,7 +170,7 @@ func Selecting(policies []Policy, fc *v1alpha1.ForeignCluster) (*Policy, error) 
 }
 
 // Unconfirmed names a policy that would decide about a cluster if its name were
-// confirmed; empty is none.
+// confirmed; empty means none.
 func Unconfirmed(policies []Policy, fc *v1alpha1.ForeignCluster) string {
 	confirmed := fc.DeepCopy()
 	metav1.SetMetaDataAnnotation(&confirmed.ObjectMeta, v1alpha1.AnnotationNameConfirmed, "true")

@@ -108,7 +108,7 @@ func TestPoolsThatMakeNoSenseLendNothing(t *testing.T) {
 		"a toleration of everything":   {[]v1alpha1.NodePool{nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Operator: "Exists"}))}, "one of all taints"},
 		"a toleration of virtual nodes": {[]v1alpha1.NodePool{
 			nodePool("a", "kind", "x", tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"})),
-		}, "it would be lent on"},
+		}, "it would be passed on to another provider"},
 		"too many tolerations": {[]v1alpha1.NodePool{nodePool("a", "kind", "x", tolerating(make([]v1alpha1.PoolToleration, 9)...))}, "more than 8"},
 		"too many":             {make([]v1alpha1.NodePool, peering.MaxPools+1), "more than 16"},
 	} {
@@ -124,7 +124,7 @@ func TestPoolsThatMakeNoSenseLendNothing(t *testing.T) {
 	}
 }
 
-func TestAPoolIsLentOnItsOwnTerms(t *testing.T) {
+func TestAPoolHasItsOwnTerms(t *testing.T) {
 	t.Parallel()
 	nodes := []corev1.Node{
 		fixture.Node("g1", labelled("kind=gpu", "zone=a", "kubernetes.io/arch=amd64")), fixture.Node("g2", labelled("kind=gpu", "zone=b", "kubernetes.io/arch=amd64")),

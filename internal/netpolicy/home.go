@@ -94,7 +94,7 @@ func NewHome(cfg Config) *Home {
 	return h
 }
 
-// onChange calls f with an object as it was and as it is; nil is none.
+// onChange calls f with an object as it was and as it is; nil means none.
 func onChange(f func(before, after metav1.Object)) cache.ResourceEventHandler {
 	of := func(o any) metav1.Object {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -463,7 +463,7 @@ func (h *Home) resolves(found *corev1.Service) bool {
 }
 
 // resolvingService returns the Service whose address pods are told to ask, or the one that has the usual
-// name: where each node has a resolver of its own, that one asks it. Nil is none.
+// name: where each node has a resolver of its own, that one asks it. Nil means none.
 func (h *Home) resolvingService(ctx context.Context) (*corev1.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -365,7 +365,7 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 		return nil
 	}
 	trial := &api.OffloadedPod{
-		// There is no record yet, and so no UID of one.
+		// The record does not exist yet, and so has no UID.
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: ref.Name, UID: types.UID(ref.UID)},
 		Spec:       api.OffloadedPodSpec{PeerID: ns.Labels[api.LabelPeer], OriginUID: ref.UID, Template: runtime.RawExtension{Raw: raw}},
 	}

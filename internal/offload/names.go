@@ -61,7 +61,7 @@ func RemoteNamespace(consumer peering.ClusterID, name string, want peering.Names
 			name = want.Name
 		}
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-			return "", fmt.Errorf("%q is no name of a namespace: %s", peering.Text(name, validation.DNS1123LabelMaxLength), strings.Join(problems, "; "))
+			return "", fmt.Errorf("invalid namespace name %q: %s", peering.Text(name, validation.DNS1123LabelMaxLength), strings.Join(problems, "; "))
 		}
 		if strings.HasPrefix(name, "kube-") {
 			return "", fmt.Errorf("names that begin with kube- are this cluster's own; use the mapping %s", api.MappingSuffixed)

@@ -40,7 +40,7 @@ func (w *Webhook) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 			status = http.StatusRequestEntityTooLarge
 		}
-		http.Error(out, "this is no AdmissionReview", status)
+		http.Error(out, "this is not an AdmissionReview", status)
 		return
 	}
 	if review.Request == nil {

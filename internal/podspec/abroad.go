@@ -76,7 +76,7 @@ func ForeignKey(key string) bool {
 //	           to labels and annotations, so that they still have their values
 //	added      only on nodes with the labels that the contract names, whose taints are
 //	           tolerated as the provider says, and never on a virtual node, so that a
-//	           pod is not lent on; no more than MaxGrace to end
+//	           pod is not passed on to another provider; no more than MaxGrace to end
 //	refused    runtime classes that neither the contract names nor the policy maps, resource claims,
 //	           demands by other topologies, and every kind of volume but those of
 //	           checkVolume

@@ -74,7 +74,7 @@ func fieldDecisions() []fieldDecision {
 		{"spec.shareProcessNamespace", kept, ""},
 		{"spec.subdomain", kept, ""},
 		{"spec.terminationGracePeriodSeconds", kept, ""},
-		{"spec.tolerations", rewritten, "those for virtual nodes, and one that tolerates everything, go, so that a pod is not lent on; the provider keeps those of nodes that are away, and adds those of its pool"},
+		{"spec.tolerations", rewritten, "those for virtual nodes, and one that tolerates everything, go, so that a pod is not passed on to another provider; the provider keeps those of nodes that are away, and adds those of its pool"},
 		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains, and matchLabelKeys becomes a part of the labelSelector: replicas still spread over the provider's hosts, zones and regions; constraints of other topologies go, since only home has those"},
 		{"spec.volumes", rewritten, "the ServiceAccount token volume goes, unless the pod asks for the API of its home: then it has no token"},
 		{"spec.volumes[].name", kept, ""},

@@ -16,9 +16,9 @@ import (
 // importSnapshot is what decides about an ImportedService.
 type importSnapshot struct {
 	imported *api.ImportedService
-	// peer is the cluster that exports it; nil is none.
+	// peer is the cluster that exports it; nil means none.
 	peer *api.ForeignCluster
-	// contract is that by which it is imported; empty is none.
+	// contract is that by which it is imported; empty means none.
 	contract string
 	// said is what the peer said of it last; nil is nothing since this agent runs.
 	said *peering.ExportedService

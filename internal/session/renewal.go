@@ -61,7 +61,7 @@ func (m *Manager) loadLeaf() {
 	}
 }
 
-// end ends a link for a reason other than that ctx ended; nil is none.
+// end ends a link for a reason other than that ctx ended; nil means none.
 func (m *Manager) end(ctx context.Context, l *link, reason error) {
 	if reason == nil || ctx.Err() != nil {
 		return

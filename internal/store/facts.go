@@ -48,7 +48,7 @@ func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
 }
 
 // MadeByPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
-// NamespaceOffloading was made by; empty is none. One that a person wrote has none,
+// NamespaceOffloading was made by; empty means none. One that a person wrote has none,
 // whatever its label says.
 func MadeByPolicy(o interface{ GetLabels() map[string]string }) string {
 	labels := o.GetLabels()
@@ -58,7 +58,7 @@ func MadeByPolicy(o interface{ GetLabels() map[string]string }) string {
 	return labels[v1alpha1.LabelAutomatic]
 }
 
-// PeerOfPolicy returns the policy that a ForeignCluster is a peer of; empty is none. One that has
+// PeerOfPolicy returns the policy that a ForeignCluster is a peer of; empty means none. One that has
 // the label alone is a person's: a policy says why, too.
 func PeerOfPolicy(fc *v1alpha1.ForeignCluster) string {
 	if fc.Annotations[v1alpha1.AnnotationAutomaticBy] == "" {

@@ -37,7 +37,7 @@ func PricesOf(p peering.PriceList) *v1alpha1.PriceList {
 	return out
 }
 
-// Money returns money as a value of package peering; nil is none.
+// Money returns money as a value of package peering; nil means none.
 func Money(m *v1alpha1.Money) (peering.Money, error) {
 	if m == nil {
 		return peering.Money{}, nil
@@ -50,7 +50,7 @@ func Money(m *v1alpha1.Money) (peering.Money, error) {
 	return out, out.Check()
 }
 
-// MoneyOf returns money as custom resources have it; nil is none.
+// MoneyOf returns money as custom resources have it; nil means none.
 func MoneyOf(m peering.Money) *v1alpha1.Money {
 	if m.IsNone() || m.Currency == "" {
 		return nil

@@ -45,11 +45,11 @@ func checkToleration(t *corev1.Toleration) error {
 	}
 	switch {
 	case t.Key == "":
-		return errors.New("name the taint: a toleration without a key is one of all taints, and pods would be lent on to virtual nodes")
+		return errors.New("name the taint: a toleration without a key is one of all taints, and pods would be passed on to another provider")
 	case len(validation.IsQualifiedName(t.Key)) > 0:
 		return errors.New("that is not the key of a taint")
 	case domain == "entente.dev" || strings.HasSuffix(domain, ".entente.dev"):
-		return errors.New("no pod of a consumer tolerates a taint of virtual nodes: it would be lent on")
+		return errors.New("no pod of a consumer tolerates a taint of virtual nodes: it would be passed on to another provider")
 	case domain == "node.kubernetes.io" || domain == "node.cloudprovider.kubernetes.io":
 		return errors.New("no pod of a consumer tolerates a taint by which Kubernetes says that a node is not well")
 	case t.Operator != corev1.TolerationOpEqual && t.Operator != corev1.TolerationOpExists:
@@ -59,7 +59,7 @@ func checkToleration(t *corev1.Toleration) error {
 	case len(validation.IsValidLabelValue(t.Value)) > 0:
 		return errors.New("its value is not that of a taint")
 	case !slices.Contains([]corev1.TaintEffect{"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}, t.Effect):
-		return fmt.Errorf("there is no effect %.32q of taints", t.Effect)
+		return fmt.Errorf("unknown taint effect %.32q", t.Effect)
 	case t.TolerationSeconds != nil:
 		return errors.New("it holds for as long as the pod runs")
 	}

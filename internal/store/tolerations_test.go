@@ -24,9 +24,9 @@ func TestAPoolToleratesNoTaintsButThoseOfItsOwnNodes(t *testing.T) {
 		"a name without a domain":            {v1alpha1.PoolToleration{Key: "entente.dev"}, ""},
 		"all taints":                         {v1alpha1.PoolToleration{Operator: "Exists"}, "one of all taints"},
 		"all taints of an effect":            {v1alpha1.PoolToleration{Operator: "Exists", Effect: "NoSchedule"}, "one of all taints"},
-		"virtual nodes":                      {v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}, "lent on"},
-		"virtual nodes that lose pods":       {v1alpha1.PoolToleration{Key: v1alpha1.TaintLosingPods, Value: "true"}, "lent on"},
-		"what is below that domain":          {v1alpha1.PoolToleration{Key: "peer.entente.dev/x"}, "lent on"},
+		"virtual nodes":                      {v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}, "passed on"},
+		"virtual nodes that lose pods":       {v1alpha1.PoolToleration{Key: v1alpha1.TaintLosingPods, Value: "true"}, "passed on"},
+		"what is below that domain":          {v1alpha1.PoolToleration{Key: "peer.entente.dev/x"}, "passed on"},
 		"nodes that are not ready":           {v1alpha1.PoolToleration{Key: corev1.TaintNodeNotReady, Operator: "Exists"}, "not well"},
 		"nodes that are full":                {v1alpha1.PoolToleration{Key: corev1.TaintNodeMemoryPressure, Operator: "Exists"}, "not well"},
 		"nodes that a cloud takes away":      {v1alpha1.PoolToleration{Key: "node.cloudprovider.kubernetes.io/shutdown", Operator: "Exists"}, "not well"},
@@ -34,7 +34,7 @@ func TestAPoolToleratesNoTaintsButThoseOfItsOwnNodes(t *testing.T) {
 		"an operator that there is not":      {v1alpha1.PoolToleration{Key: "a", Operator: "Gt", Value: "1"}, "neither"},
 		"any value, and one":                 {v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "1"}, "no value"},
 		"a value that is none":               {v1alpha1.PoolToleration{Key: "a", Value: "a b"}, "its value"},
-		"an effect that there is not":        {v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}, "no effect"},
+		"an effect that there is not":        {v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}, "unknown taint effect"},
 	} {
 		got, err := ReadTolerations([]v1alpha1.PoolToleration{tt.spec})
 		switch {

@@ -111,7 +111,7 @@ func missing(peer, third *v1alpha1.ForeignCluster, id string) string {
 	case id == peer.Spec.ClusterID:
 		return "it is the peer itself"
 	case third == nil:
-		return "it is no peer of this cluster"
+		return "it is not a peer of this cluster"
 	case !trusted(peer):
 		return "the peer is not trusted"
 	case !trusted(third):

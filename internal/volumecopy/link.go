@@ -3,7 +3,6 @@ package volumecopy
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,7 +94,7 @@ func readMessage(in *bufio.Reader) (message, error) {
 			break
 		}
 		if line = append(line, b); len(line) > maxMessage {
-			return m, errors.New("the other side says too much at once")
+			return m, fmt.Errorf("message exceeds %d bytes", maxMessage)
 		}
 	}
 	if err := json.Unmarshal(line, &m); err != nil {

@@ -143,7 +143,7 @@ func (r *receiver) do(ctx context.Context, l *link, m message) error {
 		r.report.set(func(s *Status) { s.Phase, s.Problem = Verified, "" })
 		return l.say(message{Finished: true})
 	}
-	return fmt.Errorf("the sender wants %.32q, which is not known here", m.Do)
+	return fmt.Errorf("unknown request %.32q", m.Do)
 }
 
 func (r *receiver) copy(ctx context.Context, l *link, d *destination, finished, all bool) error {

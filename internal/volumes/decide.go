@@ -66,7 +66,7 @@ func read(o peering.Object) (peering.ClaimObject, *peering.Refusal) {
 		switch corev1.PersistentVolumeAccessMode(mode) {
 		case corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod:
 		default:
-			return invalid("%.32q is no access mode", mode)
+			return invalid("unknown access mode %.32q", mode)
 		}
 	}
 	c.Claim = peering.Text(c.Claim, peering.MaxLabelKeyLen)

@@ -62,7 +62,7 @@ func CheckQuantities(raw []byte) error {
 		case string, json.Number:
 			amount := top >= 0 && holdsAmount(stack[top].key) || top >= 1 && holdsAmounts(stack[top-1].key)
 			if s := fmt.Sprint(t); amount && !plainQuantity(s) {
-				return fmt.Errorf("%s is no amount that there can be", strconv.Quote(peering.Text(s, maxAmountLen)))
+				return fmt.Errorf("quantity %s is out of range", strconv.Quote(peering.Text(s, maxAmountLen)))
 			}
 		}
 		if top >= 0 {

@@ -78,12 +78,12 @@ func wellFormed(body []byte) error {
 		if _, err = dec.Token(); errors.Is(err, io.EOF) {
 			return nil
 		}
-		return &bodyError{"", fmt.Sprintf("is no JSON: something follows its end at byte %d", len(value))}
+		return &bodyError{"", fmt.Sprintf("is not JSON: something follows its end at byte %d", len(value))}
 	}
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-		return &bodyError{"", fmt.Sprintf("is no JSON: %s at byte %d", syntax, syntax.Offset)}
+		return &bodyError{"", fmt.Sprintf("is not JSON: %s at byte %d", syntax, syntax.Offset)}
 	}
-	return &bodyError{"", "is no JSON: it ends too early"}
+	return &bodyError{"", "is not JSON: it ends too early"}
 }
 
 // messageOf returns a message of the kind that a body is read into, nil for none.

@@ -34,7 +34,7 @@ func (s *service) validatePeering(ctx context.Context, request *v1alpha1.Peering
 	return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name, Provider: "peers/" + provider, Advertisement: previewMessage(offer)}, nil
 }
 
-// previewMessage is an offer that binds nobody; nil is none. What its request is called
+// previewMessage is an offer that binds nobody; nil means none. What its request is called
 // means nothing to a caller.
 func previewMessage(a *peering.Advertisement) *ententev1.Advertisement {
 	if a == nil {

@@ -41,7 +41,7 @@ type probe struct {
 	seq     uint64
 	// agreement is what the sender accepts directly.
 	agreement uint64
-	// suspects is the cluster of which a gateway seems to have died; zero is none.
+	// suspects is the cluster of which a gateway seems to have died; zero means none.
 	suspects PeerKey
 	// claims, where it is not nil, is all that the datagram says.
 	claims map[PeerKey]Claim

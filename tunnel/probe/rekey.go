@@ -44,7 +44,7 @@ const (
 	rekeyLen  = 20
 )
 
-// KeyTag tells keys apart: the first bytes of the SHA-256 of the public key. Zero is none.
+// KeyTag tells keys apart: the first bytes of the SHA-256 of the public key. Zero means none.
 type KeyTag [8]byte
 
 // KeyTagOf is the tag of a key; that of no key is zero.

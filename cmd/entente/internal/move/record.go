@@ -87,10 +87,10 @@ func ReadRecord(c *corev1.ConfigMap) (*Record, error) {
 	}
 	r := &Record{}
 	if err := json.Unmarshal([]byte(text), r); err != nil {
-		return nil, fmt.Errorf("configmap %s/%s is no record of a move: %w", c.Namespace, c.Name, err)
+		return nil, fmt.Errorf("configmap %s/%s is not a record of a move: %w", c.Namespace, c.Name, err)
 	}
 	if r.Namespace != c.Namespace || r.name() != c.Name || r.Source == "" || r.UID == "" || r.From == r.To && r.Class == "" {
-		return nil, fmt.Errorf("configmap %s/%s is no record of a move", c.Namespace, c.Name)
+		return nil, fmt.Errorf("configmap %s/%s is not a record of a move", c.Namespace, c.Name)
 	}
 	return r, nil
 }
