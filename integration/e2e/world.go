@@ -51,8 +51,10 @@ type Config struct {
 	// CIDRs and Families are as lab.Options has them; default same, and ipv4.
 	CIDRs    lab.CIDRs
 	Families lab.Families
-	// IPAM, NoNodeCIDRs and Proxy are as lab.Options has them. Where pods have other addresses
-	// than their nodes' spec.podCIDRs, the chart is told the prefix of all pods.
+	// CNI, Subnets, IPAM, NoNodeCIDRs and Proxy are as lab.Options has them. Where pods have other
+	// addresses than their nodes' spec.podCIDRs, the chart is told the prefix of all pods.
+	CNI         lab.CNI
+	Subnets     int
 	IPAM        lab.IPAM
 	NoNodeCIDRs bool
 	Proxy       lab.Proxy
@@ -137,7 +139,7 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 	}
 	shape := lab.Options{
 		Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: cfg.CIDRs, Families: cfg.Families, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets, Kubernetes: cfg.Kubernetes,
-		IPAM: cfg.IPAM, NoNodeCIDRs: cfg.NoNodeCIDRs, Proxy: cfg.Proxy,
+		CNI: cfg.CNI, Subnets: cfg.Subnets, IPAM: cfg.IPAM, NoNodeCIDRs: cfg.NoNodeCIDRs, Proxy: cfg.Proxy,
 	}
 	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -45,10 +46,18 @@ func onStage(t *testing.T) (context.Context, *stage) {
 
 // build installs the chart in both clusters, peers them, and has a pod run on the first node of each.
 func (s *stage) build(ctx context.Context) error {
-	// Beside what is usual, `make matrix` has network plugins that give addresses by themselves.
-	ipam := lab.IPAM(os.Getenv("ENTENTE_IPAM"))
+	// Beside what is usual, `make matrix` has network plugins that give addresses by themselves, and
+	// flannel with the nodes of a cluster in two subnets.
+	ipam, subnets := lab.IPAM(os.Getenv("ENTENTE_IPAM")), 0
+	if text := os.Getenv("ENTENTE_SUBNETS"); text != "" {
+		var err error
+		if subnets, err = strconv.Atoi(text); err != nil {
+			return fmt.Errorf("ENTENTE_SUBNETS: %w", err)
+		}
+	}
 	w, err := e2e.Up(ctx, e2e.Config{
-		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say, IPAM: ipam, NoNodeCIDRs: ipam != "",
+		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say,
+		CNI: lab.CNI(os.Getenv("ENTENTE_CNI")), Subnets: subnets, IPAM: ipam, NoNodeCIDRs: ipam != "",
 		Values: []string{"dns.clusterNames=Visible", "monitoring.nodes.enabled=true", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
 	})
 	if err != nil {
