@@ -134,6 +134,7 @@ func behindNAT(t *testing.T, which func(*e2e.World) *e2e.Side) {
 		e2e.OK(t, err)
 	}
 	t.Run("the way in stays open while nothing passes and the fabric hangs", func(t *testing.T) {
+		only.Matrix(t, "three quarters of a minute")
 		for _, s := range w.Sides() {
 			// Its probes would keep the way open too.
 			thaw, err := s.Freeze(ctx, e2e.PartNode)
