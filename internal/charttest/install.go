@@ -76,8 +76,18 @@ func (s APIServer) As(account string) *rest.Config {
 // needAPIServer.
 func StartAPIServer(t *testing.T) APIServer {
 	t.Helper()
+	return startAPIServer(t, "")
+}
+
+// startAPIServer is StartAPIServer with versions of APIs that the server does not serve by
+// itself, as its flag --runtime-config has them.
+func startAPIServer(t *testing.T, versions string) APIServer {
+	t.Helper()
 	needAPIServer(t)
 	env := &envtest.Environment{}
+	if versions != "" {
+		env.ControlPlane.GetAPIServer().Configure().Set("runtime-config", versions)
+	}
 	owner, err := env.Start()
 	if err != nil {
 		t.Fatalf("start API server: %v", err)

@@ -54,6 +54,8 @@ import (
 type cluster struct {
 	admin  client.Client
 	config *rest.Config
+	// kubeconfig is a file by which kubectl and helm reach it.
+	kubeconfig string
 	// upgrade upgrades the chart with helm's arguments.
 	upgrade func(args ...string) error
 	// rollback takes back the last upgrade.
@@ -62,10 +64,14 @@ type cluster struct {
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
+	return clusterOf(t, StartAPIServer(t))
+}
+
+func clusterOf(t *testing.T, server APIServer) cluster {
+	t.Helper()
 	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
-	server := StartAPIServer(t)
-	c := cluster{config: server.Owner, upgrade: server.Upgrade}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
+	c := cluster{config: server.Owner, kubeconfig: path, upgrade: server.Upgrade}
 	if err := os.WriteFile(path, server.KubeConfig, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +15,9 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
 // What lets pods onto virtual nodes is a policy where the API server has them, and else a webhook,
@@ -103,5 +109,63 @@ func TestPlacementWebhookHoldsNobodyUp(t *testing.T) {
 	agent := one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template.Spec
 	if !slices.ContainsFunc(agent.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == secret.Name }) {
 		t.Error("the agent does not have the certificate")
+	}
+}
+
+// The policy in the version that API servers before 1.36 serve where their owner turned it on.
+// It is the same object of the API server, so this one, which has version 1 too, takes it.
+func TestPlacementByTheBetaOnARealAPIServer(t *testing.T) {
+	const beta = "admissionregistration.k8s.io/v1beta1"
+	c := clusterOf(t, startAPIServer(t, beta+"=true"))
+	if err := c.upgrade("--set", "placement.enabled=false"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := template(t, "--kube-version=1.34.1", "--api-versions="+beta+"/MutatingAdmissionPolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policies [][]byte
+	for document := range bytes.SplitSeq(out, []byte("\n---\n")) {
+		if bytes.Contains(document, []byte("\nkind: MutatingAdmissionPolicy")) {
+			if !bytes.Contains(document, []byte("apiVersion: "+beta+"\n")) {
+				t.Errorf("it is of another version:\n%s", document)
+			}
+			policies = append(policies, document)
+		}
+	}
+	if len(policies) < 2 {
+		t.Fatalf("the chart has %d policies and bindings", len(policies))
+	}
+	apply := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), "--kubeconfig", c.kubeconfig, "create", "-f", "-")
+	apply.Stdin = bytes.NewReader(bytes.Join(policies, []byte("\n---\n")))
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl create: %v\n%s", err, out)
+	}
+	c.testPlacement(t)
+}
+
+// With nothing of ours running, a webhook that nobody answers included, pods of other namespaces
+// are created as ever, and those of offloaded ones as their owner wrote them.
+func TestPodsAreCreatedWhileNobodyAnswersTheWebhookOnARealAPIServer(t *testing.T) {
+	c := newCluster(t)
+	if err := c.upgrade("--set", "placement.by=Webhook"); err != nil {
+		t.Fatal(err)
+	}
+	var config admissionv1.MutatingWebhookConfiguration
+	if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-placement"}, &config); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere, offloaded := newNamespace(nil), newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
+	c.create(t, elsewhere, offloaded)
+	for name, n := range map[string]int{elsewhere.Name: 1000, offloaded.Name: 20} {
+		for i := range n {
+			pod := newPod(name, corev1.PodSpec{})
+			if err := c.admin.Create(t.Context(), pod, client.DryRunAll); err != nil {
+				t.Fatalf("pod %d of %d in namespace %s: %v", i+1, n, name, err)
+			}
+			if pod.Spec.Affinity != nil || len(pod.Spec.Tolerations) > 2 {
+				t.Fatalf("pod %d in namespace %s was changed: %v %v", i+1, name, pod.Spec.Tolerations, pod.Spec.Affinity)
+			}
+		}
 	}
 }
