@@ -33,8 +33,8 @@ ALONE := ./faults ./twonodes
 RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 # Hours and floods in one goroutine, or in a bubble of time: the race detector makes them
 # take up to ten times as long, and sees the same code in shorter tests.
-LONG := ^(TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestAHundredThousandInstances|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestUseIsWrittenWithinThePeersBudget)$$
-LONGIN := discovery/mdns internal/controller internal/exchange
+LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestNothingThatAPeerSaysKeepsFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestTransitThatGoesLeavesThePlanAsItWas|TestUseIsWrittenWithinThePeersBudget)$$
+LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange internal/netpolicy tunnel/plan
 # Tests of tunnel that spend their minutes on waiting for networks. Without the race detector, which
 # has ciphers take a processor; what goes on at once in a fabric is in the others of the package too.
 WAITS := ^(TestWhateverTheNetworkPasses|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesWhatIsExposedAndNothingElse|TestAThirdClusterPassesOnWhatIsListed|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$
@@ -172,9 +172,10 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
 	@cd integration && ENTENTE_MATRIX=1 ENTENTE_IPAM=shared-pool go test -count 1 -timeout 30m -v ./twonodes
+	@cd integration && ENTENTE_MATRIX=1 ENTENTE_CNI=flannel ENTENTE_SUBNETS=2 go test -count 1 -timeout 30m -v ./twonodes
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 50m -v ./paths
-	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 100m -v -run '^(TestConsumerBehindNAT|TestTunnelsOutliveTheAPIServers|TestDoctorNamesFaults|TestNothingRunsTwiceUnderAFence|TestAnAgentThatStandsByTakesOver|TestAnEndLeavesNothing|TestNothingOfChaosReachesAPod)$$' ./faults
+	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 100m -v -run '^(TestConsumerBehindNAT|TestProviderBehindNAT|TestTunnelsOutliveTheAPIServers|TestDoctorNamesFaults|TestNothingRunsTwiceUnderAFence|TestAnAgentThatStandsByTakesOver|TestAnEndLeavesNothing|TestNothingOfChaosReachesAPod)$$' ./faults
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestFabricRepairsItself|TestTopAndAutoscalingCountPodsAbroad|TestAgentsKilledWhilePeering|TestAMoveSurvivesKills|TestVolumesFollowTheirPods)$$' ./e2e
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestPostgreSQLFailsOverBetweenClusters|TestEtcdSurvivesTheRestartOfEitherAgent)$$' ./databases
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 90m -v ./neighbours
@@ -191,7 +192,7 @@ soak: build image lab $(BIN)/helm $(BIN)/grpcurl ## Kill loops, rotation, an hou
 .PHONY: bench
 bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, tunnels beside plain WireGuard, failover, what 250 peers cost an agent, what one at all of its limits does, what offloaded pods cost beside native ones, how fast clusters on a LAN are found (Linux, root)
 	@go test -run '^$$' -bench . -benchmem ./...
-	@TUNNEL_BENCH=1 go test -count 1 -timeout 1h -v -run '^(TestFabricBesidePlainWireGuard|TestFailoverGaps|TestMemoryUnderFlood|TestTunnelProcessAtRest)$$' ./tunnel
+	@TUNNEL_BENCH=1 ENTENTE_ROUNDS=30 go test -count 1 -timeout 2h -v -run '^(TestFabricBesidePlainWireGuard|TestFailoverGaps|TestKeysOfNodesAreReplacedWithoutLoss|TestPresharedKeysAreReplacedWithoutLoss|TestMemoryUnderFlood|TestTunnelProcessAtRest)$$' ./tunnel
 	@cd integration && go run -buildvcs=false ./bench
 	@cd integration && go run -buildvcs=false ./bench -limits 100
 	@cd integration && go run -buildvcs=false ./bench -pods 1,100,1000,5000
