@@ -175,7 +175,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@cd integration && ENTENTE_MATRIX=1 ENTENTE_CNI=flannel ENTENTE_SUBNETS=2 go test -count 1 -timeout 30m -v ./twonodes
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 3h -v -run '^TestMatrix$$' ./matrix
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 50m -v ./paths
-	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 100m -v -run '^(TestConsumerBehindNAT|TestProviderBehindNAT|TestTunnelsOutliveTheAPIServers|TestDoctorNamesFaults|TestNothingRunsTwiceUnderAFence|TestAnAgentThatStandsByTakesOver|TestAnEndLeavesNothing|TestNothingOfChaosReachesAPod)$$' ./faults
+	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 100m -v -run '^(TestConsumerBehindNAT|TestProviderBehindNAT|TestProviderIsAway|TestTunnelsOutliveTheAPIServers|TestDoctorNamesFaults|TestNothingRunsTwiceUnderAFence|TestAnAgentThatStandsByTakesOver|TestAnEndLeavesNothing|TestNothingOfChaosReachesAPod)$$' ./faults
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestFabricRepairsItself|TestTopAndAutoscalingCountPodsAbroad|TestAgentsKilledWhilePeering|TestAMoveSurvivesKills|TestVolumesFollowTheirPods)$$' ./e2e
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestPostgreSQLFailsOverBetweenClusters|TestEtcdSurvivesTheRestartOfEitherAgent)$$' ./databases
 	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 90m -v ./neighbours

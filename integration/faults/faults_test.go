@@ -3,9 +3,11 @@ package faults
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestTrafficOutlivesItsMasters kills the fabric's process on both sides, and an
@@ -157,7 +160,9 @@ func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *e2e.World, f
 // machine that does much else adds.
 const silenceSeen = 15 * time.Second
 
-// TestProviderIsAway cuts the internet and heals it again.
+// TestProviderIsAway cuts the internet and heals it again. In make matrix that is after longer than
+// Kubernetes leaves pods on a node that does not answer (300 s), and the pods of another namespace
+// are to be evicted by then.
 func TestProviderIsAway(t *testing.T) {
 	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
@@ -187,6 +192,12 @@ func TestProviderIsAway(t *testing.T) {
 		t.Fatalf("%d pods abroad, want 3", len(twins))
 	}
 
+	away := 20 * time.Second
+	evicted := func() {}
+	if only.InMatrix() {
+		away = 330 * time.Second
+		evicted = evictedFrom(ctx, t, w, name)
+	}
 	begin := time.Now()
 	e2e.OK(t, w.Cut(ctx))
 	e2e.OK(t, w.Until(ctx, e2e.Restarted, "node "+name+" to be NotReady", func(ctx context.Context) (string, error) {
@@ -229,8 +240,9 @@ func TestProviderIsAway(t *testing.T) {
 	if failed := err.(*e2e.CommandError); failed.Code != 3 { //nolint:errorlint // e2e.Ended looked
 		t.Errorf("entente info ends with %d, want 3", failed.Code)
 	}
+	evicted()
 	// Long enough for whoever would take silence for an end.
-	time.Sleep(20 * time.Second)
+	time.Sleep(away)
 	same := func() { untouched(ctx, t, w, remote, home, abroad, out.Labels) }
 	same()
 
@@ -248,6 +260,70 @@ func TestProviderIsAway(t *testing.T) {
 	e2e.OK(t, err)
 	time.Sleep(5 * time.Second)
 	same()
+	evicted()
+}
+
+// evictedFrom has pods run on a virtual node, in a namespace that does without them after ten seconds.
+// What it returns wants others in their place at home, the same ones each time, and, while the
+// provider answers, none abroad.
+func evictedFrom(ctx context.Context, t *testing.T, w *e2e.World, node string) (check func()) {
+	t.Helper()
+	const hall = "hall"
+	e2e.Offloaded(ctx, t, w, hall, "--peer-lost", "evict=10s")
+	out := preferAway(hall, "out", 2)
+	e2e.OK(t, w.Home.Create(ctx, out))
+	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, hall, out.Labels, 2)
+	e2e.OK(t, err)
+	for i := range pods {
+		if pods[i].Spec.NodeName != node {
+			t.Fatalf("pod %s is on node %s, not abroad", pods[i].Name, pods[i].Spec.NodeName)
+		}
+	}
+	remote, err := w.RemoteNamespace(ctx, hall)
+	e2e.OK(t, err)
+	begin := time.Now()
+	var stay e2e.Lives
+	return func() {
+		t.Helper()
+		var run []corev1.Pod
+		e2e.OK(t, w.Until(ctx, e2e.Restarted, "pods at home in place of those abroad", func(ctx context.Context) (string, error) {
+			now, err := w.Home.Pods(ctx, hall, out.Labels)
+			run = slices.DeleteFunc(now, func(p corev1.Pod) bool {
+				ready := e2e.PodReadiness(&p)
+				return p.DeletionTimestamp != nil || p.Spec.NodeName == node || ready == nil || ready.Status != corev1.ConditionTrue
+			})
+			if len(run) != 2 {
+				return fmt.Sprintf("%d run there", len(run)), err
+			}
+			return "", err
+		}))
+		if stay == nil {
+			t.Logf("other pods run at home %s after the cut", time.Since(begin).Round(100*time.Millisecond))
+			stay = e2e.LivesOf(run)
+			return
+		}
+		if err := stay.Same(e2e.LivesOf(run)); err != nil {
+			t.Error(err)
+		}
+		e2e.OK(t, w.Until(ctx, e2e.Restarted, "evicted pods to be gone abroad", func(ctx context.Context) (string, error) {
+			twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
+			if len(twins) > 0 {
+				return fmt.Sprintf("%d are there", len(twins)), err
+			}
+			return "", err
+		}))
+	}
+}
+
+// preferAway is a Deployment whose pods go abroad while they may, and home otherwise.
+func preferAway(namespace, name string, replicas int32) *appsv1.Deployment {
+	out, _ := e2e.Web(namespace, name, replicas, e2e.Anywhere)
+	out.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}},
+		}}},
+	}}
+	return out
 }
 
 // untouched holds that pods and their twins are those that they were, and never restarted.

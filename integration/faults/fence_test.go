@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -30,12 +29,7 @@ func TestNothingRunsTwiceUnderAFence(t *testing.T) {
 	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
 	e2e.Offloaded(ctx, t, w, shop, "--peer-lost", "fence="+fence.String())
-	out, _ := e2e.Web(shop, "out", 2, e2e.Anywhere)
-	out.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}},
-		}}},
-	}}
+	out := preferAway(shop, "out", 2)
 	e2e.OK(t, w.Home.Create(ctx, out))
 	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, out.Labels, 2)
 	e2e.OK(t, err)
