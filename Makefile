@@ -201,6 +201,7 @@ bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, tunnels beside 
 .PHONY: conformance
 conformance: build image lab $(BIN)/helm $(BIN)/grpcurl ## The conformance suite of the Multi-Cluster Services API, the virtual-kubelet project's tests for providers, and tests of Kubernetes against a virtual node (Linux, root, an hour)
 	@cd integration && ENTENTE_CONFORMANCE=1 go test -p 1 -count 1 -timeout 100m -v ./conformance/...
+	@cd integration && ENTENTE_MATRIX=1 go test -count 1 -timeout 40m -v -run '^(TestTopAndAutoscalingCountPodsAbroad|TestVolumesFollowTheirPods)$$' ./e2e
 
 ##@ Check
 
