@@ -253,7 +253,10 @@ func routeOf(r netlink.Route, family int, names map[int]string) (Route, bool) {
 	if r.Protocol == fabricProtocol {
 		return Route{}, false
 	}
-	out := Route{Prefix: prefixOf(r.Dst), Table: r.Table, Device: names[r.LinkIndex], Local: r.Type == unix.RTN_LOCAL}
+	out := Route{
+		Prefix: prefixOf(r.Dst), Table: r.Table, Device: names[r.LinkIndex], Local: r.Type == unix.RTN_LOCAL,
+		Refuses: r.Type != unix.RTN_LOCAL && r.Type != unix.RTN_UNICAST,
+	}
 	if !out.Prefix.IsValid() {
 		any4, any6 := netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		out.Prefix = map[int]netip.Prefix{netlink.FAMILY_V4: any4, netlink.FAMILY_V6: any6}[family]

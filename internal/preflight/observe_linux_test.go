@@ -147,6 +147,8 @@ nft 'add chain inet firewalld filter_FORWARD { type filter hook forward priority
 		{"a small route", "ip route change default via 203.0.113.1 mtu 1300", nil, "Warning UnderlayMTUTooSmall", "1300"},
 		{"a route to the pool", "ip route add 198.19.0.0/24 via 203.0.113.9", nil, "Warning RouteOverlap", "198.19.0.0/24 is routed to eth0"},
 		{"a route of ours", "ip route add 198.19.0.0/24 via 203.0.113.9 proto 141 table 14100; ip route add unreachable 198.19.0.0/24 metric 4000000000 proto 141 table 14100", nil, "", ""},
+		{"a blackhole for the pool, since the node started", "ip route add blackhole 198.18.0.0/15 metric 4000000000", nil, "", ""},
+		{"a blackhole for a part of the pool", "ip route add blackhole 198.18.64.0/26", nil, "Warning RouteOverlap", "198.18.64.0/26 is routed"},
 		{"an address in the pool", "ip addr add 198.19.0.1/24 dev cni0", nil, "Error RouteOverlap", "198.19.0.1 is an address of cni0"},
 		{"a VPN's rule", "ip route add default dev eth0 table 7120; ip rule add not fwmark 0x1bd00 lookup 7120 priority 110", nil, "Error AliasesDiverted", "110: not from all fwmark 0x1bd00 lookup 7120"},
 		{"a rule for the main table", "ip rule add lookup main suppress_prefixlength 0 priority 105; ip rule add from 203.0.113.10 lookup main priority 106", nil, "", ""},

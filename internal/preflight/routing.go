@@ -81,6 +81,8 @@ type Route struct {
 	Device string
 	// Local says that the addresses are the node's own.
 	Local bool
+	// Refuses says that packets end here: a blackhole, or one with an error.
+	Refuses bool
 }
 
 // isDefault says that the route is for what has no other: a default route, or one of the
@@ -162,7 +164,9 @@ func routes(f *Fabric, o *Observed) *Finding {
 		}
 	}
 	for _, r := range o.Routes {
-		if r.isDefault() || r.Local || r.Device == f.Device || !overlapsAny(reach, r.Prefix) {
+		// What the pool as a whole leads to nowhere keeps pods' packets on a node whose fabric has not started.
+		guard := r.Refuses && r.Table == tableMain && slices.Contains(reach, r.Prefix)
+		if r.isDefault() || r.Local || r.Device == f.Device || guard || !overlapsAny(reach, r.Prefix) {
 			continue
 		}
 		text := r.Prefix.String() + " is routed"
