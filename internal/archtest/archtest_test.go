@@ -149,8 +149,13 @@ var rules = []rule{
 	{packages: "internal/volumecopy", ours: []string{"internal/notify"}, outside: []string{"golang.org/x/sys/unix"}},
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
+		packages: "internal/reflection",
+		ours:     []string{"api/...", "peering/...", "internal/endpoints", "internal/fencing", "internal/podspec", "internal/stock", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
+	},
+	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering/...", "internal/limitrange", "internal/budget", "internal/cidr", "internal/endpoints", "internal/fencing", "internal/ledger", "internal/netpolicy", "internal/notify", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/stock", "internal/turns", "internal/volumes", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -264,7 +269,7 @@ var rules = []rule{
 	{
 		packages: "internal/resolver",
 		ours: []string{
-			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "discovery", "internal/accept", "internal/kube", "internal/names", "internal/cidr", "internal/netpolicy", "internal/offload", "internal/paced", "internal/pages", "internal/podspec", "internal/podstreams", "internal/podwatch", "internal/recent", "internal/reflection", "internal/turns", "internal/fencing", "internal/ledger", "internal/endpoints", "internal/stock", "internal/volumes", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
 		},
 		outside: []string{everything},
 	},

@@ -119,3 +119,21 @@ func sameEverywhere(block netip.Prefix, except []netip.Prefix, closed cidr.Set) 
 	}
 	return out
 }
+
+// CountBlocks returns how many ranges of addresses a NetworkPolicy names.
+func CountBlocks(spec *networkingv1.NetworkPolicySpec) (n int) {
+	count := func(peers []networkingv1.NetworkPolicyPeer) {
+		for i := range peers {
+			if b := peers[i].IPBlock; b != nil {
+				n += 1 + len(b.Except)
+			}
+		}
+	}
+	for i := range spec.Ingress {
+		count(spec.Ingress[i].From)
+	}
+	for i := range spec.Egress {
+		count(spec.Egress[i].To)
+	}
+	return n
+}

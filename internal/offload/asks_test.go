@@ -17,6 +17,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// gather is for how long changes of one thing are gathered before it is compared, see internal/turns.
+const gather = 50 * time.Millisecond
+
 // questions notes what the API server is asked.
 type questions struct {
 	mu    sync.Mutex
@@ -88,7 +91,7 @@ func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 	// What the reconciler asks is its own.
 	quiet := func() {
 		eventually(t, "nothing is left to do", func() bool {
-			got := q.during(func() { time.Sleep(4 * reflectGather) })
+			got := q.during(func() { time.Sleep(4 * gather) })
 			return got.asked == 0
 		})
 	}

@@ -31,6 +31,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
@@ -276,7 +277,7 @@ func TestAConfigThatSomebodyChangedIsAppliedAgain(t *testing.T) {
 				eventually(t, "somebody changed it", func() bool { return c.get(t, remote, "cfg", o) && change(t, c, o) })
 				eventually(t, "it is as it was", func() bool {
 					now := newShared(kindOf(o))
-					return c.get(t, remote, "cfg", now) && contentOf(now) == contentOf(was) && maps.Equal(now.GetAnnotations(), was.GetAnnotations())
+					return c.get(t, remote, "cfg", now) && reflection.Content(now) == reflection.Content(was) && maps.Equal(now.GetAnnotations(), was.GetAnnotations())
 				})
 			})
 		}
@@ -336,9 +337,7 @@ func TestAnAppliedConfigIsNotReadAgain(t *testing.T) {
 		eventually(t, "it is seen, and was compared", func() bool {
 			same := false
 			p.inv.config(stock.Key{Kind: peering.KindConfigMap, Namespace: name + "-aaaaaaaa", Name: "cfg"}, func(s *configState) { same = s.seen != "" && s.seen == s.intact })
-			p.configs.mu.Lock()
-			defer p.configs.mu.Unlock()
-			return same && len(p.configs.gathering)+len(p.configs.ready) == 0
+			return same && p.configs.Idle()
 		})
 	}
 	// Each apply reads what is there.
@@ -394,7 +393,7 @@ func TestANoteThatWasChangedIsAppliedAgain(t *testing.T) {
 			eventually(t, "the Service is there, and leads home", func() bool {
 				return c.get(t, np.Namespace, "web", svc) && slices.Equal(c.addressesIn(t, np.Namespace), []string{"10.241.0.5"})
 			})
-			for o, key := range map[k8s.Object]string{np: notePolicy, svc: noteService} {
+			for o, key := range map[k8s.Object]string{np: notePolicy, svc: reflection.NoteService} {
 				want := maps.Clone(o.GetAnnotations())
 				p.compared.Clear()
 				eventually(t, "somebody changed it", func() bool {

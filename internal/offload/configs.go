@@ -2,11 +2,7 @@ package offload
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"hash"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,11 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/pages"
+	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -49,28 +45,6 @@ func (s *configState) ask(now time.Time) {
 		s.pause = 0
 	}
 	s.asked, s.pause, s.spoiled = now, min(max(2*s.pause, compareInterval), configCalm/2), true
-}
-
-// contentOf returns a hash of what is in a ConfigMap or Secret.
-func contentOf(o client.Object) string {
-	h := sha256.New()
-	switch o := o.(type) {
-	case *corev1.ConfigMap:
-		addContent(h, o.Data)
-		addContent(h, o.BinaryData)
-		fmt.Fprint(h, ptr.Deref(o.Immutable, false))
-	case *corev1.Secret:
-		addContent(h, o.Data)
-		fmt.Fprint(h, o.Type, ptr.Deref(o.Immutable, false))
-	}
-	return hex.EncodeToString(h.Sum(nil))
-}
-
-func addContent[V string | []byte](h hash.Hash, data map[string]V) {
-	fmt.Fprintf(h, "%d;", len(data))
-	for _, key := range slices.Sorted(maps.Keys(data)) {
-		fmt.Fprintf(h, "%d;%s%d;%s", len(key), key, len(data[key]), data[key])
-	}
 }
 
 func configKey(kind peering.Kind, o metav1.Object) stock.Key {
@@ -127,7 +101,7 @@ func (v *inventory) unwrote(k stock.Key) {
 func (v *inventory) seeConfig(k stock.Key, version string) {
 	v.newConfig(k, func(s *configState) {
 		if s.seen = version; s.seen != s.intact {
-			v.p.configs.later(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}, configGather)
+			v.p.configs.Later(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}, configGather)
 		}
 	})
 }
@@ -136,7 +110,7 @@ func (v *inventory) seeConfig(k stock.Key, version string) {
 func (v *inventory) leaveConfig(k stock.Key) {
 	v.config(k, func(s *configState) {
 		s.seen = ""
-		v.p.configs.later(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}, configGather)
+		v.p.configs.Later(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}, configGather)
 	})
 }
 
@@ -231,7 +205,7 @@ func (p *Provider) compareConfigs(ctx context.Context, key types.NamespacedName)
 			continue
 		}
 		if wait > 0 {
-			p.configs.later(key, wait)
+			p.configs.Later(key, wait)
 			continue
 		}
 		how, err := p.compareConfig(ctx, k, ns, known)
@@ -243,7 +217,7 @@ func (p *Provider) compareConfigs(ctx context.Context, key types.NamespacedName)
 		}
 		peer := peering.ClusterID(ns.Labels[api.LabelPeer])
 		if wait := p.compareIn(peer, now); wait > 0 {
-			p.configs.later(key, wait)
+			p.configs.Later(key, wait)
 			continue
 		}
 		p.inv.config(k, func(s *configState) { s.ask(now) })
@@ -273,7 +247,7 @@ func (p *Provider) compareConfig(ctx context.Context, k stock.Key, ns *corev1.Na
 		return "", nil // nobody misses it
 	case !ours(o, peering.ClusterID(ns.Labels[api.LabelPeer])):
 		return "took it over", nil
-	case o.GetAnnotations()[noteContent] != contentOf(o) || len(holders(o)) == 0:
+	case o.GetAnnotations()[noteContent] != reflection.Content(o) || len(holders(o)) == 0:
 		return "changed it", nil
 	}
 	p.inv.wrote(o)

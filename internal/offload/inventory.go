@@ -24,6 +24,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/pages"
+	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -191,8 +192,8 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 			v.touch(o.Namespace, o.Name, o.Spec.Contract)
 			v.p.changed(o.Spec.Contract)
 		}
-		v.p.services.all()
-		v.p.policies.all()
+		v.p.services.All()
+		v.p.policies.All()
 	}
 	recount := time.NewTicker(configsInterval)
 	defer recount.Stop()
@@ -238,15 +239,15 @@ func (v *inventory) leaveOffloaded(o *api.OffloadedPod) {
 // seeService counts a Service and has its endpoints compared.
 func (v *inventory) seeService(svc *corev1.Service) {
 	var item stock.Item
-	note, err := serviceNote(svc)
+	note, err := reflection.Note(svc)
 	if err == nil {
-		item = countService(note)
+		item = reflection.Count(note)
 	}
 	item.Peer, item.Contract, item.Bytes = peering.ClusterID(svc.Labels[api.LabelPeer]), firstHolder(svc), notedBytes(svc.Annotations)
 	item.Ports = len(svc.Spec.Ports)
 	v.p.stock.Set(stock.Key{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name}, item)
 	v.leadsTo.Set(client.ObjectKeyFromObject(svc), note)
-	v.p.services.one(client.ObjectKeyFromObject(svc))
+	v.p.services.One(client.ObjectKeyFromObject(svc))
 }
 
 func (v *inventory) leaveService(svc *corev1.Service) {
@@ -259,9 +260,9 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// sliceHandler has the Service compared of which an EndpointSlice was changed. Those that come the reflector made.
+// sliceHandler has the Service compared of which an EndpointSlice was changed. Those that come the comparison made.
 func (v *inventory) sliceHandler() cache.ResourceEventHandler {
-	see := func(s *discoveryv1.EndpointSlice) { v.p.services.one(serviceOf(s)) }
+	see := func(s *discoveryv1.EndpointSlice) { v.p.services.One(serviceOf(s)) }
 	h := handle(see, see)
 	h.AddFunc = nil
 	h.UpdateFunc = func(before, s any) {
@@ -322,7 +323,7 @@ func (v *inventory) hasLive(namespace string) bool {
 // led has the Services compared that lead to a pod.
 func (v *inventory) led(namespace, originUID string) {
 	for _, service := range v.leadsTo.Of(namespace, originUID) {
-		v.p.services.one(service)
+		v.p.services.One(service)
 	}
 }
 

@@ -27,13 +27,6 @@ const (
 	// without a change it begins from the start.
 	configGather = time.Second
 	configCalm   = time.Hour
-	// maxServicePorts is how many ports a reflected Service may have.
-	maxServicePorts = 100
-	// maxServiceNote is the largest ServiceObject, compressed if it is larger than
-	// plainServiceNote, that fits the annotation in which it is kept; annotations of
-	// an object have 256 KiB in all.
-	maxServiceNote   = 224 << 10
-	plainServiceNote = 16 << 10
 	// maxDropped is how many endpoints that could not be translated are named.
 	maxDropped = 5
 	// closeGrace is the longest grace period of a pod whose contract is over.
@@ -47,12 +40,6 @@ const (
 	grantTimeout = 15 * time.Second
 	// grantPoll is the pause between two looks whether it has.
 	grantPoll = 100 * time.Millisecond
-	// reflectInterval is how often Services are compared with what they should be
-	// though nothing changed, reflectGather for how long changes of one are
-	// gathered, and reflectWorkers at how many peers' Services is worked at once.
-	reflectInterval = 5 * time.Minute
-	reflectGather   = 50 * time.Millisecond
-	reflectWorkers  = 4
 	// compareInterval is the shortest pause between two times at which a peer is asked to compare what is here of it.
 	compareInterval = 2 * time.Minute
 	// reflectBehind is the pause before one is compared again of which the cache was behind.

@@ -26,8 +26,6 @@ const (
 	// and with which hash. Contracts of one peer share its namespaces, so an object
 	// may be held by several.
 	heldPrefix = "held.entente.dev/"
-	// noteService keeps a reflected Service as the consumer described it.
-	noteService = "entente.dev/service"
 	// noteContent is a hash of what the agent wrote into a ConfigMap or Secret.
 	noteContent = "entente.dev/content"
 	// noteDropped names endpoints that could not be translated.

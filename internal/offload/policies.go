@@ -16,6 +16,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/netpolicy"
+	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -64,12 +65,12 @@ func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract,
 				"the provider takes no NetworkPolicies; have it say networkPolicies: %s in its PeeringPolicy, or keep pods that need them at home", api.NetworkPoliciesAllowed)
 		}
 	}
-	note, err := packNote(o.JSON)
+	note, err := reflection.Pack(o.JSON)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", o.Ref, err)
 	}
-	if len(note) > maxServiceNote {
-		return refuse(peering.RefusedInvalid, false, "%s has %d bytes, compressed; the limit is %d", o.Ref, len(note), maxServiceNote)
+	if len(note) > reflection.MaxNote {
+		return refuse(peering.RefusedInvalid, false, "%s has %d bytes, compressed; the limit is %d", o.Ref, len(note), reflection.MaxNote)
 	}
 	want := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		notePolicy: note, api.LabelOriginName: o.Ref.Name,
@@ -79,7 +80,7 @@ func (p *Provider) applyPolicy(ctx context.Context, contract string, c Contract,
 		return err
 	}
 	translatePolicy(in, here, want)
-	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{Blocks: countBlocks(&want.Spec)})
+	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{Blocks: netpolicy.CountBlocks(&want.Spec)})
 }
 
 // here returns by what NetworkPolicies of a peer are translated.
@@ -103,29 +104,11 @@ func translatePolicy(in *netpolicy.Policy, here netpolicy.Here, out *networkingv
 	}
 }
 
-// countBlocks returns how many ranges of addresses a NetworkPolicy names.
-func countBlocks(spec *networkingv1.NetworkPolicySpec) (n int) {
-	count := func(peers []networkingv1.NetworkPolicyPeer) {
-		for i := range peers {
-			if b := peers[i].IPBlock; b != nil {
-				n += 1 + len(b.Except)
-			}
-		}
-	}
-	for i := range spec.Ingress {
-		count(spec.Ingress[i].From)
-	}
-	for i := range spec.Egress {
-		count(spec.Egress[i].To)
-	}
-	return n
-}
-
 func (v *inventory) seePolicy(np *networkingv1.NetworkPolicy) {
 	v.p.stock.Set(stock.Key{Kind: peering.KindNetworkPolicy, Namespace: np.Namespace, Name: np.Name}, stock.Item{
-		Peer: peering.ClusterID(np.Labels[api.LabelPeer]), Contract: firstHolder(np), Bytes: notedBytes(np.Annotations), Blocks: countBlocks(&np.Spec),
+		Peer: peering.ClusterID(np.Labels[api.LabelPeer]), Contract: firstHolder(np), Bytes: notedBytes(np.Annotations), Blocks: netpolicy.CountBlocks(&np.Spec),
 	})
-	v.p.policies.space(np.Namespace)
+	v.p.policies.Namespace(np.Namespace)
 }
 
 func (v *inventory) leavePolicy(np *networkingv1.NetworkPolicy) {

@@ -12,6 +12,8 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/internal/podstreams"
 	"github.com/entente-dev/entente/internal/podwatch"
 	"github.com/entente-dev/entente/internal/recent"
+	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/internal/turns"
 	"github.com/entente-dev/entente/peering"
@@ -143,7 +146,9 @@ type Provider struct {
 	locks turns.Locks
 	// services and policies wake the reflection of Services and NetworkPolicies, configs has ConfigMaps and Secrets
 	// compared. What pods do changes the first alone.
-	services, policies, configs *reflector
+	services, policies, configs *turns.Comparer
+	// slices writes the EndpointSlices of reflected Services.
+	slices reflection.Slices
 }
 
 // New returns a Provider that does nothing until Run.
@@ -182,10 +187,37 @@ func New(cfg Config) (*Provider, error) {
 	if p.Streams, err = podstreams.New(cfg.REST, p.runningPod); err != nil {
 		return nil, err
 	}
-	p.services, p.policies = newReflector(p, "services", p.reflectServices), newReflector(p, "network policies", p.reflectPolicies)
-	p.configs = newReflector(p, "config maps and secrets", p.compareConfigs)
+	p.slices = reflection.Slices{Client: p.client}
+	p.services, p.policies = p.comparer("services", p.reflectServices), p.comparer("network policies", p.reflectPolicies)
+	p.configs = p.comparer("config maps and secrets", p.compareConfigs)
 	p.inv = newInventory(p)
 	return p, nil
+}
+
+// comparer returns what has something compared, a peer at a time.
+func (p *Provider) comparer(what string, compare func(context.Context, types.NamespacedName) error) *turns.Comparer {
+	return turns.NewComparer(turns.CompareConfig{
+		What: what, Compare: compare, Log: p.cfg.Log,
+		PeerOf: func(namespace string) peering.ClusterID { return p.inv.peerOf(namespace) },
+		Namespaces: func() (names []string) {
+			for _, ns := range p.inv.namespaces() {
+				names = append(names, ns.Name)
+			}
+			return names
+		},
+		Pause: pauseAfter,
+	})
+}
+
+// pauseAfter returns after which pause a comparison that failed is repeated, and whether that is usual.
+func pauseAfter(err error) (time.Duration, bool) {
+	if over, ok := errors.AsType[*paced.OverBudget](err); ok {
+		return over.Wait, true
+	}
+	if apierrors.IsConflict(err) {
+		return reflectBehind, true
+	}
+	return time.Second, false
 }
 
 // Run watches the cluster and makes pods and Services until ctx ends, and then
@@ -219,9 +251,9 @@ func (p *Provider) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	for _, r := range []*reflector{p.services, p.policies, p.configs} {
+	for _, r := range []*turns.Comparer{p.services, p.policies, p.configs} {
 		work.Go(func() error {
-			r.run(ctx)
+			r.Run(ctx)
 			return nil
 		})
 	}
@@ -255,8 +287,8 @@ func (p *Provider) changed(contract string) {
 // Refresh compares the reflected Services and NetworkPolicies of a peer with what they should be, at once, and what
 // its pods read of their addresses: call it when what Translate, KnownAs or Here says may have changed.
 func (p *Provider) Refresh(peer peering.ClusterID) {
-	p.services.of(peer)
-	p.policies.of(peer)
+	p.services.Of(peer)
+	p.policies.Of(peer)
 	for _, pod := range indexed[*corev1.Pod](p.inv.pods, byHomeIPs, string(peer)) {
 		p.inv.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
 	}

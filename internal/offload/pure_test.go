@@ -3,7 +3,6 @@ package offload
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -182,107 +181,6 @@ func TestLooserLevel(t *testing.T) {
 		if looser(tc[0], tc[1]) != tc[2] || looser(tc[1], tc[0]) != tc[2] {
 			t.Errorf("of %q and %q not %q is looser", tc[0], tc[1], tc[2])
 		}
-	}
-}
-
-// As many endpoints as a consumer sends are kept, with UIDs that do not repeat.
-func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2))
-	in := peering.ServiceObject{Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}}}
-	for n := range peering.MaxServiceEndpoints + 1 {
-		in.Endpoints = append(in.Endpoints, peering.ServiceEndpoint{
-			Address: netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}).String(), Ready: true, Serving: true, Ports: map[string]int32{"http": 8080},
-			PodUID: fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", random.Uint32(), random.IntN(1<<16), random.IntN(1<<12), random.IntN(1<<12), random.Int64N(1<<48)),
-		})
-	}
-	for n, ok := range map[int]bool{1: true, 2001: true, peering.MaxServiceEndpoints: true, peering.MaxServiceEndpoints + 1: false} {
-		some := in
-		some.Endpoints = in.Endpoints[:n]
-		b, err := json.Marshal(some)
-		if err != nil {
-			t.Fatal(err)
-		}
-		svc, count, err := readService(thing(peering.KindService, "shop", "web", "u", string(b)))
-		if !ok {
-			refused(t, err, peering.RefusedInvalid, false, "endpoints")
-			continue
-		}
-		if err != nil || count.Endpoints != n {
-			t.Fatalf("%d endpoints: %d, %v", n, count.Endpoints, err)
-		}
-		got, err := serviceNote(svc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(some, got); diff != "" {
-			t.Errorf("%d endpoints changed by being kept: %s", n, diff[:min(len(diff), 500)])
-		}
-	}
-}
-
-// Endpoints at home are there to fail over to.
-func TestEndpointsHereComeFirstWhereTheConsumerSaysSo(t *testing.T) {
-	t.Parallel()
-	ips := map[string]netip.Addr{"here": netip.MustParseAddr("10.200.0.1"), "second": netip.MustParseAddr("10.200.0.2"), "starts": {}}
-	pod := func(uid string, ready bool) peering.ServiceEndpoint {
-		return peering.ServiceEndpoint{Address: "10.1.0.1", PodUID: uid, Ready: ready}
-	}
-	for name, test := range map[string]struct {
-		in   peering.ServiceObject
-		want string
-	}{
-		"all by default":                   {peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
-		"those here":                       {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true), pod("second", false)}}, "here second"},
-		"none here is ready":               {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", false), pod("home", true)}}, "here home"},
-		"none is here":                     {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("home", true), pod("", true)}}, "home "},
-		"one that has no address is not":   {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("starts", true), pod("home", true)}}, "starts home"},
-		"what is no pod is elsewhere":      {peering.ServiceObject{OwnFirst: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("", true)}}, "here"},
-		"a headless one has names for all": {peering.ServiceObject{OwnFirst: true, Headless: true, Endpoints: []peering.ServiceEndpoint{pod("here", true), pod("home", true)}}, "here home"},
-		"none":                             {peering.ServiceObject{OwnFirst: true}, ""},
-	} {
-		var got []string
-		for _, e := range preferred(test.in, ips) {
-			got = append(got, e.PodUID)
-		}
-		if text := strings.Join(got, " "); text != test.want {
-			t.Errorf("%s: %q, want %q", name, text, test.want)
-		}
-	}
-}
-
-// A Service that stands for another name is nothing to this cluster's own DNS.
-func TestServicesThatStandForAnotherName(t *testing.T) {
-	t.Parallel()
-	read := func(in peering.ServiceObject) (*corev1.Service, error) {
-		b, err := json.Marshal(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		svc, _, err := readService(thing(peering.KindService, "shop", "db", "u", string(b)))
-		return svc, err
-	}
-	for _, name := range []string{"db.example.org", "kubernetes.default.svc.cluster.local"} {
-		svc, err := read(peering.ServiceObject{ExternalName: name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s := svc.Spec; s.Type != corev1.ServiceTypeClusterIP || s.ClusterIP != corev1.ClusterIPNone || s.ExternalName != "" || svc.Annotations[api.AnnotationExternalName] != name {
-			t.Errorf("%s: %+v, %v", name, s, svc.Annotations)
-		}
-	}
-	for what, in := range map[string]peering.ServiceObject{
-		"reads as an address": {ExternalName: "169.254.169.254"},
-		"not a label":         {ExternalName: "db.example.org."},
-		"each machine":        {ExternalName: "a.localhost"},
-		"short":               {ExternalName: "kubernetes.default.svc"},
-		"has one label":       {ExternalName: "metadata"},
-		"1 to 253":            {ExternalName: strings.Repeat("a.", 127) + "a"},
-		"1 ports and":         {ExternalName: "db.example.org", Ports: []peering.ServicePort{{Port: 80}}},
-		"1 ports and end":     {ExternalName: "db.example.org", Endpoints: []peering.ServiceEndpoint{end("10.0.0.1", 80)}},
-	} {
-		_, err := read(in)
-		refused(t, err, peering.RefusedInvalid, false, what)
 	}
 }
 
@@ -466,25 +364,6 @@ func TestEndpointSlicesAreAFunctionOfTheSetOfEndpoints(t *testing.T) {
 	})
 }
 
-func TestSecretsThatAreCredentialsOfAClusterAreRefused(t *testing.T) {
-	for typ, ok := range map[string]bool{
-		"": true, "Opaque": true, "kubernetes.io/tls": true, "example.org/own": true,
-		"kubernetes.io/service-account-token": false, "bootstrap.kubernetes.io/token": false,
-	} {
-		_, err := readConfig(peering.Object{
-			Ref: peering.ObjectRef{Kind: peering.KindSecret, Namespace: "shop", Name: "s", UID: "u"}, JSON: fmt.Appendf(nil, `{"type":%q}`, typ),
-		})
-		if (err == nil) != ok {
-			t.Errorf("type %q: %v", typ, err)
-		}
-	}
-	_, err := readConfig(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindSecret, Name: "s"}, JSON: []byte(`{"data":{"k":"!hunter2!"}}`)})
-	if err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("an error that quotes a secret: %v", err)
-	}
-}
-
-// FuzzReadService: no Service makes the agent fall over.
 // FuzzReadPod: no pod makes the agent fall over, and none keeps what it must not
 // have.
 func FuzzReadPod(f *testing.F) {
@@ -523,39 +402,6 @@ func FuzzReadPod(f *testing.F) {
 		}
 	})
 }
-
-func FuzzReadService(f *testing.F) {
-	b, _ := json.Marshal(service(true, end("10.0.0.1", 80)))
-	f.Add(b)
-	f.Add([]byte(`{"headless":true,"ports":[],"externalName":"db.example.org"}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		o := peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "u"}, JSON: b}
-		svc, _, err := readService(o)
-		if err != nil {
-			return
-		}
-		if svc.Spec.Selector != nil || svc.Spec.Type != corev1.ServiceTypeClusterIP || len(svc.Spec.ExternalIPs) > 0 || svc.Spec.ExternalName != "" {
-			t.Fatalf("%+v", svc.Spec)
-		}
-		if target, ok := svc.Annotations[api.AnnotationExternalName]; ok && (peering.CheckExternalName(target) != nil || svc.Spec.ClusterIP != corev1.ClusterIPNone || len(svc.Spec.Ports) > 0) {
-			t.Fatalf("%q stands for %q: %+v", b, target, svc.Spec)
-		}
-		var in peering.ServiceObject
-		if err := json.Unmarshal([]byte(svc.Annotations[noteService]), &in); err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range must(endpoints.Slices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
-			a, err := netip.ParseAddr(e.Address)
-			return a, err == nil
-		})) {
-			if len(s.Endpoints) > endpoints.SliceSize {
-				t.Fatal("a slice is too large")
-			}
-		}
-	})
-}
-
-func must[A, B any](a A, _ B) A { return a }
 
 func TestPodsAreMadeForTheirRecordsAndForNothingElse(t *testing.T) {
 	o := &api.OffloadedPod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop-aaaaaaaa", Name: "web-0", UID: "o1"}}

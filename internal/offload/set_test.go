@@ -62,9 +62,9 @@ func testSetService(t *testing.T, c *cluster) {
 		return c.get(t, remote, "clusterset-1", got) && got.Annotations[api.AnnotationSetName] == "" && cmp.Equal(map[string]string{string(peerA): "10.241.0.5"}, addresses())
 	})
 	for text, edit := range map[string]func(*peering.ServiceObject){
-		"no name of a Service": func(o *peering.ServiceObject) { o.SetName = "a.b" },
+		"invalid Service name": func(o *peering.ServiceObject) { o.SetName = "a.b" },
 		"its cluster":          func(o *peering.ServiceObject) { o.Endpoints = []peering.ServiceEndpoint{in("../x", "10.1.0.5")} },
-		"stands for no other":  func(o *peering.ServiceObject) { o.ExternalName, o.Ports, o.Endpoints = "example.org", nil, nil },
+		"must not set":         func(o *peering.ServiceObject) { o.ExternalName, o.Ports, o.Endpoints = "example.org", nil, nil },
 	} {
 		bad := service(true)
 		bad.SetName = "hello"

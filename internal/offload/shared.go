@@ -3,30 +3,31 @@ package offload
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/pages"
+	"github.com/entente-dev/entente/internal/reflection"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
 
 // applyConfig writes a ConfigMap or Secret.
 func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract, o peering.Object) error {
-	want, err := readConfig(o)
+	if o.Ref.Name == recordName {
+		return refuse(peering.RefusedInvalid, false, "%s has a name that the provider's agent needs itself; use another", o.Ref)
+	}
+	want, err := reflection.ReadConfig(o)
 	if err != nil {
 		return err
 	}
@@ -34,44 +35,8 @@ func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract,
 	if err != nil {
 		return err
 	}
-	setAnnotation(want, noteContent, contentOf(want))
+	setAnnotation(want, noteContent, reflection.Content(want))
 	return p.writeShared(ctx, contract, c, ns, o, want, stock.Item{})
-}
-
-// readConfig decodes what of a ConfigMap or Secret crosses: its data, and a
-// Secret's type. Nothing here is immutable, so that it can follow its original.
-func readConfig(o peering.Object) (client.Object, error) {
-	if o.Ref.Name == recordName {
-		return nil, refuse(peering.RefusedInvalid, false, "%s has a name that the provider's agent needs itself; use another", o.Ref)
-	}
-	if o.Ref.Kind == peering.KindConfigMap {
-		var in corev1.ConfigMap
-		if err := json.Unmarshal(o.JSON, &in); err != nil {
-			return nil, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
-		}
-		return &corev1.ConfigMap{Data: in.Data, BinaryData: in.BinaryData}, nil
-	}
-	var in corev1.Secret
-	if err := json.Unmarshal(o.JSON, &in); err != nil {
-		// What json says may quote the secret.
-		return nil, refuse(peering.RefusedInvalid, false, "%s is not a Secret in JSON", o.Ref)
-	}
-	// Secrets of these types make a cluster's controllers act: they would write a
-	// credential of this cluster into it, or take it for one.
-	if in.Type == corev1.SecretTypeServiceAccountToken || strings.HasPrefix(string(in.Type), "bootstrap.kubernetes.io/") {
-		return nil, refuse(peering.RefusedInvalid, false, "%s is of type %s, and no cluster credential crosses", o.Ref, in.Type)
-	}
-	out := &corev1.Secret{Type: in.Type, Data: in.Data}
-	for k, v := range in.StringData {
-		if out.Data == nil {
-			out.Data = make(map[string][]byte)
-		}
-		out.Data[k] = []byte(v)
-	}
-	if out.Type == "" {
-		out.Type = corev1.SecretTypeOpaque
-	}
-	return out, nil
 }
 
 // writeShared writes an object that contracts of a peer share, unless something
@@ -119,7 +84,7 @@ func sharedBytes(o peering.Object) int {
 
 // putShared writes an object in place of have, if that exists.
 func (p *Provider) putShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want, have client.Object, exists bool) error {
-	if exists && replaces(have, want) {
+	if exists && reflection.Replaces(have, want) {
 		p.inv.unwrote(configKey(o.Ref.Kind, have))
 		if err := p.client.Delete(ctx, have, client.Preconditions{UID: new(have.GetUID())}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("replace %s: %w", o.Ref, err)
@@ -143,7 +108,7 @@ func (p *Provider) putShared(ctx context.Context, contract string, c Contract, n
 	have.SetAnnotations(annotations)
 	mark(have, c.Peer, o.Ref.UID)
 	setAnnotation(have, heldKey(contract), o.Hash().String())
-	adopt(have, want)
+	reflection.Adopt(have, want)
 	if err := p.client.Update(ctx, have, client.FieldOwner(api.Manager)); err != nil {
 		return fmt.Errorf("update %s: %w", o.Ref, err)
 	}
@@ -187,38 +152,6 @@ func kindOf(o client.Object) peering.Kind {
 		return peering.KindNetworkPolicy
 	default:
 		return peering.KindService
-	}
-}
-
-// replaces says whether have has to be deleted and created again to become want.
-func replaces(have, want client.Object) bool {
-	switch h := have.(type) {
-	case *corev1.ConfigMap:
-		return ptr.Deref(h.Immutable, false) // somebody made it so
-	case *corev1.Secret:
-		return h.Type != want.(*corev1.Secret).Type || ptr.Deref(h.Immutable, false)
-	case *corev1.Service:
-		return (h.Spec.ClusterIP == corev1.ClusterIPNone) != (want.(*corev1.Service).Spec.ClusterIP == corev1.ClusterIPNone)
-	}
-	return false
-}
-
-// adopt gives have the contents of want.
-func adopt(have, want client.Object) {
-	switch h := have.(type) {
-	case *corev1.ConfigMap:
-		w := want.(*corev1.ConfigMap)
-		h.Data, h.BinaryData = w.Data, w.BinaryData
-	case *corev1.Secret:
-		h.Data = want.(*corev1.Secret).Data
-	case *corev1.Service:
-		w := want.(*corev1.Service)
-		h.Spec.Ports, h.Spec.SessionAffinity = w.Spec.Ports, w.Spec.SessionAffinity
-		h.Spec.Selector, h.Spec.Type = nil, corev1.ServiceTypeClusterIP
-		h.Spec.PublishNotReadyAddresses = w.Spec.PublishNotReadyAddresses
-		h.Spec.SessionAffinityConfig = w.Spec.SessionAffinityConfig
-	case *networkingv1.NetworkPolicy:
-		h.Spec = want.(*networkingv1.NetworkPolicy).Spec
 	}
 }
 
@@ -266,7 +199,7 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 	}
 	p.stock.Drop(stock.Key{Kind: kindOf(o), Namespace: o.GetNamespace(), Name: o.GetName()})
 	if svc, ok := o.(*corev1.Service); ok {
-		return p.deleteSlices(ctx, svc)
+		return p.slices.Delete(ctx, svc)
 	}
 	return nil
 }

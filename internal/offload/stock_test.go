@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/endpoints"
 	"github.com/entente-dev/entente/internal/stock"
 	"github.com/entente-dev/entente/peering"
 )
@@ -146,80 +144,13 @@ func TestWatchesDoNotGrowWithNamespaces(t *testing.T) {
 		defer p.inv.mu.Unlock()
 		return len(p.inv.slices.List()) == namespaces
 	})
-	idle := func() bool {
-		r := p.services
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.gathering)+len(r.ready) == 0
-	}
+	idle := func() bool { return p.services.Idle() }
 	eventually(t, "the endpoints are compared", idle)
 	asked := lists.Load()
 	p.Refresh(peerA)
 	eventually(t, "the endpoints are compared again", idle)
 	if n := lists.Load() - asked; n > 0 {
 		t.Errorf("%d lists to compare what is known", n)
-	}
-}
-
-// A peer with many namespaces to look at does not delay one with few.
-func TestReflectorTakesPeersInTurn(t *testing.T) {
-	t.Parallel()
-	c := newFake(t)
-	p, err := New(Config{Client: c.agent, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 100 {
-		p.inv.watches[fmt.Sprint("many-", n)] = &spaceWatch{peer: peerB}
-		p.services.enqueue(types.NamespacedName{Namespace: fmt.Sprint("many-", n)})
-	}
-	p.inv.watches["few"] = &spaceWatch{peer: peerA}
-	few := types.NamespacedName{Namespace: "few", Name: "web"}
-	p.services.enqueue(few)
-	p.services.enqueue(few)
-	first, _, _ := p.services.next()
-	second, key, _ := p.services.next()
-	if first != peerB || second != peerA || key != few {
-		t.Errorf("first %s, then %s of %s", first, key, second)
-	}
-	if n := p.services.peers.Len(); n > 0 {
-		t.Errorf("a namespace of %d peers can be looked at though both are busy", n)
-	}
-	p.services.done(peerA)
-	if n := p.services.peers.Len(); n > 0 {
-		t.Error("a namespace is looked at twice")
-	}
-	p.services.done(peerB)
-	if peer, _, _ := p.services.next(); peer != peerB {
-		t.Errorf("next is %q", peer)
-	}
-}
-
-// A Service makes no more EndpointSlices than it counts, nor more ports in them.
-func TestAServiceCountsItsEndpointSlices(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(50) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		in := peering.ServiceObject{Ports: []peering.ServicePort{{Name: "a", Port: 1}, {Name: "b", Port: 2}}}
-		for n := range r.IntN(600) {
-			e := peering.ServiceEndpoint{Address: fmt.Sprintf("10.1.%d.%d", n/200, 1+n%200), Ports: map[string]int32{"a": 80, "b": 81 + int32(r.IntN(4))}}
-			if r.IntN(4) == 0 {
-				e.Address = fmt.Sprintf("fd00::%x", n+1)
-			}
-			in.Endpoints = append(in.Endpoints, e)
-		}
-		counts := countService(in)
-		made, _ := endpoints.Slices(&corev1.Service{}, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
-			a, err := netip.ParseAddr(e.Address)
-			return a, err == nil
-		})
-		endpoints, ports := 0, 0
-		for _, s := range made {
-			endpoints, ports = endpoints+len(s.Endpoints), ports+len(s.Endpoints)*len(s.Ports)
-		}
-		if got := (stock.Item{Ports: 2, Endpoints: endpoints, EndpointPorts: ports, Slices: len(made)}); got != counts {
-			t.Errorf("seed %d: it counts %+v and makes %+v", seed, counts, got)
-		}
 	}
 }
 
@@ -231,17 +162,12 @@ func TestWhatPodsDoComparesNoPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := func(r *reflector) bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.gathering)+len(r.ready) > 0
-	}
 	p.inv.sliceHandler().OnDelete(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
-	if !waits(p.services) || waits(p.policies) {
-		t.Errorf("an EndpointSlice changed: Services are compared: %v; policies: %v", waits(p.services), waits(p.policies))
+	if p.services.Idle() || !p.policies.Idle() {
+		t.Errorf("an EndpointSlice changed: Services are compared: %v; policies: %v", !p.services.Idle(), !p.policies.Idle())
 	}
 	p.inv.seePolicy(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "home-web"}})
-	if !waits(p.policies) {
+	if p.policies.Idle() {
 		t.Error("a policy changed, and is not compared")
 	}
 }
@@ -253,13 +179,12 @@ func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 	var mu sync.Mutex
 	var compared []string
 	c.prepare = func(p *Provider) {
-		compare := p.services.compare
-		p.services.compare = func(ctx context.Context, key types.NamespacedName) error {
+		p.services = p.comparer("services", func(ctx context.Context, key types.NamespacedName) error {
 			mu.Lock()
 			compared = append(compared, key.Name)
 			mu.Unlock()
-			return compare(ctx, key)
-		}
+			return p.reflectServices(ctx, key)
+		})
 	}
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=100,pods=100")
@@ -279,12 +204,7 @@ func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 		apply(t, p, id, podObject(name, fmt.Sprint("pod-", i), "1m"), said(i, 80))
 		c.setPhase(t, remote, fmt.Sprint("pod-", i), corev1.PodRunning, fmt.Sprint("10.200.0.", i+1))
 	}
-	idle := func() bool {
-		r := p.services
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.gathering)+len(r.ready) == 0 && len(p.inv.slices.List()) == many
-	}
+	idle := func() bool { return p.services.Idle() && len(p.inv.slices.List()) == many }
 	quiet := func(what string, want ...string) {
 		t.Helper()
 		eventually(t, what, func() bool {
@@ -292,7 +212,7 @@ func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 			defer mu.Unlock()
 			return idle() && (len(want) == 0 || len(compared) > 0)
 		})
-		time.Sleep(4 * reflectGather) // what follows from what was written
+		time.Sleep(4 * gather) // what follows from what was written
 		mu.Lock()
 		defer mu.Unlock()
 		slices.Sort(compared)

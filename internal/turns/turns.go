@@ -1,5 +1,5 @@
-// Package turns says whose turn it is: a queue in which peers take turns, and locks that are had
-// in the order in which they were asked for.
+// Package turns says whose turn it is: a queue and a comparer in which peers take turns, and locks
+// that are had in the order in which they were asked for.
 package turns
 
 import (

@@ -1,7 +1,6 @@
-package offload
+package reflection
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
@@ -19,48 +17,37 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// applyService writes a reflected Service. Its endpoints follow from what is
-// noted on it.
-func (p *Provider) applyService(ctx context.Context, contract string, c Contract, o peering.Object) error {
-	want, item, err := readService(o)
-	if err != nil {
-		return err
-	}
-	ns, err := p.home(ctx, contract, c, o.Ref)
-	if err != nil {
-		return err
-	}
-	if err := p.writeShared(ctx, contract, c, ns, o, want, item); err != nil {
-		return err
-	}
-	p.services.one(types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name})
-	return nil
+// NoteService is the annotation that keeps a reflected Service as the consumer described it.
+const NoteService = "entente.dev/service"
+
+func invalid(format string, args ...any) *peering.Refusal {
+	return &peering.Refusal{Reason: peering.RefusedInvalid, Message: fmt.Sprintf(format, args...)}
 }
 
-// readService makes a Service without a selector, which notes what the consumer
+// ReadService makes a Service without a selector, which notes what the consumer
 // said of it, and says what it counts.
-func readService(o peering.Object) (s *corev1.Service, item stock.Item, err error) {
+func ReadService(o peering.Object) (s *corev1.Service, item stock.Item, err error) {
 	var in peering.ServiceObject
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
-		return nil, item, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
+		return nil, item, invalid("read %s: %v", o.Ref, err)
 	}
 	if err := errors.Join(checkExternal(in), in.CheckSet()); err != nil {
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+		return nil, item, invalid("%s: %v", o.Ref, err)
 	}
-	note, err := packNote(o.JSON)
+	note, err := Pack(o.JSON)
 	if err != nil {
 		return nil, item, fmt.Errorf("encode %s: %w", o.Ref, err)
 	}
 	switch {
 	case len(in.Endpoints) > peering.MaxServiceEndpoints:
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d endpoints; the limit is %d", o.Ref, len(in.Endpoints), peering.MaxServiceEndpoints)
+		return nil, item, invalid("%s has %d endpoints; the limit is %d", o.Ref, len(in.Endpoints), peering.MaxServiceEndpoints)
 	case len(in.Ports) > maxServicePorts:
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d ports; the limit is %d", o.Ref, len(in.Ports), maxServicePorts)
-	case len(note) > maxServiceNote:
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s with its endpoints has %d bytes, compressed; the limit is %d", o.Ref, len(note), maxServiceNote)
+		return nil, item, invalid("%s has %d ports; the limit is %d", o.Ref, len(in.Ports), maxServicePorts)
+	case len(note) > MaxNote:
+		return nil, item, invalid("%s with its endpoints has %d bytes, compressed; the limit is %d", o.Ref, len(note), MaxNote)
 	}
 	s = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Labels: make(map[string]string), Annotations: map[string]string{noteService: note}},
+		ObjectMeta: metav1.ObjectMeta{Labels: make(map[string]string), Annotations: map[string]string{NoteService: note}},
 		Spec: corev1.ServiceSpec{
 			Type:            corev1.ServiceTypeClusterIP,
 			SessionAffinity: corev1.ServiceAffinityNone,
@@ -83,7 +70,7 @@ func readService(o peering.Object) (s *corev1.Service, item stock.Item, err erro
 	}
 	endpoints.Affinity(&s.Spec, in)
 	s.Spec.Ports = endpoints.Ports(in.Ports)
-	return s, countService(in), nil
+	return s, Count(in), nil
 }
 
 // checkExternal says why a Service cannot stand for another name. It is kept as a
@@ -99,9 +86,9 @@ func checkExternal(in peering.ServiceObject) error {
 	return peering.CheckExternalName(in.ExternalName) //nolint:wrapcheck // the caller says of what
 }
 
-// countService returns what a Service counts besides its bytes. An EndpointSlice
+// Count returns what a Service counts besides its bytes. An EndpointSlice
 // holds endpoints of one family and cluster with the same ports.
-func countService(in peering.ServiceObject) stock.Item {
+func Count(in peering.ServiceObject) stock.Item {
 	i := stock.Item{Ports: len(in.Ports), Endpoints: len(in.Endpoints)}
 	groups := make(map[string]int)
 	for _, e := range in.Endpoints {

@@ -1,0 +1,168 @@
+package turns
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// CompareConfig configures a Comparer.
+type CompareConfig struct {
+	// What is compared, for people, and Compare does it for one thing: a namespace
+	// with all that is in it if that has no name. Required.
+	What    string
+	Compare func(ctx context.Context, key types.NamespacedName) error
+	// PeerOf returns whose a namespace is, and Namespaces those that are here for peers. Required.
+	PeerOf     func(namespace string) peering.ClusterID
+	Namespaces func() []string
+	// Pause returns after which pause one is compared again with which Compare failed, and whether
+	// that is as it may be: else it is logged. Required.
+	Pause func(error) (pause time.Duration, usual bool)
+	// Log is required.
+	Log *slog.Logger
+}
+
+// Comparer compares what is here for peers with what it should be. It takes the peers in turn, one
+// thing of each at a time, so that one with many does not delay the others.
+type Comparer struct {
+	cfg CompareConfig
+	// peers are those that have something to compare.
+	peers workqueue.TypedInterface[peering.ClusterID]
+
+	mu sync.Mutex
+	// gathering is what changed a moment ago, ready what to compare, by
+	// peer, and waiting the same as a set. A peer of whom something is being compared is there, too.
+	gathering map[types.NamespacedName]struct{}
+	ready     map[peering.ClusterID][]types.NamespacedName
+	waiting   map[types.NamespacedName]struct{}
+}
+
+// NewComparer returns a Comparer that gathers until Run.
+func NewComparer(cfg CompareConfig) *Comparer {
+	return &Comparer{
+		cfg: cfg, peers: workqueue.NewTyped[peering.ClusterID](),
+		gathering: make(map[types.NamespacedName]struct{}), ready: make(map[peering.ClusterID][]types.NamespacedName),
+		waiting: make(map[types.NamespacedName]struct{}),
+	}
+}
+
+// Namespace has a namespace compared.
+func (c *Comparer) Namespace(name string) { c.One(types.NamespacedName{Namespace: name}) }
+
+// One has one thing compared.
+func (c *Comparer) One(key types.NamespacedName) { c.Later(key, compareGather) }
+
+// Later has one thing compared after a pause, with all that changes in between.
+func (c *Comparer) Later(key types.NamespacedName, pause time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.gathering[key]; ok {
+		return
+	}
+	c.gathering[key] = struct{}{}
+	time.AfterFunc(pause, func() { c.Now(key) })
+}
+
+// Now has something compared when it is its peer's turn.
+func (c *Comparer) Now(key types.NamespacedName) {
+	peer := c.cfg.PeerOf(key.Namespace)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.gathering, key)
+	if _, ok := c.waiting[key]; !ok {
+		c.waiting[key] = struct{}{}
+		c.ready[peer] = append(c.ready[peer], key)
+		c.peers.Add(peer)
+	}
+}
+
+// All has all namespaces compared.
+func (c *Comparer) All() {
+	for _, name := range c.cfg.Namespaces() {
+		c.Namespace(name)
+	}
+}
+
+// Of has all namespaces of a peer compared.
+func (c *Comparer) Of(peer peering.ClusterID) {
+	for _, name := range c.cfg.Namespaces() {
+		if c.cfg.PeerOf(name) == peer {
+			c.Namespace(name)
+		}
+	}
+}
+
+// Idle says whether nothing changed that was not compared.
+func (c *Comparer) Idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.gathering)+len(c.ready) == 0
+}
+
+// Run compares until ctx ends.
+func (c *Comparer) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer c.peers.ShutDown()
+	for range compareWorkers {
+		work.Go(func() { c.work(ctx) })
+	}
+	again := time.NewTicker(compareInterval)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+			c.All()
+		}
+	}
+}
+
+func (c *Comparer) work(ctx context.Context) {
+	for {
+		peer, key, ok := c.next()
+		if !ok {
+			return
+		}
+		if err := c.cfg.Compare(ctx, key); err != nil && ctx.Err() == nil {
+			pause, usual := c.cfg.Pause(err)
+			if !usual {
+				c.cfg.Log.Warn("reflect a namespace", "what", c.cfg.What, "of", key, "err", err)
+			}
+			c.Later(key, pause)
+		}
+		c.done(peer)
+	}
+}
+
+// next waits for the turn of a peer, and returns what of it is compared; false after Run.
+func (c *Comparer) next() (peer peering.ClusterID, key types.NamespacedName, ok bool) {
+	peer, shut := c.peers.Get()
+	if shut {
+		return "", key, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, c.ready[peer] = c.ready[peer][0], c.ready[peer][1:]
+	delete(c.waiting, key)
+	return peer, key, true
+}
+
+// done lets the next of a peer be compared.
+func (c *Comparer) done(peer peering.ClusterID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.ready[peer]) > 0 {
+		c.peers.Add(peer)
+	} else {
+		delete(c.ready, peer)
+	}
+	c.peers.Done(peer)
+}
