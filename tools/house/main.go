@@ -8,6 +8,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -29,6 +30,10 @@ func main() {
 }
 
 func run(args []string) error {
+	quiet := len(args) > 0 && args[0] == "-q"
+	if quiet {
+		args = args[1:]
+	}
 	if len(args) != 1 {
 		return fmt.Errorf("want the root of the repository, got %q", args)
 	}
@@ -36,7 +41,43 @@ func run(args []string) error {
 	if err := h.walk(); err != nil {
 		return err
 	}
-	return h.tell()
+	if !quiet {
+		if err := h.print(); err != nil {
+			return err
+		}
+	}
+	return h.check()
+}
+
+// The bounds: lines of a package and of a function, methods of an interface.
+const (
+	maxLines    = 5000
+	maxFunction = 60
+	maxMethods  = 5
+)
+
+// roomier are packages with a bound of their own.
+var roomier = map[string]int{"internal/controller": 6500}
+
+// check returns what is beyond its bound.
+func (h *house) check() error {
+	var beyond []string
+	for dir, r := range h.packages {
+		if bound := cmp.Or(roomier[dir], maxLines); r.lines > bound {
+			beyond = append(beyond, fmt.Sprintf("package %s has %d lines, the bound is %d", dir, r.lines, bound))
+		}
+	}
+	for _, f := range h.long {
+		beyond = append(beyond, fmt.Sprintf("function %s lines, the bound is %d", f, maxFunction))
+	}
+	for _, i := range h.big() {
+		beyond = append(beyond, fmt.Sprintf("interface %s methods, the bound is %d", i, maxMethods))
+	}
+	if len(beyond) == 0 {
+		return nil
+	}
+	slices.Sort(beyond)
+	return errors.New(strings.Join(beyond, "\n  "))
 }
 
 // leftOut are folders without product code: what is generated, and what tests and builds.
@@ -136,7 +177,7 @@ func (h *house) file(path string) error {
 // What another package has counts as one.
 func (h *house) big() (out []string) {
 	for at, i := range h.interfaces {
-		if n := h.methods(at.dir, i); n > 5 {
+		if n := h.methods(at.dir, i); n > maxMethods {
 			out = append(out, fmt.Sprintf("%s.%s (%d)", at.dir, at.of, n))
 		}
 	}
@@ -203,7 +244,7 @@ func (h *house) function(set *token.FileSet, dir, pkg string, f *ast.FuncDecl) {
 	name := dir + "." + f.Name.Name
 	lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1
 	h.functions = append(h.functions, lines)
-	if lines > 60 {
+	if lines > maxFunction {
 		h.long = append(h.long, fmt.Sprintf("%s (%d)", name, lines))
 	}
 	from, to := shapesIn(pkg, f.Type.Params), shapesIn(pkg, f.Type.Results)
@@ -247,7 +288,7 @@ func typeName(pkg string, e ast.Expr) string {
 	return ""
 }
 
-func (h *house) tell() error {
+func (h *house) print() error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "files\tlines\tcode\texported\t package\t")
 	var all room
@@ -269,11 +310,11 @@ func (h *house) tell() error {
 	}
 	slices.Sort(h.functions)
 	at := func(percent int) int { return h.functions[len(h.functions)*percent/100] }
-	fmt.Printf("\n%d functions: median %d lines, p90 %d, %d over 60\n", len(h.functions), at(50), at(90), len(h.long))
+	fmt.Printf("\n%d functions: median %d lines, p90 %d, %d over %d\n", len(h.functions), at(50), at(90), len(h.long), maxFunction)
 	for _, l := range []struct {
 		title string
 		list  []string
-	}{{"functions over 60 lines", h.long}, {"interfaces over five methods", h.big()}, {"functions that turn a contract into another shape", h.turns}} {
+	}{{fmt.Sprintf("functions over %d lines", maxFunction), h.long}, {fmt.Sprintf("interfaces over %d methods", maxMethods), h.big()}, {"functions that turn a contract into another shape", h.turns}} {
 		slices.Sort(l.list)
 		fmt.Printf("\n%s: %d\n", l.title, len(l.list))
 		for _, line := range l.list {
