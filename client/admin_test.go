@@ -241,7 +241,7 @@ func TestTheAgentIsReachedThroughTheAPIServer(t *testing.T) {
 	}
 }
 
-func TestWhoTheAgentSees(t *testing.T) {
+func TestTheAgentSeesTheUserOfTheKubeconfig(t *testing.T) {
 	s := newAPIServer(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "token")
@@ -416,7 +416,7 @@ func TestTheAgentThatLeadsIsAsked(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidWhenTheAgentCannotBeReached(t *testing.T) {
+func TestAnUnreachableAgentIsReportedWithItsCause(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*apiServer, *rest.Config)
 		want   string

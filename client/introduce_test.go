@@ -98,7 +98,7 @@ func TestBothSidesOfAnIntroductionSeeTheSameCode(t *testing.T) {
 	}
 }
 
-func TestWhatIntroduceSaysWhenItFails(t *testing.T) {
+func TestFailedIntroduceSaysWhy(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	spoilt := func(change func(*ententev1.IntroduceResponse)) string {
 		return serveTrust(t, office, &responder{as: office, change: change})

@@ -105,7 +105,7 @@ func fill(t testing.TB, s *mirrorState) {
 }
 
 // Whoever wants more than there is room for wants it again after a while.
-func TestWhatThereIsNoRoomForIsSaidOnceAndTakenWhenThereIs(t *testing.T) {
+func TestObjectsBeyondTheLimitAreRefusedOnceAndTakenLater(t *testing.T) {
 	s := newMirrorState()
 	fill(t, s)
 	pod := peering.Object{Ref: testRef(peering.KindPod, "web", "u"), JSON: []byte("{}")}
@@ -160,7 +160,7 @@ func TestWhatWasHeldOnOtherStreamsIsForgotten(t *testing.T) {
 }
 
 // An agent that starts may want other objects than the provider holds: both have room, or they never agree.
-func TestWhatIsHeldHasRoomBesideWhatIsWanted(t *testing.T) {
+func TestHeldAndWantedObjectsHaveRoomSideBySide(t *testing.T) {
 	s := newMirrorState()
 	fill(t, s)
 	for stream := range 2 {

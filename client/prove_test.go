@@ -101,7 +101,7 @@ func TestProveProvesTheSecretToBothSidesAndSendsItToNone(t *testing.T) {
 	}
 }
 
-func TestWhatProveSaysWhenItFails(t *testing.T) {
+func TestFailedProveSaysWhy(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	right, wrong := pake.Secret(groupSecret), pake.Secret("the secret of yesterday")
 	no := func(reason peering.Reason) error {

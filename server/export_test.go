@@ -163,7 +163,7 @@ func TestAClusterSetIsToldWholeAndThenAsItChanges(t *testing.T) {
 	})
 }
 
-func TestWhoIsToldOfExportedServices(t *testing.T) {
+func TestExportedServicesGoToPartiesOfTheContractOnly(t *testing.T) {
 	exports := &exportsBy{contract: "c-1"}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Exports = exports })
 	other, stranger := servertest.NewSource(t), servertest.NewSource(t)

@@ -209,7 +209,7 @@ func TestHostileRequestsToCarryAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotSayWhomItWantsIsGivenUp(t *testing.T) {
+func TestACallWithoutATargetTimesOut(t *testing.T) {
 	_, _, call := carryTest(t, true)
 	began := time.Now()
 	if err := answer(call()); wire.ReasonOf(err) != peering.ReasonRequestInvalid || time.Since(began) < CarryOpenTimeout {

@@ -9,7 +9,7 @@ import (
 // While the table of nftables is gone, what comes out of a tunnel is for an alias that nobody
 // translates. The node's default route leads to the network between the clusters: without the rule
 // for what comes out of the device, packets are seen there.
-func TestWhatNobodyTranslatesEndsOnTheNode(t *testing.T) {
+func TestUntranslatedPacketsEndOnTheNode(t *testing.T) {
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"

@@ -416,7 +416,7 @@ func TestHundredPodsASecondPassTheBudget(t *testing.T) {
 	})
 }
 
-func TestWhatIsSaidBeforeAPodRunsIsGathered(t *testing.T) {
+func TestStatusBeforeAPodRunsIsGathered(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	status := func(phase corev1.PodPhase) *corev1.PodStatus { return &corev1.PodStatus{Phase: phase} }

@@ -683,7 +683,7 @@ func TestARefusalIsShownAndOvercome(t *testing.T) {
 }
 
 // A mirror keeps nothing of what it has no room for. Nothing at home changes when it has.
-func TestWhatTheMirrorHadNoRoomForIsWantedAgain(t *testing.T) {
+func TestObjectsRefusedForRoomAreWantedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHome(t)
 		const words = "a contract has at most 20000 objects"

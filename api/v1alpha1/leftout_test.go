@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestWhoIsLeftOut(t *testing.T) {
+func TestLeavingOutNamesEachPeerOnce(t *testing.T) {
 	t.Parallel()
 	var s PeeringRequest
 	if s.LeavesOut("office") || s.LeavesOut("") {

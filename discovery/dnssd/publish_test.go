@@ -140,7 +140,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestVerdictFollowsTheCodeOfASignedReply(t *testing.T) {
 	t.Parallel()
 	k := mustKey(t, "office", "hmac-sha256", secretWide)
 	now := start

@@ -214,7 +214,7 @@ func TestNamesNeedNoEscapes(t *testing.T) {
 	}
 }
 
-func TestFold(t *testing.T) {
+func TestFoldChangesASCIILettersOnly(t *testing.T) {
 	t.Parallel()
 	if fold(join(local, "AZaz[@Ä")) != join(local, "azaz[@Ä") {
 		t.Error("other than ASCII letters are changed")
@@ -286,7 +286,7 @@ func TestOwnPacketsAreKnown(t *testing.T) {
 	}
 }
 
-func TestOnLink(t *testing.T) {
+func TestPacketsFromTheLinkAreTaken(t *testing.T) {
 	t.Parallel()
 	f := iface{prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.5/24"), netip.MustParsePrefix("fd09::5/64")}}
 	for from, want := range map[string]bool{

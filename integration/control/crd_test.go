@@ -194,7 +194,7 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 	}
 }
 
-func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
+func TestImmutableFieldsAreImmutable(t *testing.T) {
 	home := needLab(t).home
 	namespace := newNamespace(t, home, "crd")
 	for name, tc := range map[string]struct {

@@ -179,7 +179,7 @@ func askREST(ctx context.Context, c *cluster, path, token string) (int, []byte, 
 	return resp.StatusCode, body, err
 }
 
-func TestWhoMayNotIsTold(t *testing.T) {
+func TestCallersWithoutARightAreRefused(t *testing.T) {
 	home, _ := agents(t)
 	ctx := t.Context()
 	nobody, err := home.user(ctx, "control-nobody", "")

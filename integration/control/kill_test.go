@@ -302,10 +302,10 @@ func forgottenWhileDead(t *testing.T, forgetter string) (there *cluster, name st
 	return there, name, back
 }
 
-// TestWhoWasForgottenWhileItWasDeadConcludesIt: a side that nobody could tell holds
+// TestAPeerForgottenWhileItWasDeadConcludesIt: a side that nobody could tell holds
 // its contract until it has been refused for five minutes, and no longer.
 // ENTENTE_SOAK=1 waits for that.
-func TestWhoWasForgottenWhileItWasDeadConcludesIt(t *testing.T) {
+func TestAPeerForgottenWhileItWasDeadConcludesIt(t *testing.T) {
 	if os.Getenv("ENTENTE_SOAK") == "" {
 		t.Skip("ENTENTE_SOAK=1 runs it: it takes twelve minutes")
 	}

@@ -379,7 +379,7 @@ func TestPodsBeyondTheContractWait(t *testing.T) {
 	}
 }
 
-func TestWhatEndedIsNotRunAgain(t *testing.T) {
+func TestAPodThatEndedIsNotRunAgain(t *testing.T) {
 	home, abroad := agents(t)
 	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	namespace, remote := offloaded(t, home, abroad)

@@ -111,9 +111,9 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// TestWhoWantsNoRenewalGetsNone: a request without renewal ends with its contract,
+// TestARequestWithoutRenewalIsNotRenewed: a request without renewal ends with its contract,
 // and nothing else is asked for.
-func TestWhoWantsNoRenewalGetsNone(t *testing.T) {
+func TestARequestWithoutRenewalIsNotRenewed(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {}, "cpu=8", "memory=16Gi", "pods=40")

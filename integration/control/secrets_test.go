@@ -77,11 +77,11 @@ func leaked(t *testing.T) {
 	}
 }
 
-// TestWhatGoesWrongWithASecretIsToldWithoutIt uses secrets where they do not belong,
+// TestErrorsNeverRepeatASecret uses secrets where they do not belong,
 // or when they are no good, in all ways in which people do, and looks what the
 // agents and the CLI made of it. What goes well is looked at after all tests, in
 // TestMain.
-func TestWhatGoesWrongWithASecretIsToldWithoutIt(t *testing.T) {
+func TestErrorsNeverRepeatASecret(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	leaked(t) // what was before is no fault of this test

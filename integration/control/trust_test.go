@@ -418,7 +418,7 @@ func TestADenialCutsBothSidesAndANewTokenHeals(t *testing.T) {
 	})
 }
 
-func TestWhoWasAwayWhenItWasDeniedLearnsItWhenItDials(t *testing.T) {
+func TestAPeerThatWasAwayLearnsOfADenialWhenItDials(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	name := peered(t, home, abroad, "cpu=1", "pods=5")

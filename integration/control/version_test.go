@@ -254,10 +254,10 @@ func protocolsAre(t *testing.T, c *cluster, protocol uint32) {
 	}
 }
 
-// TestWhatALaterAgentMeansIsRefusedInWords: where today's agent would have to know
+// TestValuesOfALaterRevisionAreRefusedWithAReason: where today's agent would have to know
 // what a peer of a later revision means, it says so, and what to upgrade; once the
 // peer says what both know, all goes on.
-func TestWhatALaterAgentMeansIsRefusedInWords(t *testing.T) {
+func TestValuesOfALaterRevisionAreRefusedWithAReason(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	say := &laterAgent{protocol: peering.Protocol + peering.MaxProtocolSkew, exposure: "Everything"}

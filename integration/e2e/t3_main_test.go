@@ -50,8 +50,8 @@ func TestPeerDoesEverything(t *testing.T) {
 	}
 }
 
-// TestWhatKubectlShows looks at a peering as a user does.
-func TestWhatKubectlShows(t *testing.T) {
+// TestKubectlShowsThePeering looks at a peering as a user does.
+func TestKubectlShowsThePeering(t *testing.T) {
 	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
 	contract, _ := TheContract(ctx, t, w)

@@ -32,8 +32,8 @@ func (s *stranger) terms(ad peering.Advertisement, provider []byte) peering.Term
 	}
 }
 
-// TestPeerThatLies joins as a third cluster and breaks the protocol's rules.
-func TestPeerThatLies(t *testing.T) {
+// TestALyingPeerIsRefused joins as a third cluster and breaks the protocol's rules.
+func TestALyingPeerIsRefused(t *testing.T) {
 	ctx, w := theStage.On(t)
 	s, token := newStranger(ctx, t, w, "liar")
 	OK(t, s.join(ctx, token))
@@ -216,9 +216,9 @@ func TestRequestBeyondPolicy(t *testing.T) {
 	})
 }
 
-// TestPodBeyondQuota binds a pod by hand to the virtual node, past the scheduler,
+// TestAPodBeyondItsQuotaIsNotRun binds a pod by hand to the virtual node, past the scheduler,
 // that asks for more than the contract has.
-func TestPodBeyondQuota(t *testing.T) {
+func TestAPodBeyondItsQuotaIsNotRun(t *testing.T) {
 	ctx, w := theStage.On(t)
 	node := peered(ctx, t, w)
 	Offloaded(ctx, t, w, shop)

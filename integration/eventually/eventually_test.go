@@ -64,7 +64,7 @@ func TestIs(t *testing.T) {
 	}
 }
 
-func TestPermanentOfNothingIsNothing(t *testing.T) {
+func TestPermanentKeepsNil(t *testing.T) {
 	t.Parallel()
 	if err := Permanent(nil); err != nil {
 		t.Error(err)

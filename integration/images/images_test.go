@@ -80,7 +80,7 @@ func TestSavedImagesShareTheirLayers(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsNoLayer(t *testing.T) {
+func TestAnImageWithAnUnreadableFileIsNotSaved(t *testing.T) {
 	l := NewLayer()
 	l.Copy("a", 0o644, filepath.Join(t.TempDir(), "nothing"))
 	l.File("b", 0o644, nil)

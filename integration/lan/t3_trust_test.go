@@ -14,9 +14,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// TestWhoDoesNotKnowTheSecretIsNotTrusted has a third cluster on the LAN that only looks,
+// TestAClusterWithoutTheSecretIsNotTrusted has a third cluster on the LAN that only looks,
 // and then one whose secret is another one. Each is told why there is no trust.
-func TestWhoDoesNotKnowTheSecretIsNotTrusted(t *testing.T) {
+func TestAClusterWithoutTheSecretIsNotTrusted(t *testing.T) {
 	ctx, s := onStage(t)
 	rome, oslo := s.rome(), s.oslo()
 	for _, tt := range []struct {

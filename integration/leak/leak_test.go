@@ -132,7 +132,7 @@ func TestUnknownSecretsAreFoundByTheirForm(t *testing.T) {
 	}
 }
 
-func TestWhatIsPublicIsNoFinding(t *testing.T) {
+func TestPublicKeysAreNotFindings(t *testing.T) {
 	token, text := newToken(t)
 	der, keyPEM := privateKey(t)
 	key, err := x509.ParsePKCS8PrivateKey(der)

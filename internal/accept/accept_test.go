@@ -40,7 +40,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-func TestWhatCannotBeAcceptedDoesNotEndTheOthers(t *testing.T) {
+func TestAFailedAcceptDoesNotEndTheListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l, conn := newListener(), &net.TCPConn{}

@@ -39,7 +39,7 @@ func TestEachHasItsShareOfConnections(t *testing.T) {
 	}
 }
 
-func TestWhatIsHandedOverIsAccepted(t *testing.T) {
+func TestAHandedOverConnectionIsAccepted(t *testing.T) {
 	t.Parallel()
 	h := NewHandoff(Place{"test", "nowhere"})
 	given, other := net.Pipe()

@@ -258,7 +258,7 @@ func askFor(t *testing.T, from, at *carryNode, target peering.ClusterID) (*clien
 	return s, err
 }
 
-func TestWhoCarriesTellsNothingOfItsPeers(t *testing.T) {
+func TestACarrierTellsNothingOfItsPeers(t *testing.T) {
 	t.Parallel()
 	w := &walls{closed: map[string]bool{}}
 	c := startCarryNode(t, w, CarryConfig{For: CarryForContracts, Through: true})

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestWhatMayBeExported(t *testing.T) {
+func TestHostsOutsideAllowedPrefixesAreNotExported(t *testing.T) {
 	t.Parallel()
 	closed := prefixesOf("10.200.0.0/16", "10.96.0.0/12", "192.168.1.1/32", "198.18.0.0/15", "fd77::/16")
 	nodes := prefixesOf("192.168.1.1/32", "192.168.1.2/32", "192.168.1.3/32")

@@ -422,9 +422,9 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	}
 }
 
-// TestWhatIsLearnedReplacesTheReason has Milan not know the group at first, then prove it with
+// TestALaterReasonReplacesTheEarlierOne has Milan not know the group at first, then prove it with
 // another secret, and then the policy here end.
-func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
+func TestALaterReasonReplacesTheEarlierOne(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
 	p := policyCalled("home", func(a *v1alpha1.AutomaticPeering) {

@@ -200,7 +200,7 @@ func TestWhatAPeerExportedStaysUntilItIsHeardOf(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfAnExport(t *testing.T) {
+func TestAnExportHasItsConditions(t *testing.T) {
 	t.Parallel()
 	export := &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
 	service := func(kind corev1.ServiceType) *corev1.Service {

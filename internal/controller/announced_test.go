@@ -88,7 +88,7 @@ func TestPeersWithA16ShareTheDefaultPool(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoAliasIsTold(t *testing.T) {
+func TestPrefixesWithoutAnAliasAreReported(t *testing.T) {
 	t.Parallel()
 	pool := []netip.Prefix{prefix("10.240.0.0/30")}
 	got := planFor(aliases.Input{Pool: pool, Now: now}, &v1alpha1.PeerNetwork{

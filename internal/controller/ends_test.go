@@ -45,9 +45,9 @@ func TestATunnelSaysWhenItsContractsAreOver(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoRoomIsSaid: of more contracts, and gateways that are seen, than there is room for, it is said
+// TestOmittedContractsAndGatewaysAreCounted: of more contracts, and gateways that are seen, than there is room for, it is said
 // how many are left out, and a tunnel lasts as long as the contract that ends last.
-func TestWhatHasNoRoomIsSaid(t *testing.T) {
+func TestOmittedContractsAndGatewaysAreCounted(t *testing.T) {
 	t.Parallel()
 	s := &PeerSnapshot{Peer: &v1alpha1.ForeignCluster{}}
 	s.Peer.Spec.ClusterID = "peer"

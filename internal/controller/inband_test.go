@@ -237,7 +237,7 @@ func TestAPeerThatRevokedItsTrustIsReachedStill(t *testing.T) {
 	}
 }
 
-func TestWhatAnInBandPeerIsTold(t *testing.T) {
+func TestAnInBandPeerIsSentItsParameters(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	fc := inBandPeer(t, "milan", milan)

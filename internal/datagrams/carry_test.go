@@ -206,7 +206,7 @@ func TestDatagramsPassBothWays(t *testing.T) {
 }
 
 // While a better way is tried what comes by this one waits, and is not lost.
-func TestWhatIsHeldBackComesLaterInItsOrder(t *testing.T) {
+func TestHeldDatagramsComeLaterInTheirOrder(t *testing.T) {
 	a, b := pair(t, fast)
 	a.passes(0, 100)
 	const first, second = 100 * time.Millisecond, 80 * time.Millisecond
@@ -310,7 +310,7 @@ func TestALinkComesBack(t *testing.T) {
 	a.passes(4, 100)
 }
 
-func TestWhatIsNotWantedEnds(t *testing.T) {
+func TestAnUnwantedLinkEnds(t *testing.T) {
 	a, b := pair(t, fast)
 	a.passes(1, 100)
 	at := a.to()

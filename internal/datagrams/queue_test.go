@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestWhatHasNoRoomIsLostTheOldestFirst(t *testing.T) {
+func TestAFullQueueDropsTheOldest(t *testing.T) {
 	q, now := newQueue(), time.Unix(1, 0)
 	const size = 1024
 	fits := maxQueued / (size + queuedOverhead)
@@ -25,7 +25,7 @@ func TestWhatHasNoRoomIsLostTheOldestFirst(t *testing.T) {
 	}
 }
 
-func TestWhatWaitedTooLongIsLost(t *testing.T) {
+func TestAStaleDatagramIsDropped(t *testing.T) {
 	q, now := newQueue(), time.Unix(1, 0)
 	q.push(now, Tag{}, Tag{}, []byte("old"))
 	q.push(now.Add(maxWait), Tag{}, Tag{}, []byte("new"))

@@ -43,7 +43,7 @@ func inBandTunnel(peer string) v1alpha1.Tunnel {
 	return t
 }
 
-func TestWhoReachesTheRelaysOfANode(t *testing.T) {
+func TestRelaysOfANodeAdmitItsInBandPeersOnly(t *testing.T) {
 	t.Parallel()
 	psk := bytes.Repeat([]byte{1}, 32)
 	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}

@@ -14,7 +14,7 @@ import (
 )
 
 // A status has room for so much, and says how much it leaves out.
-func TestWhatANodesStatusLeavesOutIsSaid(t *testing.T) {
+func TestANodesStatusCountsWhatItLeavesOut(t *testing.T) {
 	t.Parallel()
 	var s tunnel.Status
 	for i := range maxProblems - 2 { // what is left out makes two more

@@ -298,7 +298,7 @@ func TestNextKeysAreToldAndTaken(t *testing.T) {
 	}
 }
 
-func TestWhatIsOverEndsWithoutTheAgent(t *testing.T) {
+func TestExpiredContractsCloseWithoutTheAgent(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(2e9, 0)
 	at := func(contract string, in time.Duration) v1alpha1.ContractEnd {

@@ -21,7 +21,7 @@ import (
 
 // What a message to peers has no room for is said where it is left out: of a gateway, of another
 // node, and of prefixes of pods. The rest is told.
-func TestWhatPeersAreNotToldIsSaid(t *testing.T) {
+func TestOmittedGatewaysNodesAndPrefixesAreReported(t *testing.T) {
 	t.Parallel()
 	var objects []client.Object
 	add := func(name string, gateway bool, pods ...string) {

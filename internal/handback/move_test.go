@@ -35,7 +35,7 @@ func own(strategy string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationPodStrategy: strategy} }
 }
 
-func TestMisplaced(t *testing.T) {
+func TestAMisplacedPodIsFound(t *testing.T) {
 	t.Parallel()
 	near := &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelLatency: "5"}}
 	office := virtualNode("office", "abc", func(n *corev1.Node) { n.Labels[v1alpha1.LabelLatency] = "50" })

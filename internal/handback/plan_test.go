@@ -163,7 +163,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestTheMemoryOfMovesIsBounded(t *testing.T) {
 	t.Parallel()
 	o, f := &v1alpha1.NamespaceOffloading{}, &facts{now: start.Add(time.Hour), nodes: byName(virtualNode("office", "abc"))}
 	for i := range maxKept + 10 {

@@ -74,7 +74,7 @@ func TestAPodAbroadAsksItsHomeOnlyWhereAllOptedIn(t *testing.T) {
 	}
 }
 
-func TestWhoAsksIsNotThePodsToSay(t *testing.T) {
+func TestAPodCannotSayOnWhoseBehalfItAsks(t *testing.T) {
 	t.Parallel()
 	h := http.Header{
 		"Authorization": {"Bearer x"}, "Impersonate-User": {"admin"}, "Impersonate-Extra-Scopes": {"all"}, "X-Remote-User": {"admin"},

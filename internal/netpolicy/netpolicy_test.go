@@ -44,7 +44,7 @@ func abroad(t *testing.T, text string) (networkingv1.NetworkPolicySpec, []string
 	return spec, notes
 }
 
-func TestWhatAPolicySaysAbroad(t *testing.T) {
+func TestAPolicyIsTranslatedForAbroad(t *testing.T) {
 	t.Parallel()
 	const ours = `{"matchLabels":{"app.kubernetes.io/managed-by":"entente","entente.dev/peer":"aaaaaaaabbbbbbbbccccccccdddddddd"}`
 	const shop = ours + `,"matchExpressions":[{"key":"entente.dev/origin-namespace","operator":"In","values":["shop"]}]}`
@@ -256,7 +256,7 @@ func TestNamesOfPoliciesHere(t *testing.T) {
 	}
 }
 
-func TestWhoAnswersForNames(t *testing.T) {
+func TestAPolicyAllowsTheResolverOfNames(t *testing.T) {
 	t.Parallel()
 	pod := Pod{
 		Namespace: "dns", Labels: map[string]string{"a": "b"}, Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9")},

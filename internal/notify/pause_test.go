@@ -24,7 +24,7 @@ func TestAPauseEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestWhatIsDoneEachTimeEndsWithItsContext(t *testing.T) {
+func TestEachEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Second)

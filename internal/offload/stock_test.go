@@ -155,7 +155,7 @@ func TestWatchesDoNotGrowWithNamespaces(t *testing.T) {
 }
 
 // Policies are translated by hundreds of addresses each, and pods change all the time.
-func TestWhatPodsDoComparesNoPolicies(t *testing.T) {
+func TestChangesOfPodsCompareNoPolicies(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
 	p, err := New(Config{Client: c.agent, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})

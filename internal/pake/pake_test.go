@@ -39,7 +39,7 @@ func TestTheSameSecretInTheSameRunIsProvenToBoth(t *testing.T) {
 	}
 }
 
-func TestWhatDiffersIsNotProven(t *testing.T) {
+func TestADifferentRunProvesNothing(t *testing.T) {
 	for name, change := range map[string]func(*Run, *Secret){
 		"the secret":                         func(_ *Run, s *Secret) { *s = Secret("correct horse battery stapl3") },
 		"the case of the secret":             func(_ *Run, s *Secret) { *s = Secret("Correct horse battery staple") },
@@ -94,7 +94,7 @@ func TestARunIsFinishedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsSentBackProvesNothing(t *testing.T) {
+func TestAReflectedMessageProvesNothing(t *testing.T) {
 	i, err := Initiate(secret, run)
 	if err != nil {
 		t.Fatal(err)

@@ -233,7 +233,7 @@ func TestARegisterIsReadOnce(t *testing.T) {
 // The kernel says the same of packets that come from elsewhere, as the finding does; and it
 // takes those of a tunnel's device, even for pods of another node that the network plugin has another
 // way to, because of the fabric's own rules.
-func TestWhatAStrictReversePathDrops(t *testing.T) {
+func TestAStrictReversePathIsFound(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, `
 ip link add eth1 type veth peer name other; ip link set other up; ip link set eth1 up; ip addr add 10.0.0.10/24 dev eth1

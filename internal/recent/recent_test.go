@@ -65,7 +65,7 @@ func TestARecordThatWasJustMadeIsTakenOnce(t *testing.T) {
 	})
 }
 
-func TestWhatIsRememberedIsRememberedForAMoment(t *testing.T) {
+func TestTrialsAreRememberedForAMoment(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	tried := NewTrials()

@@ -67,7 +67,7 @@ func TestAnAgentRefusesWhoIsNoRelay(t *testing.T) {
 	}
 }
 
-func TestWhoProvesNothingTakesABoundedPart(t *testing.T) {
+func TestUnprovenConnectionsAreBounded(t *testing.T) {
 	l := listenTest(t)
 	for range maxUnprovenOfAddress {
 		// Each is counted once it has been greeted.

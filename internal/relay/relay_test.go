@@ -169,7 +169,7 @@ func TestBytesPassBothWaysAndTheEndOfOneDirectionIsPassedOn(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotAdmittedIsTurnedAwayUnread(t *testing.T) {
+func TestAConnectionThatIsNotAdmittedIsClosedUnread(t *testing.T) {
 	opened := false
 	_, l := start(t, Config{
 		Admit: func(from netip.Addr) (string, bool) { return "", from != netip.MustParseAddr("127.0.0.1") },

@@ -85,7 +85,7 @@ func home(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
 	return netip.AddrFrom4(b), true
 }
 
-func TestWhatBecomesOfAnImportedService(t *testing.T) {
+func TestAnImportedServiceFollowsItsExport(t *testing.T) {
 	t.Parallel()
 	down := foreignCluster(func(fc *api.ForeignCluster) {
 		fc.Status.Conditions = []metav1.Condition{{Type: api.ConditionNetwork, Status: metav1.ConditionFalse}}
@@ -330,7 +330,7 @@ func slice(name string, managed bool, addresses ...string) *discoveryv1.Endpoint
 
 // What is exported is the policy's, of this cluster's own pods, and nothing that came from
 // elsewhere: so no export goes round in a circle.
-func TestWhatIsExported(t *testing.T) {
+func TestExportsFollowThePolicyAndOwnPodsOnly(t *testing.T) {
 	t.Parallel()
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "db"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "sql", Port: 5432}, {Name: "admin", Port: 9}}}}
 	told := []peering.OfferedService{{Namespace: "bank", Name: "db"}, {Namespace: "bank", Name: "gone"}}

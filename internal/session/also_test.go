@@ -74,7 +74,7 @@ func TestAPeerThatMovedIsFound(t *testing.T) {
 }
 
 // Nobody is asked where a peer is while it is where it says.
-func TestWhatOthersSayIsNoPlaceOfItsOwn(t *testing.T) {
+func TestHintedEndpointsAreNotDialledWhileItsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	b, other := start(t), start(t)
 	var d dials
@@ -92,7 +92,7 @@ func TestWhatOthersSayIsNoPlaceOfItsOwn(t *testing.T) {
 
 // What others say costs the peer's own endpoints nothing: they are tried as often, and
 // each time the least of it, also when those endpoints hang and change all the time.
-func TestWhatOthersSayDelaysNothing(t *testing.T) {
+func TestHintedEndpointsDelayNoDial(t *testing.T) {
 	t.Parallel()
 	own := "192.0.2.1:7443"
 	others := []string{"192.0.2.11:7443", "192.0.2.12:7443", "192.0.2.13:7443", "192.0.2.14:7443", "192.0.2.15:7443"}

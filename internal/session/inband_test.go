@@ -90,7 +90,7 @@ func TestAPeerThatCannotBeReachedInBandIsSaidToBeSo(t *testing.T) {
 }
 
 // A gateway of one peer cannot bring another cluster, trusted or not.
-func TestWhoComesThroughAnothersTunnelIsRefused(t *testing.T) {
+func TestASessionThroughAnothersTunnelIsRefused(t *testing.T) {
 	t.Parallel()
 	end, option := behindTunnel(t, newIdentity(t).ID())
 	b := start(t, option)

@@ -180,7 +180,7 @@ func TestOnlySessionsOfTrustedPeersAreTakenFromAThirdPeer(t *testing.T) {
 }
 
 // Whoever carries a connection sees and can change all of its bytes.
-func TestWhoCarriesCannotStandInForThePeer(t *testing.T) {
+func TestACarrierCannotStandInForThePeer(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	b := start(t)

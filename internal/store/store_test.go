@@ -389,7 +389,7 @@ func TestAContractReadsBackAsWhatWasSigned(t *testing.T) {
 	}
 }
 
-func TestWhoWritesResourcesCannotChangeWhatWasSigned(t *testing.T) {
+func TestAWriterOfResourcesCannotChangeSignedTerms(t *testing.T) {
 	t.Parallel()
 	consumer, err1 := identity.Generate(start)
 	provider, err2 := identity.Generate(start)

@@ -353,9 +353,9 @@ func TestGuessesAreLimited(t *testing.T) {
 	}
 }
 
-// TestWhoProvesTheSecretIsNoGuesser has many clusters at one address prove it, more than may
+// TestProofsOfTheSecretDoNotCountAsGuesses has many clusters at one address prove it, more than may
 // fail, and one of them again and again.
-func TestWhoProvesTheSecretIsNoGuesser(t *testing.T) {
+func TestProofsOfTheSecretDoNotCountAsGuesses(t *testing.T) {
 	g, o := newGroups(t), peertest.NewOther(t, "office")
 	for i := range 3 * GuessBurst {
 		if err := g.prove(t, peertest.NewOther(t, "other"), "192.0.2.1", blueSecret); err != nil {
@@ -464,9 +464,9 @@ func TestHostKeyGroupsEndpointsByAddress(t *testing.T) {
 	}
 }
 
-// TestWhoBeginsARunIsHeard has a cluster begin runs of a group that is known and of one that is
+// TestEachRunOfAKnownGroupIsHeard has a cluster begin runs of a group that is known and of one that is
 // not, however they end.
-func TestWhoBeginsARunIsHeard(t *testing.T) {
+func TestEachRunOfAKnownGroupIsHeard(t *testing.T) {
 	t.Parallel()
 	g, milan := newGroups(t), peertest.NewOther(t, "milan")
 	var heard []string

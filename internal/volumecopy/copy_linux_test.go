@@ -261,7 +261,7 @@ func TestAVolumeOfSomebodyElseIsNotWrittenTo(t *testing.T) {
 	}
 }
 
-func TestWhoLacksTheSecretIsRefused(t *testing.T) {
+func TestASenderWithoutTheSecretIsRefused(t *testing.T) {
 	p := newPair(t)
 	receiver := begin(t.Context(), Receive, p.config(p.to, p.toState))
 	await(t, p.toState, Waiting)
@@ -287,7 +287,7 @@ func TestWhoLacksTheSecretIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatADigestSees(t *testing.T) {
+func TestADigestSeesEachKindOfChange(t *testing.T) {
 	for name, change := range map[string]func(at string) error{
 		"content":          func(at string) error { return os.WriteFile(filepath.Join(at, "zeros"), []byte("x"), 0o600) },
 		"mode":             func(at string) error { return os.Chmod(filepath.Join(at, "dir/none"), 0o644) },
@@ -338,7 +338,7 @@ func TestWhatADigestSees(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeCopiedIsSaid(t *testing.T) {
+func TestUncopyableEntriesAreReported(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, marker+"old"), 0o700); err != nil {
 		t.Fatal(err)
@@ -409,7 +409,7 @@ func FuzzFill(f *testing.F) {
 	})
 }
 
-func TestWhatAHostileSenderTriesIsRefused(t *testing.T) {
+func TestEntriesOfAHostileSenderAreRefused(t *testing.T) {
 	for name, data := range hostile() {
 		t.Run(name, func(t *testing.T) {
 			outside := t.TempDir()

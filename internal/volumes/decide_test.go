@@ -119,7 +119,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfAVolumeIsChecked(t *testing.T) {
+func TestClaimsAreValidated(t *testing.T) {
 	const uid = "2b1c"
 	good := peering.ClaimObject{Claim: "data-0", StorageClass: "fast", Bytes: gi, AccessModes: []string{"ReadWriteOnce"}}
 	for name, tc := range map[string]struct {

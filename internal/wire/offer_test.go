@@ -242,7 +242,7 @@ func refusedPort(field string, ports ...*ententev1.OfferedServicePort) refusedOf
 	return refusedServices(field, &ententev1.OfferedService{Namespace: "a", Name: "a", Type: peering.ServiceHeadless, Ports: ports})
 }
 
-func TestWhatIsNotAvailableIsNothing(t *testing.T) {
+func TestAnUnavailableOfferHasNoResources(t *testing.T) {
 	t.Parallel()
 	m := OfferTo(fullOffer(t), nil)
 	m.Offer.Available, m.Offer.Message = false, "no\x1b[2J"

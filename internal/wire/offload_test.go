@@ -80,7 +80,7 @@ func TestDeleteBoundsTheGracePeriod(t *testing.T) {
 	}
 }
 
-func TestWhatTheProviderSaysCrossesUnchanged(t *testing.T) {
+func TestAProvidersStatusCrossesUnchanged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[a-z0-9]{1,20}`)
 		ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: word.Draw(t, "ns"), Name: word.Draw(t, "name"), UID: word.Draw(t, "uid")}

@@ -37,9 +37,9 @@ func TestTwoRevisionsOfSkewWork(t *testing.T) {
 	}
 }
 
-// TestWhatHasToBeUnderstoodIsRefusedWithAReason: values of a later revision where
+// TestUnknownValuesAreRefusedWithAReason: values of a later revision where
 // one has to know what they mean.
-func TestWhatHasToBeUnderstoodIsRefusedWithAReason(t *testing.T) {
+func TestUnknownValuesAreRefusedWithAReason(t *testing.T) {
 	exposed := AdvertisementTo(fullAdvertisement(t))
 	exposed.Exposure = "Everything\n"
 	secured := AdvertisementTo(fullAdvertisement(t))

@@ -102,7 +102,7 @@ func TestEveryChangedCharacterIsNoticed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTokenIsSaidToBeNone(t *testing.T) {
+func TestMalformedTokensAreRefused(t *testing.T) {
 	text := encode(t, testToken(t))
 	sealed := func(body string) string { return tokenPrefix + body + "." + checksum(tokenPrefix+body) }
 	for _, tt := range []struct {

@@ -122,9 +122,9 @@ func TestTheDocumentHasEachReason(t *testing.T) {
 	}
 }
 
-// TestWhatTheDocumentShowsIsRight reads each manifest and each body of a call as
+// TestManifestsAndBodiesOfTheDocumentAreValid reads each manifest and each body of a call as
 // the API would.
-func TestWhatTheDocumentShowsIsRight(t *testing.T) {
+func TestManifestsAndBodiesOfTheDocumentAreValid(t *testing.T) {
 	doc := readDoc(t)
 	blocks := regexp.MustCompile("(?s)```(\\w+)\n(.*?)```").FindAllStringSubmatch(doc, -1)
 	validate, err := protovalidate.New()

@@ -19,7 +19,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestWhatARuleOfTheClusterForbidsIsARefusal(t *testing.T) {
+func TestAnAdmissionRuleIsARefusal(t *testing.T) {
 	t.Parallel()
 	const why = "the namespaces of the system and of Entente are not offloaded"
 	a := newAdminTestWith(t, func(cfg *Config) {
@@ -36,7 +36,7 @@ func TestWhatARuleOfTheClusterForbidsIsARefusal(t *testing.T) {
 	}
 }
 
-func TestWhoLacksARightIsToldTheRole(t *testing.T) {
+func TestAPermissionErrorNamesTheRole(t *testing.T) {
 	t.Parallel()
 	for user, tc := range map[string]struct {
 		p    permission

@@ -17,7 +17,7 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(epoch.Add(-time.Minute))}
 }
 
-func TestWhatHappensIsReadOffTwoStates(t *testing.T) {
+func TestEventsAreReadOffTwoStates(t *testing.T) {
 	t.Parallel()
 	id := strings.Repeat("a", 32)
 	peer := func(f func(*v1alpha1.ForeignCluster)) *v1alpha1.ForeignCluster {

@@ -24,7 +24,7 @@ func officeParameters() *ententev1.NetworkParameters {
 	}
 }
 
-func TestWhatOneAdministratorIsToldAnotherCanGive(t *testing.T) {
+func TestPrintedParametersCanBeGiven(t *testing.T) {
 	parameters, err := parametersFrom(officeParameters())
 	if err != nil {
 		t.Fatal(err)

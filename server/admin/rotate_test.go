@@ -43,7 +43,7 @@ func TestAnotherPresharedKeyIsAskedForByAnAnnotation(t *testing.T) {
 }
 
 // A key that is used since this second is older than what is asked for in it.
-func TestWhatIsAskedForIsYoungerThanWhatIs(t *testing.T) {
+func TestAnAskedRotationIsYoungerThanKeysInUse(t *testing.T) {
 	t.Parallel()
 	for _, ns := range []int{0, 1, 999_999_999} {
 		now := time.Unix(1e9, int64(ns))

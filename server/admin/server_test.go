@@ -464,7 +464,7 @@ func (a *adminTest) rest(t testing.TB, method, path, body string, header http.He
 
 func asAlice() http.Header { return http.Header{"Authorization": {"Bearer " + aliceToken}} }
 
-func TestWhoTheCallerIs(t *testing.T) {
+func TestACallerIsAuthenticated(t *testing.T) {
 	a := newAdminTest(t)
 	foreign := newAuthority(t)
 	good := a.ca.issue(t, "admin-by-certificate", []string{"system:masters"})

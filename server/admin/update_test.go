@@ -26,7 +26,7 @@ func amounts(pairs ...string) *ententev1.ResourceList {
 	return &ententev1.ResourceList{Amounts: m}
 }
 
-func TestWhatAnUpdateChanges(t *testing.T) {
+func TestAnUpdateChangesItsFieldsOnly(t *testing.T) {
 	t.Parallel()
 	base := v1alpha1.PeeringRequestSpec{
 		ForeignCluster: "office", Network: v1alpha1.NetworkTunnel, Renewal: v1alpha1.RenewalAutomatic,

@@ -46,7 +46,7 @@ func TestVectorsOfPackagePeeringVerifyElsewhere(t *testing.T) {
 	}
 }
 
-func TestWhatWasChangedDoesNot(t *testing.T) {
+func TestAChangedStatementDoesNotVerify(t *testing.T) {
 	consumer, provider := read(t, "consumer.id"), read(t, "provider.id")
 	// changed changes the payload, or one signature.
 	changed := func(name string, change func(payload string) string, signature int) string {

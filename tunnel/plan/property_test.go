@@ -108,7 +108,7 @@ func TestAPeerThatGoesLeavesThePlanAsItWas(t *testing.T) {
 
 // Whatever a peer announces, however it contradicts itself or others, changes nothing for peers that
 // were trusted before it.
-func TestWhatAPeerAnnouncesChangesNothingForOthers(t *testing.T) {
+func TestAnAnnouncementChangesNothingForOtherPeers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))

@@ -51,7 +51,7 @@ func hurried(sights map[string]*sight, now time.Time) (at, doubted []string) {
 	return at, doubted
 }
 
-func TestWhatCouldReplaceALostWayIsProbedAtOnce(t *testing.T) {
+func TestReplacementsOfALostPathAreProbedAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		lost   string
 		probed []string

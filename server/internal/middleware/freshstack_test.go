@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestApart(t *testing.T) {
+func TestOnFreshStackReturnsErrorsAndPanics(t *testing.T) {
 	if err := OnFreshStack("a test", func() error { return nil }); err != nil {
 		t.Error(err)
 	}

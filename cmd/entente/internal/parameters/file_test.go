@@ -31,7 +31,7 @@ func encoded(t testing.TB) string {
 	return string(text)
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestParametersFileRoundTrips(t *testing.T) {
 	t.Parallel()
 	text := encoded(t)
 	got, err := Decode([]byte(text))
@@ -54,7 +54,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotReadAndWhy(t *testing.T) {
+func TestMalformedParametersFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	with := func(old, now string) func(string) string {
 		return func(s string) string { return strings.Replace(s, old, now, 1) }

@@ -108,7 +108,7 @@ func packets(t *testing.T, steps []step) []Packet {
 	return out
 }
 
-func TestWhatIsLawfulIsNoViolation(t *testing.T) {
+func TestLawfulTrafficHasNoViolation(t *testing.T) {
 	t.Parallel()
 	for _, v := range Check(packets(t, lawful()), Slack{}) {
 		t.Error(v)
