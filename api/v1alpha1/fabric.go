@@ -170,6 +170,13 @@ type FabricPreflight struct {
 	// +listMapKey=reason
 	// +kubebuilder:validation:MaxItems=32
 	Findings []FabricFinding `json:"findings,omitempty"`
+	// overlaps is the parts of the alias pool that the node reaches otherwise, such as a
+	// network of its cloud or of a VPN. No new alias is given there.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	Overlaps []string `json:"overlaps,omitempty"`
 }
 
 // FabricFinding is something that is wrong on a node.

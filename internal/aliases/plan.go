@@ -22,6 +22,9 @@ type Input struct {
 	// Pool is where aliases come from. Taken is what this cluster uses itself, which no
 	// alias may overlap.
 	Pool, Taken []netip.Prefix
+	// Avoid is what this cluster's nodes reach otherwise. No new alias is given there; one that
+	// stands stays.
+	Avoid []netip.Prefix
 	// Have is what the peer has, Others what each other peer has.
 	Have   Given
 	Others []Space
@@ -113,7 +116,7 @@ func (p *planner) room(six bool) *room {
 		return r
 	}
 	own := p.out.Space()
-	r := newRoom(p.in.Pool, slices.Concat(p.busy, own.Prefixes, own.Blocks), six)
+	r := newRoom(p.in.Pool, slices.Concat(p.busy, p.in.Avoid, own.Prefixes, own.Blocks), six)
 	r.keep(p.in.Others, six)
 	for _, a := range own.Prefixes {
 		if a.Addr().Is6() == six {

@@ -78,6 +78,13 @@ func TestPlan(t *testing.T) {
 		"an alias that became taken is replaced": {
 			in: Input{Have: whole, Prefixes: pfxs("10.200.0.0/16"), Taken: pfxs("198.18.5.0/24")}, prefixes: "[{10.200.0.0/16 198.19.0.0/16}]",
 		},
+		"a part of the pool that nodes reach otherwise has no new alias, and keeps those that stand": {
+			in: Input{
+				Have: Given{Prefixes: []Alias{{pfx("10.9.0.0/24"), pfx("198.18.0.0/24")}}}, Prefixes: pfxs("10.9.0.0/24", "10.8.0.0/24"),
+				Avoid: pfxs("198.18.0.0/16", "198.19.0.0/24"),
+			},
+			prefixes: "[{10.8.0.0/24 198.19.1.0/24} {10.9.0.0/24 198.18.0.0/24}]",
+		},
 		"a second /16 is known address by address": {
 			in: Input{
 				Others: []Space{whole.Space()}, Prefixes: pfxs("10.200.0.0/16"), Addresses: addrs("10.200.3.7", "10.200.0.1"),

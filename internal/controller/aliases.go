@@ -16,6 +16,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
@@ -29,7 +30,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 		if !m.planned {
 			in.Have = givenOf(fc.Status.Aliases, fc.Status.Blocks)
 		}
-		if in.Taken, err = r.taken(ctx, local); err != nil {
+		if in.Taken, in.Avoid, err = r.taken(ctx, local); err != nil {
 			return
 		}
 		if in.Others, err = r.spaces(ctx, fc); err != nil {
@@ -78,21 +79,31 @@ func someTexts(texts []string) []string {
 	return append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more of the kind", len(texts)-most))
 }
 
-// taken returns the prefixes of this cluster that no alias may overlap.
-func (r *Peers) taken(ctx context.Context, local []netip.Prefix) ([]netip.Prefix, error) {
+// taken returns the prefixes of this cluster that no alias may overlap, and those that its nodes
+// reach otherwise, where no new one is given.
+func (r *Peers) taken(ctx context.Context, local []netip.Prefix) (taken, avoid []netip.Prefix, err error) {
 	reserved, err := r.Reserved.now(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var nodes corev1.NodeList
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var addrs []netip.Prefix
 	for i := range nodes.Items {
 		addrs = append(addrs, nodeAddresses(&nodes.Items[i])...)
 	}
-	return slices.Concat(local, reserved, nodeNetworks(addrs)), nil
+	var fabric v1alpha1.FabricNodeList
+	if err := r.Client.List(ctx, &fabric, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	for i := range fabric.Items {
+		if found := fabric.Items[i].Status.Preflight; found != nil {
+			avoid = append(avoid, kube.Prefixes(found.Overlaps)...)
+		}
+	}
+	return slices.Concat(local, reserved, nodeNetworks(addrs)), cidr.Of(avoid...), nil
 }
 
 // spaces returns what each other peer has of the alias pool: what it was given last, and

@@ -32,7 +32,7 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	if in.local, in.omitted, err = r.States.Prefixes(ctx); err != nil {
 		return peering.NetworkPlan{}, err
 	}
-	if in.aliases.Taken, err = r.taken(ctx, in.local); err != nil {
+	if in.aliases.Taken, in.aliases.Avoid, err = r.taken(ctx, in.local); err != nil {
 		return peering.NetworkPlan{}, err
 	}
 	var nodes v1alpha1.FabricNodeList

@@ -359,6 +359,32 @@ func TestAnAliasThatIsReleasedIsAnnounced(t *testing.T) {
 	}
 }
 
+// What a node reaches otherwise is left out of new aliases, and moves none that stands.
+func TestNewAliasesAvoidWhatNodesReachOtherwise(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	overlap := func(name, prefix string) {
+		n := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		n.Status.Preflight = &v1alpha1.FabricPreflight{Overlaps: []string{prefix}}
+		if err := tt.Client.Create(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func() string {
+		tt.look(t, "milan")
+		return fmt.Sprint(peertest.PeerCalled(t, tt.Client, "milan").Status.Aliases)
+	}
+	const want = "[{10.0.0.0/16 10.241.0.0/16}]"
+	overlap("n1", "10.240.7.0/24")
+	if got := is(); got != want {
+		t.Errorf("aliases are %s, want %s", got, want)
+	}
+	overlap("n2", "10.241.3.0/24")
+	if got := is(); got != want {
+		t.Errorf("with a route that came later they are %s, want %s", got, want)
+	}
+}
+
 // Whoever is called when addresses translate otherwise reads how from the ForeignCluster.
 func TestAddressesAreTranslatedAgainOnceAliasesCanBeRead(t *testing.T) {
 	t.Parallel()

@@ -49,9 +49,9 @@ func (n *node) preflight(ctx context.Context, s tunnel.Status, own *corev1.Node,
 		return c.last
 	}
 	f := preflightOf(n.cfg, s, own, nodes.Items, tunnels.Items)
-	found := preflight.Check(f, c.observe(f))
+	observed := c.observe(f)
 	before := c.last
-	c.at, c.device, c.last = now, device, findings(found)
+	c.at, c.device, c.last = now, device, findings(preflight.Check(f, observed), preflight.Overlaps(f, observed))
 	for _, f := range c.last.Findings {
 		if before == nil || !slices.Contains(before.Findings, f) {
 			n.cfg.Log.Warn("finding on this node", "reason", f.Reason, "severity", f.Severity, "message", f.Message)
@@ -99,8 +99,11 @@ func sorted(prefixes []netip.Prefix) []netip.Prefix {
 }
 
 // findings is what was found, as a FabricNode says it.
-func findings(found []preflight.Finding) *v1alpha1.FabricPreflight {
+func findings(found []preflight.Finding, overlaps []netip.Prefix) *v1alpha1.FabricPreflight {
 	out := &v1alpha1.FabricPreflight{}
+	for _, p := range overlaps {
+		out.Overlaps = append(out.Overlaps, p.String())
+	}
 	for _, f := range found {
 		out.Findings = append(out.Findings, v1alpha1.FabricFinding{
 			Reason: string(f.Reason), Severity: string(f.Severity), Message: f.Message, Remedy: f.Remedy,

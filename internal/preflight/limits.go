@@ -5,6 +5,8 @@ const (
 	// one lists.
 	maxText   = 1024
 	maxListed = 5
+	// maxOverlaps is how many parts of the alias pool are named that a node reaches otherwise.
+	maxOverlaps = 16
 	// maxChains and maxRules is how much of a node's firewall is read. What lies beyond is
 	// taken for rules that may let a packet pass or not. maxDepth is how deep its chains
 	// are followed.

@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"regexp"
@@ -310,6 +311,27 @@ func TestWherePodsAre(t *testing.T) {
 		if where, link := podOf(&f, &o, false); where.String() != tc.where || link != tc.link {
 			t.Errorf("%s: %s by %q, want %s by %q", name, where, link, tc.where, tc.link)
 		}
+	}
+}
+
+func TestOverlapsAreThePartsOfThePoolThatANodeReachesOtherwise(t *testing.T) {
+	t.Parallel()
+	f, o := ordinary()
+	f.Aliases = prefixes("10.9.0.0/24") // of an earlier pool
+	o.Links = append(o.Links, Link{Name: "eth1", Addresses: prefixes("198.19.0.5/24")}, Link{Name: f.Device, Addresses: prefixes("198.18.0.1/32")})
+	guard := route("198.18.0.0/15", tableMain, "")
+	guard.Refuses = true
+	o.Routes = append(o.Routes, guard, route("198.18.0.0/14", tableMain, "tun0"), route("0.0.0.0/1", tableMain, "tun0"), route("10.9.0.0/25", tableMain, "eth0"),
+		route("198.18.64.0/18", tableMain, "eth0"), route("198.19.0.0/24", tableMain, "eth1"), route("198.18.7.0/24", 14100, f.Device), route("fdd7:585b:e3ff::/48", 52, "wt0"))
+	want := fmt.Sprint(prefixes("198.18.64.0/18", "198.19.0.0/24", "fdd7:585b:e3ff::/48"))
+	if got := fmt.Sprint(Overlaps(f, o)); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for i := range 100 {
+		o.Routes = append(o.Routes, route(fmt.Sprintf("198.19.%d.0/25", i), tableMain, "eth0"))
+	}
+	if got := Overlaps(f, o); len(got) != maxOverlaps || got[0] != netip.MustParsePrefix("198.18.64.0/18") {
+		t.Errorf("of many it names %v", got)
 	}
 }
 

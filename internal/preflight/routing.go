@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -164,9 +165,7 @@ func routes(f *Fabric, o *Observed) *Finding {
 		}
 	}
 	for _, r := range o.Routes {
-		// What the pool as a whole leads to nowhere keeps pods' packets on a node whose fabric has not started.
-		guard := r.Refuses && r.Table == tableMain && slices.Contains(reach, r.Prefix)
-		if r.isDefault() || r.Local || r.Device == f.Device || guard || !overlapsAny(reach, r.Prefix) {
+		if !r.elsewhere(f, reach) {
 			continue
 		}
 		text := r.Prefix.String() + " is routed"
@@ -181,6 +180,40 @@ func routes(f *Fabric, o *Observed) *Finding {
 	slices.Sort(bad)
 	return found(RouteOverlap, severity, "the alias pool overlaps what this node reaches otherwise, and takes its packets: "+some(bad),
 		"set network.aliasPool in the chart's values to prefixes that neither this cluster nor its networks use")
+}
+
+// elsewhere says whether a route leads packets to some prefixes another way than the fabric's.
+func (r Route) elsewhere(f *Fabric, to []netip.Prefix) bool {
+	// What has the pool as a whole end on the node keeps packets there whose fabric has not started.
+	guard := r.Refuses && r.Table == tableMain && slices.Contains(to, r.Prefix)
+	return !guard && !r.isDefault() && !r.Local && r.Device != f.Device && overlapsAny(to, r.Prefix)
+}
+
+// Overlaps returns the parts of the alias pool that a node reaches otherwise, where no new alias
+// should be: at most 16, the widest first. What takes a whole prefix of the pool is left out, as
+// there would be no alias at all.
+func Overlaps(f Fabric, o Observed) []netip.Prefix {
+	var out []netip.Prefix
+	add := func(p netip.Prefix) {
+		if slices.ContainsFunc(f.Pool, func(pool netip.Prefix) bool { return p != pool && covers(pool, p) }) {
+			out = append(out, p)
+		}
+	}
+	for _, l := range o.Links {
+		for _, a := range l.Addresses {
+			if l.Name != f.Device {
+				add(a.Masked())
+			}
+		}
+	}
+	for _, r := range o.Routes {
+		if r.elsewhere(&f, f.Pool) {
+			add(r.Prefix.Masked())
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Compare(b)) })
+	out = slices.Compact(out)
+	return out[:min(len(out), maxOverlaps)]
 }
 
 // reversePath is about interfaces other than the one of the default route. Packets of the
