@@ -186,6 +186,9 @@ type ServiceObject struct {
 	// OwnFirst says that the Service leads to endpoints in the provider's cluster alone, as long
 	// as one of them is ready. A headless one leads to all.
 	OwnFirst bool `json:"ownFirst,omitempty"`
+	// TrafficDistribution is the Service's: which of the endpoints in the provider's cluster are preferred there.
+	// Values that the provider does not know are ignored.
+	TrafficDistribution string `json:"trafficDistribution,omitempty"`
 	// ExternalName is the name of DNS that the Service stands for, resolved as in the
 	// consumer's cluster; see CheckExternalName. Such a Service is said to be headless, and has
 	// neither ports nor endpoints: a provider that does not know the field answers that

@@ -435,6 +435,8 @@ func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) pee
 		Ports:     endpoints.ReadPorts(svc.Spec.Ports),
 		Endpoints: endpoints.Read(slices),
 		OwnFirst:  ownFirst(svc),
+
+		TrafficDistribution: ptr.Deref(svc.Spec.TrafficDistribution, ""),
 	}
 	endpoints.ReadAffinity(svc.Spec, &o)
 	return o

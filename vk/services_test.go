@@ -98,8 +98,8 @@ func TestServicesThatPreferTheClusterTheyAreUsedIn(t *testing.T) {
 				s.Spec.TrafficDistribution = &test.traffic
 			}
 		})
-		if got := serviceObject(svc, nil).OwnFirst; got != test.want {
-			t.Errorf("%s: %v", name, got)
+		if got := serviceObject(svc, nil); got.OwnFirst != test.want || got.TrafficDistribution != test.traffic {
+			t.Errorf("%s: %v, %q", name, got.OwnFirst, got.TrafficDistribution)
 		}
 	}
 }

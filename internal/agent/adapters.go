@@ -13,6 +13,15 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
+// zoneOf returns the zone that a node is in; empty if it is in none that is known.
+func (a *agent) zoneOf(node string) string {
+	var n corev1.Node
+	if err := a.mgr.GetClient().Get(context.Background(), ctrlclient.ObjectKey{Name: node}, &n); err != nil { //nolint:forbidigo // a cache answers at once
+		return ""
+	}
+	return n.Labels[corev1.LabelTopologyZone]
+}
+
 // evict moves a namespace's pods off virtual nodes, as their disruption budgets
 // allow, and says how many are left.
 func (a *agent) evict(ctx context.Context, namespace string) (int, error) {

@@ -41,7 +41,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 		// pods that it runs here are known by their UIDs.
 		Translate: a.addresses.named, Stops: a.fences.Stops,
 		// Nor are its aliases of pods of this cluster, but where it is said to be one of them.
-		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs,
+		Self: string(a.source.ID()), Own: a.ownPods(), KnownAs: a.addresses.knownAs, Zone: a.zoneOf,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService), Here: a.policyTerms(dnsService),
 		Changed: gather(podsPause, func(contract string) {
 			if c, ok := contracts.lent(contract); ok && c.AcceptNew {

@@ -94,6 +94,9 @@ type Config struct {
 	// knows by an alias: in Services of a cluster set that both are in. Nil knows none.
 	Self string
 	Own  func(peer peering.ClusterID, alias netip.Addr) (netip.Addr, bool)
+	// Zone returns the zone that a node of this cluster is in; empty if it is in none. Nil knows none. It
+	// must not block.
+	Zone func(node string) string
 	// KnownAs returns by which address the peer knows a pod of this cluster. Nil knows none.
 	KnownAs func(peer peering.ClusterID, own netip.Addr) (netip.Addr, bool)
 	// Namespace and ServiceAccount are the agent's own; the account gets its
@@ -163,6 +166,9 @@ func New(cfg Config) (*Provider, error) {
 		if *f == nil {
 			*f = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
 		}
+	}
+	if cfg.Zone == nil {
+		cfg.Zone = func(string) string { return "" }
 	}
 	if cfg.Trusted == nil {
 		cfg.Trusted = func() []peering.ClusterID { return nil }

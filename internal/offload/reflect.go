@@ -104,16 +104,29 @@ func (p *Provider) nodeOf(namespace, address string) (string, bool) {
 	return "", false
 }
 
-// placeEndpoints names the nodes of the endpoints that are pods of this
+// placeEndpoints names the nodes and zones of the endpoints that are pods of this
 // namespace: kube-proxy lets a pod reach itself through its own Service, and
 // keeps traffic close, only where it knows.
-func (p *Provider) placeEndpoints(parts []*discoveryv1.EndpointSlice) {
+func (p *Provider) placeEndpoints(parts []*discoveryv1.EndpointSlice, trafficDistribution string) {
+	zones := map[string]string{}
 	for _, part := range parts {
 		for i := range part.Endpoints {
-			if node, ok := p.nodeOf(part.Namespace, part.Endpoints[i].Addresses[0]); ok {
-				part.Endpoints[i].NodeName = &node
+			e := &part.Endpoints[i]
+			node, ok := p.nodeOf(part.Namespace, e.Addresses[0])
+			if !ok {
+				continue
+			}
+			e.NodeName = &node
+			zone, asked := zones[node]
+			if !asked {
+				zone = p.cfg.Zone(node)
+				zones[node] = zone
+			}
+			if zone != "" {
+				e.Zone = &zone
 			}
 		}
+		endpoints.Hint(part, trafficDistribution)
 	}
 }
 
@@ -134,7 +147,7 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, in p
 		}
 		return p.cfg.Translate(peer, a)
 	})
-	p.placeEndpoints(want)
+	p.placeEndpoints(want, in.TrafficDistribution)
 	if err := p.slices.Write(ctx, want, have); err != nil {
 		return err
 	}

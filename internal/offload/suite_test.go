@@ -129,6 +129,7 @@ func (c *cluster) startFenced(t *testing.T, stops func(fencing.Fence) bool) (p *
 			return netip.AddrFrom4(b), true
 		},
 		Here: c.here,
+		Zone: func(node string) string { return map[string]string{"n1": "a"}[node] },
 		Self: string(self),
 		// 198.18.x.y is what a consumer calls 10.200.x.y.
 		Own: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
@@ -386,6 +387,23 @@ func (c *cluster) setPhase(t *testing.T, ns, name string, phase corev1.PodPhase,
 			pod.Status.PodIPs = []corev1.PodIP{{IP: ip}}
 		}
 		return c.owner.Status().Update(t.Context(), pod) == nil
+	})
+}
+
+// place puts a pod on a node, as a scheduler does.
+func (c *cluster) place(t *testing.T, ns, name, node string) {
+	t.Helper()
+	eventually(t, "the pod is placed", func() bool {
+		pod := &corev1.Pod{}
+		if !c.get(t, ns, name, pod) {
+			return false
+		}
+		err := c.owner.SubResource("binding").Create(t.Context(), pod.DeepCopy(), &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}})
+		if err != nil { // a fake API server has no bindings
+			pod.Spec.NodeName = node
+			err = c.owner.Update(t.Context(), pod)
+		}
+		return err == nil
 	})
 }
 
@@ -999,6 +1017,19 @@ func testServices(t *testing.T, c *cluster) {
 	own.OwnFirst = true
 	say(own)
 	eventually(t, "its own pods come first", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77"}) })
+	// Those here are preferred among each other as the consumer's Service says.
+	c.place(t, remote, "web", "n1")
+	own.TrafficDistribution = corev1.ServiceTrafficDistributionPreferSameNode
+	say(own)
+	eventually(t, "its own pods are preferred on their node and in their zone", func() bool {
+		var list discoveryv1.EndpointSliceList
+		if err := c.owner.List(t.Context(), &list, client.InNamespace(remote)); err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
+			return false
+		}
+		e := list.Items[0].Endpoints[0]
+		return e.NodeName != nil && *e.NodeName == "n1" && e.Zone != nil && *e.Zone == "a" && e.Hints != nil &&
+			len(e.Hints.ForZones) == 1 && e.Hints.ForZones[0].Name == "a" && len(e.Hints.ForNodes) == 1 && e.Hints.ForNodes[0].Name == "n1"
+	})
 	own.Endpoints[1].Ready = false
 	say(own)
 	eventually(t, "and the others when none is ready", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77", "10.241.0.5"}) })
