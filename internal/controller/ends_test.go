@@ -69,7 +69,7 @@ func TestOmittedContractsAndGatewaysAreCounted(t *testing.T) {
 		t.Errorf("%d ends are told and %d are not, the last one among them or not", len(ends), left)
 	}
 	text := strings.Join(untold(s, left), "; ")
-	for _, want := range []string{"when 3 contracts with the peer end", "not told of 3 contracts", "where 2 of its gateways are seen"} {
+	for _, want := range []string{"3 more close when the agent says so", "not told of 3 contracts", "where 2 of its gateways are seen"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q does not say %q", text, want)
 		}
