@@ -169,19 +169,28 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	plan, before := planContract(s), s.stored.DeepCopy()
-	if plan.step == stepPrune {
+	switch plan.step {
+	case stepPrune:
 		return r.pruneClosed(ctx, s)
-	}
-	if plan.step == stepTakeDown {
+	case stepTakeDown:
 		return r.takeDown(ctx, s.stored)
-	}
-	if plan.step == stepReport {
+	case stepReport:
 		return r.report(ctx, s, before)
+	case stepConverge:
 	}
 	changed, behind, err := r.askPeer(ctx, s, plan)
 	if changed || err != nil {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, err // on the new terms
 	}
+	result, err := r.converge(ctx, s, plan, before)
+	if behind && err == nil {
+		result.RequeueAfter = shorter(result.RequeueAfter, askSoon)
+	}
+	return result, err
+}
+
+// converge does what a plan says and writes the status that follows. before is the contract as it was read.
+func (r *Contracts) converge(ctx context.Context, s *contractSnapshot, plan contractPlan, before *v1alpha1.Contract) (reconcile.Result, error) {
 	contract := plan.contract
 	if plan.earlier != nil && r.Budget.Take(peering.ClusterID(s.stored.Spec.PeerID), s.stored) == nil {
 		contract = *plan.earlier
@@ -203,24 +212,22 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		r.checkStatements(ctx, contract, s.terms, s.stored, s.peer)
 	}
 	written, err := r.write(ctx, before, s.stored)
-	if written && measured != nil {
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !written {
+		return reconcile.Result{RequeueAfter: removalPoll}, nil
+	}
+	if measured != nil {
 		r.meters.Note(s.stored, *measured)
 	}
-	switch {
-	case err != nil:
-		return reconcile.Result{}, err
-	case !written:
-		return reconcile.Result{RequeueAfter: removalPoll}, nil
-	case contract.State == peering.Closed && after == 0:
+	if contract.State == peering.Closed && after == 0 {
 		return r.release(ctx, s)
-	case s.contract.State == peering.Active && contract.State == peering.Draining && contract.Reason == peering.EndedHere:
+	}
+	if s.contract.State == peering.Active && contract.State == peering.Draining && contract.Reason == peering.EndedHere {
 		_ = r.notify(ctx, s) // a courtesy: the session's state says the same
 	}
-	again := shorter(requeueAfter(contract, measured, s.stored, s.peer, r.Now()), shorter(after, wait))
-	if behind {
-		again = min(again, askSoon)
-	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: shorter(requeueAfter(contract, measured, s.stored, s.peer, r.Now()), shorter(after, wait))}, nil
 }
 
 // report says what is wrong with a contract that cannot be read.
