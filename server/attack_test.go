@@ -23,6 +23,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/middleware"
@@ -356,7 +357,7 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 			}
 		}
 	}
-	if !servertest.Eventually(func() bool { return r.Resets.Load() >= calls-StrangerCalls-1 }) {
+	if !waittest.Soon(func() bool { return r.Resets.Load() >= calls-StrangerCalls-1 }) {
 		t.Errorf("%d calls were refused, want all but %d", r.Resets.Load(), StrangerCalls)
 	}
 	r.Reached(t) // or it was cut off

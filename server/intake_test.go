@@ -23,6 +23,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/intake"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/middleware"
@@ -42,7 +43,7 @@ func (p *peerTest) holds() int64 {
 // givenBack waits until the server holds no more than so much.
 func (p *peerTest) givenBack(t *testing.T, most int64) {
 	t.Helper()
-	if !servertest.Eventually(func() bool { return p.holds() <= most }) {
+	if !waittest.Soon(func() bool { return p.holds() <= most }) {
 		t.Errorf("%d bytes are held, %d are never given back", p.holds(), p.holds()-most)
 	}
 }
@@ -150,7 +151,7 @@ func TestCallersWithTheMostUnreadBytesLoseTheirCalls(t *testing.T) {
 	}
 	hog := p.raw(t, p.caller)
 	hold(hog, 8)
-	if !servertest.Eventually(func() bool { return hog.Ends.Load() > 0 }) {
+	if !waittest.Soon(func() bool { return hog.Ends.Load() > 0 }) {
 		t.Fatal("it holds more than all may")
 	}
 	for i, r := range small {
@@ -299,11 +300,11 @@ func TestCallsThatAreRefusedAreNotKept(t *testing.T) {
 		}
 		calls += StrangerRefused
 	}
-	if !servertest.Eventually(func() bool { return p.server.meter.Conns() == 0 }) {
+	if !waittest.Soon(func() bool { return p.server.meter.Conns() == 0 }) {
 		t.Errorf("%d connections are left", p.server.meter.Conns())
 	}
 	grown := int64(0)
-	if !servertest.Eventually(func() bool {
+	if !waittest.Soon(func() bool {
 		grown = servertest.Heap() - before
 		return grown <= 2<<20
 	}) {
@@ -484,7 +485,7 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	if err := r.Frame(servertest.FrameData, 1, 1, message); err != nil {
 		t.Fatal(err)
 	}
-	if !servertest.Eventually(func() bool { return r.Ends.Load() > 0 }) {
+	if !waittest.Soon(func() bool { return r.Ends.Load() > 0 }) {
 		t.Fatal("there is no answer")
 	}
 	p.served(t, "the same", p.caller)

@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -156,15 +157,8 @@ func (n *carryNode) call(ctx context.Context, other *carryNode) error {
 	return err
 }
 
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatal("still not so: " + what)
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 // through waits until two nodes have a session through a third one, or directly through none,
 // at both ends, and both can call.
@@ -172,7 +166,7 @@ func through(t *testing.T, a, b *carryNode, thirds ...*carryNode) *carryNode {
 	t.Helper()
 	var by *carryNode
 	began := time.Now()
-	soon(t, "a session the way that it is expected to go", func() bool {
+	eventually(t, "a session the way that it is expected to go", func() bool {
 		s, o := a.session(b), b.session(a)
 		if s == nil || o == nil || s.Through != o.Through || s.Dialled == o.Dialled {
 			return false
@@ -189,7 +183,7 @@ func through(t *testing.T, a, b *carryNode, thirds ...*carryNode) *carryNode {
 		return false
 	})
 	t.Logf("after %s", time.Since(began).Round(time.Millisecond))
-	soon(t, "both can call", func() bool {
+	eventually(t, "both can call", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		return a.call(ctx, b) == nil && b.call(ctx, a) == nil
@@ -236,7 +230,7 @@ func TestAThirdPeerCarriesTheSessionOfTwoThatCannotDialEachOther(t *testing.T) {
 	if w.tries.Load() < 4 {
 		t.Error("hardly any direct dial while the session was carried")
 	}
-	soon(t, "nothing is carried any more", func() bool {
+	eventually(t, "nothing is carried any more", func() bool {
 		return used.thirds.carrier.Carried() == 0 && len(a.sessions.Sessions()) == 2 && len(b.sessions.Sessions()) == 2
 	})
 	time.Sleep(500 * time.Millisecond)
@@ -269,7 +263,7 @@ func TestACarrierTellsNothingOfItsPeers(t *testing.T) {
 	knows(t, away, c)
 	a.dials(c)
 	b.dials(c)
-	soon(t, "sessions", func() bool {
+	eventually(t, "sessions", func() bool {
 		return a.session(c) != nil && b.session(c) != nil && c.session(a) != nil && c.session(b) != nil
 	})
 	var allowed atomic.Pointer[carryNode]
@@ -312,7 +306,7 @@ func TestASessionThatIsCarriedCarriesNone(t *testing.T) {
 	through(t, a, b, c)
 	// b peers with far as well, and a asks b for it, over the session that is carried.
 	b.dials(a, c, far)
-	soon(t, "a session of b with far", func() bool { return b.session(far) != nil })
+	eventually(t, "a session of b with far", func() bool { return b.session(far) != nil })
 	if _, err := askFor(t, a, b, far.source.ID()); wire.ReasonOf(err) != peering.ReasonPolicyRefused {
 		t.Errorf("a carried session carries another: %v", err)
 	}

@@ -360,8 +360,7 @@ func (n *nodes) Status(contract string) controller.NodeStatus {
 	if v == nil {
 		return controller.NodeStatus{Reason: "NodeStarting", Message: "the virtual node is not running yet"}
 	}
-	s := v.node.Status()
-	return controller.NodeStatus{Ready: s.Ready, Reason: s.Reason, Message: s.Message, Pods: s.Pods}
+	return controller.NodeStatus(v.node.Status())
 }
 
 // exposed returns what the provider of a contract may reach here, and whether that is

@@ -18,7 +18,7 @@ func (a *agent) podMetrics() (*podmetrics.Provider, error) {
 			}
 			pods := make([]podmetrics.Pod, 0, len(running))
 			for _, p := range running {
-				pods = append(pods, podmetrics.Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Started: p.Started})
+				pods = append(pods, podmetrics.Pod(p))
 			}
 			return pods, nil
 		},

@@ -74,7 +74,7 @@ var rules = []rule{
 	{packages: "server/internal/middleware", ours: []string{"gen/...", "peering/...", "internal/wire", "internal/identity"}, outside: []string{
 		"buf.build/go/protovalidate", "github.com/google/uuid", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/apimachinery/",
 	}},
-	{packages: "server/internal/servertest", ours: []string{"internal/identity", "peering/..."}, outside: []string{"go.uber.org/goleak", "google.golang.org/protobuf/"}},
+	{packages: "server/internal/servertest", ours: []string{"internal/identity", "internal/waittest", "peering/..."}, outside: []string{"go.uber.org/goleak", "google.golang.org/protobuf/"}},
 	{
 		packages: "server",
 		ours: []string{
@@ -351,6 +351,7 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering/...", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
 	},
+	{packages: "internal/waittest"},
 	{packages: "internal/namedtest", outside: []string{"github.com/miekg/dns"}},
 	{packages: "internal/image", outside: []string{"github.com/google/go-containerregistry/"}},
 }

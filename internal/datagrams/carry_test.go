@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/entente-dev/entente/internal/waittest"
 )
 
 const patience = 10 * time.Second
@@ -120,14 +122,8 @@ func (s *side) linked() {
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 // data is a datagram as WireGuard writes it, with a number in it.
 func data(n, size int) []byte {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/relay"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -231,14 +232,8 @@ func (b *border) ask(t *testing.T, key relay.Key) (net.Conn, error) {
 	return conn, relay.Ask(conn, "abroad", key, patience)
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 func closedSoon(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(patience))

@@ -36,6 +36,7 @@ import (
 	"github.com/entente-dev/entente/internal/carry"
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/peertest"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -200,14 +201,8 @@ func (w *world) client(t *testing.T, change ...func(*rest.Config)) kubernetes.In
 	return c
 }
 
-func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(within); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %s", what, within)
-		}
-	}
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 // TestAPodAbroadAsksItsHomeOnARealAPIServer has a client of client-go ask through both halves, with the
 // agent's own rights and policies.
@@ -224,7 +219,7 @@ func TestAPodAbroadAsksItsHomeOnARealAPIServer(t *testing.T) {
 
 	for name, c := range map[string]kubernetes.Interface{"HTTP/2": h2, "HTTP/1.1": h1} {
 		// The binding of the agent, and of the pod, take a moment to be in force.
-		eventually(t, name+" reads its own pod", 30*time.Second, func() bool {
+		eventually(t, name+" reads its own pod", func() bool {
 			got, err := c.CoreV1().Pods("shop").Get(t.Context(), "web-0", metav1.GetOptions{})
 			return err == nil && got.UID == pod.UID
 		})
@@ -411,7 +406,7 @@ func testEnds(t *testing.T, w *world, owner, c kubernetes.Interface) {
 		}
 		t.Logf("a watch ended %s after the end of %s", time.Since(began).Round(time.Millisecond), tc.name)
 		w.change(tc.begin)
-		eventually(t, "it begins again after the end of "+tc.name, 15*time.Second, func() bool { return get() == nil })
+		eventually(t, "it begins again after the end of "+tc.name, func() bool { return get() == nil })
 	}
 	testGone(t, w, owner, get)
 }
@@ -424,7 +419,7 @@ func testGone(t *testing.T, w *world, owner kubernetes.Interface, get func() err
 	}
 	// The agent does not know yet: its token is bound to the pod. API servers remember for
 	// seconds that one was good.
-	eventually(t, "a token of a pod that is gone opens nothing", 30*time.Second, func() bool { return get() != nil })
+	eventually(t, "a token of a pod that is gone opens nothing", func() bool { return get() != nil })
 	w.change(func() { w.pod = nil })
 	if err := get(); !apierrors.IsForbidden(err) {
 		t.Errorf("a pod that is gone: %v", err)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -59,15 +60,8 @@ func (m *mirror) of(name string) (peering.ObjectRef, Policy, bool) {
 	return peering.ObjectRef{}, Policy{}, false
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if is() {
-			return
-		}
-	}
-	t.Fatalf("in 20 s it was not so that %s", what)
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 // liveHome is a home on an API server, with the rights of the agent.
 type liveHome struct {

@@ -35,6 +35,7 @@ import (
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/podwatch"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -309,15 +310,8 @@ func (c *cluster) endNamespaces(ctx context.Context) {
 	}
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("never: %s", what)
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 func (c *cluster) get(t *testing.T, ns, name string, o client.Object) bool {
 	t.Helper()

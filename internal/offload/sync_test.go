@@ -25,6 +25,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
@@ -299,15 +300,8 @@ func mirror(t *testing.T, s *site, e *ear) *client.Mirror {
 	return m
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("never: %s", what)
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 func ref(k peering.Kind, name string) peering.ObjectRef {
 	r := peering.ObjectRef{Kind: k, Namespace: "shop", Name: name, UID: "uid-" + name}

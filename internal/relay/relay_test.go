@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/entente-dev/entente/internal/waittest"
 )
 
 const (
@@ -132,14 +134,8 @@ func sink(t *testing.T) net.Listener {
 	return l
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+// eventually waits for something that has to become so.
+var eventually = waittest.Eventually
 
 // ended says whether the other side closes a connection.
 func ended(conn net.Conn) bool {

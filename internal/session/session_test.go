@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -150,15 +151,7 @@ func trustEachOther(t *testing.T, a, b *node) {
 const patience = 2 * backoffMax
 
 // eventually waits for something that has to become so.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("after %s still not so: %s", patience, what)
-}
+var eventually = waittest.Eventually
 
 // closed waits until a session that the other side does not dial again is over, and
 // returns why. The dialling side has it before the other: that it is not up says

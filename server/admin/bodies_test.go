@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/server/internal/middleware"
 	"github.com/entente-dev/entente/server/internal/servertest"
 )
@@ -107,7 +108,7 @@ func TestBodyThatNeverEndsIsRefused(t *testing.T) {
 			if grown := servertest.Heap() - before; grown > 24<<20 {
 				t.Errorf("the heap grew by %d MiB", grown>>20)
 			}
-			if !servertest.Eventually(func() bool { return r.Ends.Load()+r.Resets.Load() >= 8 }) {
+			if !waittest.Soon(func() bool { return r.Ends.Load()+r.Resets.Load() >= 8 }) {
 				t.Error("they go on")
 			}
 			a.administered(t)
@@ -132,7 +133,7 @@ func TestLargeBodiesAreFew(t *testing.T) {
 			t.Fatal("the connection was cut off")
 		}
 	}
-	if !servertest.Eventually(func() bool { return r.Ends.Load() == calls-UserLargeBodies }) {
+	if !waittest.Soon(func() bool { return r.Ends.Load() == calls-UserLargeBodies }) {
 		t.Errorf("%d of %d were refused", r.Ends.Load(), calls)
 	}
 	a.administered(t)
@@ -151,7 +152,7 @@ func TestBodyThatDoesNotComeIsGivenUp(t *testing.T) {
 			t.Fatal("the connection was cut off")
 		}
 	}
-	if !servertest.Eventually(func() bool { return r.Ends.Load() == 4 }) {
+	if !waittest.Soon(func() bool { return r.Ends.Load() == 4 }) {
 		t.Errorf("%d of 4 ended", r.Ends.Load())
 	}
 }
@@ -249,7 +250,7 @@ func TestStrangersBodiesLockNobodyOut(t *testing.T) {
 				t.Fatal("the connection was cut off")
 			}
 		}
-		if !servertest.Eventually(func() bool { return r.Ends.Load() == MaxStreams/2 }) {
+		if !waittest.Soon(func() bool { return r.Ends.Load() == MaxStreams/2 }) {
 			t.Errorf("%d calls from %s were refused", r.Ends.Load(), ip)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/servertest"
@@ -171,7 +172,7 @@ func TestEachMethodIsReachableByREST(t *testing.T) {
 				t.Errorf("%s %s: %d %s", m.verb, path, code, body)
 			}
 			want := `"call":"rest-` + m.name + `","method":"` + strings.TrimPrefix(m.full, "/") + `","who":"alice"`
-			if !servertest.Eventually(func() bool { return strings.Contains(a.log.String(), want) }) {
+			if !waittest.Soon(func() bool { return strings.Contains(a.log.String(), want) }) {
 				t.Errorf("%s %s did not call %s", m.verb, path, m.name)
 			}
 			op := described["AdminService_"+m.name]

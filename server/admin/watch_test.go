@@ -20,9 +20,9 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // told reads messages of a stream until one is as wanted.
@@ -82,7 +82,7 @@ func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 		return m.GetPeer().GetClusterId() == strings.Repeat("c", 32)
 	})
 	cancel()
-	if !servertest.Eventually(func() bool { return a.cache.watching.Load() == 0 }) {
+	if !waittest.Soon(func() bool { return a.cache.watching.Load() == 0 }) {
 		t.Errorf("%d watches are left behind", a.cache.watching.Load())
 	}
 }
@@ -224,7 +224,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 			if tc.want == peering.ReasonKubernetes && time.Since(begun) < time.Second {
 				t.Error("it was not given the time to recover")
 			}
-			if !servertest.Eventually(func() bool { return a.cache.watching.Load() == 0 }) {
+			if !waittest.Soon(func() bool { return a.cache.watching.Load() == 0 }) {
 				t.Error("watches are left behind")
 			}
 		})
@@ -238,7 +238,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := 0
-		if !servertest.Eventually(func() bool {
+		if !waittest.Soon(func() bool {
 			asked += len(a.asked())
 			return asked >= 10
 		}) {
@@ -287,7 +287,7 @@ func TestACallerHasSoManyWatches(t *testing.T) {
 	}
 	cancel()
 	ctx = t.Context()
-	if !servertest.Eventually(func() bool { return open() == nil }) {
+	if !waittest.Soon(func() bool { return open() == nil }) {
 		t.Error("those that ended still count")
 	}
 }
@@ -331,7 +331,7 @@ func TestAReaderThatDoesNotReadIsDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !servertest.Eventually(func() bool { return a.cache.watching.Load() == 0 }) {
+	if !waittest.Soon(func() bool { return a.cache.watching.Load() == 0 }) {
 		t.Errorf("%d watches are still there", a.cache.watching.Load())
 	}
 	// Who reads in time has all the time between.

@@ -13,17 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/waittest"
 )
-
-// Eventually waits until something is so, and says whether it became so.
-func Eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if ok() {
-			return true
-		}
-	}
-	return ok()
-}
 
 // Bytes sends bytes as they are: building a message of a million labels
 // costs more than refusing it.
@@ -72,7 +63,7 @@ func NewSource(t testing.TB) *identity.Source {
 func NoneLeft(t *testing.T, leaks goleak.Option) {
 	t.Helper()
 	var err error
-	if !Eventually(func() bool {
+	if !waittest.Soon(func() bool {
 		err = goleak.Find(leaks)
 		return err == nil
 	}) {
