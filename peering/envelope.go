@@ -40,8 +40,8 @@ func badSignature(signer ClusterID, problem string) *Error {
 	return Errorf(ReasonSignatureInvalid, "signature of %s: %s", signer, problem)
 }
 
-// PAE returns DSSE's pre-authentication encoding, the bytes that are signed.
-func PAE(payloadType string, payload []byte) []byte {
+// pae returns DSSE's pre-authentication encoding, the bytes that are signed.
+func pae(payloadType string, payload []byte) []byte {
 	b := []byte("DSSEv1 ")
 	b = strconv.AppendInt(b, int64(len(payloadType)), 10)
 	b = append(b, ' ')
@@ -62,13 +62,13 @@ func NewEnvelope(t Terms) (Envelope, error) {
 }
 
 // Hash is the SHA-256 of the payload.
-func (e Envelope) Hash() Hash { return PayloadHash(e.Payload) }
+func (e Envelope) Hash() Hash { return payloadHash(e.Payload) }
 
 // Sign returns the envelope with the signature of cluster id added, in place of
 // one that it made before. signer is the cluster's newest key, ECDSA P-256; rand
 // is passed to it.
 func (e Envelope) Sign(rand io.Reader, id ClusterID, signer crypto.Signer) (Envelope, error) {
-	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
+	digest := sha256.Sum256(pae(e.PayloadType, e.Payload))
 	sig, err := signer.Sign(rand, digest[:], crypto.SHA256)
 	if err != nil {
 		return Envelope{}, fmt.Errorf("sign envelope: %w", err)
@@ -137,7 +137,7 @@ func (e Envelope) signedBy(sig []byte, keys ...*ecdsa.PublicKey) bool {
 	if len(sig) > MaxSignatureLen {
 		return false
 	}
-	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
+	digest := sha256.Sum256(pae(e.PayloadType, e.Payload))
 	return slices.ContainsFunc(keys, func(key *ecdsa.PublicKey) bool { return ecdsa.VerifyASN1(key, digest[:], sig) })
 }
 

@@ -81,10 +81,10 @@ func envelope(t testing.TB, terms Terms) Envelope {
 
 // The example of the DSSE specification, protocol.md.
 func TestPAEIsThatOfTheSpecification(t *testing.T) {
-	if got, want := string(PAE("http://example.com/HelloWorld", []byte("hello world"))), "DSSEv1 29 http://example.com/HelloWorld 11 hello world"; got != want {
+	if got, want := string(pae("http://example.com/HelloWorld", []byte("hello world"))), "DSSEv1 29 http://example.com/HelloWorld 11 hello world"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := string(PAE("", nil)), "DSSEv1 0  0 "; got != want {
+	if got, want := string(pae("", nil)), "DSSEv1 0  0 "; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

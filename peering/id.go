@@ -83,8 +83,8 @@ func (id ClusterID) Bytes() ([clusterIDBytes]byte, error) {
 	return b, nil
 }
 
-// AgentPath is the path of an agent's SPIFFE ID.
-const AgentPath = "/agent"
+// agentPath is the path of an agent's SPIFFE ID.
+const agentPath = "/agent"
 
 const spiffeScheme = "spiffe://"
 
@@ -93,7 +93,7 @@ const spiffeScheme = "spiffe://"
 func (id ClusterID) TrustDomainURI() string { return spiffeScheme + string(id) }
 
 // AgentURI returns the SPIFFE ID of the cluster's agent, spiffe://<id>/agent.
-func (id ClusterID) AgentURI() string { return spiffeScheme + string(id) + AgentPath }
+func (id ClusterID) AgentURI() string { return spiffeScheme + string(id) + agentPath }
 
 // ParseAgentURI returns the cluster whose agent has this SPIFFE ID. Any other
 // path than /agent is refused.
@@ -102,9 +102,9 @@ func ParseAgentURI(uri string) (ClusterID, error) {
 	if !ok {
 		return "", errors.New("not a SPIFFE ID")
 	}
-	domain, ok := strings.CutSuffix(rest, AgentPath)
+	domain, ok := strings.CutSuffix(rest, agentPath)
 	if !ok {
-		return "", fmt.Errorf("not the SPIFFE ID of an agent: it does not end in %s", AgentPath)
+		return "", fmt.Errorf("not the SPIFFE ID of an agent: it does not end in %s", agentPath)
 	}
 	return ParseClusterID(domain)
 }

@@ -25,8 +25,8 @@ const (
 	maxDecimalLen = 19
 )
 
-// ErrDecimalRange says that a number is above 999999999.999999999.
-var ErrDecimalRange = errors.New("number is above 999999999.999999999")
+// errDecimalRange says that a number is above 999999999.999999999.
+var errDecimalRange = errors.New("number is above 999999999.999999999")
 
 // ParseDecimal reads a decimal in its one form.
 func ParseDecimal(s string) (Decimal, error) {
@@ -69,10 +69,10 @@ func (d Decimal) CeilMilli() int64 {
 	return (d.nano + nanoPerMilli - 1) / nanoPerMilli
 }
 
-// Add returns d + o, or ErrDecimalRange.
+// Add returns d + o, or errDecimalRange.
 func (d Decimal) Add(o Decimal) (Decimal, error) {
 	if d.nano > maxDecimal-o.nano {
-		return Decimal{}, ErrDecimalRange
+		return Decimal{}, errDecimalRange
 	}
 	return Decimal{d.nano + o.nano}, nil
 }
@@ -221,7 +221,7 @@ func priced(name string, price Decimal, amount *big.Int) *big.Int {
 func (p PriceList) money(sum *big.Int, perUnit int64) (Money, error) {
 	n := divHalfEven(sum, new(big.Int).Mul(big.NewInt(perUnit), big.NewInt(gibi)))
 	if !n.IsInt64() || n.Int64() > maxDecimal {
-		return Money{}, fmt.Errorf("price in %s: %w", p.Currency, ErrDecimalRange)
+		return Money{}, fmt.Errorf("price in %s: %w", p.Currency, errDecimalRange)
 	}
 	return Money{Currency: p.Currency, Amount: Decimal{n.Int64()}}, nil
 }

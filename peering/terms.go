@@ -443,9 +443,9 @@ func duration(seconds int64) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// PayloadHash is what a later revision names as its previous one: the SHA-256 of
+// payloadHash is what a later revision names as its previous one: the SHA-256 of
 // the payload's bytes.
-func PayloadHash(payload []byte) Hash { return Hash(sha256.Sum256(payload)) }
+func payloadHash(payload []byte) Hash { return Hash(sha256.Sum256(payload)) }
 
 // Party returns the side that has a role.
 func (t Terms) Party(r Role) Party {

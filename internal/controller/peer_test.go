@@ -599,7 +599,7 @@ func TestNoContractConditionNamesTheNextStep(t *testing.T) {
 			t.Parallel()
 			v := PeerSnapshot{Peer: peertest.TrustedAs("milan", milan), Now: now}
 			tc.edit(&v)
-			got := meta.FindStatusCondition(PeerConditions(v), v1alpha1.ConditionOffloading)
+			got := meta.FindStatusCondition(peerConditions(v), v1alpha1.ConditionOffloading)
 			if got == nil || got.Reason != "NoContract" || strings.Contains(got.Message, ask) != tc.asks || strings.Contains(got.Message, "condition Trusted") == tc.asks {
 				t.Errorf("it says %+v", got)
 			}

@@ -83,7 +83,7 @@ func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelS
 	status.Role = RoleOf(s.Contracts)
 	status.Granted, status.Used = grantedAndUsed(s.Contracts)
 	status.Session = sessionStatus(before.Status.Session, s.Session)
-	for _, c := range PeerConditions(*s) {
+	for _, c := range peerConditions(*s) {
 		c.ObservedGeneration = s.Peer.Generation
 		if was := meta.FindStatusCondition(status.Conditions, c.Type); refusedByPeer(c.Reason) && was != nil && was.Reason != c.Reason {
 			meta.RemoveStatusCondition(&status.Conditions, c.Type) // its time is that of the refusal; see forgotten

@@ -74,9 +74,9 @@ func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 	return v1alpha1.RoleNone
 }
 
-// PeerConditions returns a peer's conditions, one for each hop. A condition is True only
+// peerConditions returns a peer's conditions, one for each hop. A condition is True only
 // when it was observed.
-func PeerConditions(v PeerSnapshot) []metav1.Condition {
+func peerConditions(v PeerSnapshot) []metav1.Condition {
 	conditions := []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
 	if v.Peer.Spec.InBand != nil {
 		conditions = slices.Insert(conditions, 0, inBand(v))
@@ -505,7 +505,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 			continue
 		}
 		consuming++
-		ready := meta.FindStatusCondition(c.Status.Conditions, ConditionNodeReady)
+		ready := meta.FindStatusCondition(c.Status.Conditions, conditionNodeReady)
 		switch {
 		case c.Status.Phase == peering.PhaseDraining.String():
 			return store.Condition(kind, metav1.ConditionFalse, "Draining", fmt.Sprintf("contract %s is ending: %s", c.Name, c.Status.Message))
@@ -536,8 +536,8 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNoContract, "no contract is in force: "+next)
 }
 
-// ConditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
-const ConditionNodeReady = "NodeReady"
+// conditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
+const conditionNodeReady = "NodeReady"
 
 // reach returns the other nodes that reach a gateway by their probes, and those that do not.
 // Nodes whose fabrics are silent count as neither.

@@ -225,7 +225,7 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 	}
 	s, held := b.look(t)
 	pending := accepted(s).Reason == peering.ReasonPolicyPending.Condition()
-	if renewed := meta.FindStatusCondition(s.Status.Conditions, ConditionRenewed); renewed != nil && accepted(s).Status == metav1.ConditionTrue {
+	if renewed := meta.FindStatusCondition(s.Status.Conditions, conditionRenewed); renewed != nil && accepted(s).Status == metav1.ConditionTrue {
 		pending = renewed.Reason == peering.ReasonPolicyPending.Condition() // the contract stays meanwhile
 	}
 	if offer != nil && pending != offer.NeedsApproval {
@@ -244,7 +244,7 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 		}
 	case refusal != nil:
 		e := peering.AsError(refusal)
-		if renewed := meta.FindStatusCondition(s.Status.Conditions, ConditionRenewed); renewed != nil && got.Status == metav1.ConditionTrue {
+		if renewed := meta.FindStatusCondition(s.Status.Conditions, conditionRenewed); renewed != nil && got.Status == metav1.ConditionTrue {
 			got = renewed
 		}
 		// Why a contract that is over is not followed by another has reasons of its own.

@@ -214,7 +214,7 @@ func (r *Requests) converge(ctx context.Context, request *requestEdit, contracts
 			break
 		}
 		accepted = store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+held.stored.Name+" was signed by both")
-		meta.RemoveStatusCondition(&request.Status.Conditions, ConditionRenewed)
+		meta.RemoveStatusCondition(&request.Status.Conditions, conditionRenewed)
 	case courseAmend:
 		err := r.revise(ctx, request.PeeringRequest, held, courseAmend)
 		if err == nil {
@@ -230,7 +230,7 @@ func (r *Requests) converge(ctx context.Context, request *requestEdit, contracts
 		after = r.renew(ctx, request, held)
 	}
 	if plan.renewal && !held.terms.Renewable {
-		request.setCondition(store.Condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
+		request.setCondition(store.Condition(conditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
 			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
 	}
 	request.setCondition(accepted)
@@ -642,12 +642,12 @@ func (r *Requests) renew(ctx context.Context, request *requestEdit, held *heldCo
 	until := held.terms.NotAfter
 	err := r.revise(ctx, request.PeeringRequest, held, courseRenew)
 	if err == nil {
-		request.setCondition(store.Condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
+		request.setCondition(store.Condition(conditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
 			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
 		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 	}
 	e := peering.AsError(err)
-	request.setCondition(store.Condition(ConditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
+	request.setCondition(store.Condition(conditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
 		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
 	// A short contract leaves little time to ask again.
 	return min(retryAfter(err), max(until.Sub(r.Now())/4, askSoon))

@@ -567,7 +567,7 @@ func TestAContractIsRenewedInTime(t *testing.T) {
 			}
 			b.clock = now.Add(45 * time.Minute)
 			s, held := b.look(t)
-			renewed := meta.FindStatusCondition(s.Status.Conditions, ConditionRenewed)
+			renewed := meta.FindStatusCondition(s.Status.Conditions, conditionRenewed)
 			switch {
 			case tc.status == "":
 				if renewed != nil || held[0].Spec.Revision != 1 {

@@ -14,9 +14,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ConditionRenewed tells of a PeeringRequest whether its contract was renewed when
+// conditionRenewed tells of a PeeringRequest whether its contract was renewed when
 // that was last due.
-const ConditionRenewed = "Renewed"
+const conditionRenewed = "Renewed"
 
 // reasonContracted is why a PeeringRequest is Accepted: its contract is as it asks.
 const reasonContracted = "Contracted"

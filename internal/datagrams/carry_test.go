@@ -118,7 +118,7 @@ func (s *side) linked() {
 	eventually(s.t, s.name+" has a link", func() bool {
 		s.hub.mu.Lock()
 		defer s.hub.mu.Unlock()
-		return s.hub.links[linkID{s.other.name, TagOf(s.key)}] != nil
+		return s.hub.links[linkID{s.other.name, tagOf(s.key)}] != nil
 	})
 }
 
@@ -237,7 +237,7 @@ func TestWhatWireGuardDoesNotWriteIsNotCarried(t *testing.T) {
 	evil := []byte("\x12\x34\x01\x00 a DNS query, for instance, that is long enough")
 	a.send(evil)
 	// The peer's agent may be anybody.
-	if err := b.hub.Receive(t.Context(), "a", AppendFrame(nil, TagOf(a.key), TagOf(b.key), evil)); err != nil {
+	if err := b.hub.Receive(t.Context(), "a", appendFrame(nil, tagOf(a.key), tagOf(b.key), evil)); err != nil {
 		t.Fatal(err)
 	}
 	a.passes(1, 100)
@@ -251,10 +251,10 @@ func TestDatagramsGoToGatewaysOfThePeerAlone(t *testing.T) {
 	if err := b.hub.Receive(t.Context(), "c", nil); !errors.Is(err, ErrRefused) {
 		t.Errorf("a cluster for which nothing is carried: %v", err)
 	}
-	if err := b.hub.Receive(t.Context(), "a", AppendFrame(nil, TagOf(a.key), Tag{9}, data(1, 100))); err != nil {
+	if err := b.hub.Receive(t.Context(), "a", appendFrame(nil, tagOf(a.key), Tag{9}, data(1, 100))); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.hub.Receive(t.Context(), "a", AppendFrame(nil, Tag{9}, TagOf(b.key), data(2, 100))); err != nil {
+	if err := b.hub.Receive(t.Context(), "a", appendFrame(nil, Tag{9}, tagOf(b.key), data(2, 100))); err != nil {
 		t.Fatal(err)
 	}
 	a.passes(3, 100) // and neither of those arrived before
@@ -290,7 +290,7 @@ func TestALinkComesBack(t *testing.T) {
 	a, b := pair(t, fast)
 	a.passes(1, 100)
 	b.hub.mu.Lock()
-	_ = b.hub.links[linkID{"a", TagOf(b.key)}].conn.Close()
+	_ = b.hub.links[linkID{"a", tagOf(b.key)}].conn.Close()
 	b.hub.mu.Unlock()
 	a.passes(2, 100)
 	// And where the way between the agents was away.
@@ -337,7 +337,7 @@ func TestAPeerThatFloodsIsPaced(t *testing.T) {
 	a, b := pair(t, perSecond)
 	var batch []byte
 	for len(batch)+frameHead+1400 < MaxBatch {
-		batch = AppendFrame(batch, TagOf(a.key), TagOf(b.key), data(1, 1400))
+		batch = appendFrame(batch, tagOf(a.key), tagOf(b.key), data(1, 1400))
 	}
 	began, sent := time.Now(), 0
 	for time.Since(began) < time.Second {
@@ -353,7 +353,7 @@ func TestAPeerThatFloodsIsPaced(t *testing.T) {
 	initiation := append([]byte{byte(kindInitiation)}, make([]byte, initiationLen-1)...)
 	batch = nil
 	for range 2 * handshakeBurst {
-		batch = AppendFrame(batch, TagOf(a.key), TagOf(b.key), initiation)
+		batch = appendFrame(batch, tagOf(a.key), tagOf(b.key), initiation)
 	}
 	before := b.hub.Stats()["a"]
 	if err := b.hub.Receive(t.Context(), "a", batch); err != nil {
@@ -399,7 +399,7 @@ func TestAGatewayThatHangsKeepsNobodyWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.linked()
-	batch := AppendFrame(nil, TagOf(a.key), TagOf(b.key), data(1, MaxDatagram))
+	batch := appendFrame(nil, tagOf(a.key), tagOf(b.key), data(1, MaxDatagram))
 	began := time.Now()
 	for range 4000 {
 		if err := b.hub.Receive(t.Context(), "a", batch); err != nil {

@@ -9,8 +9,8 @@ import (
 // Tag is what a gateway is called in frames: the first bytes of its WireGuard public key.
 type Tag [8]byte
 
-// TagOf returns a gateway's tag.
-func TagOf(publicKey [32]byte) Tag { return Tag(publicKey[:8]) }
+// tagOf returns a gateway's tag.
+func tagOf(publicKey [32]byte) Tag { return Tag(publicKey[:8]) }
 
 // A batch is frames, one after the other. Numbers are big endian.
 //
@@ -20,8 +20,8 @@ func TagOf(publicKey [32]byte) Tag { return Tag(publicKey[:8]) }
 //	18 …  the datagram
 const frameHead = 18
 
-// AppendFrame adds a frame to a batch.
-func AppendFrame(batch []byte, from, to Tag, datagram []byte) []byte {
+// appendFrame adds a frame to a batch.
+func appendFrame(batch []byte, from, to Tag, datagram []byte) []byte {
 	batch = append(append(batch, from[:]...), to[:]...)
 	return append(binary.BigEndian.AppendUint16(batch, uint16(len(datagram))), datagram...)
 }

@@ -13,7 +13,7 @@ func TestFramesCross(t *testing.T) {
 	want := []frame{{Tag{1}, Tag{2}, "a datagram"}, {Tag{3}, Tag{4}, ""}, {Tag{0xff}, Tag{0xfe}, string(make([]byte, MaxDatagram))}}
 	var batch []byte
 	for _, f := range want {
-		batch = AppendFrame(batch, f.from, f.to, []byte(f.data))
+		batch = appendFrame(batch, f.from, f.to, []byte(f.data))
 	}
 	var got []frame
 	if err := Frames(batch, func(from, to Tag, d []byte) { got = append(got, frame{from, to, string(d)}) }); err != nil {
@@ -30,8 +30,8 @@ func TestFramesCross(t *testing.T) {
 }
 
 func TestBatchesThatAreRefused(t *testing.T) {
-	whole := AppendFrame(nil, Tag{1}, Tag{2}, []byte("datagram"))
-	long := AppendFrame(nil, Tag{1}, Tag{2}, make([]byte, MaxDatagram+1))
+	whole := appendFrame(nil, Tag{1}, Tag{2}, []byte("datagram"))
+	long := appendFrame(nil, Tag{1}, Tag{2}, make([]byte, MaxDatagram+1))
 	for name, batch := range map[string][]byte{
 		"a head that ends": whole[:frameHead-1], "a datagram that ends": whole[:len(whole)-1], "a datagram that is too long": long,
 		"a rest": append(bytes.Clone(whole), 0),
@@ -43,7 +43,7 @@ func TestBatchesThatAreRefused(t *testing.T) {
 }
 
 func FuzzFrames(f *testing.F) {
-	f.Add(AppendFrame(AppendFrame(nil, Tag{1}, Tag{2}, []byte("x")), Tag{3}, Tag{4}, nil))
+	f.Add(appendFrame(appendFrame(nil, Tag{1}, Tag{2}, []byte("x")), Tag{3}, Tag{4}, nil))
 	f.Add([]byte{0})
 	f.Fuzz(func(t *testing.T, batch []byte) {
 		var again []byte
@@ -51,7 +51,7 @@ func FuzzFrames(f *testing.F) {
 			if len(d) > MaxDatagram {
 				t.Fatalf("a datagram of %d bytes", len(d))
 			}
-			again = AppendFrame(again, from, to, d)
+			again = appendFrame(again, from, to, d)
 		})
 		if !bytes.HasPrefix(batch, again) || err == nil && len(again) != len(batch) {
 			t.Fatalf("%x is read as %x, %v", batch, again, err)

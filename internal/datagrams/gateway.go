@@ -91,7 +91,7 @@ func (g *Gateway) Set(self [32]byte, peers []Peer) {
 	g.self, g.wanted = self, map[string]Key{}
 	for _, p := range peers {
 		for _, k := range p.Gateways {
-			keep[socketID{p.ID, TagOf(k)}] = true
+			keep[socketID{p.ID, tagOf(k)}] = true
 		}
 		if p.Wanted && self != [32]byte{} {
 			g.wanted[p.ID] = p.Key
@@ -156,7 +156,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 func (g *Gateway) Endpoint(peer string, gateway [32]byte) (netip.AddrPort, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.sockets[socketID{peer, TagOf(gateway)}]
+	s := g.sockets[socketID{peer, tagOf(gateway)}]
 	if s == nil {
 		return netip.AddrPort{}, false
 	}

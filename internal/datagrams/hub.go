@@ -160,7 +160,7 @@ func (h *Hub) serve(ctx context.Context, conn net.Conn, from netip.Addr, proven 
 		h.warn.Do(func() { h.cfg.Log.Warn("a gateway's link is refused", "from", from, "err", err) })
 		return
 	}
-	own, l := TagOf(r.gateway), &link{conn: conn, queue: newQueue()}
+	own, l := tagOf(r.gateway), &link{conn: conn, queue: newQueue()}
 	h.add(linkID{r.peer, own}, l)
 	defer h.remove(linkID{r.peer, own}, l)
 	h.cfg.Log.Info("carries datagrams", "peer", r.peer, "gateway", fmt.Sprintf("%x", own))
@@ -304,7 +304,7 @@ func (h *Hub) next(ctx context.Context, p *peer) ([]byte, error) {
 		var batch []byte
 		cost := 0
 		for _, i := range items {
-			batch = AppendFrame(batch, i.from, i.to, i.data)
+			batch = appendFrame(batch, i.from, i.to, i.data)
 			cost += len(i.data) + datagramCost
 			p.stats.sentBytes.Add(uint64(len(i.data)))
 		}

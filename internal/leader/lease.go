@@ -134,8 +134,8 @@ func (l *Lease) Follows() bool {
 	return l.other && l.now().Sub(l.seen) < l.duration
 }
 
-// ErrEnded is that an agent had the lease and has it no longer.
-var ErrEnded = errors.New("this agent's lease ended, so another one may lead")
+// errEnded is that an agent had the lease and has it no longer.
+var errEnded = errors.New("this agent's lease ended, so another one may lead")
 
 // Stop has this agent change nothing any more, for a reason.
 func (l *Lease) Stop(why error) {
@@ -144,7 +144,7 @@ func (l *Lease) Stop(why error) {
 	l.stopped = why
 }
 
-// Check returns why this agent may not act: it was stopped, or it led and its lease may be another's, which is ErrEnded.
+// Check returns why this agent may not act: it was stopped, or it led and its lease may be another's, which is errEnded.
 // An agent that did not lead yet acts for nobody but itself.
 func (l *Lease) Check() error {
 	l.mu.Lock()
@@ -153,7 +153,7 @@ func (l *Lease) Check() error {
 		return l.stopped
 	}
 	if l.led && !l.now().Before(l.until) {
-		return ErrEnded
+		return errEnded
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func TestAnotherAgentLeadsAsSoonAsItMay(t *testing.T) {
 					t.Fatalf("the first leads %v (follows %v, %v), the second %v (follows %v, %v)", first.Load(), one.Follows(), one.Check(), second.Load(), other.Follows(), other.Check())
 				}
 				end()
-				if err := one.Check(); row.release && !errors.Is(err, ErrEnded) {
+				if err := one.Check(); row.release && !errors.Is(err, errEnded) {
 					t.Errorf("with its lease given up the first may act: %v", err)
 				}
 				began := time.Now()
@@ -144,7 +144,7 @@ func TestAnotherAgentLeadsAsSoonAsItMay(t *testing.T) {
 				if !second.Load() || took > row.within {
 					t.Errorf("the second leads %v after %s, want within %s", second.Load(), took, row.within)
 				}
-				if err := one.Check(); !errors.Is(err, ErrEnded) {
+				if err := one.Check(); !errors.Is(err, errEnded) {
 					t.Errorf("when another leads the first may still act: %v", err)
 				}
 			})
@@ -204,7 +204,7 @@ func TestNothingIsChangedAfterTheLeaseEnded(t *testing.T) {
 		time.Sleep(timing.Duration)
 		before := sent
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-			if err := try(method); !errors.Is(err, ErrEnded) {
+			if err := try(method); !errors.Is(err, errEnded) {
 				t.Errorf("%s: %v", method, err)
 			}
 		}

@@ -26,12 +26,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ImportClusterRole holds the rights that the agent needs in a namespace into which Services
+// importClusterRole holds the rights that the agent needs in a namespace into which Services
 // are imported.
-const ImportClusterRole = "entente-import-namespace"
+const importClusterRole = "entente-import-namespace"
 
-// AnnotationImported says of a Service which one of the peer it is.
-const AnnotationImported = "entente.dev/imported"
+// annotationImported says of a Service which one of the peer it is.
+const annotationImported = "entente.dev/imported"
 
 // Imports makes Services of ImportedServices.
 type Imports struct {
@@ -148,7 +148,7 @@ func (r *Imports) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	plan := planImport(s, r.resolver(s))
 	reached := int32(0)
 	if plan.change {
-		if err := kube.Bind(ctx, r.Client, imported.Namespace, ImportClusterRole, r.ServiceAccount); err != nil {
+		if err := kube.Bind(ctx, r.Client, imported.Namespace, importClusterRole, r.ServiceAccount); err != nil {
 			return reconcile.Result{}, err
 		}
 		taken, err := r.apply(ctx, s, plan)
@@ -376,7 +376,7 @@ func (r *Imports) gone(ctx context.Context, namespace string) error {
 			return nil
 		}
 	}
-	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ImportClusterRole}}
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: importClusterRole}}
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
 	}

@@ -95,7 +95,7 @@ func importedService(s importSnapshot) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.imported.Namespace, Name: s.imported.Name,
 			Labels:      map[string]string{api.LabelManaged: api.Manager, api.LabelPeer: s.peer.Spec.ClusterID},
-			Annotations: map[string]string{AnnotationImported: s.peer.Name + "/" + s.said.String()},
+			Annotations: map[string]string{annotationImported: s.peer.Name + "/" + s.said.String()},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: api.GroupVersion.String(), Kind: "ImportedService", Name: s.imported.Name, UID: s.imported.UID, Controller: new(true),
 			}},

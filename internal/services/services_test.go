@@ -255,7 +255,7 @@ func TestRightsGoWithTheLastImport(t *testing.T) {
 	say(nil)
 	say(said())
 	bound := func() bool {
-		return r.Client.Get(t.Context(), client.ObjectKey{Namespace: "till", Name: ImportClusterRole}, &rbacv1.RoleBinding{}) == nil
+		return r.Client.Get(t.Context(), client.ObjectKey{Namespace: "till", Name: importClusterRole}, &rbacv1.RoleBinding{}) == nil
 	}
 	for i, o := range []*api.ImportedService{imported(), other} {
 		if !bound() {

@@ -29,11 +29,11 @@ func crosses[W, V comparable](values map[W]V, value V) W {
 	return unspecified
 }
 
-// KindTo returns a kind as it crosses; unknown kinds become unspecified.
-func KindTo(k peering.Kind) ententev1.Kind { return crosses(kinds(), k) }
+// kindTo returns a kind as it crosses; unknown kinds become unspecified.
+func kindTo(k peering.Kind) ententev1.Kind { return crosses(kinds(), k) }
 
-// KindFrom reads a kind. One that a later version sent is PROTOCOL_UNSUPPORTED.
-func KindFrom(k ententev1.Kind) (peering.Kind, error) {
+// kindFrom reads a kind. One that a later version sent is PROTOCOL_UNSUPPORTED.
+func kindFrom(k ententev1.Kind) (peering.Kind, error) {
 	kind, known := kinds()[k]
 	switch {
 	case k == ententev1.Kind_KIND_UNSPECIFIED:
@@ -46,7 +46,7 @@ func KindFrom(k ententev1.Kind) (peering.Kind, error) {
 
 // ObjectRefTo returns a reference as it crosses.
 func ObjectRefTo(r peering.ObjectRef) *ententev1.ObjectRef {
-	return &ententev1.ObjectRef{Kind: KindTo(r.Kind), Namespace: r.Namespace, Name: r.Name, Uid: r.UID}
+	return &ententev1.ObjectRef{Kind: kindTo(r.Kind), Namespace: r.Namespace, Name: r.Name, Uid: r.UID}
 }
 
 // ObjectRefFrom reads a reference: names that Kubernetes would take and a UID
@@ -55,7 +55,7 @@ func ObjectRefFrom(m *ententev1.ObjectRef) (peering.ObjectRef, error) {
 	if m == nil {
 		return peering.ObjectRef{}, invalid("ref", "is required")
 	}
-	kind, err := KindFrom(m.GetKind())
+	kind, err := kindFrom(m.GetKind())
 	if err != nil {
 		return peering.ObjectRef{}, err
 	}
@@ -65,7 +65,7 @@ func ObjectRefFrom(m *ententev1.ObjectRef) (peering.ObjectRef, error) {
 
 // CheckObjectRef says whether a reference may cross.
 func CheckObjectRef(r peering.ObjectRef) error {
-	if KindTo(r.Kind) == ententev1.Kind_KIND_UNSPECIFIED {
+	if kindTo(r.Kind) == ententev1.Kind_KIND_UNSPECIFIED {
 		return invalid("ref.kind", "want a kind that crosses")
 	}
 	if r.Kind == peering.KindNamespace {

@@ -30,7 +30,7 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 	}
 	for _, c := range s.Contracts {
 		m.Contracts = append(m.Contracts, &ententev1.ContractState{
-			ContractId: c.ID, Revision: c.Revision, Phase: PhaseTo(c.Phase), Message: peering.Text(c.Message, peering.MaxMessageLen),
+			ContractId: c.ID, Revision: c.Revision, Phase: phaseTo(c.Phase), Message: peering.Text(c.Message, peering.MaxMessageLen),
 			DrainUntil: writeTime(c.DrainUntil), Statement: c.Statement,
 		})
 	}
@@ -95,7 +95,7 @@ func contractStateFrom(field string, m *ententev1.ContractState) (peering.Contra
 	}
 	until, err := readTime(field+".drain_until", m.GetDrainUntil())
 	return peering.ContractState{
-		ID: m.GetContractId(), Revision: m.GetRevision(), Phase: PhaseFrom(m.GetPhase()),
+		ID: m.GetContractId(), Revision: m.GetRevision(), Phase: phaseFrom(m.GetPhase()),
 		Message: peering.Text(m.GetMessage(), peering.MaxMessageLen), DrainUntil: until, Statement: m.GetStatement(),
 	}, err
 }
@@ -422,12 +422,12 @@ func checkBlocks(blocks []peering.AliasBlock) error {
 	return nil
 }
 
-// PhaseTo writes a phase.
-func PhaseTo(p peering.Phase) ententev1.ContractState_Phase { return crosses(phases(), p) }
+// phaseTo writes a phase.
+func phaseTo(p peering.Phase) ententev1.ContractState_Phase { return crosses(phases(), p) }
 
-// PhaseFrom reads a phase. What a newer peer may mean is PhaseUnspecified: no
+// phaseFrom reads a phase. What a newer peer may mean is PhaseUnspecified: no
 // reason to change anything.
-func PhaseFrom(p ententev1.ContractState_Phase) peering.Phase { return phases()[p] }
+func phaseFrom(p ententev1.ContractState_Phase) peering.Phase { return phases()[p] }
 
 // CheckState returns a state as StateFrom understood it: nothing in it breaks a
 // limit, and texts can be shown.

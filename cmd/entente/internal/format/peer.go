@@ -121,7 +121,7 @@ func printContracts(t *printer.Table, p *ententev1.Peer) {
 	open := OpenContracts(p, "")
 	for _, c := range open {
 		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), OfPool(c.GetPool(), Amounts(c.GetResources())), Cost(c),
-			"used "+Amounts(c.GetUsed()), CountPods(int(c.GetPods())), NodeOf(c))
+			"used "+Amounts(c.GetUsed()), CountPods(int(c.GetPods())), nodeOf(c))
 	}
 	if over := len(p.GetContracts()) - len(open); over > 0 {
 		t.Row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, ShortName(p)))
@@ -133,7 +133,7 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 	if o == nil {
 		return
 	}
-	lent := LentBy(p)
+	lent := lentBy(p)
 	t.Fact("  Granted already", lent)
 	for _, pool := range o.GetPools() {
 		if len(pool.GetResources().GetAmounts()) == 0 {

@@ -178,17 +178,17 @@ func Protocols(peer, own uint32) string {
 	return fmt.Sprintf("it speaks revision %d, this cluster %d", peer, own)
 }
 
-// NodeOf is a contract's virtual node, for people.
-func NodeOf(c *ententev1.Contract) string {
+// nodeOf is a contract's virtual node, for people.
+func nodeOf(c *ententev1.Contract) string {
 	if c.GetCordoned() {
 		return c.GetNode() + ", cordoned: no pod is scheduled to it until kubectl uncordon"
 	}
 	return cmp.Or(c.GetNode(), "-")
 }
 
-// LentBy is what a peer lends this cluster by contracts that are not over, all
+// lentBy is what a peer lends this cluster by contracts that are not over, all
 // together; empty is nothing.
-func LentBy(p *ententev1.Peer) string {
+func lentBy(p *ententev1.Peer) string {
 	sum := peering.Resources{}
 	for _, c := range OpenContracts(p, "Consumer") {
 		lent, err := wire.ResourcesFrom("resources", c.GetResources())

@@ -35,7 +35,7 @@ func (m *Mover) Find(ctx context.Context) (*Record, error) {
 	if m.owner = c; c == nil || err != nil {
 		return nil, err
 	}
-	return ReadRecord(c)
+	return readRecord(c)
 }
 
 // Begin writes the record of a move.

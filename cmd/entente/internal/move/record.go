@@ -79,8 +79,8 @@ func (r *Record) data() (map[string]string, error) {
 	return map[string]string{recordKey: string(text)}, nil
 }
 
-// ReadRecord reads the record of a move from its ConfigMap.
-func ReadRecord(c *corev1.ConfigMap) (*Record, error) {
+// readRecord reads the record of a move from its ConfigMap.
+func readRecord(c *corev1.ConfigMap) (*Record, error) {
 	text := c.Data[recordKey]
 	if len(text) > maxRecord {
 		return nil, errors.New("the record is too large")
