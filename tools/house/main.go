@@ -93,7 +93,7 @@ var shapes = []string{
 	"v1alpha1.Contract", "v1alpha1.ContractSpec", "v1alpha1.PeeringRequest", "v1alpha1.PeeringRequestSpec", "v1alpha1.PeeringPolicySpec",
 	"peering.Terms", "peering.Contract", "peering.Envelope", "peering.Grant", "peering.Ask", "peering.Policy",
 	"peering.Advertisement", "peering.Offer", "peering.ContractState",
-	"ententev1.Contract", "ententev1.ContractTerms", "ententev1.Advertisement", "ententev1.ContractState", "ententev1.RequestPeeringRequest",
+	"ententev1.Contract", "ententev1.Advertisement", "ententev1.ContractState", "ententev1.RequestPeeringRequest",
 	"offload.Contract", "server.OffloadContract",
 }
 
@@ -310,7 +310,7 @@ func (h *house) print() error {
 	}
 	slices.Sort(h.functions)
 	at := func(percent int) int { return h.functions[len(h.functions)*percent/100] }
-	fmt.Printf("\n%d functions: median %d lines, p90 %d, %d over %d\n", len(h.functions), at(50), at(90), len(h.long), maxFunction)
+	fmt.Printf("\n%d functions: median %d lines, p90 %d, %d over %d\n%d shapes of a contract\n", len(h.functions), at(50), at(90), len(h.long), maxFunction, len(shapes))
 	for _, l := range []struct {
 		title string
 		list  []string
