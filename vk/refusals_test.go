@@ -1,6 +1,11 @@
 package vk
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +20,50 @@ import (
 // refusalShown is how soon a pod that cannot run elsewhere has to say so.
 const refusalShown = 5 * time.Second
 
+// refusedPod is what a pod has that is refused, and what names it in the refusal.
+type refusedPod struct {
+	change func(*corev1.PodSpec)
+	names  string
+}
+
+// volumeKinds has, of each kind of volume that the table of docs/offloading.md refuses, the least that an API server
+// takes.
+const volumeKinds = `{
+	"awsElasticBlockStore": {"volumeID": "v"}, "azureDisk": {"diskName": "d", "diskURI": "https://d"}, "azureFile": {"secretName": "s", "shareName": "s"},
+	"cephfs": {"monitors": ["m"]}, "cinder": {"volumeID": "v"}, "csi": {"driver": "d"}, "fc": {"targetWWNs": ["w"], "lun": 1}, "flexVolume": {"driver": "d/d"},
+	"flocker": {"datasetName": "d"}, "gcePersistentDisk": {"pdName": "p"}, "gitRepo": {"repository": "r"}, "glusterfs": {"endpoints": "e", "path": "p"},
+	"hostPath": {"path": "/x"}, "iscsi": {"targetPortal": "t", "iqn": "iqn.2026-11.com.example:x", "lun": 1}, "nfs": {"server": "s", "path": "/x"},
+	"photonPersistentDisk": {"pdID": "p"}, "portworxVolume": {"volumeID": "v"}, "quobyte": {"registry": "r:1", "volume": "v"},
+	"rbd": {"monitors": ["m"], "image": "i"}, "scaleIO": {"gateway": "g", "system": "s", "secretRef": {"name": "s"}, "volumeName": "v"},
+	"storageos": {"volumeName": "v"}, "vsphereVolume": {"volumePath": "p"}
+}`
+
+// refusedVolumes returns a pod with a volume of each kind that the table refuses.
+func refusedVolumes(t *testing.T) map[string]refusedPod {
+	t.Helper()
+	guide, err := os.ReadFile("../docs/offloading.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(volumeKinds), &kinds); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]refusedPod{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `spec\\.volumes\\[\\]\\.([A-Za-z]+)` \\| refused").FindAllSubmatch(guide, -1) {
+		kind := string(row[1])
+		volume := corev1.Volume{Name: "v"}
+		if err := json.Unmarshal(fmt.Appendf(nil, `{%q: %s}`, kind, kinds[kind]), &volume.VolumeSource); err != nil {
+			t.Fatalf("volume %s: %v", kind, err)
+		}
+		out[strings.ToLower(kind)] = refusedPod{func(s *corev1.PodSpec) { s.Volumes = []corev1.Volume{volume} }, kind}
+	}
+	if len(out) != len(kinds) {
+		t.Fatalf("the table refuses %d kinds of volumes, want the %d that are known here", len(out), len(kinds))
+	}
+	return out
+}
+
 // TestRefusalsOnARealAPIServer binds pods with fields that are refused, and wants of each the
 // condition and the event that name the field.
 func TestRefusalsOnARealAPIServer(t *testing.T) {
@@ -28,29 +77,22 @@ func TestRefusalsOnARealAPIServer(t *testing.T) {
 			TopologyKey: corev1.LabelHostname, NamespaceSelector: s,
 		}}}}
 	}
-	for name, tc := range map[string]struct {
-		change func(*corev1.PodSpec)
-		names  string
-	}{
+	pods := map[string]refusedPod{
 		"host-network": {func(s *corev1.PodSpec) { s.HostNetwork = true }, "spec.hostNetwork"},
 		"host-pid":     {func(s *corev1.PodSpec) { s.HostPID = true }, "spec.hostPID"},
 		"host-ipc":     {func(s *corev1.PodSpec) { s.HostIPC = true }, "spec.hostIPC"},
 		"host-port": {func(s *corev1.PodSpec) {
 			s.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 		}, "port 8080"},
-		"host-path": {func(s *corev1.PodSpec) {
-			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}}}
-		}, "hostPath"},
-		"nfs": {func(s *corev1.PodSpec) {
-			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/x"}}}}
-		}, "nfs"},
-		"csi": {func(s *corev1.PodSpec) {
-			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}}}
-		}, "csi"},
 		"namespaces-by-label": {func(s *corev1.PodSpec) {
 			s.Affinity = shuns(&metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}})
 		}, `"tier"`},
-	} {
+		"resource-claims": {func(s *corev1.PodSpec) {
+			s.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
+		}, "resourceClaims"},
+	}
+	maps.Copy(pods, refusedVolumes(t))
+	for name, tc := range pods {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
 			r.bind(name, func(p *corev1.Pod) { tc.change(&p.Spec) })
