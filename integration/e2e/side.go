@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,6 +129,26 @@ type watching struct{}
 // while they run.
 func Watching(ctx context.Context, w io.Writer) context.Context {
 	return context.WithValue(ctx, watching{}, w)
+}
+
+// Output is what a command printed so far; see Watching.
+type Output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+// String implements fmt.Stringer.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func watcher(ctx context.Context) io.Writer {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -253,18 +252,33 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a Service that prefers the cluster it is used in leads abroad to the pods there", func(t *testing.T) {
+	t.Run("a Service that prefers the cluster it is used in leads abroad to the pods there, while one is ready", func(t *testing.T) {
 		_, err := w.Home.Kubectl(ctx, "annotate", "-n", shop, "service", "web", v1alpha1.AnnotationEndpoints+"=OwnFirst")
 		OK(t, err)
-		OK(t, w.Until(ctx, Soon, "pods abroad alone to answer one there", func(ctx context.Context) (string, error) {
-			answers, err := w.Home.Answers(ctx, shop, away[0].Name, 4*replicas, "http://web:8080/name")
-			for a := range answers {
-				if slices.ContainsFunc(home, func(p corev1.Pod) bool { return strings.HasPrefix(a, p.Name+" ") || a == p.Name }) {
-					return a + " answers, too", nil
+		alone := func(which string, others []corev1.Pod) {
+			t.Helper()
+			OK(t, w.Until(ctx, Soon, "pods "+which+" alone to answer one abroad", func(ctx context.Context) (string, error) {
+				answers, err := w.Home.Answers(ctx, shop, away[0].Name, 4*replicas, "http://web:8080/name")
+				for a := range answers {
+					if slices.ContainsFunc(others, func(p corev1.Pod) bool { return strings.HasPrefix(a, p.Name+" ") || a == p.Name }) {
+						return a + " answers, too", nil
+					}
 				}
+				return "", err
+			}))
+		}
+		says := func(health string) {
+			t.Helper()
+			for i := range away {
+				_, err := w.Home.InPod(ctx, shop, away[i].Name, "/tool", "write", "/tmp/health", health)
+				OK(t, err)
 			}
-			return "", err
-		}))
+		}
+		alone("abroad", home)
+		says("sick")
+		alone("at home", away)
+		says("ok")
+		alone("abroad", home)
 		_, err = w.Home.Kubectl(ctx, "annotate", "-n", shop, "service", "web", v1alpha1.AnnotationEndpoints+"-")
 		OK(t, err)
 		OK(t, w.Home.ReachesAll(ctx, Soon, shop, away[0].Name, "http://web:8080/name", pods))
@@ -350,6 +364,22 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			t.Errorf("a command that ends with 7 ends with %v", err)
 		}
 	})
+	t.Run("kubectl does with a pod abroad what it does at home, also without a tunnel", func(t *testing.T) {
+		again := restarted(ctx, t, w)
+		kubectlWorks(ctx, t, w, &outs[0], again)
+		t.Cleanup(func() {
+			after := context.WithoutCancel(ctx)
+			_, err := w.Home.Entente(after, "network", "connect", w.Abroad.Name)
+			OK(t, err)
+			OK(t, w.Home.ReachesAll(after, Soon, shop, inns[0].Name, "http://out:8080/name", outs))
+		})
+		_, err := w.Home.Entente(ctx, "network", "disconnect", w.Abroad.Name, "--force")
+		OK(t, err)
+		if answers, err := w.Home.Answers(ctx, shop, inns[0].Name, 1, "http://"+outs[0].Status.PodIP+":8080/name"); err == nil {
+			t.Errorf("without a tunnel the pod abroad answers: %v", answers)
+		}
+		kubectlWorks(ctx, t, w, &outs[0], again)
+	})
 	t.Run("kubectl debug puts a container beside a pod abroad", func(t *testing.T) {
 		debug := func(container string, args ...string) []string {
 			return append([]string{"debug", "-n", shop, outs[0].Name, "--image=" + ToolImage, "--container=" + container}, args...)
@@ -364,7 +394,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			return "", err
 		}))
 		// One that serves beside the pod's own server, with the terminal attached to it.
-		var seen lockedBuffer
+		var seen Output
 		attached, detach := context.WithCancel(Watching(ctx, &seen))
 		defer detach()
 		ended := make(chan struct{})
@@ -471,24 +501,6 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			}
 		}
 	})
-}
-
-// lockedBuffer is a buffer that is read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // TestFabricRepairsItself takes the fabric's parts away by hand.

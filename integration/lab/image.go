@@ -77,6 +77,7 @@ type image struct {
 	path   string // where it is in the image, without the slash
 	user   string
 	ports  []string
+	links  []string // other names of the binary
 }
 
 // labImages lists the images that each node is given.
@@ -84,7 +85,7 @@ func labImages(b Binaries) []image {
 	return []image{
 		{name: PauseImage, binary: b.Path("image", "pause"), path: "pause", user: "65535:65535"},
 		{name: CoreDNSImage, binary: b.Path("coredns", "coredns"), path: "coredns", user: "65532:65532"},
-		{name: ToolImage, binary: b.Path("image", "tool"), path: "tool", user: "65532:65532", ports: []string{"8080/tcp"}},
+		{name: ToolImage, binary: b.Path("image", "tool"), path: "tool", user: "65532:65532", ports: []string{"8080/tcp"}, links: []string{"tar"}},
 	}
 }
 
@@ -116,10 +117,14 @@ func (im image) archive() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := tarFiles([]tarFile{
+	files := []tarFile{
 		{name: "tmp/", mode: 0o1777},
 		{name: im.path, mode: 0o755, data: binary},
-	})
+	}
+	for _, name := range im.links {
+		files = append(files, tarFile{name: name, mode: 0o777, link: im.path})
+	}
+	layer, err := tarFiles(files)
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +168,7 @@ type tarFile struct {
 	name string // a folder if it ends in a slash
 	mode int64
 	data []byte
+	link string // to what it is a symbolic link, if it is one
 }
 
 func tarFiles(files []tarFile) ([]byte, error) {
@@ -170,8 +176,11 @@ func tarFiles(files []tarFile) ([]byte, error) {
 	w := tar.NewWriter(&buf)
 	for _, f := range files {
 		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}
-		if f.name[len(f.name)-1] == '/' {
+		switch {
+		case f.name[len(f.name)-1] == '/':
 			h.Typeflag = tar.TypeDir
+		case f.link != "":
+			h.Typeflag, h.Linkname = tar.TypeSymlink, f.link
 		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err

@@ -13,12 +13,16 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
+
+// health is a file in which somebody can say how the server is; it is well if that is ok, or nothing.
+const health = "/tmp/health"
 
 const usage = `usage: tool [COMMAND]
   serve [ADDRESS]            the default: HTTP on :8080, TCP and UDP echo on :8081
@@ -34,13 +38,18 @@ const usage = `usage: tool [COMMAND]
   cat FILE...                print files
   write FILE TXT             write TXT to FILE
   open FILE                  open FILE for reading and writing, e.g. a device
+  tar cf - FILE | -xmf - [-C DIR]
+                             what kubectl cp asks of a program tar, as which this is there, too
   exit [CODE]                end with CODE`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	args := os.Args[1:]
-	if len(args) == 0 {
+	switch {
+	case filepath.Base(os.Args[0]) == "tar":
+		args = append([]string{"tar"}, args...)
+	case len(args) == 0:
 		args = []string{"serve"}
 	}
 	if err := run(ctx, args[0], args[1:]); err != nil {
@@ -79,6 +88,8 @@ func run(ctx context.Context, command string, args []string) error {
 		return os.WriteFile(args[0], []byte(args[1]), 0o644)
 	case "open":
 		return open(args)
+	case "tar":
+		return tarFiles(args)
 	case "exit":
 		code := 0
 		if len(args) > 0 {
@@ -155,7 +166,13 @@ func serve(ctx context.Context, args []string) error {
 		fmt.Printf("%s %s %s from %s\n", time.Now().UTC().Format(time.RFC3339), r.Method, r.URL.Path, r.RemoteAddr)
 		fmt.Fprintf(w, "%s on %s in %s\n", i.Pod, i.Node, i.Cluster)
 	})
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if said, err := os.ReadFile(health); err == nil && string(said) != "ok" {
+			http.Error(w, string(said), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	// bytes answers with N bytes; sink counts what it is sent.
 	mux.HandleFunc("/bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
