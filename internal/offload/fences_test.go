@@ -24,7 +24,30 @@ type keeper struct {
 	*Provider
 	forward atomic.Int64
 	stopped atomic.Int64
+	checks  atomic.Int64
 	kill    func()
+}
+
+// counted counts how often the fences are checked.
+type counted struct {
+	*Provider
+	checks *atomic.Int64
+}
+
+func (c counted) Fences() ([]fencing.Fence, bool) {
+	fences, known := c.Provider.Fences()
+	if known {
+		c.checks.Add(1)
+	}
+	return fences, known
+}
+
+// checked waits until all fences were checked, as they are by now.
+func (k *keeper) checked(t *testing.T) {
+	t.Helper()
+	// One check may be under way, and the third begins when the second is over.
+	before := k.checks.Load()
+	eventually(t, "the fences are checked", func() bool { return k.checks.Load() >= before+3 })
 }
 
 func (k *keeper) after(d time.Duration) { k.forward.Add(int64(d)) }
@@ -42,7 +65,7 @@ func keeps(t *testing.T, c *cluster, from time.Duration) *keeper {
 		Stopped: func(_ fencing.Fence, pods int) { k.stopped.Add(int64(pods)) },
 	}
 	p, stop := c.startFenced(t, k.Stops)
-	k.Provider, k.Stock = p, p
+	k.Provider, k.Stock = p, counted{p, &k.checks}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -112,7 +135,7 @@ func testFences(t *testing.T, c *cluster) {
 	k.hears(t, id)
 
 	k.after(170 * time.Second)
-	time.Sleep(2500 * time.Millisecond) // in which it is checked twice
+	k.checked(t)
 	if !c.runs(t, name, "web") {
 		t.Fatal("a pod was stopped before its time")
 	}
@@ -147,7 +170,7 @@ func testFences(t *testing.T, c *cluster) {
 	passed := time.Duration(k.forward.Load())
 	k.kill()
 	k = keeps(t, c, passed+2*time.Minute)
-	time.Sleep(2500 * time.Millisecond)
+	k.checked(t)
 	if !c.runs(t, name, "next") {
 		t.Error("an agent that took over stopped a pod before its time")
 	}
@@ -163,7 +186,7 @@ func testFences(t *testing.T, c *cluster) {
 	eventually(t, "a pod is taken again", func() bool { return k.Apply(t.Context(), id, podObject(name, "free", "1m")) == nil })
 	eventually(t, "a pod without a fence is made", func() bool { return c.runs(t, name, "free") })
 	k.after(time.Hour)
-	time.Sleep(2500 * time.Millisecond)
+	k.checked(t)
 	if !c.runs(t, name, "free") {
 		t.Error("a pod was stopped whose namespace wants no fence any more")
 	}

@@ -688,10 +688,18 @@ func testPodLife(t *testing.T, c *cluster) {
 	h = listen(t, p, id)
 	apply(t, p, id, changed)
 	eventually(t, "its last word is known", func() bool { s, ph := h.of("web"); return ph == corev1.PodSucceeded && s.Gone })
-	time.Sleep(100 * time.Millisecond)
+	c.makesAnother(t, p, id, name)
 	if c.get(t, remote, "web", &corev1.Pod{}) {
 		t.Error("a pod that ended was run again")
 	}
+}
+
+// makesAnother waits until a pod is made that was applied after all that was before: what was to be
+// made of that is made, too, since pods of one peer come in their order.
+func (c *cluster) makesAnother(t *testing.T, p *Provider, contract, namespace string) {
+	t.Helper()
+	apply(t, p, contract, podObject(namespace, "another", "1m"))
+	eventually(t, "another pod is made", func() bool { return c.get(t, namespace+"-aaaaaaaa", "another", &corev1.Pod{}) })
 }
 
 func testPodLost(t *testing.T, c *cluster) {
@@ -708,7 +716,7 @@ func testPodLost(t *testing.T, c *cluster) {
 	}
 	eventually(t, "the loss is told", func() bool { s, ph := h.of("web"); return ph == corev1.PodFailed && s.Gone })
 	apply(t, p, id, o)
-	time.Sleep(100 * time.Millisecond)
+	c.makesAnother(t, p, id, name)
 	if c.get(t, remote, "web", &corev1.Pod{}) {
 		t.Error("a pod that was lost was run again")
 	}
