@@ -8,16 +8,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
-func decimal(t testing.TB, s string) peering.Decimal {
-	t.Helper()
-	d, err := peering.ParseDecimal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
+var decimal = peeringtest.Decimal
 
 func money(t testing.TB, currency, amount string) peering.Money {
 	t.Helper()

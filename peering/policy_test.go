@@ -12,20 +12,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
-func resources(t testing.TB, kv ...string) peering.Resources {
-	t.Helper()
-	m := map[string]string{}
-	for i := 0; i < len(kv); i += 2 {
-		m[kv[i]] = kv[i+1]
-	}
-	r, err := peering.ParseResources(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
+var resources = peeringtest.Resources
 
 func TestDecide(t *testing.T) {
 	free := resources(t, "cpu", "7", "memory", "16Gi", "pods", "101", "nvidia.com/gpu", "3")

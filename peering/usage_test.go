@@ -8,20 +8,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
-func usage(t testing.TB, kv ...string) peering.Usage {
-	t.Helper()
-	m := map[string]string{}
-	for i := 0; i < len(kv); i += 2 {
-		m[kv[i]] = kv[i+1]
-	}
-	u, err := peering.ParseUsage(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
+var usage = peeringtest.Usage
 
 func TestUnitSecondsHaveOneForm(t *testing.T) {
 	const most = "340282366920938463463374607431768.211455"

@@ -25,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
 // parties is the two sides of a contract.
@@ -49,14 +50,7 @@ func resourcesOf(t *testing.T, texts map[string]string) peering.Resources {
 	return r
 }
 
-func decimal(t *testing.T, text string) peering.Decimal {
-	t.Helper()
-	d, err := peering.ParseDecimal(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
+var decimal = peeringtest.Decimal
 
 // eur is a price list of one resource.
 func eur(t *testing.T, pairs ...string) peering.PriceList {

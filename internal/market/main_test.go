@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
 // now is when the tests begin.
@@ -19,14 +20,7 @@ func resourcesOf(t *testing.T, texts map[string]string) peering.Resources {
 	return r
 }
 
-func decimal(t *testing.T, text string) peering.Decimal {
-	t.Helper()
-	d, err := peering.ParseDecimal(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
+var decimal = peeringtest.Decimal
 
 // eur is a price list in euros: names and amounts by turns.
 func eur(t *testing.T, pairs ...string) peering.PriceList {

@@ -22,6 +22,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
 // values compares the values of package peering.
@@ -30,14 +31,7 @@ var values = cmp.Options{
 	cmp.Comparer(func(a, b peering.Decimal) bool { return a == b }),
 }
 
-func decimal(t testing.TB, s string) peering.Decimal {
-	t.Helper()
-	d, err := peering.ParseDecimal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
+var decimal = peeringtest.Decimal
 
 func amounts(t testing.TB, m map[string]string) peering.Resources {
 	t.Helper()

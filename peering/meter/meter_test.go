@@ -12,44 +12,16 @@ import (
 
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/meter"
+	"github.com/entente-dev/entente/peering/peeringtest"
 )
 
 var begin = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-func usage(t testing.TB, kv ...string) peering.Usage {
-	t.Helper()
-	m := map[string]string{}
-	for i := 0; i < len(kv); i += 2 {
-		m[kv[i]] = kv[i+1]
-	}
-	u, err := peering.ParseUsage(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
+var usage = peeringtest.Usage
 
-func resources(t testing.TB, kv ...string) peering.Resources {
-	t.Helper()
-	m := map[string]string{}
-	for i := 0; i < len(kv); i += 2 {
-		m[kv[i]] = kv[i+1]
-	}
-	r, err := peering.ParseResources(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
+var resources = peeringtest.Resources
 
-func decimal(t testing.TB, s string) peering.Decimal {
-	t.Helper()
-	d, err := peering.ParseDecimal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
+var decimal = peeringtest.Decimal
 
 func trim(s string) string { return strings.TrimSuffix(strings.TrimRight(s, "0"), ".") }
 
