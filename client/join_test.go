@@ -14,24 +14,14 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-func newSource(t testing.TB) *identity.Source {
-	t.Helper()
-	id, err := identity.Generate(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := identity.NewSource(identity.SourceConfig{Identity: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
+var newSource = identitytest.NewSource
 
 func selfOf(s *identity.Source, name string) identity.ClusterInfo {
 	return identity.ClusterInfo{Name: name, Bundle: identity.Bundle{Roots: []*cert{s.Identity().Root()}}}

@@ -23,6 +23,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -33,7 +34,7 @@ import (
 // another makes a second trusted cluster.
 func (p *peerTest) another(t *testing.T) *identity.Source {
 	t.Helper()
-	s := servertest.NewSource(t)
+	s := identitytest.NewSource(t)
 	if err := p.bundles.Trust(s.ID(), s.Identity().TrustBundle()); err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +333,7 @@ func TestFloodingPeerLeavesOthersTheirTurn(t *testing.T) {
 func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	stranger := servertest.NewSource(t)
+	stranger := identitytest.NewSource(t)
 	r := p.raw(t, stranger)
 	heap := func() uint64 {
 		var m runtime.MemStats

@@ -12,9 +12,9 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 var bankDB = peering.ServiceName{Namespace: "bank", Name: "db"}
@@ -166,7 +166,7 @@ func TestAClusterSetIsToldWholeAndThenAsItChanges(t *testing.T) {
 func TestExportedServicesGoToPartiesOfTheContractOnly(t *testing.T) {
 	exports := &exportsBy{contract: "c-1"}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Exports = exports })
-	other, stranger := servertest.NewSource(t), servertest.NewSource(t)
+	other, stranger := identitytest.NewSource(t), identitytest.NewSource(t)
 	p.trustCaller(t)
 	exports.peer = p.caller.ID()
 	if err := p.bundles.Trust(other.ID(), other.Identity().TrustBundle()); err != nil {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/intake"
 	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/internal/wire"
@@ -281,7 +282,7 @@ func (e *stalledExec) Exec(grpc.BidiStreamingServer[ententev1.ExecRequest, enten
 func TestCallsThatAreRefusedAreNotKept(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	stranger := servertest.NewSource(t)
+	stranger := identitytest.NewSource(t)
 	before := servertest.Heap()
 	calls := 0
 	for range 24 {

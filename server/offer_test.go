@@ -11,9 +11,9 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // offering is an offer that changes, and who is told of it.
@@ -158,7 +158,7 @@ func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (peering.Offe
 func TestEachPeerReceivesItsOwnOffer(t *testing.T) {
 	offers := offersBy{}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Offers = offers })
-	other, stranger := servertest.NewSource(t), servertest.NewSource(t)
+	other, stranger := identitytest.NewSource(t), identitytest.NewSource(t)
 	p.trustCaller(t)
 	if err := p.bundles.Trust(other.ID(), other.Identity().TrustBundle()); err != nil {
 		t.Fatal(err)

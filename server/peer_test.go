@@ -28,6 +28,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/peering/jointoken"
@@ -169,7 +170,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { servertest.NoneLeft(t, leaks) })
-	p := &peerTest{self: servertest.NewSource(t), caller: servertest.NewSource(t), bundles: identity.NewBundles(), log: &servertest.SyncBuffer{}}
+	p := &peerTest{self: identitytest.NewSource(t), caller: identitytest.NewSource(t), bundles: identity.NewBundles(), log: &servertest.SyncBuffer{}}
 	p.trust = &fakeTrust{
 		self:   identity.ClusterInfo{Name: "provider", Endpoints: []string{"192.0.2.1:7443"}, Bundle: identity.Bundle{Roots: roots(p.self)}},
 		tokens: map[string]*fakeToken{}, peers: map[peering.ClusterID]identity.ClusterInfo{},
@@ -320,7 +321,7 @@ func TestAConnectionWithoutACertificateCannotEvenJoin(t *testing.T) {
 
 func TestInvalidJoinsAreRefused(t *testing.T) {
 	p := newPeerTest(t)
-	stranger := servertest.NewSource(t)
+	stranger := identitytest.NewSource(t)
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.JoinRequest)
@@ -359,7 +360,7 @@ func TestOfAHundredRedeemersOneSucceedsAndItMayRepeat(t *testing.T) {
 	const redeemers = 100
 	sources := make([]*identity.Source, redeemers)
 	for i := range sources {
-		sources[i] = servertest.NewSource(t)
+		sources[i] = identitytest.NewSource(t)
 	}
 	var mu sync.Mutex
 	var won []*identity.Source

@@ -13,9 +13,9 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // introduced is what the fake remembers of calls that make and end trust.
@@ -115,7 +115,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 	if _, err := c.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); err != nil || p.trust.revealed[31] != 9 {
 		t.Errorf("reveal: %v", err)
 	}
-	stranger := ententev1.NewTrustServiceClient(p.dial(t, servertest.NewSource(t)))
+	stranger := ententev1.NewTrustServiceClient(p.dial(t, identitytest.NewSource(t)))
 	if _, err := stranger.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); wire.ReasonOf(err) != peering.ReasonIntroductionUnknown {
 		t.Errorf("another cluster opens its commitment: %v", err)
 	}
@@ -137,7 +137,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 
 func TestInvalidIntroductionsAreRefused(t *testing.T) {
 	p := newPeerTest(t)
-	stranger := servertest.NewSource(t)
+	stranger := identitytest.NewSource(t)
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.IntroduceRequest)
@@ -218,7 +218,7 @@ func TestAStrangerProvesAGroupsSecretOverItsConnection(t *testing.T) {
 
 func TestInvalidProofsAreRefused(t *testing.T) {
 	p := newPeerTest(t)
-	stranger := servertest.NewSource(t)
+	stranger := identitytest.NewSource(t)
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.ProveRequest)
@@ -255,7 +255,7 @@ func TestInvalidProofsAreRefused(t *testing.T) {
 }
 
 func TestAProofNeedsAChannelToBeBoundTo(t *testing.T) {
-	self, caller := servertest.NewSource(t), servertest.NewSource(t)
+	self, caller := identitytest.NewSource(t), identitytest.NewSource(t)
 	f := &fakeTrust{}
 	s := &trustServer{cfg: PeerConfig{Self: self.ID(), Proofs: f}}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: identity.AuthInfo{ID: caller.ID()}})
@@ -276,7 +276,7 @@ func TestAPeerUpdatesItsOwnBundleAndRevokesItsOwnTrust(t *testing.T) {
 		t.Errorf("update: %v, holds %v", err, p.trust.updated)
 	}
 	p.trust.updated = nil
-	others := &ententev1.ClusterInfo{Bundle: servertest.NewSource(t).Identity().TrustBundle().DER()}
+	others := &ententev1.ClusterInfo{Bundle: identitytest.NewSource(t).Identity().TrustBundle().DER()}
 	_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: others})
 	if wire.ReasonOf(err) != peering.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
 		t.Errorf("another cluster's roots: %v, holds %v", err, p.trust.updated)

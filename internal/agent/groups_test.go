@@ -16,6 +16,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/session"
@@ -44,18 +45,7 @@ const (
 	ourSecret = "the secret of the blue group"
 )
 
-func newSource(t testing.TB) *identity.Source {
-	t.Helper()
-	id, err := identity.Generate(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := identity.NewSource(identity.SourceConfig{Identity: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
+var newSource = identitytest.NewSource
 
 func infoOf(s *identity.Source) identity.ClusterInfo {
 	return identity.ClusterInfo{Name: s.ID().Short(), Bundle: s.Identity().TrustBundle()}

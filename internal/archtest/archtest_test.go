@@ -48,6 +48,7 @@ var rules = []rule{
 	{packages: "internal/identity", ours: []string{"peering/..."}, outside: []string{
 		"github.com/spiffe/go-spiffe/v2/", "google.golang.org/grpc/credentials", "google.golang.org/grpc/peer",
 	}},
+	{packages: "internal/identity/identitytest", ours: []string{"internal/identity", "peering/..."}},
 	{packages: "internal/wire", ours: []string{"gen/...", "peering/...", "internal/identity"}, outside: []string{
 		"google.golang.org/genproto/googleapis/rpc/", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
 		"google.golang.org/protobuf/",

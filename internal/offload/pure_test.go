@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -19,6 +18,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/endpoints"
+	"github.com/entente-dev/entente/internal/fixture"
 	"github.com/entente-dev/entente/internal/podspec"
 	"github.com/entente-dev/entente/peering"
 )
@@ -119,22 +119,7 @@ func FuzzRemoteNamespace(f *testing.F) {
 	})
 }
 
-func container(requests, limits string) corev1.Container {
-	c := corev1.Container{Name: "c", Image: "i"}
-	parse := func(s string) corev1.ResourceList {
-		if s == "" {
-			return nil
-		}
-		l := corev1.ResourceList{}
-		for part := range strings.SplitSeq(s, ",") {
-			k, v, _ := strings.Cut(part, "=")
-			l[corev1.ResourceName(k)] = resource.MustParse(v)
-		}
-		return l
-	}
-	c.Resources.Requests, c.Resources.Limits = parse(requests), parse(limits)
-	return c
-}
+var container = fixture.Container
 
 func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
 	list := func(s string) corev1.ResourceList { return container(s, "").Resources.Requests }

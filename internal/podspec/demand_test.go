@@ -8,24 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/entente-dev/entente/internal/fixture"
 )
 
-func container(requests, limits string) corev1.Container {
-	c := corev1.Container{Name: "c", Image: "i"}
-	parse := func(s string) corev1.ResourceList {
-		if s == "" {
-			return nil
-		}
-		l := corev1.ResourceList{}
-		for part := range strings.SplitSeq(s, ",") {
-			k, v, _ := strings.Cut(part, "=")
-			l[corev1.ResourceName(k)] = resource.MustParse(v)
-		}
-		return l
-	}
-	c.Resources.Requests, c.Resources.Limits = parse(requests), parse(limits)
-	return c
-}
+var container = fixture.Container
 
 func TestDemandIsWhatTheSchedulerCounts(t *testing.T) {
 	sidecar := container("cpu=50m", "")

@@ -57,6 +57,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/identity/identitytest"
 	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -274,7 +275,7 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 		}
 	}
 	a := &adminTest{
-		ca: newAuthority(t), agent: servertest.NewSource(t), log: &servertest.SyncBuffer{}, reviews: &syncReviews{make(chan authorizationv1.SubjectAccessReviewSpec, 1000)},
+		ca: newAuthority(t), agent: identitytest.NewSource(t), log: &servertest.SyncBuffer{}, reviews: &syncReviews{make(chan authorizationv1.SubjectAccessReviewSpec, 1000)},
 		previewed: make(chan *v1alpha1.PeeringRequest, 100), policies: map[string]peering.PolicyTest{}, self: func(*Self) {},
 		preview: func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) { return "", nil, nil },
 	}

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/waittest"
 )
 
@@ -43,20 +42,6 @@ func Heap() int64 {
 // UnknownField is an unknown field: what a message has in it is nobody's business here.
 func UnknownField(n int) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), make([]byte, n))
-}
-
-// NewSource returns a new cluster's identity.
-func NewSource(t testing.TB) *identity.Source {
-	t.Helper()
-	id, err := identity.Generate(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := identity.NewSource(identity.SourceConfig{Identity: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 // NoneLeft waits until what a test began has ended.
