@@ -42,7 +42,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 			text := now + a.GetAlias() + " " + called
 			switch {
 			case a.GetByAddress():
-				text = fmt.Sprintf("has no alias %s; each address that is used has one, %d now", called, a.GetAddresses())
+				text = fmt.Sprintf("has no alias %s; each address that is used has one, %d now, and is reached through gateways only", called, a.GetAddresses())
 			case a.GetAlias() == "":
 				text = none
 			}
