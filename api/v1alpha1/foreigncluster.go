@@ -187,7 +187,8 @@ const (
 	ConditionTrusted = "Trusted"
 	// ConditionConnected: a session to the peer's agent is up.
 	ConditionConnected = "Connected"
-	// ConditionNetwork: traffic was seen to pass through the tunnel.
+	// ConditionNetwork: traffic was seen to pass through the tunnel, and pods on all nodes of
+	// this cluster that are Ready reach it. With the reason ReasonNodesCutOff it passes, and not from all.
 	ConditionNetwork = "Network"
 	// ConditionOffloading: a contract is in force and its virtual node is ready.
 	ConditionOffloading = "Offloading"
@@ -205,6 +206,9 @@ const (
 const (
 	// ReasonNoTunnelWanted: Network is False because no tunnel is due.
 	ReasonNoTunnelWanted = "NotWanted"
+	// ReasonNodesCutOff: Network is False because pods on some nodes of this cluster do not reach
+	// the peer. Those on others do.
+	ReasonNodesCutOff = "NodesCutOff"
 	// ReasonNoContract: Offloading is False because no contract is in force.
 	ReasonNoContract = "NoContract"
 	// ReasonClocksDiffer: Connected is True, and the clocks are too far apart.

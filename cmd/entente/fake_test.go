@@ -42,8 +42,10 @@ type world struct {
 	polls                    int
 	ending                   int
 	now, forgotten           bool
-	pods                     int32
-	noDrain                  bool
+	// cutOff says that pods on a node of either cluster do not reach the other.
+	cutOff  bool
+	pods    int32
+	noDrain bool
 	// introduced says that they know each other and nobody approved, decision what
 	// was decided.
 	introduced bool
@@ -276,6 +278,9 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 	}
 	open := w.asked && hops["Contract"] && w.ending < 3
 	network := condition("Network", hops["Network"] && open, "ProbesLost", "probes to 192.0.2.9:51820 are not answered: is UDP blocked?")
+	if w.cutOff && open {
+		network = condition("Network", false, "NodesCutOff", "pods on node-b are cut off: probes from there to gateway node node-a are lost")
+	}
 	if w.noNetwork || !open {
 		network = condition("Network", false, "NotWanted", "no contract in force wants a tunnel")
 	}

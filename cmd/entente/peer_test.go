@@ -42,6 +42,16 @@ func TestWaitingRedrawsOneLineThatFits(t *testing.T) {
 	}
 }
 
+// That pods on some nodes are cut off keeps nobody from using the peer, and is said.
+func TestPeerSaysThatANodeIsCutOff(t *testing.T) {
+	w := newWorld()
+	w.joined, w.cutOff = true, true
+	out, errOut, code := w.run(t, "", "peer", "provider")
+	if code != 0 || !strings.Contains(out, "Not from all nodes: pods on node-b are cut off") {
+		t.Errorf("it ends with %d and says %q, %q", code, out, errOut)
+	}
+}
+
 func TestPeerWithAClusterThatHasJoined(t *testing.T) {
 	w := newWorld()
 	w.joined = true

@@ -82,6 +82,7 @@ func (r *run) awaitPeering(ctx context.Context, c *cluster, name string, check f
 func (p *peeringRun) network(ctx context.Context) error {
 	for _, s := range p.each() {
 		var tunnel *ententev1.Tunnel
+		cutOff := ""
 		wanted, unwanted := true, time.Time{}
 		err := p.awaitPeer(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
@@ -91,7 +92,10 @@ func (p *peeringRun) network(ctx context.Context) error {
 				return !wanted, "the tunnel to be made", nil
 			}
 			wanted, unwanted = true, time.Time{}
-			return format.IsTrue(peer, "Network"), "traffic through the tunnel" + format.Because(peer, "Network"), nil
+			if cutOff = ""; !format.IsTrue(peer, "Network") {
+				cutOff = format.Because(peer, "Network")
+			}
+			return format.TunnelPasses(peer), "traffic through the tunnel" + format.Because(peer, "Network"), nil
 		})
 		if err != nil {
 			return err
@@ -101,6 +105,9 @@ func (p *peeringRun) network(ctx context.Context) error {
 			continue
 		}
 		p.progress.Done(s.label, "Traffic passes through the tunnel%s", format.TunnelFacts(tunnel))
+		if cutOff != "" {
+			p.progress.Done(s.label, "Not from all nodes%s", cutOff)
+		}
 	}
 	return nil
 }

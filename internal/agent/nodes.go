@@ -33,6 +33,7 @@ import (
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/placement"
 	"github.com/entente-dev/entente/internal/podmetrics"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/internal/volumes"
 	"github.com/entente-dev/entente/peering"
@@ -270,7 +271,7 @@ func networkOf(fc *v1alpha1.ForeignCluster) vk.Network {
 	}
 	return vk.Network{
 		Wanted: c.Reason != v1alpha1.ReasonNoTunnelWanted,
-		Up:     c.Status == metav1.ConditionTrue, Known: c.Status != metav1.ConditionUnknown,
+		Up:     store.TunnelPasses(c), Known: c.Status != metav1.ConditionUnknown,
 		Reason: c.Reason, Message: c.Message,
 	}
 }

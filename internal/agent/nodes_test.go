@@ -18,6 +18,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
@@ -127,4 +128,16 @@ func TestAVirtualNodeSaysThatItsMirrorIsFull(t *testing.T) {
 		shown(false)
 		end()
 	})
+}
+
+// A node of home that is cut off must not keep pods off the provider.
+func TestTunnelOfAVirtualNodePassesWhileSomeNodesAreCutOff(t *testing.T) {
+	t.Parallel()
+	for reason, up := range map[string]bool{v1alpha1.ReasonNodesCutOff: true, "ProbesLost": false} {
+		fc := &v1alpha1.ForeignCluster{}
+		fc.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionNetwork, Status: metav1.ConditionFalse, Reason: reason}}
+		if got := networkOf(fc); got.Up != up || !got.Known || got.Reason != reason {
+			t.Errorf("%s: %+v", reason, got)
+		}
+	}
 }

@@ -24,13 +24,14 @@ type peerMetrics struct {
 	pool     []netip.Prefix
 	keyEvery time.Duration
 
-	condition, keyDue, size, used *prometheus.Desc
+	condition, cutOff, keyDue, size, used *prometheus.Desc
 }
 
 func newPeerMetrics(reader ctrlclient.Reader, pool []netip.Prefix, keyEvery time.Duration) *peerMetrics {
 	return &peerMetrics{
 		reader: reader, timeout: time.Second, pool: cidr.Of(pool...), keyEvery: keyEvery,
 		condition: prometheus.NewDesc("entente_peer_condition", "Whether a condition of a trusted cluster is true; absent while that is unknown, or nothing is wanted of it.", []string{"peer", "type"}, nil),
+		cutOff:    prometheus.NewDesc("entente_peer_nodes_cut_off", "Whether pods on some nodes do not reach a trusted cluster, and those on others do; absent while no tunnel is wanted.", []string{"peer"}, nil),
 		keyDue:    prometheus.NewDesc("entente_preshared_key_due_seconds", "When the preshared key of the tunnel to a peer is due to be replaced, in seconds since 1970; absent if never.", []string{"peer"}, nil),
 		size:      prometheus.NewDesc("entente_alias_pool_addresses", "How many addresses the alias pool has.", []string{"family"}, nil),
 		used:      prometheus.NewDesc("entente_alias_pool_used_addresses", "How many of them are given to peers.", []string{"family"}, nil),
@@ -43,7 +44,7 @@ func (a *agent) registerPeerMetrics(pool []netip.Prefix) error {
 }
 
 func (m *peerMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.condition, m.keyDue, m.size, m.used} {
+	for _, d := range []*prometheus.Desc{m.condition, m.cutOff, m.keyDue, m.size, m.used} {
 		out <- d
 	}
 }
@@ -77,6 +78,9 @@ func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 			if c.Status != metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonNoTunnelWanted && c.Reason != v1alpha1.ReasonNoContract {
 				gauge(m.condition, map[bool]float64{true: 1}[c.Status == metav1.ConditionTrue], fc.Spec.ClusterID, c.Type)
 			}
+		}
+		if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork); c != nil && c.Reason != v1alpha1.ReasonNoTunnelWanted {
+			gauge(m.cutOff, map[bool]float64{true: 1}[c.Reason == v1alpha1.ReasonNodesCutOff], fc.Spec.ClusterID)
 		}
 		if due := controller.RotationDue(fc, m.keyEvery); !due.IsZero() {
 			gauge(m.keyDue, float64(due.Unix()), fc.Spec.ClusterID)

@@ -25,7 +25,7 @@ func TestMetricsTellOfTrustedPeersAndThePool(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason}
 	}
 	trusted := is(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined")
-	good := peer("good", "good-id", trusted, is(v1alpha1.ConditionConnected, metav1.ConditionTrue, "Up"), is(v1alpha1.ConditionNetwork, metav1.ConditionFalse, "Down"), is(v1alpha1.ConditionOffloading, metav1.ConditionUnknown, "Starting"))
+	good := peer("good", "good-id", trusted, is(v1alpha1.ConditionConnected, metav1.ConditionTrue, "Up"), is(v1alpha1.ConditionNetwork, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff), is(v1alpha1.ConditionOffloading, metav1.ConditionUnknown, "Starting"))
 	good.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.0.0.0/24", Alias: "198.18.1.0/24"}, {Prefix: "fd00::/64", Alias: "fdd7:585b:e300::/64"}}
 	good.Status.Blocks = []v1alpha1.AliasBlock{{Alias: "198.18.2.0/26"}}
 	good.Status.PresharedKey = &v1alpha1.PresharedKeyStatus{Since: metav1.NewTime(time.Unix(1000, 0))}
@@ -50,6 +50,9 @@ entente_peer_condition{peer="good-id",type="Network"} 0
 entente_peer_condition{peer="good-id",type="Trusted"} 1
 entente_peer_condition{peer="idle-id",type="Connected"} 0
 entente_peer_condition{peer="idle-id",type="Trusted"} 1
+# HELP entente_peer_nodes_cut_off Whether pods on some nodes do not reach a trusted cluster, and those on others do; absent while no tunnel is wanted.
+# TYPE entente_peer_nodes_cut_off gauge
+entente_peer_nodes_cut_off{peer="good-id"} 1
 `
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want)); err != nil {
 		t.Error(err)

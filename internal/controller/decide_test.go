@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/trust"
 	"github.com/entente-dev/entente/peering"
@@ -96,11 +97,21 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		"the fabric is silent": {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last heard of"},
 		"no gateway":           {view: view(func(v *PeerSnapshot) { v.FabricNodes = nil }), want: except("Network", "False"), says: "entente-fabric"},
 		"the gateway died": {view: view(func(v *PeerSnapshot) {
-			v.FabricNodes = append(v.FabricNodes, worker("n2", "Down"))
-		}), want: except("Network", "False"), says: "gateway node n1 are lost from n2"},
+			v.FabricNodes = append(v.FabricNodes, worker("n2", "Down"), worker("n3", "Down"))
+		}), want: except("Network", "False"), says: "gateway node n1 are lost from n2, n3"},
+		"the gateway's Node is not Ready": {view: view(func(v *PeerSnapshot) {
+			v.Health = func(node string) gateways.Health { return gateways.Health{NotReady: node == "n1"} }
+		}), want: except("Network", "False"), says: "gateway node n1 is not Ready"},
+		"the gateway's fabric does not run": {view: view(func(v *PeerSnapshot) {
+			v.Health = func(node string) gateways.Health { return gateways.Health{Absent: node == "n1"} }
+		}), want: except("Network", "False"), says: "no pod of the fabric runs on gateway node n1"},
+		"one node of three was cut off just now": {view: view(func(v *PeerSnapshot) {
+			v.FabricNodes = append(v.FabricNodes, worker("n2", "Up"), worker("n3", "Down"), worker("n4", "Up"))
+		}), want: all},
 		"one node of three is cut off": {view: view(func(v *PeerSnapshot) {
 			v.FabricNodes = append(v.FabricNodes, worker("n2", "Up"), worker("n3", "Down"), worker("n4", "Up"))
-		}), want: all, says: "pods on n3 are cut off"},
+			v.CutOff = cutOff(*v)
+		}), want: except("Network", "False"), says: "pods on n3 are cut off"},
 		"still negotiating": {view: view(func(v *PeerSnapshot) { v.TunnelWaits = "waiting for the peer" }), want: except("Network", "False"), says: "waiting for the peer"},
 		"the node is not ready": {view: view(func(v *PeerSnapshot) {
 			v.Contracts[0].Status.Conditions[0] = metav1.Condition{Type: conditionNodeReady, Status: "False", Reason: "PeerLost", Message: "the provider is silent"}

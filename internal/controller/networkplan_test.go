@@ -12,7 +12,8 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
-	"github.com/entente-dev/entente/internal/preflight"
+	"github.com/entente-dev/entente/internal/gateways"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/peering"
 )
@@ -231,20 +232,16 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 	worker := *s.FabricNodes[0].DeepCopy()
 	worker.Name, worker.Spec.Gateway, worker.Status.Preflight.Findings[1].Reason = "worker", false, "ForwardingDisabled"
 	s.FabricNodes = append(s.FabricNodes, worker)
-	if c := network(s); c.Reason != "ProbesAnswered" || !strings.Contains(c.Message, "pods on worker are cut off by what their nodes found") {
-		t.Errorf("while another node stops its pods' packets: %s: %s", c.Reason, c.Message)
+	s.CutOff = cutOff(s)
+	if c := network(s); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNodesCutOff || !store.TunnelPasses(&c) ||
+		!strings.HasPrefix(c.Message, "probes through the tunnel of node gw1 are answered; pods on worker are cut off: the firewall drops it (ForwardingDisabled): allow it") {
+		t.Errorf("while another node stops its pods' packets: %s %s: %s", c.Status, c.Reason, c.Message)
 	}
 }
 
-// What stops pods' packets is what nodes find.
-func TestBlockingReasonsArePreflightReasons(t *testing.T) {
-	t.Parallel()
-	found := []preflight.Reason{
-		preflight.NFTablesUnavailable, preflight.ForwardingDisabled, preflight.ForwardDropped, preflight.AliasesDiverted, preflight.HostRoutingByEBPF,
-	}
-	for _, reason := range blocking() {
-		if !slices.Contains(found, preflight.Reason(reason)) {
-			t.Errorf("nodes find no %s", reason)
-		}
-	}
+// cutOff is the nodes whose pods do not reach the peer, however long that has been so.
+func cutOff(s PeerSnapshot) []gateways.Cut {
+	nodes := s.nodes()
+	carrier, _, _ := nodes.Carrier(s.Peer.Spec.ClusterID)
+	return nodes.Cuts(s.Peer.Spec.ClusterID, carrier)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
 	"github.com/entente-dev/entente/internal/allow"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/trust"
@@ -90,6 +91,8 @@ type Peers struct {
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error)
 	// Hosts returns the hosts that are no pods and may be exported. Nil: none are.
 	Hosts func(ctx context.Context) ([]allow.Host, error)
+	// Health returns what Kubernetes says of a node; nil is that all are well.
+	Health func(node string) gateways.Health
 	// Wake has the named ForeignCluster reconciled, as does Again.
 	Wake  source.Source
 	Again func(name string)
@@ -122,6 +125,8 @@ type peerMemory struct {
 	replaced string
 	// opened is when something was last opened to it.
 	opened time.Time
+	// cut is since when pods of nodes do not reach it.
+	cut gateways.CutsSince
 	// leaving is since when the peer is being forgotten, all contracts with it are closed
 	// here, and it has not been notified.
 	leaving time.Time
@@ -289,8 +294,9 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	cutsAgain := r.noteCuts(s)
 	fc.Status = peerStatus(before, s, tunnel)
-	after := min(plan.after, tunnel.again())
+	after := min(plan.after, shorter(tunnel.again(), cutsAgain))
 	if left := RotationDue(&fc, r.States.KeyEvery).Sub(s.Now); left > 0 {
 		after = min(after, left)
 	}
@@ -313,11 +319,28 @@ func (r *Peers) load(ctx context.Context, fc *v1alpha1.ForeignCluster, primary s
 	if err := r.Client.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
-	s.FabricNodes = nodes.Items
+	s.FabricNodes, s.Health = nodes.Items, r.Health
 	s.Session = r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
 	r.recall(fc.UID, func(m *peerMemory) { s.refusals = m.refusals })
 	s.Requests, err = store.RequestsOf(ctx, r.Client, fc.Name)
 	return s, err
+}
+
+// noteCuts notes which nodes' pods do not reach a peer, and since when. It returns when to look again;
+// zero is when something changes.
+func (r *Peers) noteCuts(s *PeerSnapshot) (again time.Duration) {
+	var cuts []gateways.Cut
+	if nodes := s.nodes(); slices.ContainsFunc(s.Contracts, wantsTunnel) {
+		if carrier, _, _ := nodes.Carrier(s.Peer.Spec.ClusterID); carrier != nil {
+			cuts = nodes.Cuts(s.Peer.Spec.ClusterID, carrier)
+		}
+	}
+	var told time.Time
+	if c := meta.FindStatusCondition(s.Peer.Status.Conditions, v1alpha1.ConditionNetwork); c != nil && c.Reason == v1alpha1.ReasonNodesCutOff {
+		told = c.LastTransitionTime.Time
+	}
+	r.recall(s.Peer.UID, func(m *peerMemory) { s.CutOff, m.cut, again = gateways.Lasting(cuts, m.cut, told, s.Now) })
+	return again
 }
 
 // prepare does what has to be done first for a peer. It returns true if that ended the trust

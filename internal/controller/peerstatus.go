@@ -32,6 +32,10 @@ type PeerSnapshot struct {
 	// Attempt is why there is no trust yet.
 	Attempt     trust.Attempt
 	FabricNodes []v1alpha1.FabricNode
+	// Health returns what Kubernetes says of a node; nil is that all are well.
+	Health func(node string) gateways.Health
+	// CutOff is nodes whose pods have not reached the peer for a while, though others' do.
+	CutOff []gateways.Cut
 	// TunnelWaits is what the tunnel waits for; empty when it was planned.
 	TunnelWaits string
 	// TunnelLacks is what was left out of it, and why; empty when it is whole.
@@ -376,19 +380,47 @@ func network(v PeerSnapshot) metav1.Condition {
 	if v.TunnelWaits != "" {
 		return store.Condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
 	}
-	found, stale, cut := false, "", ""
+	carrier, path, unreachable := v.nodes().Carrier(v.Peer.Spec.ClusterID)
+	switch {
+	case carrier == nil:
+		return notCarried(&v)
+	case len(unreachable) > 0:
+		return store.Condition(kind, metav1.ConditionFalse, "GatewayUnreachable", fmt.Sprintf(
+			"probes to gateway node %s are lost from %s: look at that node and the network to it; another node takes over if one can", carrier.Name, gateways.Some(unreachable)))
+	case gateways.StopsPods(carrier):
+		return store.Condition(kind, metav1.ConditionFalse, "NodeBlocked", joinTexts([]string{blockedBy(carrier), path.Message, v.TunnelLacks}))
+	case path.LargePacketsLost:
+		return store.Condition(kind, metav1.ConditionFalse, "LargePacketsLost", joinTexts([]string{blockedBy(carrier), path.Message, v.TunnelLacks}))
+	}
+	reason, way := wayOf(*path)
+	answered := fmt.Sprintf("probes through the tunnel of node %s are answered", carrier.Name)
+	if len(v.CutOff) > 0 {
+		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff, joinTexts([]string{answered, gateways.Tell(v.CutOff), way, v.TunnelLacks}))
+	}
+	return store.Condition(kind, metav1.ConditionTrue, reason, joinTexts([]string{answered, way, v.TunnelLacks}))
+}
+
+// nodes is what is known of this cluster's nodes.
+func (s *PeerSnapshot) nodes() gateways.Nodes {
+	return gateways.Nodes{Fabric: s.FabricNodes, Health: s.Health, Now: s.Now}
+}
+
+// notCarried says why no gateway carries a peer's traffic.
+func notCarried(v *PeerSnapshot) metav1.Condition {
+	const kind = v1alpha1.ConditionNetwork
+	found, stale, gone := false, "", ""
 	var worst *metav1.Condition
-	for _, n := range v.FabricNodes {
+	for i := range v.FabricNodes {
+		n := &v.FabricNodes[i]
 		if !n.Spec.Gateway {
 			continue
 		}
 		found = true
-		reached, lost := reach(v.FabricNodes, n.Name, v.Now)
-		if len(lost) > 0 && len(lost) >= len(reached) {
-			cut = fmt.Sprintf("probes to gateway node %s are lost from %s: look at that node and the network to it; another node takes over if one can", n.Name, someOf(lost))
+		switch {
+		case v.nodes().Gone(n):
+			gone = fmt.Sprintf("no pod of the fabric runs on gateway node %s: look at its pod of DaemonSet entente-fabric", n.Name)
 			continue
-		}
-		if gateways.Silent(&n, v.Now) {
+		case gateways.Silent(n, v.Now):
 			stale = fmt.Sprintf("the fabric on gateway node %s was last heard of at %s: look at its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
 			continue
 		}
@@ -396,19 +428,14 @@ func network(v PeerSnapshot) metav1.Condition {
 			if p.PeerID != v.Peer.Spec.ClusterID || p.Standby {
 				continue
 			}
-			reason, blocked := "Probing", blockedBy(&n)
-			switch {
-			case p.State == "Up" && stopsPods(&n):
-				reason = "NodeBlocked"
-			case p.State == "Up" && p.LargePacketsLost:
-				reason = "LargePacketsLost"
-			case p.State == "Up":
-				reason, way := wayOf(p)
-				return store.Condition(kind, metav1.ConditionTrue, reason, joinTexts([]string{answered(&v, n.Name, lost), way, v.TunnelLacks}))
-			case p.State == "Down":
+			reason, message := "Probing", p.Message
+			switch p.State {
+			case "Up": // its Node is not Ready, else it would carry
+				reason, message = "GatewayUnreachable", fmt.Sprintf("gateway node %s is not Ready: look at that node; another node takes over if one can", n.Name)
+			case "Down":
 				reason = "ProbesLost"
 			}
-			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{blocked, p.Message, v.TunnelLacks})))
+			worst = new(store.Condition(kind, metav1.ConditionFalse, reason, joinTexts([]string{blockedBy(n), message, v.TunnelLacks})))
 		}
 	}
 	switch {
@@ -416,8 +443,8 @@ func network(v PeerSnapshot) metav1.Condition {
 		return *worst
 	case !found:
 		return store.Condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
-	case cut != "":
-		return store.Condition(kind, metav1.ConditionFalse, "GatewayUnreachable", cut)
+	case gone != "":
+		return store.Condition(kind, metav1.ConditionFalse, "FabricNotRunning", gone)
 	case stale != "":
 		return store.Condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
@@ -436,65 +463,12 @@ func wayOf(p v1alpha1.FabricPath) (reason, text string) {
 	return "ProbesAnswered", ""
 }
 
-// answered says that probes by a gateway node are answered, and which nodes' pods are cut off
-// from it: those whose own probes to it are lost, and others.
-func answered(v *PeerSnapshot, gateway string, lost []string) string {
-	text := fmt.Sprintf("probes through the tunnel of node %s are answered", gateway)
-	if len(lost) > 0 {
-		text += fmt.Sprintf("; pods on %s are cut off: probes from there to node %s are lost", someOf(lost), gateway)
-	}
-	if stopped := stopped(v.FabricNodes, lost); len(stopped) > 0 {
-		text += fmt.Sprintf("; pods on %s are cut off by what their nodes found: see `entente doctor network`", someOf(stopped))
-	}
-	return text
-}
-
 // blockedBy is what on a node keeps the packets of tunnels from passing, by its own check.
 func blockedBy(n *v1alpha1.FabricNode) string {
-	for _, f := range errorsOf(n) {
-		return fmt.Sprintf("node %s: %s (%s): %s; see `entente doctor network`", n.Name, f.Message, f.Reason, f.Remedy)
+	if text := gateways.Blocks(n); text != "" {
+		return fmt.Sprintf("node %s: %s", n.Name, text)
 	}
 	return ""
-}
-
-// errorsOf is what a node found that keeps packets from passing, worst first.
-func errorsOf(n *v1alpha1.FabricNode) []v1alpha1.FabricFinding {
-	if n.Status.Preflight == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(n.Status.Preflight.Findings), func(f v1alpha1.FabricFinding) bool { return f.Severity != "Error" })
-}
-
-// blocking returns the findings by which nothing passes between a node's pods and the tunnel,
-// though what the node sends by itself, such as probes, does.
-func blocking() []string {
-	return []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
-}
-
-// stopsPods says whether a node has one of the blocking findings.
-func stopsPods(n *v1alpha1.FabricNode) bool {
-	return slices.ContainsFunc(errorsOf(n), func(f v1alpha1.FabricFinding) bool { return slices.Contains(blocking(), f.Reason) })
-}
-
-// stopped returns the nodes with blocking findings, except some.
-func stopped(nodes []v1alpha1.FabricNode, but []string) []string {
-	var out []string
-	for i := range nodes {
-		if stopsPods(&nodes[i]) && !slices.Contains(but, nodes[i].Name) {
-			out = append(out, nodes[i].Name)
-		}
-	}
-	return out
-}
-
-// someOf names the first nodes of a list, and says how many more there are.
-func someOf(nodes []string) string {
-	const most = 3
-	nodes = slices.Sorted(slices.Values(nodes))
-	if len(nodes) <= most {
-		return strings.Join(nodes, ", ")
-	}
-	return fmt.Sprintf("%s and %d more nodes", strings.Join(nodes[:most], ", "), len(nodes)-most)
 }
 
 func offloading(v PeerSnapshot) metav1.Condition {
@@ -538,26 +512,3 @@ func offloading(v PeerSnapshot) metav1.Condition {
 
 // conditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
 const conditionNodeReady = "NodeReady"
-
-// reach returns the other nodes that reach a gateway by their probes, and those that do not.
-// Nodes whose fabrics are silent count as neither.
-func reach(nodes []v1alpha1.FabricNode, gateway string, now time.Time) (reached, lost []string) {
-	for i := range nodes {
-		n := &nodes[i]
-		if n.Name == gateway || gateways.Silent(n, now) {
-			continue
-		}
-		for _, p := range n.Status.Paths {
-			if p.PeerID != n.Spec.ClusterID || p.Node != gateway {
-				continue
-			}
-			switch p.State {
-			case "Up":
-				reached = append(reached, n.Name)
-			case "Down":
-				lost = append(lost, n.Name)
-			}
-		}
-	}
-	return reached, lost
-}

@@ -53,11 +53,11 @@ func Silent(n *v1alpha1.FabricNode, now time.Time) bool {
 	return now.Sub(n.Status.ObservedAt.Time) > reportMaxAge
 }
 
-// silent returns the names of the gateways whose fabrics are silent, sorted.
+// silent returns the names of the nodes whose fabrics are silent, sorted.
 func silent(nodes []*v1alpha1.FabricNode, now time.Time) []string {
 	var out []string
 	for _, n := range nodes {
-		if n.Spec.Gateway && Silent(n, now) {
+		if Silent(n, now) {
 			out = append(out, n.Name)
 		}
 	}

@@ -47,14 +47,17 @@ type Reconciler struct {
 	// Reserved returns the prefixes of Services, of which nodes check that no alias overlaps
 	// them; nil returns none.
 	Reserved func(context.Context) ([]netip.Prefix, error)
-	// Silent is called when the fabric of a gateway fell silent, or reports again:
-	// when that is so changes no object.
+	// Namespace is where the fabric's pods are; empty is not known.
+	Namespace string
+	// Silent is called when the fabric of a node fell silent, or reports again, and when the
+	// health of a node changed: when that is so changes no object that peers are reconciled for.
 	Silent func()
 	Now    func() time.Time
 
-	// silent is the gateways whose fabrics are.
+	// silent is the nodes whose fabrics are.
 	silent  []string
 	failing failures
+	health  healths
 }
 
 // SetupWithManager registers the reconciler.
@@ -66,6 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("gateways").
 		Watches(&v1alpha1.FabricNode{}, all).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeMatters})).
+		Watches(&corev1.Pod{}, all, builder.WithPredicates(r.podMatters())).
 		Watches(&corev1.Service{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(r.Services.has))).
 		Complete(r)
 }
@@ -91,6 +95,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	now := r.Now()
+	changed, again, err := r.examine(ctx, machines, now)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	candidates := candidatesOf(machines, now)
 	r.failing = r.failing.next(candidates, now)
 	chosen := choose(candidates, r.failing, r.Most, now)
@@ -138,11 +146,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			return reconcile.Result{}, err
 		}
 	}
-	if now := silent(nodes, now); !slices.Equal(now, r.silent) {
+	if now := silent(nodes, now); changed || !slices.Equal(now, r.silent) {
 		r.silent = now
 		r.Silent()
 	}
-	return reconcile.Result{RequeueAfter: reportMaxAge / 3}, unserved
+	if again == 0 || again > reportMaxAge/3 {
+		again = reportMaxAge / 3
+	}
+	return reconcile.Result{RequeueAfter: again}, unserved
 }
 
 func (r *Reconciler) write(ctx context.Context, before, n *v1alpha1.FabricNode) error {

@@ -35,7 +35,9 @@ func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
 		Status: v1alpha1.FabricNodeStatus{PublicKey: "key", ObservedAt: metav1.NewTime(now)},
 	}
-	c := peertest.Client(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	c := peertest.Client(t, node, own)
 	r := &Reconciler{Client: c, Self: "self", Most: 1, Silent: func() { told++ }, Now: func() time.Time { return clock }}
 	look := func(after time.Duration, want int, what string) {
 		t.Helper()

@@ -89,7 +89,8 @@ func Matters(was, is *api.ForeignCluster) bool {
 
 // Passes says whether the tunnel to a cluster is not known to pass nothing.
 func Passes(fc *api.ForeignCluster) bool {
-	return !meta.IsStatusConditionFalse(fc.Status.Conditions, api.ConditionNetwork)
+	c := meta.FindStatusCondition(fc.Status.Conditions, api.ConditionNetwork)
+	return c == nil || c.Status != metav1.ConditionFalse || store.TunnelPasses(c)
 }
 
 // ImportsBy says whether this cluster may import by a contract.

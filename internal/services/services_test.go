@@ -90,6 +90,9 @@ func TestAnImportedServiceFollowsItsExport(t *testing.T) {
 	down := foreignCluster(func(fc *api.ForeignCluster) {
 		fc.Status.Conditions = []metav1.Condition{{Type: api.ConditionNetwork, Status: metav1.ConditionFalse}}
 	})
+	partly := foreignCluster(func(fc *api.ForeignCluster) {
+		fc.Status.Conditions = []metav1.Condition{{Type: api.ConditionNetwork, Status: metav1.ConditionFalse, Reason: api.ReasonNodesCutOff}}
+	})
 	for name, test := range map[string]struct {
 		s         importSnapshot
 		status    metav1.ConditionStatus
@@ -104,6 +107,7 @@ func TestAnImportedServiceFollowsItsExport(t *testing.T) {
 		"nothing said yet":    {importSnapshot{peer: foreignCluster(), contract: "c"}, "Unknown", "Waiting", false, false, 0},
 		"not exported":        {importSnapshot{peer: foreignCluster(), contract: "c", said: &peering.ExportedService{Refusal: "no"}}, "False", "NotExported", true, false, 0},
 		"a tunnel that drops": {importSnapshot{peer: down, contract: "c", said: said()}, "False", "NetworkDown", true, true, 0},
+		"a node is cut off":   {importSnapshot{peer: partly, contract: "c", said: said()}, "True", "Imported", true, true, 2},
 	} {
 		test.s.imported = imported()
 		p := planImport(test.s, func(e peering.ServiceEndpoint) (netip.Addr, bool) {

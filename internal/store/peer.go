@@ -24,6 +24,12 @@ func Condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
+// TunnelPasses says whether traffic with a peer passes, by its condition Network: also where pods
+// on some nodes of this cluster are cut off. Nil is a peer of which that is not known.
+func TunnelPasses(network *metav1.Condition) bool {
+	return network != nil && (network.Status == metav1.ConditionTrue || network.Reason == v1alpha1.ReasonNodesCutOff)
+}
+
 // RevokedByPeer is the reason of a Trusted condition that is False because the
 // peer said, over a connection that proved who it is, that it trusts this cluster
 // no longer. It stays until trust is made again.

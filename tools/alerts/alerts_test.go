@@ -136,8 +136,10 @@ func TestAlertsFire(t *testing.T) {
 		},
 		{
 			"EntentePeerNetworkDown", `entente_peer_condition{peer="p",type="Network"} 0+0x60`,
-			`entente_peer_condition{peer="p",type="Network"} 1+0x60` + "\n" + `entente_peer_condition{peer="p",type="Connected"} 0+0x60`,
+			`entente_peer_condition{peer="p",type="Network"} 1+0x60` + "\n" + `entente_peer_condition{peer="p",type="Connected"} 0+0x60` + "\n" +
+				`entente_peer_condition{peer="q",type="Network"} 0+0x60` + "\n" + `entente_peer_nodes_cut_off{peer="q"} 1+0x60`,
 		},
+		{"EntenteNodesCutOff", `entente_peer_nodes_cut_off{peer="p"} 1+0x60`, `entente_peer_nodes_cut_off{peer="p"} 0+0x60`},
 		{"EntenteAliasPoolNearlyFull", `entente_alias_pool_addresses{family="IPv4"} 1000+0x60` + "\n" + `entente_alias_pool_used_addresses{family="IPv4"} 900+0x60`, `entente_alias_pool_addresses{family="IPv4"} 1000+0x60` + "\n" + `entente_alias_pool_used_addresses{family="IPv4"} 500+0x45 900+0x15`},
 		{"EntentePresharedKeyOld", `entente_preshared_key_due_seconds{peer="p"} -90000+0x60`, `entente_preshared_key_due_seconds{peer="p"} -80000+0x60`},
 		{"EntenteNodeKeyOld", `entente_fabric_key_due_seconds{instance="n"} -200000+0x60`, `entente_fabric_key_due_seconds{instance="n"} -90000+0x60`},
@@ -186,8 +188,8 @@ func TestAlertsFire(t *testing.T) {
 			}
 		}
 	}
-	if n := len(rules(t)); n != 19 {
-		t.Errorf("%d alerts, of which 19 are tried", n)
+	if n := len(rules(t)); n != 20 {
+		t.Errorf("%d alerts, of which 20 are tried", n)
 	}
 }
 

@@ -157,6 +157,12 @@ func NetworkStatus(p *ententev1.Peer) string {
 	return StatusOf(p, "Network")
 }
 
+// TunnelPasses says whether traffic with a peer passes: also where pods on some nodes of this
+// cluster are cut off.
+func TunnelPasses(p *ententev1.Peer) bool {
+	return IsTrue(p, "Network") || ConditionOf(p, "Network").GetReason() == v1alpha1.ReasonNodesCutOff
+}
+
 // FoundBy is how a peer came to be known, for people: one that a policy peers with was
 // found where discovery finds it, and introduced by the policy.
 func FoundBy(p *ententev1.Peer) string {
