@@ -8,25 +8,16 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/only"
 )
 
-const (
-	// named is how soon doctor names a fault: nodes check themselves each minute, and one of
-	// which nothing was heard for three is not checked.
-	named = 4 * time.Minute
-	// truthful is for how long pods may not reach each other while Network is True.
-	truthful = 15 * time.Second
-)
+// named is how soon doctor names a fault: nodes check themselves each minute, and one of
+// which nothing was heard for three is not checked.
+const named = 4 * time.Minute
 
 // fault is something that is wrong with a network, and what doctor says of it at home.
 type fault struct {
@@ -193,10 +184,7 @@ func TestDoctorNamesFaults(t *testing.T) {
 	missed := 0
 	for _, f := range append(faultsOfTheNode(), faultsOfTheWay()...) {
 		t.Run(f.name, func(t *testing.T) {
-			// Where a node's fabric is gone nobody changes its status, which is believed until it is stale.
-			if f.reason != "NotChecked" {
-				t.Cleanup(watchTruth(ctx, t, w, inns[0].Status.PodIP, url))
-			}
+			t.Cleanup(e2e.WatchTruth(ctx, t, w.Home, inns[0].Status.PodIP, url))
 			begin := time.Now()
 			e2e.OK(t, f.make(ctx, w))
 			wanted := strings.Split(f.reason, "|")
@@ -251,43 +239,4 @@ func healthy(ctx context.Context, w *e2e.World) error {
 		}
 		return "", err
 	})
-}
-
-// watchTruth has the pod with an address at home ask for a URL each second, until stop, and
-// holds that Network is not True when that has failed for long.
-func watchTruth(ctx context.Context, t *testing.T, w *e2e.World, from, url string) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		var since time.Time
-		told := false
-		for ctx.Err() == nil {
-			_, err := w.Home.InNetworkOf(ctx, from, "curl", "-sf", "--max-time", "2", "-o", "/dev/null", url)
-			now := time.Now()
-			switch {
-			case ctx.Err() != nil:
-				return
-			case err == nil:
-				since, told = time.Time{}, false
-			case since.IsZero():
-				since = now
-			case now.Sub(since) >= truthful && !told:
-				peer, err := w.Home.Peer(ctx)
-				if c := networkOf(peer); err == nil && c != nil && c.Status == metav1.ConditionTrue {
-					told = true
-					t.Errorf("pods have not reached each other for %s, and Network is True: %s", now.Sub(since).Round(time.Second), c.Message)
-				}
-			}
-			time.Sleep(time.Second)
-		}
-	})
-	return func() { cancel(); wg.Wait() }
-}
-
-func networkOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
-	if fc == nil {
-		return nil
-	}
-	return meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork)
 }
