@@ -209,6 +209,9 @@ const (
 	// ReasonNodesCutOff: Network is False because pods on some nodes of this cluster do not reach
 	// the peer. Those on others do.
 	ReasonNodesCutOff = "NodesCutOff"
+	// ReasonPodsOutsidePrefixes: Network is True, and pods of this cluster have addresses outside of
+	// the prefixes that peers are told.
+	ReasonPodsOutsidePrefixes = "PodsOutsidePrefixes"
 	// ReasonNoContract: Offloading is False because no contract is in force.
 	ReasonNoContract = "NoContract"
 	// ReasonClocksDiffer: Connected is True, and the clocks are too far apart.

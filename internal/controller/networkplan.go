@@ -39,7 +39,7 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return peering.NetworkPlan{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
-	in.nodes = nodes.Items
+	in.nodes, in.outside = nodes.Items, podsOutside(r.OwnPod, in.local, nodes.Items)
 	if r.Hosts != nil {
 		hosts, err := r.Hosts(ctx)
 		if err != nil {
@@ -88,8 +88,10 @@ type networkInput struct {
 	// aliases is what decides about aliases, but for what the peer told.
 	aliases aliases.Input
 	// local is this cluster's prefixes, but for omitted ones.
-	local    []netip.Prefix
-	omitted  int
+	local   []netip.Prefix
+	omitted int
+	// outside says that pods have addresses in none of them; empty if that is not known.
+	outside  string
 	nodes    []v1alpha1.FabricNode
 	own      []peering.PlannedGateway
 	standing *v1alpha1.TunnelSpec
@@ -132,10 +134,13 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	}
 	out.Local = plannedLocal(in, fc)
 	if len(in.local) == 0 {
-		out.Refused = append(out.Refused, "this cluster has no pod prefixes: set --pod-cidr where nodes have no spec.podCIDR")
+		out.Refused = append(out.Refused, "this cluster has no pod prefixes, as its nodes have no spec.podCIDRs: set cluster.podCIDRs in the chart's values")
 	}
 	if in.omitted > 0 {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set the prefix that holds them all with --pod-cidr", in.omitted, peering.MaxPrefixes))
+		out.Warnings = append(out.Warnings, beyondPrefixes(in.omitted))
+	}
+	if in.outside != "" {
+		out.Warnings = append(out.Warnings, in.outside)
 	}
 	out.Warnings = append(out.Warnings, usedOf(in.aliases.Pool, in.aliases.Taken)...)
 	for _, g := range in.gaps {

@@ -232,10 +232,35 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 	worker := *s.FabricNodes[0].DeepCopy()
 	worker.Name, worker.Spec.Gateway, worker.Status.Preflight.Findings[1].Reason = "worker", false, "ForwardingDisabled"
 	s.FabricNodes = append(s.FabricNodes, worker)
+	s.PodsOutside = "pods are outside"
+	if c := network(s); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonPodsOutsidePrefixes || !strings.HasPrefix(c.Message, "pods are outside; probes") {
+		t.Errorf("while pods are outside of the prefixes: %s %s: %s", c.Status, c.Reason, c.Message)
+	}
 	s.CutOff = cutOff(s)
 	if c := network(s); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNodesCutOff || !store.TunnelPasses(&c) ||
 		!strings.HasPrefix(c.Message, "probes through the tunnel of node gw1 are answered; pods on worker are cut off: the firewall drops it (ForwardingDisabled): allow it") {
 		t.Errorf("while another node stops its pods' packets: %s %s: %s", c.Status, c.Reason, c.Message)
+	}
+}
+
+func TestPodsOutsidePrefixesAreFoundByTheAgentsOwn(t *testing.T) {
+	t.Parallel()
+	node := v1alpha1.FabricNode{Status: v1alpha1.FabricNodeStatus{Endpoints: []string{"192.0.2.7:51820"}}}
+	for name, tc := range map[string]struct {
+		own  string
+		want bool
+	}{
+		"in a prefix":                  {own: "10.244.3.4"},
+		"in none":                      {own: "10.0.3.4", want: true},
+		"it has the address of a node": {own: "192.0.2.7"},
+	} {
+		got := podsOutside(netip.MustParseAddr(tc.own), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, []v1alpha1.FabricNode{node})
+		if (got != "") != tc.want || tc.want && !strings.Contains(got, "at 10.0.3.4, are outside of its pod prefixes 10.244.0.0/16") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if got := podsOutside(netip.Addr{}, nil, nil); got != "" {
+		t.Errorf("nothing is known, and it says %q", got)
 	}
 }
 

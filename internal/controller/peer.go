@@ -89,6 +89,8 @@ type Peers struct {
 	InBand InBand
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error)
+	// OwnPod is the address of the agent's own pod; the zero Addr is not known.
+	OwnPod netip.Addr
 	// Hosts returns the hosts that are no pods and may be exported. Nil: none are.
 	Hosts func(ctx context.Context) ([]allow.Host, error)
 	// Health returns what Kubernetes says of a node; nil is that all are well.

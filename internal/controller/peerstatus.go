@@ -40,6 +40,9 @@ type PeerSnapshot struct {
 	TunnelWaits string
 	// TunnelLacks is what was left out of it, and why; empty when it is whole.
 	TunnelLacks string
+	// PodsOutside says that pods have addresses outside of this cluster's pod prefixes; empty if
+	// that is not known.
+	PodsOutside string
 	// KeyProblem is why an in-band tunnel has no key; empty if it has.
 	KeyProblem string
 	Now        time.Time
@@ -397,7 +400,10 @@ func network(v PeerSnapshot) metav1.Condition {
 	if len(v.CutOff) > 0 {
 		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff, joinTexts([]string{answered, gateways.Tell(v.CutOff), way, v.TunnelLacks}))
 	}
-	return store.Condition(kind, metav1.ConditionTrue, reason, joinTexts([]string{answered, way, v.TunnelLacks}))
+	if v.PodsOutside != "" {
+		reason = v1alpha1.ReasonPodsOutsidePrefixes
+	}
+	return store.Condition(kind, metav1.ConditionTrue, reason, joinTexts([]string{v.PodsOutside, answered, way, v.TunnelLacks}))
 }
 
 // nodes is what is known of this cluster's nodes.

@@ -129,6 +129,7 @@ func TestPeerFindings(t *testing.T) {
 		"root ends soon":          {trustedPeer("p", yes("CertificateValid", "RootEndsSoon")), "Warning RootEndsSoon"},
 		"root ended, and no node": {trustedPeer("p", no("CertificateValid", "RootEnded"), no("Offloading", "PeerLost")), "Error RootEnded, Error PeerLost"},
 		"fabric is silent":        {trustedPeer("p", metav1.Condition{Type: "Network", Status: metav1.ConditionUnknown, Reason: "FabricSilent"}), "Warning FabricSilent"},
+		"pods are outside":        {trustedPeer("p", yes("Network", "PodsOutsidePrefixes")), "Warning PodsOutsidePrefixes"},
 		"a node is cut off":       {trustedPeer("p", no("Network", "NodesCutOff")), "Error NodesCutOff"},
 		"the agent never looked":  {v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "roots"}}, "Warning NotChecked, Warning NotChecked, Warning NotChecked, Warning NotChecked"},
 		"found by discovery":      {v1alpha1.ForeignCluster{}, ""},

@@ -143,7 +143,7 @@ func peerFindings(fc *v1alpha1.ForeignCluster) []Finding {
 	}
 	for _, kind := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork, v1alpha1.ConditionOffloading} {
 		switch c := condition(kind); {
-		case c.Reason == v1alpha1.ReasonClocksDiffer:
+		case c.Reason == v1alpha1.ReasonClocksDiffer, c.Status == metav1.ConditionTrue && c.Reason == v1alpha1.ReasonPodsOutsidePrefixes:
 			add(c, Warning)
 		case c.Status == metav1.ConditionTrue, c.Reason == v1alpha1.ReasonNoTunnelWanted, c.Reason == v1alpha1.ReasonNoContract:
 		case c.Status == metav1.ConditionUnknown:
