@@ -99,7 +99,7 @@ spec: {cidrs: [198.19.240.0/20]}
 		},
 		portTaken(),
 		// One that hangs is restarted by its liveness probe before it is missed.
-		{"the fabric does not run", "NotChecked", fabricWants(`{"nowhere":"yes"}`), fabricWants(`{"nowhere":null}`)},
+		{"the fabric does not run", "FabricNotRunning", fabricWants(`{"nowhere":"yes"}`), fabricWants(`{"nowhere":null}`)},
 	}
 }
 
