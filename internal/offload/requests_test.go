@@ -132,7 +132,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	atMost("to run", 4.5) // it was 13.1
+	atMost("to run", 6) // 4.1 where nothing else runs: a watch that is late has more asked for
 	each(func(_ int, pod string) {
 		if err := p.Delete(t.Context(), id, podObject(name, pod, "1m").Ref, nil); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestRequestsOfAPodsLife(t *testing.T) {
 		var left api.OffloadedPodList
 		return c.owner.List(t.Context(), &left, client.InNamespace(remote)) == nil && len(left.Items) == 0
 	})
-	atMost("to end", 4.5) // it was 8
+	atMost("to end", 6) // 4
 	// A kubelet writes that a pod ended before it deletes it: then nothing has to be asked for.
 	each(func(_ int, pod string) { apply(t, p, id, podObject(name, "again-"+pod, "1m")) })
 	each(func(_ int, pod string) { c.setPhase(t, remote, "again-"+pod, corev1.PodSucceeded, "") })
