@@ -272,35 +272,48 @@ func (b *rulesBuilder) translationChains() {
 				enter.elements = append(enter.elements, interval(a, &expr.Verdict{Kind: expr.VerdictJump, Chain: "enter" + name})...)
 				leave.elements = append(leave.elements, interval(a, &expr.Verdict{Kind: expr.VerdictGoto, Chain: "leave" + name})...)
 			}
-			in, out := ruleChain{name: "enter" + name}, ruleChain{name: "leave" + name}
-			in.add(received.of(t.Cluster), counter())
-			out.add(sent.of(t.Cluster), counter())
-			reals, names := ruleSet{name: setReal + name, key: f.addr, data: true}, ruleSet{name: setAlias + name, key: f.addr, data: true}
-			for _, m := range t.Local {
-				switch {
-				case !f.of(m.Real.Addr()):
-				case m.Real.IsSingleIP():
-					own, alias := m.Real.Addr().AsSlice(), m.Alias.Addr().AsSlice()
-					reals.elements = append(reals.elements, nftables.SetElement{Key: alias, Val: own})
-					names.elements = append(names.elements, nftables.SetElement{Key: own, Val: alias})
-				default:
-					in.rules = append(in.rules, f.translate(f.dest, f.source, m.Alias, m.Real, expr.VerdictReturn)...)
-					out.rules = append(out.rules, f.translate(f.source, f.dest, m.Real, m.Alias, expr.VerdictAccept)...)
-				}
-			}
-			if len(reals.elements) > 0 {
-				b.out.sets = append(b.out.sets, reals, names)
-				in.rules = append(in.rules, f.translateSingle(f.dest, f.source, reals.name, expr.VerdictReturn)...)
-				out.rules = append(out.rules, f.translateSingle(f.source, f.dest, names.name, expr.VerdictAccept)...)
-			}
-			in.rules = append(in.rules, drop(NotOurs, t.Cluster))
-			out.rules = append(out.rules, drop(NoAlias, t.Cluster))
-			b.out.chains = append(b.out.chains, in, out)
+			b.out.chains = append(b.out.chains, b.translation(f, t, name)...)
 		}
 		if len(enter.elements) > 0 {
 			b.out.sets = append(b.out.sets, enter, leave)
 		}
 	}
+}
+
+// translation makes the chains of a peer, and the maps of the single addresses that it knows.
+func (b *rulesBuilder) translation(f family, t plan.Translation, name string) []ruleChain {
+	in, out := ruleChain{name: "enter" + name}, ruleChain{name: "leave" + name}
+	in.add(received.of(t.Cluster), counter())
+	out.add(sent.of(t.Cluster), counter())
+	reals, names := ruleSet{name: setReal + name, key: f.addr, data: true}, ruleSet{name: setAlias + name, key: f.addr, data: true}
+	var entering, leaving []chainRule
+	var toReal, toAlias [][2]netip.Prefix
+	for _, m := range t.Local {
+		switch {
+		case !f.of(m.Real.Addr()):
+		case m.Real.IsSingleIP():
+			own, alias := m.Real.Addr().AsSlice(), m.Alias.Addr().AsSlice()
+			reals.elements = append(reals.elements, nftables.SetElement{Key: alias, Val: own})
+			names.elements = append(names.elements, nftables.SetElement{Key: own, Val: alias})
+		default:
+			entering = append(entering, f.translate(f.dest, m.Alias, m.Real, expr.VerdictReturn))
+			leaving = append(leaving, f.translate(f.source, m.Real, m.Alias, expr.VerdictAccept))
+			toReal, toAlias = append(toReal, [2]netip.Prefix{m.Alias, m.Real}), append(toAlias, [2]netip.Prefix{m.Real, m.Alias})
+		}
+	}
+	real, alias := "", ""
+	if len(reals.elements) > 0 {
+		b.out.sets = append(b.out.sets, reals, names)
+		real, alias = reals.name, names.name
+		entering = append(entering, f.translateSingle(f.dest, real, expr.VerdictReturn))
+		leaving = append(leaving, f.translateSingle(f.source, alias, expr.VerdictAccept))
+	}
+	for _, c := range []*ruleChain{&in, &out} {
+		c.add("errors", f.nfproto(), f.isError(), []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: "errors-" + c.name}})
+	}
+	in.rules = append(append(in.rules, entering...), drop(NotOurs, t.Cluster))
+	out.rules = append(append(out.rules, leaving...), drop(NoAlias, t.Cluster))
+	return []ruleChain{f.errors("errors-"+in.name, f.source, toReal, real), f.errors("errors-"+out.name, f.dest, toAlias, alias), in, out}
 }
 
 // peerSuffix is the end of a name that belongs to a peer.

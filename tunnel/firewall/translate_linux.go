@@ -9,49 +9,76 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// translate rewrites one address of a packet, and the other one in a packet
-// that is quoted in an ICMP error, from one prefix to another.
-func (f family) translate(offset, quoted uint32, from, to netip.Prefix, end expr.VerdictKind) []chainRule {
-	text := fmt.Sprintf("%v is %v", from, to)
-	done := chainRule{text: text, exprs: slices.Concat(f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, from))}
-	if from.Masked() == to.Masked() {
-		done.exprs = append(done.exprs, verdict(end))
-		return []chainRule{done}
+// translate rewrites one address of a packet from one prefix to another.
+func (f family) translate(offset uint32, from, to netip.Prefix, end expr.VerdictKind) chainRule {
+	done := chainRule{text: fmt.Sprintf("%v is %v", from, to), exprs: slices.Concat(f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, from))}
+	if from.Masked() != to.Masked() {
+		done.exprs = slices.Concat(done.exprs, f.rewrite(offset, hostMask(to), to.Masked().Addr().AsSlice()))
 	}
-	done.exprs = slices.Concat(done.exprs, f.rewrite(offset, hostMask(to), to.Masked().Addr().AsSlice()), []expr.Any{verdict(end)})
-	return []chainRule{f.quote(text, offset, quoted, from, from, to), done}
+	done.exprs = append(done.exprs, verdict(end))
+	return done
 }
 
 // translateSingle does the same by a map of single addresses.
-func (f family) translateSingle(offset, quoted uint32, set string, end expr.VerdictKind) []chainRule {
-	const text = "single addresses"
-	mapped := []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, DestRegister: unix.NFT_REG_1, IsDestRegSet: true}}
-	quotedAt := icmpHeader + quoted
-	return []chainRule{{text: text + " in errors", exprs: slices.Concat(
-		f.nfproto(), l4proto(f.icmp), load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix),
-		// Of the outer address it only matters that it is one that changes.
-		load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), mapped,
-		load(expr.PayloadBaseTransportHeader, quotedAt, f.size, unix.NFT_REG_1), mapped,
-		[]expr.Any{&expr.Payload{ // the checksums are as in quote
-			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader,
-			Offset: quotedAt, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
-		}},
-	)}, {text: text, exprs: slices.Concat(
-		f.nfproto(), load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), mapped,
-		[]expr.Any{&expr.Payload{
-			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader,
-			Offset: offset, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.sumAt(offset), CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
-		}, verdict(end)},
-	)}}
+func (f family) translateSingle(offset uint32, set string, end expr.VerdictKind) chainRule {
+	return chainRule{text: "single addresses", exprs: slices.Concat(
+		f.nfproto(), load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), []expr.Any{
+			&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, DestRegister: unix.NFT_REG_1, IsDestRegSet: true},
+			&expr.Payload{
+				OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader,
+				Offset: offset, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.sumAt(offset), CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
+			}, verdict(end),
+		},
+	)}
 }
 
 // quote rewrites an address in a packet that is quoted in an ICMP error, if the error itself has
 // an address in a prefix.
 func (f family) quote(text string, offset, quoted uint32, at, from, to netip.Prefix) chainRule {
-	quotedAt := icmpHeader + quoted
 	return chainRule{text: text + " in errors", exprs: slices.Concat(
-		f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, at), l4proto(f.icmp),
-		load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix),
+		f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, at), f.isError(), f.quoted(quoted, from, to),
+	)}
+}
+
+// isError matches ICMP errors.
+func (f family) isError() []expr.Any {
+	return slices.Concat(l4proto(f.icmp), load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix))
+}
+
+// errors makes a chain that rewrites what is quoted in ICMP errors, whichever node they are of: that of
+// a router has another prefix than the packet that it is about. Nothing is rewritten twice.
+func (f family) errors(name string, quoted uint32, mappings [][2]netip.Prefix, singles string) ruleChain {
+	c := ruleChain{name: name}
+	for _, m := range mappings {
+		var change []expr.Any
+		if m[0].Masked() == m[1].Masked() {
+			change = f.inPrefix(expr.PayloadBaseTransportHeader, icmpHeader+quoted, m[0])
+		} else {
+			change = f.quoted(quoted, m[0], m[1])
+		}
+		c.add(fmt.Sprintf("%v is %v in errors", m[0], m[1]), f.nfproto(), change, []expr.Any{verdict(expr.VerdictReturn)})
+	}
+	if singles != "" {
+		c.add("single addresses in errors", f.nfproto(), f.quotedSingle(quoted, singles))
+	}
+	return c
+}
+
+// quotedSingle rewrites a quoted address by a map of single ones.
+func (f family) quotedSingle(quoted uint32, set string) []expr.Any {
+	return slices.Concat(load(expr.PayloadBaseTransportHeader, icmpHeader+quoted, f.size, unix.NFT_REG_1), []expr.Any{
+		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, DestRegister: unix.NFT_REG_1, IsDestRegSet: true},
+		&expr.Payload{ // the checksums are as in quoted
+			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader,
+			Offset: icmpHeader + quoted, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
+		},
+	})
+}
+
+// quoted rewrites an address of a quoted packet that is in a prefix.
+func (f family) quoted(quoted uint32, from, to netip.Prefix) []expr.Any {
+	quotedAt := icmpHeader + quoted
+	return slices.Concat(
 		f.inPrefix(expr.PayloadBaseTransportHeader, quotedAt, from),
 		load(expr.PayloadBaseTransportHeader, quotedAt, f.size, unix.NFT_REG_1), f.move(to),
 		// The quoted IPv4 header has a checksum of its own, which evens the
@@ -61,7 +88,7 @@ func (f family) quote(text string, offset, quoted uint32, at, from, to netip.Pre
 			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader,
 			Offset: quotedAt, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
 		}},
-	)}
+	)
 }
 
 // sumAt is where the checksum is that covers an address. IPv6 has no header checksum, but the netlink library sends the flag for
