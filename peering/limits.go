@@ -100,6 +100,8 @@ const (
 	// many prefixes of pods each node may have.
 	MaxNodes    = 64
 	MaxNodePods = 16
+	// MaxSources is how many addresses of its own among its pods' a node may have.
+	MaxSources = 2
 	// MaxObserved is at how many places a gateway is said to be seen, MaxObservedLen how
 	// long each is, in bytes. A peer tells of each of this cluster's gateways once.
 	MaxObserved     = 4

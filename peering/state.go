@@ -126,6 +126,9 @@ type Gateway struct {
 	Pods []netip.Prefix
 	// Observed is where other clusters see it.
 	Observed []netip.AddrPort
+	// Sources is its own addresses among its pods', from and at which end-to-end probes are
+	// sent and answered; one of each family at most.
+	Sources []netip.Addr
 }
 
 // Observation is where a gateway of another cluster is seen.

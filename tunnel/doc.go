@@ -44,6 +44,12 @@
 // exposure, because it sees both directions. Nodes with much traffic between them send it past
 // the carriers, and both translate then (docs/design/0025).
 //
+// # What passes
+//
+// Probes inside the tunnels, from node to node, decide who carries what. Beside these each node
+// sends some from its own address among its pods' to those of the peers' nodes, which take the
+// way of pods' packets: they only tell ([probe.Ends], docs/design/0045).
+//
 // # Sizes
 //
 // The device has the MTU that the widest network around the node allows. What passes to each

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
-	"github.com/entente-dev/entente/internal/sysctl"
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -391,12 +390,16 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 	targets := f.targets(p, layout, standingSizes(layout, have), unfiltered == nil)
 	f.improve(ctx, p)
 	f.prober.Set(layout.Overlay, p.link, targets, f.claims(d))
+	sizes := f.prober.Sizes()
 	if err == nil {
-		f.did(ensureRoutes(wantRoutes(layout, p.link, f.prober.Sizes()), have))(p, "routes")
+		f.did(ensureRoutes(wantRoutes(layout, p.link, sizes), have))(p, "routes")
 	}
 	p.problems = append(p.problems, f.surroundings(layout)...)
-	if text := f.prober.Trouble(); text != "" && p.link != 0 {
-		p.problems = append(p.problems, plan.Problem{Text: text})
+	f.prober.Ends().Set(f.ends(p, layout, len(d.Nodes), sizes, unfiltered == nil))
+	for _, text := range []string{f.prober.Trouble(), f.prober.Ends().Trouble()} {
+		if text != "" && p.link != 0 {
+			p.problems = append(p.problems, plan.Problem{Text: text})
+		}
 	}
 }
 
@@ -638,10 +641,10 @@ func (f *Fabric) surroundings(l plan.Layout) []plan.Problem {
 		return nil
 	}
 	add := func(format string, args ...any) { out = append(out, plan.Problem{Text: fmt.Sprintf(format, args...)}) }
-	if sysctl.Number("net/ipv4/ip_forward") == 0 {
+	if !forwards(false) {
 		add("this node does not forward IPv4: set net.ipv4.ip_forward=1")
 	}
-	if slices.ContainsFunc(l.Remote, func(p netip.Prefix) bool { return p.Addr().Is6() }) && sysctl.Number("net/ipv6/conf/all/forwarding") == 0 {
+	if slices.ContainsFunc(l.Remote, func(p netip.Prefix) bool { return p.Addr().Is6() }) && !forwards(true) {
 		add("this node does not forward IPv6: set net.ipv6.conf.all.forwarding=1")
 	}
 	return out

@@ -20,6 +20,9 @@ import (
 func (f *Fabric) report(p *pass) {
 	s := p.status
 	s.Peers, s.Sources, s.Switches = f.peerStatus(p), p.layout.Sources, maps.Clone(f.switches)
+	for _, e := range p.layout.Ends {
+		s.Ends = append(s.Ends, EndStatus{e.Cluster, f.prober.Ends().Look(e.Cluster)})
+	}
 	for _, q := range s.Peers {
 		if q.OnDemand {
 			continue // carriers serve where it does not
@@ -157,6 +160,7 @@ func (f *Fabric) forget(p *pass) {
 func sameStatus(a, b Status) bool {
 	return a.PublicKey == b.PublicKey && a.NextKey == b.NextKey && a.KeyWaits == b.KeyWaits && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Sources, b.Sources) &&
+		slices.EqualFunc(a.Ends, b.Ends, func(x, y EndStatus) bool { return x.Cluster == y.Cluster && !x.Differs(y.EndSight) }) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint && x.Way == y.Way &&
 				x.State == y.State && x.Active == y.Active && x.OnDemand == y.OnDemand && x.Direct == y.Direct && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && x.MTU == y.MTU &&

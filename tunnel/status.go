@@ -42,11 +42,20 @@ type Status struct {
 	// Peers are the home nodes and remote gateways that this node has tunnels
 	// with, sorted by cluster and node.
 	Peers []PeerStatus
+	// Ends are what end-to-end probes say of each peer whose nodes answer some, sorted by cluster.
+	Ends []EndStatus
 	// Switches is how often the way of this node to a peer changed from one pair of gateways to
 	// another, by the peer's cluster ID.
 	Switches map[string]uint64
 	// Problems are the current problems, worst first.
 	Problems []plan.Problem
+}
+
+// EndStatus is what end-to-end probes of this node say of a peer: whether packets pass from its pods to
+// pods on the nodes of the peer.
+type EndStatus struct {
+	Cluster string
+	probe.EndSight
 }
 
 // Counters are what the kernel counts on a node.

@@ -114,6 +114,10 @@ type FabricNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	Sources []string `json:"sources,omitempty"`
+	// answersProbes says that the fabric sends and answers end-to-end probes at sources. Then
+	// peers are told these.
+	// +optional
+	AnswersProbes bool `json:"answersProbes,omitempty"`
 	// backend is kernel or userspace.
 	// +optional
 	Backend string `json:"backend,omitempty"`
@@ -132,6 +136,13 @@ type FabricNodeStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=256
 	Direct []FabricDirect `json:"direct,omitempty"`
+	// endToEnd tells of each peer whether packets pass from this node's pods' network to that of the
+	// peer's nodes, by probes that take the way of pods' packets.
+	// +optional
+	// +listType=map
+	// +listMapKey=peerID
+	// +kubebuilder:validation:MaxItems=512
+	EndToEnd []FabricEndToEnd `json:"endToEnd,omitempty"`
 	// observed is where the node sees gateways of peers that are not at an endpoint that
 	// the peer announces, for address translation hides them. Peers are told.
 	// +optional
@@ -285,6 +296,25 @@ type FabricDirect struct {
 	Way string `json:"way,omitempty"`
 }
 
+// FabricEndToEnd is what end-to-end probes of a node say of a peer.
+type FabricEndToEnd struct {
+	// peerID is the peer's cluster ID.
+	PeerID string `json:"peerID"`
+	// state is that of the worst way to a node of the peer: Up; LargePacketsLost, where small
+	// probes are answered and those of the size that the routes allow are not, of IPv6 not even those of 1280 bytes; Blocked, where
+	// the node at the other end answers, and does not forward packets to its pods; Down, where
+	// probes are lost; or Unknown, in the first minute, until one is answered.
+	// +kubebuilder:validation:Enum=Up;LargePacketsLost;Blocked;Down;Unknown
+	State string `json:"state"`
+	// node is the node of the peer that it is the way to, if it is not Up.
+	// +optional
+	Node string `json:"node,omitempty"`
+	// message is what is wrong, and what to look at.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
 // FabricNodeList is a list of FabricNodes.
 //
 // +kubebuilder:object:root=true
@@ -358,6 +388,12 @@ type TunnelSpec struct {
 	// +listMapKey=clusterID
 	// +kubebuilder:validation:MaxItems=16
 	Transit []TransitAddresses `json:"transit,omitempty"`
+	// probed is nodes of the peer that probe ways end to end, and answer such probes.
+	// +optional
+	// +listType=map
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=128
+	Probed []ProbedNode `json:"probed,omitempty"`
 	// allow is what the peer may reach here. Nothing else is open.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -374,6 +410,19 @@ type TunnelSpec struct {
 	// cluster's agent and the peer's gateways. Absent: they do not.
 	// +optional
 	InBand *TunnelInBand `json:"inBand,omitempty"`
+}
+
+// ProbedNode is a node of a peer at the other end of end-to-end probes.
+type ProbedNode struct {
+	// node is its name in the peer's cluster.
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// addresses is its own addresses among its pods', as this cluster knows them, one of each
+	// family at most.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=45
+	Addresses []string `json:"addresses"`
 }
 
 // ContractEnd is when a contract is over.

@@ -212,6 +212,9 @@ const (
 	// ReasonPodsOutsidePrefixes: Network is True, and pods of this cluster have addresses outside of
 	// the prefixes that peers are told.
 	ReasonPodsOutsidePrefixes = "PodsOutsidePrefixes"
+	// ReasonPodsUnreachable: Network is False because packets, or large ones, from pods on some nodes
+	// of this cluster to pods on some nodes of the peer are lost. Others pass.
+	ReasonPodsUnreachable = "PodsUnreachable"
 	// ReasonNoContract: Offloading is False because no contract is in force.
 	ReasonNoContract = "NoContract"
 	// ReasonClocksDiffer: Connected is True, and the clocks are too far apart.
@@ -702,6 +705,13 @@ type Gateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Pods []string `json:"pods,omitempty"`
+	// sources is its own addresses among its pods', one of each family at most, as its cluster
+	// uses them. End-to-end probes are sent from there and answered there.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=45
+	Sources []string `json:"sources,omitempty"`
 	// observed is where other clusters see it, as address:port: on the outside of an
 	// address translation. It is dialled after endpoints.
 	// +optional

@@ -59,6 +59,10 @@ func TestPodsOfAllNodesReachEachOther(t *testing.T) {
 			for _, p := range fabric.Items[i].Status.Problems {
 				t.Errorf("node %s: %s", fabric.Items[i].Name, p)
 			}
+			ends := fabric.Items[i].Status.EndToEnd
+			if len(ends) != 1 || ends[0].State != "Up" {
+				t.Errorf("node %s probes end to end: %+v", fabric.Items[i].Name, ends)
+			}
 		}
 	}
 }

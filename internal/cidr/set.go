@@ -4,6 +4,7 @@ package cidr
 
 import (
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 )
@@ -136,3 +137,19 @@ func Halves(p netip.Prefix) (lower, upper netip.Prefix) {
 
 // Size returns how many addresses a prefix has, as far as a float64 is exact.
 func Size(p netip.Prefix) float64 { return math.Exp2(float64(p.Addr().BitLen() - p.Bits())) }
+
+// Remap moves an address from one prefix to another of the same family and length and keeps the host
+// part. False if it is not inside from, or the two do not fit together.
+func Remap(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
+	if !from.IsValid() || !to.IsValid() || !addr.IsValid() || addr.Zone() != "" ||
+		from.Bits() != to.Bits() || from.Addr().BitLen() != to.Addr().BitLen() || !from.Contains(addr) {
+		return netip.Addr{}, false
+	}
+	host, network := addr.AsSlice(), to.Masked().Addr().AsSlice()
+	mask := net.CIDRMask(to.Bits(), to.Addr().BitLen())
+	for i := range host {
+		host[i] = host[i]&^mask[i] | network[i]
+	}
+	out, ok := netip.AddrFromSlice(host)
+	return out, ok
+}

@@ -88,7 +88,7 @@ func (s *site) hear(t failing, other *site) {
 	if l.tunnel != nil {
 		tunnel = l.tunnel.Spec
 	}
-	said := wire.StateTo(peering.PeerState{Network: networkOf(l.fc, other.local, other.nodes, tunnel)})
+	said := wire.StateTo(peering.PeerState{Network: networkOf(l.fc, other.local, other.nodes, tunnel, s.now)})
 	state, err := wire.StateFrom(said)
 	if err != nil {
 		t.Fatalf("%s does not take what %s says: %v", s.id, other.id, err)

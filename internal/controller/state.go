@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
@@ -169,7 +170,7 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes
 	if err != nil {
 		return nil, err
 	}
-	network := networkOf(fc, prefixes, nodes, tunnel.Spec)
+	network := networkOf(fc, prefixes, nodes, tunnel.Spec, s.Now())
 	return network, s.tellSeen(ctx, fc, nodes, network)
 }
 
@@ -193,7 +194,7 @@ func (s *States) tellSeen(ctx context.Context, fc *v1alpha1.ForeignCluster, node
 }
 
 // networkOf returns what a peer is told of this cluster's end of the tunnel.
-func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel v1alpha1.TunnelSpec) *peering.Network {
+func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel v1alpha1.TunnelSpec, now time.Time) *peering.Network {
 	network := &peering.Network{Prefixes: prefixes}
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range nodes {
@@ -208,6 +209,9 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 			g.NextPublicKey = [32]byte(next)
 		}
 		g.Pods = kube.Prefixes(n.Spec.Pods)
+		if n.Status.AnswersProbes && !gateways.Silent(n, now) { // a node that is gone answers nothing
+			g.Sources = endsOf(n)
+		}
 		switch {
 		case n.Spec.Gateway:
 			network.Gateways = append(network.Gateways, g)
@@ -422,7 +426,7 @@ func nodesFromWire(nodes []peering.Gateway) []v1alpha1.Gateway {
 		if g.NextPublicKey != [32]byte{} {
 			node.NextPublicKey = base64.StdEncoding.EncodeToString(g.NextPublicKey[:])
 		}
-		node.Pods = wire.Texts(g.Pods)
+		node.Pods, node.Sources = wire.Texts(g.Pods), wire.Texts(g.Sources)
 		out = append(out, node)
 	}
 	return out

@@ -50,6 +50,7 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 	for _, b := range fc.Status.Blocks {
 		spec.RemoteBlocks = append(spec.RemoteBlocks, b.Alias)
 	}
+	spec.Probed = probed(fc)
 	unnamed = slices.DeleteFunc(unnamed, func(a netip.Addr) bool {
 		return slices.Contains(third, a) || slices.ContainsFunc(spec.Local, func(l v1alpha1.PrefixAlias) bool { return l.Alias != "" && holds(l.Prefix, a) })
 	})

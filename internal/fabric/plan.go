@@ -107,6 +107,7 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 		}
 		desired.Nodes = append(desired.Nodes, node)
 	}
+	told := isTold(nodes, cfg.Node)
 	// The order in which peers came to be trusted decides which of two that
 	// claim the same address has it.
 	ordered := slices.SortedFunc(slices.Values(tunnels), func(a, b v1alpha1.Tunnel) int {
@@ -117,6 +118,9 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 			continue
 		}
 		peer := peerOf(&ordered[i].Spec, now)
+		if !told {
+			peer.Probed = nil // they do not know this node, and would not answer it
+		}
 		keys, ok := known.Keys[ordered[i].UID]
 		peer.PresharedKey, peer.Spare, peer.KeyMissing = keys.PresharedKey, keys.SpareKeys, !ok
 		desired.Peers = append(desired.Peers, peer)
@@ -164,6 +168,9 @@ func peerOf(spec *v1alpha1.TunnelSpec, now time.Time) plan.Peer {
 	peer.Local, peer.Remote = Mappings(spec.Local, spec.LocalBlocks), Mappings(spec.Remote, nil)
 	peer.Local, peer.Transit = apart(peer.Local, spec.Transit)
 	peer.RemoteBlocks = kube.Prefixes(spec.RemoteBlocks)
+	for _, n := range spec.Probed {
+		peer.Probed = append(peer.Probed, plan.Probed{Node: n.Node, Addrs: kube.Addrs(n.Addresses)})
+	}
 	over := map[string]bool{}
 	for _, e := range spec.Ends {
 		over[e.Contract] = isOver(e, now)
@@ -295,6 +302,7 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 	for _, a := range s.Sources {
 		status.Sources = append(status.Sources, a.String())
 	}
+	status.AnswersProbes = true
 	if s.PublicKey != (plan.PublicKey{}) {
 		status.PublicKey = s.PublicKey.String()
 	}
@@ -321,6 +329,9 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 		path := pathOf(p, told[p.Cluster])
 		path.Standby = true
 		status.Paths = append(status.Paths, path)
+	}
+	for _, e := range s.Ends {
+		status.EndToEnd = append(status.EndToEnd, endOf(e))
 	}
 	seen := observedGateways(s.Peers)
 	if left := len(seen) - maxObservedGateways; left > 0 {

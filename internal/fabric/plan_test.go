@@ -344,3 +344,50 @@ func TestExpiredContractsCloseWithoutTheAgent(t *testing.T) {
 		})
 	}
 }
+
+func TestNodeStatusTellsOfEndToEndProbes(t *testing.T) {
+	since := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
+	at := netip.MustParseAddr("10.240.2.1")
+	for _, tt := range []struct {
+		sight probe.EndSight
+		state string
+		says  []string
+	}{
+		{probe.EndSight{}, "Unknown", nil},
+		{probe.EndSight{State: probe.EndUp, Node: "n1", Known: 2}, "Up", nil},
+		{probe.EndSight{State: probe.EndDown, Node: "n1", Addr: at, Since: since, Bad: 3}, "Down", []string{"node n1", "10.240.2.1", "2 more nodes", "2026-11-27T09:00:00Z", "firewall"}},
+		{probe.EndSight{State: probe.EndBlocked, Node: "n1", Addr: at, Since: since, Bad: 1}, "Blocked", []string{"net.ipv4.ip_forward"}},
+		{probe.EndSight{State: probe.EndLargeLost, Node: "n1", Addr: at, Since: since, Bad: 1}, "LargePacketsLost", []string{"MTU"}},
+	} {
+		got := NodeStatus(tunnel.Status{Ends: []tunnel.EndStatus{{Cluster: "peer", EndSight: tt.sight}}}, &corev1.Node{}).EndToEnd
+		if len(got) != 1 || got[0].PeerID != "peer" || got[0].State != tt.state || (got[0].Node != "") != (len(tt.says) > 0) {
+			t.Errorf("%+v: %+v", tt.sight, got)
+			continue
+		}
+		for _, word := range tt.says {
+			if !strings.Contains(got[0].Message, word) {
+				t.Errorf("%s: %q does not say %q", tt.state, got[0].Message, word)
+			}
+		}
+	}
+}
+
+func TestANodeThatPeersAreNotToldOfProbesNone(t *testing.T) {
+	var nodes []v1alpha1.FabricNode
+	for i := range 70 {
+		n := v1alpha1.FabricNode{}
+		n.Name, n.Spec.ClusterID, n.Spec.Gateway = fmt.Sprintf("n%02d", i), "home", i < 2
+		n.Status.PublicKey, n.Status.Overlay = plan.PublicKey{byte(i + 1)}.String(), "fd00::1"
+		if i < 69 {
+			n.Spec.Pods = []string{fmt.Sprintf("10.200.%d.0/24", i)}
+		}
+		nodes = append(nodes, n)
+	}
+	tunnels := []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: "peer", Probed: []v1alpha1.ProbedNode{{Node: "far", Addresses: []string{"10.240.1.1", "nonsense"}}}}}}
+	for name, want := range map[string]int{"n00": 1, "n02": 1, "n65": 1, "n66": 0, "n69": 0} {
+		d := Desired(Config{Node: name}, nil, nodes, tunnels, Known{Gateways: []string{"n00"}}, time.Now())
+		if got := len(d.Peers[0].Probed); got != want {
+			t.Errorf("%s probes %d nodes, want %d", name, got, want)
+		}
+	}
+}

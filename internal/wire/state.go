@@ -160,6 +160,9 @@ func gatewayTo(g peering.Gateway) *ententev1.Gateway {
 		m.NextPublicKey = g.NextPublicKey[:]
 	}
 	m.Pods = Texts(g.Pods)
+	for _, a := range g.Sources {
+		m.Sources = append(m.Sources, a.AsSlice())
+	}
 	return m
 }
 
@@ -263,11 +266,26 @@ func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
 	if g.Pods, err = readAll(field+".pods", m.GetPods(), peering.MaxNodePods, parsePrefix); err != nil {
 		return peering.Gateway{}, err
 	}
+	if g.Sources, err = readAll(field+".sources", m.GetSources(), peering.MaxSources, sourceFrom); err != nil {
+		return peering.Gateway{}, err
+	}
+	if len(g.Sources) == peering.MaxSources && g.Sources[0].Is4() == g.Sources[1].Is4() {
+		return peering.Gateway{}, invalid(field+".sources", "want one of each family at most")
+	}
 	if g.Observed, err = readAll(field+".observed", m.GetObserved(), peering.MaxObserved, observedFrom); err != nil {
 		return peering.Gateway{}, err
 	}
 	g.Observed = slices.DeleteFunc(g.Observed, func(e netip.AddrPort) bool { return !peering.Observable(e.Addr()) })
 	return g, nil
+}
+
+// sourceFrom reads an address of a node among its pods'.
+func sourceFrom(field string, b []byte) (netip.Addr, error) {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok || a.Is4In6() {
+		return a, invalid(field, "want an IP address, 4 or 16 bytes")
+	}
+	return a, nil
 }
 
 func observationFrom(field string, m *ententev1.Observation) (peering.Observation, error) {

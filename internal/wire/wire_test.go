@@ -35,6 +35,7 @@ func fullState() peering.PeerState {
 				Name: "node-1", PublicKey: [32]byte{1, 2, 3}, Endpoints: []string{"192.0.2.1:51820"},
 				Overlay: netip.MustParseAddr("fd00:1::2"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")},
 				Observed: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:41641")},
+				Sources:  []netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("fd12::1")},
 			}},
 			Nodes: []peering.Gateway{{
 				Name: "node-2", PublicKey: [32]byte{4}, Overlay: netip.MustParseAddr("fd00:1::3"), Pods: []netip.Prefix{netip.MustParsePrefix("10.200.2.0/24"), netip.MustParsePrefix("fd12::/72")},
@@ -99,6 +100,13 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"an overlay address that everybody can reach": {func(s *ententev1.PeerState) {
 			s.Network.Gateways[0].Overlay = netip.MustParseAddr("2001:db8::1").AsSlice()
 		}, "state.network.gateways[0].overlay"},
+		"an address to probe that is none": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1, 1}} }, "state.network.gateways[0].sources[0]"},
+		"two addresses to probe of one family": {func(s *ententev1.PeerState) {
+			s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}}
+		}, "state.network.gateways[0].sources"},
+		"three addresses to probe": {func(s *ententev1.PeerState) {
+			s.Network.Nodes[0].Sources = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}, {10, 0, 0, 3}}
+		}, "state.network.nodes[0].sources"},
 		"an overlay address that is IPv4": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Overlay = []byte{10, 0, 0, 1} }, "state.network.gateways[0].overlay"},
 		"more nodes than a peer may have": {func(s *ententev1.PeerState) {
 			for len(s.Network.Nodes) <= peering.MaxNodes {

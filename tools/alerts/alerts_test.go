@@ -151,6 +151,7 @@ func TestAlertsFire(t *testing.T) {
 		},
 		{"EntenteGatewayStandbyDown", "entente_fabric_path_up" + way + " 0+0x60", "entente_fabric_path_up" + way + " 1+0x60"},
 		{"EntenteLargePacketsLost", "entente_fabric_large_packets_lost" + path + " 1+0x60", "entente_fabric_large_packets_lost" + path + " 0+0x60"},
+		{"EntentePodsUnreachable", `entente_fabric_end_to_end_up{instance="n1",peer="p"} 0+0x60`, `entente_fabric_end_to_end_up{instance="n1",peer="p"} 1+0x57 0 0 0`},
 		{
 			"EntenteNoHandshake", "entente_fabric_last_handshake_seconds" + path + " 3000+0x60\nentente_fabric_path_active" + path + " 1+0x60",
 			"entente_fabric_last_handshake_seconds" + path + " 0+60x60\nentente_fabric_path_active" + path + " 1+0x60\n" +

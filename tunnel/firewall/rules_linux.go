@@ -77,6 +77,8 @@ const (
 	setKnown = "known" // by peer: pods of this node that it knows
 	setHide  = "hide"  // alias of a peer that does not know all → the chain of those that it knows
 
+	setProbers = "probers" // address of a peer's node that probes end to end → the chain of its peer
+
 	// What peers may open; only those exist that are not empty.
 	setPrefixes = "prefixes" // alias of a peer → the chain of the class of all its addresses
 	setSources  = "sources"  // address of a peer → the chain of its class
@@ -96,6 +98,7 @@ func rules(l plan.Layout, counted []ruleSet, device string, ports Ports) ruleset
 	b.prefixSets()
 	b.relaySets()
 	b.inboundChains()
+	b.endChains()
 	b.translationChains()
 	b.directChains()
 	b.masqueradeChains()
@@ -246,6 +249,37 @@ func (b *rulesBuilder) classChain(f family, class plan.Class, open []plan.Openin
 		c.add("exposed on all ports", f.nfproto(), f.loadDest(), lookup(all.name), accept())
 	}
 	b.out.chains = append(b.out.chains, c)
+}
+
+// endChains makes a chain for each peer whose nodes probe this one end to end, and the maps that
+// lead to them. It accepts nothing but such probes at the node's own addresses, and so many only
+// that those of other peers find room in the socket's buffer.
+func (b *rulesBuilder) endChains() {
+	for _, f := range families() {
+		probers := ruleSet{name: setProbers + f.suffix, key: f.addr, verdicts: true}
+		for _, e := range b.l.Ends {
+			c := ruleChain{name: "probed" + f.peerSuffix(e.Cluster)}
+			for _, s := range e.Sources {
+				if f.of(s) {
+					c.add("probed by nodes of peer "+e.Cluster, f.nfproto(), f.loadDest(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: s.AsSlice()}},
+						toPort(unix.IPPROTO_UDP, b.ports.Probe),
+						[]expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: plan.MaxEndProbes, Unit: expr.LimitTimeSecond, Burst: plan.MaxEndProbes}}, accept())
+				}
+			}
+			some := len(probers.elements)
+			for _, a := range e.Probers {
+				if f.of(a) && len(c.rules) > 0 {
+					probers.elements = append(probers.elements, nftables.SetElement{Key: a.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: c.name}})
+				}
+			}
+			if len(probers.elements) > some {
+				b.out.chains = append(b.out.chains, c)
+			}
+		}
+		if len(probers.elements) > 0 {
+			b.out.sets = append(b.out.sets, probers)
+		}
+	}
 }
 
 // classed is the end of a name that belongs to a class. Peers have a say in what
@@ -579,6 +613,11 @@ func (b *rulesBuilder) input() ruleChain {
 	c.add("ping", overlay, f.from(setOverlay), l4proto(f.icmp), accept())
 	if b.has(setInBand, f) {
 		c.add("the peer API", overlay, f.from(setInBand), toPort(unix.IPPROTO_TCP, b.ports.Relay), accept())
+	}
+	for _, f := range families() {
+		if b.has(setProbers, f) {
+			c.add("end-to-end probes", f.nfproto(), l4proto(unix.IPPROTO_UDP), f.loadSource(), b.vmap(setProbers+f.suffix))
+		}
 	}
 	b.exposure(&c)
 	b.refuse(&c)

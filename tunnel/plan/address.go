@@ -14,17 +14,7 @@ import (
 // 10.241.0.0/16 is 10.241.3.7. It is what the fabric does to packets. False if
 // the address is not inside from or the two prefixes do not fit together.
 func Remap(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
-	if !from.IsValid() || !to.IsValid() || !addr.IsValid() || addr.Zone() != "" ||
-		from.Bits() != to.Bits() || from.Addr().BitLen() != to.Addr().BitLen() || !from.Contains(addr) {
-		return netip.Addr{}, false
-	}
-	host, network := addr.AsSlice(), to.Masked().Addr().AsSlice()
-	mask := prefixMask(to)
-	for i := range host {
-		host[i] = host[i]&^mask[i] | network[i]
-	}
-	out, ok := netip.AddrFromSlice(host)
-	return out, ok
+	return cidr.Remap(addr, from, to)
 }
 
 // prefixMask is the network mask, in network byte order.

@@ -90,6 +90,8 @@ type Peer struct {
 	// Transit are addresses of other peers that this one reaches through this cluster, or is
 	// reached from.
 	Transit []Transit
+	// Probed are the nodes of the peer that probe ways end to end, and answer such probes.
+	Probed []Probed
 	// Inbound are the flows that the peer may open. Empty: none.
 	Inbound []Exposure
 	// InBand says that the peer API runs through the tunnel: the peer's gateways reach the
@@ -127,6 +129,13 @@ type Gateway struct {
 	// Pods are the prefixes of the pods on it that are reached directly, inside of the peer's
 	// own. Those of others are reached through carriers only.
 	Pods []netip.Prefix
+}
+
+// Probed is a node of a peer with its own addresses among its pods', by the aliases under which
+// we know them, one of each family at most.
+type Probed struct {
+	Node  string
+	Addrs []netip.Addr
 }
 
 // Mapping is a prefix and the alias under which the other side knows it. Both

@@ -21,6 +21,13 @@ const (
 	// maxDirectPrefixes that of all nodes of all peers.
 	MaxDirectPods     = 16
 	maxDirectPrefixes = 1 << 14
+	// maxProbed is the number of nodes that probe ways to here end to end of one peer, and
+	// maxEnds how many of these one node probes.
+	maxProbed = maxGateways + maxRemoteNodes
+	maxEnds   = 64
+	// MaxEndProbes is the number of end-to-end probes of one peer that a node takes in a
+	// second. Where all nodes of a large cluster probe one node there are some 100.
+	MaxEndProbes = 128
 	// MaxEndpoints is the number of endpoints of one WireGuard peer.
 	MaxEndpoints = 8
 	// maxObserved is the number of places where one WireGuard peer is seen.

@@ -48,6 +48,8 @@ type Layout struct {
 	Masquerades []Masquerade
 	// Inbound are the flows that peers may open.
 	Inbound Inbound
+	// Ends are what is probed end to end, and from where, by peer. Sorted.
+	Ends []Ends
 	// Relay is who reaches this node's relay; zero where it has none.
 	Relay Relay
 	// Problems are the parts of the input that were refused.
@@ -350,6 +352,7 @@ func (p *planner) peer(q Peer) {
 		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a), Way: way})
 	}
 	p.sourceless(q, aliases)
+	p.ends(q, aliases, way)
 	if p.self.Gateway {
 		p.gateways(q, carrier, aliases)
 	}
@@ -599,6 +602,7 @@ func (p *planner) finish() Layout {
 	}
 	out.Closed = p.closed()
 	out.Inbound = out.Inbound.sorted()
+	slices.SortFunc(out.Ends, func(a, b Ends) int { return strings.Compare(a.Cluster, b.Cluster) })
 	if slices.ContainsFunc(p.remote, func(w *WireGuardPeer) bool { return w.InBand }) {
 		out.Relay = Relay{Listen: sortedAddrs(p.d.Relay.Listen), From: sortedAddrs(p.d.Relay.From)}
 	}

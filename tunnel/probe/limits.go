@@ -21,6 +21,16 @@ const (
 	rekeyMost       = 2 * time.Second
 )
 
+// Limits of end-to-end probes, so that they disturb nothing.
+const (
+	// endEvery is how often a peer is probed end to end, endsPerSecond how many peers a node
+	// probes in a second, and endsOfCluster how many nodes of a cluster probe the same peer in
+	// one. Nodes of which a probe was lost are probed beside that, two for each peer.
+	endEvery      = time.Second
+	endsPerSecond = 8
+	endsOfCluster = 32
+)
+
 // Sizes of packets inside the tunnel, in bytes.
 const (
 	// MinMTU is the smallest MTU of a device that has IPv6, as the overlay does, and the size of

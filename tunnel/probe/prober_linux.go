@@ -78,6 +78,7 @@ type Prober struct {
 	// hurry is poke for what other nodes wait for.
 	hurry func()
 	wake  chan struct{}
+	ends  *Ends
 
 	mu      sync.Mutex
 	overlay netip.Addr
@@ -98,8 +99,14 @@ type Prober struct {
 // when other nodes wait for what follows from that, and due with the time at which the next key
 // of another node is to be taken for its own.
 func New(device string, port int, poke, hurry func(), due func(at time.Time)) *Prober {
-	return &Prober{device: device, port: port, poke: poke, hurry: hurry, due: due, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{}}
+	return &Prober{
+		device: device, port: port, poke: poke, hurry: hurry, due: due, wake: make(chan struct{}, 1), sights: map[netip.Addr]*sight{},
+		ends: newEnds(port, poke),
+	}
 }
+
+// Ends are the end-to-end probes, from pods' networks to pods' networks.
+func (p *Prober) Ends() *Ends { return p.ends }
 
 // Set replaces the targets and what is claimed. Histories of those that stay are kept. Who is
 // to hear of a change hears of it at once.
@@ -199,6 +206,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.mu.Lock()
 		p.closeLocked()
 		p.mu.Unlock()
+		p.ends.close()
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -213,12 +221,17 @@ func (p *Prober) Run(ctx context.Context) error {
 		if conn := p.open(ctx); conn != nil {
 			readers.Go(func() { p.read(conn) })
 		}
+		for _, read := range p.ends.open(ctx) {
+			readers.Go(read)
+		}
 		now := time.Now()
 		if !due.IsZero() && now.Sub(due) >= probeLate {
 			p.stalled(due, now)
+			p.ends.stalled(due, now)
 		}
 		p.judge(now)
 		next := p.round(now)
+		p.ends.round(now)
 		now = time.Now() // many paths take their time, which is no stall
 		due = now.Add(max(next.Sub(now), probeTogether))
 		timer.Reset(due.Sub(now))

@@ -1477,6 +1477,10 @@ type Gateway struct {
 	// The prefixes of pods on it, inside of the network's, that are reached directly by
 	// nodes of the peer. Pods in none of these are reached through gateways.
 	Pods []string `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
+	// Its own IP addresses among its pods', 4 or 16 bytes each, one of each family at most. End-to-end
+	// probes come from there, and those of the receiver's nodes are answered there. Empty where it
+	// has none, or does not probe.
+	Sources [][]byte `protobuf:"bytes,13,rep,name=sources,proto3" json:"sources,omitempty"`
 	// The key by which it is about to replace public_key, 32 bytes; empty if it is not. It
 	// says inside the tunnel when it does, once the receiver's gateways say there that they
 	// know it.
@@ -1549,6 +1553,13 @@ func (x *Gateway) GetOverlay() []byte {
 func (x *Gateway) GetPods() []string {
 	if x != nil {
 		return x.Pods
+	}
+	return nil
+}
+
+func (x *Gateway) GetSources() [][]byte {
+	if x != nil {
+		return x.Sources
 	}
 	return nil
 }
@@ -1737,7 +1748,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\n" +
 	"AliasBlock\x12\x1f\n" +
 	"\x05alias\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias\x12&\n" +
-	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\xa8\x02\n" +
+	"\taddresses\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\taddresses\"\xd4\x02\n" +
 	"\aGateway\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12&\n" +
 	"\n" +
@@ -1745,7 +1756,9 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\tendpoints\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\x12!\n" +
 	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\x12$\n" +
 	"\x04pods\x18\x05 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\x12/\n" +
+	"\x10\x10\"\x06r\x04\x10\x01\x181R\x04pods\x12*\n" +
+	"\asources\x18\r \x03(\fB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x02\"\x06z\x04\x10\x04\x18\x10R\asources\x12/\n" +
 	"\x0fnext_public_key\x18\f \x01(\fB\a\xbaH\x04z\x02\x18 R\rnextPublicKey\x12,\n" +
 	"\bobserved\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\x04\"\x06r\x04\x10\x01\x18@R\bobserved\"K\n" +

@@ -63,6 +63,7 @@ func networkFindings(is Report, now time.Time) []Finding {
 			}
 		}
 		found = append(found, pathFindings(n, is.Peers)...)
+		found = append(found, endFindings(n, is.Peers)...)
 		for _, problem := range n.Status.Problems {
 			add(n.Name, "TunnelProblem", Warning, problem, "see `entente network status`")
 		}
@@ -81,11 +82,7 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Fin
 			Area: AreaNetwork, Node: n.Name, Reason: "PathDown", Severity: Error, Message: p.Message,
 			Remedy: "see that UDP passes between the two nodes both ways, and what `entente doctor` says of the node at the other end",
 		}
-		for i := range peers {
-			if peers[i].Spec.ClusterID == p.PeerID {
-				f.Peer = peers[i].Name
-			}
-		}
+		f.Peer = nameOf(peers, p.PeerID)
 		switch {
 		case p.LargePacketsLost:
 			f.Reason, f.Remedy = "LargePacketsLost", "raise the MTU of the networks on the way, or let fragments of UDP pass their firewalls"
@@ -94,6 +91,35 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Fin
 		}
 		if p.Standby {
 			f.Severity = Warning
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// nameOf is the name of a known cluster; empty if it is none.
+func nameOf(peers []v1alpha1.ForeignCluster, id string) string {
+	for i := range peers {
+		if peers[i].Spec.ClusterID == id {
+			return peers[i].Name
+		}
+	}
+	return ""
+}
+
+// endFindings is what end-to-end probes of a node say of ways that do not pass packets of pods.
+func endFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Finding {
+	var found []Finding
+	for _, e := range n.Status.EndToEnd {
+		if e.State != "Down" && e.State != "Blocked" && e.State != "LargePacketsLost" {
+			continue
+		}
+		f := Finding{
+			Area: AreaNetwork, Node: n.Name, Peer: nameOf(peers, e.PeerID), Reason: v1alpha1.ReasonPodsUnreachable, Severity: Error, Message: e.Message,
+			Remedy: "see what `entente doctor` says of node " + e.Node + " in the peer's cluster, and of the tunnels of that node",
+		}
+		if e.State == "LargePacketsLost" {
+			f.Reason = e.State
 		}
 		found = append(found, f)
 	}

@@ -1,0 +1,63 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// endOf is what end-to-end probes say of a peer. Only what changes its state changes it.
+func endOf(e tunnel.EndStatus) v1alpha1.FabricEndToEnd {
+	out := v1alpha1.FabricEndToEnd{PeerID: e.Cluster, State: "Unknown"}
+	at := fmt.Sprintf("node %s of the peer (%v here)", e.Node, e.Addr)
+	if e.Bad > 1 {
+		at += fmt.Sprintf(" and to %d more nodes", e.Bad-1)
+	}
+	since := e.Since.UTC().Format(time.RFC3339)
+	switch e.State {
+	case probe.EndUnknown:
+		return out
+	case probe.EndUp:
+		out.State = "Up"
+		return out
+	case probe.EndLargeLost:
+		out.State = "LargePacketsLost"
+		out.Message = fmt.Sprintf("large packets from pods to %s are lost since %s, though small ones pass: look at the MTU of the networks between the nodes of each of the two clusters, and whether ICMP errors pass there", at, since)
+	case probe.EndBlocked:
+		out.State = "Blocked"
+		out.Message = fmt.Sprintf("packets of pods reach %s, which does not forward them to its pods since %s: the peer has to set net.ipv4.ip_forward and net.ipv6.conf.all.forwarding to 1 there", at, since)
+	case probe.EndDown:
+		out.State = "Down"
+		out.Message = fmt.Sprintf("packets of pods to %s are lost since %s: if the paths of this node are up, look at the fabric and the firewall of that node, and at the tunnel between it and its own gateways", at, since)
+	}
+	out.Node, out.Message = e.Node, peering.Text(out.Message, peering.MaxMessageLen)
+	return out
+}
+
+// isTold says whether peers are told of a node: of those that are, the first by name, as of gateways so
+// of others.
+func isTold(nodes []v1alpha1.FabricNode, name string) bool {
+	var names []string
+	self := slices.IndexFunc(nodes, func(n v1alpha1.FabricNode) bool { return n.Name == name })
+	if self < 0 {
+		return false
+	}
+	most := peering.MaxNodes
+	if nodes[self].Spec.Gateway {
+		most = peering.MaxGateways
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Spec.Gateway == nodes[self].Spec.Gateway && (n.Spec.Gateway || len(n.Spec.Pods) > 0) && n.Status.PublicKey != "" && n.Status.Overlay != "" {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	at := slices.Index(names, name)
+	return at >= 0 && at < most
+}

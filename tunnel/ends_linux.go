@@ -1,0 +1,38 @@
+package tunnel
+
+import (
+	"net/netip"
+
+	"github.com/entente-dev/entente/internal/sysctl"
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// ends is what is probed end to end, and by whom. Where the firewall is not as it should be nobody
+// is answered.
+func (f *Fabric) ends(p *pass, layout plan.Layout, nodes int, sizes map[netip.Addr]int, filtered bool) probe.EndSetup {
+	out := probe.EndSetup{Index: p.link, Nodes: nodes, Sources: layout.Sources, Blocked4: !forwards(false), Blocked6: !forwards(true)}
+	for _, e := range layout.Ends {
+		peer := probe.EndPeer{Cluster: e.Cluster}
+		if filtered {
+			peer.From = e.Probers
+		}
+		for _, t := range e.Targets {
+			size := sizes[e.Way]
+			if size > 0 && t.Addr.Is6() {
+				size = max(size, probe.MinMTU) // as that of the route
+			}
+			peer.Targets = append(peer.Targets, probe.EndTarget{Node: t.Node, Addr: t.Addr, Size: size})
+		}
+		out.Peers = append(out.Peers, peer)
+	}
+	return out
+}
+
+// forwards says whether this node forwards packets of a family.
+func forwards(six bool) bool {
+	if six {
+		return sysctl.Number("net/ipv6/conf/all/forwarding") != 0
+	}
+	return sysctl.Number("net/ipv4/ip_forward") != 0
+}
