@@ -1,10 +1,14 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/cidr"
@@ -23,6 +27,29 @@ func endsOf(n *v1alpha1.FabricNode) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// tellEnds leaves out where nodes answer end-to-end probes that are not Ready: they may be switched off, and their
+// pods go elsewhere.
+func (s *States) tellEnds(ctx context.Context, network *peering.Network) error {
+	var nodes corev1.NodeList
+	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	away := map[string]bool{}
+	for i := range nodes.Items {
+		away[nodes.Items[i].Name] = slices.ContainsFunc(nodes.Items[i].Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		})
+	}
+	for _, list := range [][]peering.Gateway{network.Gateways, network.Nodes} {
+		for i := range list {
+			if away[list[i].Name] {
+				list[i].Sources = nil
+			}
+		}
+	}
+	return nil
 }
 
 // probed returns the nodes of a peer that probe ways end to end, with their addresses as this cluster

@@ -6,10 +6,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestProbedNodesAreKnownByTheirAliases(t *testing.T) {
@@ -75,6 +79,26 @@ func TestLostPacketsOfPodsAreNamed(t *testing.T) {
 	} {
 		if got := lostEnds(tt.nodes, "peer", now); got != tt.want {
 			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestPeersAreNotToldOfNodesThatAreNotReady(t *testing.T) {
+	t.Parallel()
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	at := []netip.Addr{netip.MustParseAddr("10.200.0.1")}
+	network := &peering.Network{
+		Gateways: []peering.Gateway{{Name: "ready", Sources: at}, {Name: "off", Sources: at}}, Nodes: []peering.Gateway{{Name: "unknown", Sources: at}, {Name: "new", Sources: at}},
+	}
+	s := &States{Client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(node("ready", corev1.ConditionTrue), node("off", corev1.ConditionFalse), node("unknown", corev1.ConditionUnknown), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}}).Build()}
+	if err := s.tellEnds(t.Context(), network); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range append(network.Gateways, network.Nodes...) {
+		if want := g.Name == "ready" || g.Name == "new"; (len(g.Sources) > 0) != want {
+			t.Errorf("%s is told: %v, want %v", g.Name, g.Sources, want)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestStateHasTheEndpointsOfANodesAnnotation(t *testing.T) {
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
 	c := peertest.Client(t, fabric, node)
 	chosen := &gateways.Reconciler{Client: c, Self: "self", Most: 1, Silent: func() {}, Now: func() time.Time { return now }}
-	states := &States{Client: c, Aggregate: func(p []netip.Prefix, _ int, _ []netip.Prefix) ([]netip.Prefix, int) { return p, 0 }}
+	states := &States{Client: c, Now: func() time.Time { return now }, Aggregate: func(p []netip.Prefix, _ int, _ []netip.Prefix) ([]netip.Prefix, int) { return p, 0 }}
 	told := func() []string {
 		t.Helper()
 		if _, err := chosen.Reconcile(t.Context(), reconcile.Request{}); err != nil {

@@ -400,6 +400,9 @@ func network(v PeerSnapshot) metav1.Condition {
 	if len(v.CutOff) > 0 {
 		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff, joinTexts([]string{answered, gateways.Tell(v.CutOff), way, v.TunnelLacks}))
 	}
+	if lost := lostEnds(v.FabricNodes, v.Peer.Spec.ClusterID, v.Now); lost != "" {
+		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonPodsUnreachable, joinTexts([]string{answered, lost, way, v.TunnelLacks}))
+	}
 	if v.PodsOutside != "" {
 		reason = v1alpha1.ReasonPodsOutsidePrefixes
 	}

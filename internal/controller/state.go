@@ -171,6 +171,9 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes
 		return nil, err
 	}
 	network := networkOf(fc, prefixes, nodes, tunnel.Spec, s.Now())
+	if err := s.tellEnds(ctx, network); err != nil {
+		return nil, err
+	}
 	return network, s.tellSeen(ctx, fc, nodes, network)
 }
 

@@ -25,9 +25,9 @@ func Condition(kind string, status metav1.ConditionStatus, reason, message strin
 }
 
 // TunnelPasses says whether traffic with a peer passes, by its condition Network: also where pods
-// on some nodes of this cluster are cut off. Nil is a peer of which that is not known.
+// on some nodes of one of the two clusters are cut off. Nil is a peer of which that is not known.
 func TunnelPasses(network *metav1.Condition) bool {
-	return network != nil && (network.Status == metav1.ConditionTrue || network.Reason == v1alpha1.ReasonNodesCutOff)
+	return network != nil && (network.Status == metav1.ConditionTrue || network.Reason == v1alpha1.ReasonNodesCutOff || network.Reason == v1alpha1.ReasonPodsUnreachable)
 }
 
 // RevokedByPeer is the reason of a Trusted condition that is False because the

@@ -160,7 +160,8 @@ func NetworkStatus(p *ententev1.Peer) string {
 // TunnelPasses says whether traffic with a peer passes: also where pods on some nodes of this
 // cluster are cut off.
 func TunnelPasses(p *ententev1.Peer) bool {
-	return IsTrue(p, "Network") || ConditionOf(p, "Network").GetReason() == v1alpha1.ReasonNodesCutOff
+	reason := ConditionOf(p, "Network").GetReason()
+	return IsTrue(p, "Network") || reason == v1alpha1.ReasonNodesCutOff || reason == v1alpha1.ReasonPodsUnreachable
 }
 
 // FoundBy is how a peer came to be known, for people: one that a policy peers with was
