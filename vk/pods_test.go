@@ -1327,7 +1327,8 @@ func TestAHostileProviderIsBounded(t *testing.T) {
 		}
 		h.node.mu.Unlock()
 		writes, size := h.written()
-		if most := maxFirstStatuses + times/10/int(podPace.Seconds()) + 1; writes > most || size > most*(podstatus.MaxMessagesBytes+16<<10) {
+		// Its statuses differ in readiness.
+		if most := maxFirstStatuses + maxFlips + times/10/int(flipPace.Seconds()) + 1; writes > most || size > most*(podstatus.MaxMessagesBytes+16<<10) {
 			t.Errorf("%d statuses of %d bytes were written, want at most %d", writes, size, most)
 		}
 		events := 0
