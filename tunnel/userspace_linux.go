@@ -197,7 +197,7 @@ func listenControl(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(socketDirectory, 0o700); err != nil {
 		return nil, fmt.Errorf("open control socket: %w", err)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:gosec,noctx // a socket of ours, and the end of ctx must not make it look stale
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:noctx // the end of ctx must not make a socket of ours look stale
 		c.Close()
 		return nil, fmt.Errorf("open control socket %s: another process serves it", path)
 	}
