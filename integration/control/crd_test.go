@@ -135,7 +135,7 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 			v1alpha1.PoolToleration{Key: "nvidia.com/gpu", Operator: "Exists", Effect: "NoSchedule"}, v1alpha1.PoolToleration{Key: "dedicated", Value: "lent"},
 			v1alpha1.PoolToleration{Key: "notentente.dev/x", Operator: "Exists"}, v1alpha1.PoolToleration{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"},
 		)},
-		"but not everything":                      {object: tolerating(v1alpha1.PoolToleration{Operator: "Exists"}), want: "a toleration without a key is one of all taints, and pods would be lent on to virtual nodes"},
+		"but not everything":                      {object: tolerating(v1alpha1.PoolToleration{Operator: "Exists"}), want: "a toleration without a key is one of all taints, and pods would be passed on to another provider"},
 		"nor virtual nodes":                       {object: tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintVirtualNode, Operator: "Exists"}), want: "no pod of a consumer tolerates a taint of virtual nodes: it would be passed on to another provider"},
 		"nor those that lose pods":                {object: tolerating(v1alpha1.PoolToleration{Key: v1alpha1.TaintLosingPods, Value: "true"}), want: "it would be passed on to another provider"},
 		"nor what is below that domain":           {object: tolerating(v1alpha1.PoolToleration{Key: "peer.entente.dev/x"}), want: "it would be passed on to another provider"},

@@ -35,9 +35,10 @@ const (
 	// What one consumer may have written.
 	limitBurst = 80 << 20
 	limitRate  = 512 << 10
-	// A status beyond the first of a pod is written each so often.
+	// Beyond the first statuses of a pod, those that change phase or readiness are written so many
+	// at once and each so often; others are rarer.
 	limitFirstStatuses, limitFirstEvents = 8, 10
-	limitStatusPace                      = 10 * time.Second
+	limitFlips, limitFlipPace            = 4, 5 * time.Second
 	limitEvents, limitEventsBurst        = 5, 500
 )
 
@@ -487,7 +488,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 		}
 	}
 	// A pod is also made, and taken, and marked as such.
-	paced := int(took/limitStatusPace) + 2
+	paced := limitFlips + int(took/limitFlipPace) + 2
 	writtenAtMost(fmt.Sprintf("statuses of %d it said", statuses.Said.Load()), written, pods*(limitFirstStatuses+paced+4))
 	// Of the pods that are home's there are some too.
 	writtenAtMost("events", events, pods*limitFirstEvents+limitEventsBurst+limitEvents*int(took.Seconds()+1)+100)
