@@ -189,8 +189,8 @@ func TestAlertsFire(t *testing.T) {
 			}
 		}
 	}
-	if n := len(rules(t)); n != 20 {
-		t.Errorf("%d alerts, of which 20 are tried", n)
+	if n := len(rules(t)); n != 21 {
+		t.Errorf("%d alerts, of which 21 are tried", n)
 	}
 }
 
