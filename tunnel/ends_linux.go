@@ -13,7 +13,7 @@ import (
 func (f *Fabric) ends(p *pass, layout plan.Layout, nodes int, sizes map[netip.Addr]int, filtered bool) probe.EndSetup {
 	out := probe.EndSetup{Index: p.link, Nodes: nodes, Sources: layout.Sources, Blocked4: !forwards(false), Blocked6: !forwards(true)}
 	for _, e := range layout.Ends {
-		peer := probe.EndPeer{Cluster: e.Cluster}
+		peer := probe.EndPeer{Cluster: e.Cluster, Down: f.prober.Look(e.Way).State == probe.PathDown}
 		if filtered {
 			peer.From = e.Probers
 		}

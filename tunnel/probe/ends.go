@@ -214,6 +214,8 @@ type EndPeer struct {
 	Targets []EndTarget
 	// From are the addresses of its nodes, as this cluster knows them. Nobody else is answered.
 	From []netip.Addr
+	// Down says that the tunnel on the way to it is down: what is sent there is lost, and tells nothing.
+	Down bool
 }
 
 // EndSight is what the probes of a peer say: the worst of what they do of its nodes.

@@ -202,6 +202,9 @@ func (e *Ends) round(now time.Time) {
 	slices.SortFunc(due, func(a, b *endPeer) int { return a.due.Compare(b.due) })
 	for _, q := range due[:min(len(due), endsPerSecond)] {
 		q.due = now.Add(pace)
+		if q.Down {
+			continue
+		}
 		for _, p := range q.choose() {
 			e.send(p, now)
 		}
