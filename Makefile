@@ -206,7 +206,7 @@ conformance: build image lab $(BIN)/helm $(BIN)/grpcurl ## The conformance suite
 ##@ Check
 
 .PHONY: check
-check: check-format lint check-generate check-tidy check-arch check-chart check-proto ## All that a change has to pass besides the tests
+check: check-format lint check-generate check-tidy check-arch check-house check-chart check-proto ## All that a change has to pass besides the tests
 
 .PHONY: house
 house: ## Measure the product's code: lines, functions, exported names, shapes of a contract; fails beyond their bounds

@@ -82,8 +82,7 @@ func (r *run) awaitPeering(ctx context.Context, c *cluster, name string, check f
 func (p *peeringRun) network(ctx context.Context) error {
 	for _, s := range p.each() {
 		var tunnel *ententev1.Tunnel
-		cutOff := ""
-		wanted, unwanted := true, time.Time{}
+		wanted, unwanted, cutOff := true, time.Time{}, ""
 		err := p.awaitPeer(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
 			if format.ConditionOf(peer, "Network").GetReason() == v1alpha1.ReasonNoTunnelWanted {
@@ -92,10 +91,8 @@ func (p *peeringRun) network(ctx context.Context) error {
 				return !wanted, "the tunnel to be made", nil
 			}
 			wanted, unwanted = true, time.Time{}
-			if cutOff = ""; !format.IsTrue(peer, "Network") {
-				cutOff = format.Because(peer, "Network")
-			}
-			return format.TunnelPasses(peer), "traffic through the tunnel" + format.Because(peer, "Network"), nil
+			cutOff = format.Because(peer, "Network")
+			return format.TunnelPasses(peer), "traffic through the tunnel" + cutOff, nil
 		})
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/internal/controller"
 )
@@ -66,7 +67,7 @@ func (m *peerMetrics) Collect(out chan<- prometheus.Metric) {
 	seen := map[string]bool{}
 	for i := range list.Items {
 		fc := &list.Items[i]
-		for _, p := range controller.PoolOf(fc.Status) {
+		for _, p := range stored.Pool(fc.Status) {
 			used[family(p)] += cidr.Size(p)
 		}
 		// Whoever is on a LAN can have others found.

@@ -75,6 +75,25 @@ func (g Given) Space() Space {
 	return out
 }
 
+// Of returns the alias of an address.
+func (g Given) Of(a netip.Addr) (netip.Addr, bool) {
+	for _, p := range g.Prefixes {
+		if alias, ok := cidr.Remap(a, p.Prefix, p.Alias); ok {
+			return alias, true
+		}
+	}
+	for _, b := range g.Blocks {
+		alias := b.Alias.Masked().Addr()
+		for _, s := range b.Slots {
+			if s.Addr == a && b.Alias.Contains(alias) {
+				return alias, true
+			}
+			alias = alias.Next()
+		}
+	}
+	return netip.Addr{}, false
+}
+
 // Result is what is decided.
 type Result struct {
 	Given

@@ -210,6 +210,7 @@ var rules = []rule{
 		outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime", "sigs.k8s.io/mcs-api/pkg/apis"},
 	},
 	{packages: "internal/aliases", ours: []string{"internal/cidr"}},
+	{packages: "internal/aliases/stored", ours: []string{"api/...", "internal/aliases", "internal/cidr"}, outside: []string{"k8s.io/"}},
 	// What a peer may reach here.
 	{
 		packages: "internal/allow",
@@ -251,7 +252,7 @@ var rules = []rule{
 	{
 		packages: "internal/controller",
 		ours: []string{
-			"api/...", "peering/...", "internal/limitrange", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
+			"api/...", "peering/...", "internal/limitrange", "internal/aliases/...", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity",
 			"internal/pake", "internal/transit",
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
@@ -260,7 +261,7 @@ var rules = []rule{
 	{
 		packages: "internal/exchange",
 		ours: []string{
-			"internal/controller", "internal/heartbeat", "internal/notify", "api/...", "peering/...", "internal/limitrange", "internal/aliases", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake", "internal/transit",
+			"internal/controller", "internal/heartbeat", "internal/notify", "api/...", "peering/...", "internal/limitrange", "internal/aliases/...", "internal/allow", "internal/cidr", "internal/gateways", "internal/kube", "internal/market", "internal/placement", "internal/store", "internal/trust", "internal/usage", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake", "internal/transit",
 		},
 		outside: []string{"golang.org/x/sync/", "google.golang.org/protobuf/proto", "github.com/go-logr/logr", "k8s.io/", "sigs.k8s.io/"},
 	},

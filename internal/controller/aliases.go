@@ -10,12 +10,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/transit"
@@ -28,7 +28,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 	r.recall(fc.UID, func(m *peerMemory) {
 		in := aliases.Input{Pool: r.AliasPool, Have: m.aliases, Now: r.Now()}
 		if !m.planned {
-			in.Have = givenOf(fc.Status.Aliases, fc.Status.Blocks)
+			in.Have = stored.Given(fc.Status.Aliases, fc.Status.Blocks)
 		}
 		if in.Taken, in.Avoid, err = r.taken(ctx, local); err != nil {
 			return
@@ -38,7 +38,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 		}
 		result := planFor(in, fc.Status.Network, transit.Through(fc))
 		m.aliases, m.planned = result.Given, true
-		fc.Status.Aliases, fc.Status.Blocks = statusOf(result.Given)
+		fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Given)
 		lacks = strings.Join(lacksOf(result, in.Pool), "; ")
 	})
 	return lacks, err
@@ -119,7 +119,7 @@ func (r *Peers) spaces(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]alia
 		if other.UID == fc.UID {
 			continue
 		}
-		space := spaceOf(other.Status)
+		space := stored.Space(other.Status)
 		if m := r.memory[other.UID]; m != nil && m.planned {
 			given := m.aliases.Space()
 			space.Prefixes, space.Blocks = union(space.Prefixes, given.Prefixes), union(space.Blocks, given.Blocks)
@@ -139,78 +139,6 @@ func union[T comparable](a, b []T) []T {
 		}
 	}
 	return a
-}
-
-// spaceOf returns what a peer has of the alias pool, as it is stored.
-func spaceOf(s v1alpha1.ForeignClusterStatus) aliases.Space {
-	var out aliases.Space
-	for _, a := range s.Aliases {
-		if p, err := netip.ParsePrefix(a.Alias); err == nil {
-			out.Prefixes = append(out.Prefixes, p)
-		}
-	}
-	for _, b := range s.Blocks {
-		if p, err := netip.ParsePrefix(b.Alias); err == nil {
-			out.Blocks = append(out.Blocks, p)
-		}
-	}
-	return out
-}
-
-// PoolOf returns all that a peer has of the alias pool, as it is stored.
-func PoolOf(s v1alpha1.ForeignClusterStatus) []netip.Prefix {
-	space := spaceOf(s)
-	return slices.Concat(space.Prefixes, space.Blocks)
-}
-
-// givenOf reads what was stored; what cannot be read was not given.
-func givenOf(prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) aliases.Given {
-	var out aliases.Given
-	for _, a := range prefixes {
-		prefix, err := netip.ParsePrefix(a.Prefix)
-		alias, aliasErr := netip.ParsePrefix(a.Alias)
-		if err == nil && aliasErr == nil {
-			out.Prefixes = append(out.Prefixes, aliases.Alias{Prefix: prefix, Alias: alias})
-		}
-	}
-	for _, b := range blocks {
-		alias, err := netip.ParsePrefix(b.Alias)
-		if err != nil {
-			continue
-		}
-		block := aliases.Block{Alias: alias, Slots: make([]aliases.Slot, len(b.Addresses))}
-		for i, text := range b.Addresses {
-			block.Slots[i].Addr, _ = netip.ParseAddr(text)
-		}
-		for _, r := range b.Released {
-			if int(r.Index) < len(block.Slots) && r.Index >= 0 {
-				block.Slots[r.Index].Released = r.Time.Time
-			}
-		}
-		out.Blocks = append(out.Blocks, block)
-	}
-	return out
-}
-
-// statusOf writes what was given.
-func statusOf(g aliases.Given) (prefixes []v1alpha1.PrefixAlias, blocks []v1alpha1.AliasBlock) {
-	for _, a := range g.Prefixes {
-		prefixes = append(prefixes, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
-	}
-	slices.SortFunc(prefixes, func(a, b v1alpha1.PrefixAlias) int { return cmp.Compare(a.Prefix, b.Prefix) })
-	for _, b := range g.Blocks {
-		block := v1alpha1.AliasBlock{Alias: b.Alias.String(), Addresses: make([]string, len(b.Slots))}
-		for i, s := range b.Slots {
-			if s.Addr.IsValid() {
-				block.Addresses[i] = s.Addr.String()
-			}
-			if !s.Released.IsZero() {
-				block.Released = append(block.Released, v1alpha1.ReleasedAlias{Index: int32(i), Time: metav1.NewTime(s.Released)})
-			}
-		}
-		blocks = append(blocks, block)
-	}
-	return prefixes, blocks
 }
 
 // ownAddresses returns the addresses of this cluster that a peer has to know one by one, in

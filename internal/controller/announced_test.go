@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -78,7 +79,7 @@ func TestPeersWithA16ShareTheDefaultPool(t *testing.T) {
 			in := aliases.Input{Pool: []netip.Prefix{prefix(row.pool)}, Now: now}
 			for i := range 3 {
 				got := planFor(in, &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}, Addresses: []string{"10.0.0.1", "10.0.7.9"}}, nil)
-				_, blocks := statusOf(got.Given)
+				_, blocks := stored.Status(got.Given)
 				if whole := i < row.whole; len(got.Prefixes) == 1 != whole || len(blocks) == 0 != whole || len(lacksOf(got, in.Pool)) > 0 {
 					t.Errorf("peer %d has %v and %v; %v", i+1, got.Prefixes, blocks, lacksOf(got, in.Pool))
 				}
@@ -111,11 +112,11 @@ func TestStoredAliasesAreRead(t *testing.T) {
 			{}, {Addr: netip.MustParseAddr("10.1.0.9")}, {Addr: netip.MustParseAddr("10.1.0.1"), Released: now.Truncate(time.Second)}, {},
 		}}},
 	}
-	got := givenOf(statusOf(given))
+	got := stored.Given(stored.Status(given))
 	if diff := cmp.Diff(given, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateApproxTime(0)); diff != "" {
 		t.Errorf("(-written +read):\n%s", diff)
 	}
-	bad := givenOf([]v1alpha1.PrefixAlias{{Prefix: "x"}}, []v1alpha1.AliasBlock{{Alias: "y"}, {Alias: "198.18.1.0/32", Addresses: []string{"z"}, Released: []v1alpha1.ReleasedAlias{{Index: 7}, {Index: -1}}}})
+	bad := stored.Given([]v1alpha1.PrefixAlias{{Prefix: "x"}}, []v1alpha1.AliasBlock{{Alias: "y"}, {Alias: "198.18.1.0/32", Addresses: []string{"z"}, Released: []v1alpha1.ReleasedAlias{{Index: 7}, {Index: -1}}}})
 	if len(bad.Prefixes) != 0 || len(bad.Blocks) != 1 || bad.Blocks[0].Slots[0] != (aliases.Slot{}) {
 		t.Errorf("read %+v", bad)
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -77,7 +78,7 @@ func TestLostPacketsOfPodsAreNamed(t *testing.T) {
 		"the worst comes first":  {[]v1alpha1.FabricNode{large, down, blocked}, "by the probes of node n2 packets to n2-far are lost; 2 more nodes see such"},
 		"pods are not forwarded": {[]v1alpha1.FabricNode{blocked}, "by the probes of node n3 packets to n3-far are lost"},
 	} {
-		if got := lostEnds(tt.nodes, "peer", now); got != tt.want {
+		if got := gateways.LostEnds(tt.nodes, "peer", now); got != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/fabric"
 )
@@ -23,9 +24,9 @@ func TestAPeerNamesAHost(t *testing.T) {
 		b.hear(t, a)
 		a.hear(t, b)
 		b.plan(a.id)
-		b.peers[a.id].fc.Status.Aliases, b.peers[a.id].fc.Status.Blocks = statusOf(b.peers[a.id].planned)
+		b.peers[a.id].fc.Status.Aliases, b.peers[a.id].fc.Status.Blocks = stored.Status(b.peers[a.id].planned)
 		a.plan(b.id)
-		link.fc.Status.Aliases, link.fc.Status.Blocks = statusOf(link.planned)
+		link.fc.Status.Aliases, link.fc.Status.Blocks = stored.Status(link.planned)
 		in := tunnelInput{wanted: true, peer: link.fc, local: a.local, nodes: a.nodes, exposed: allow.ExposedHosts([]allow.Host{h}, b.id)}
 		if link.tunnel != nil {
 			in.standing, in.exists = link.tunnel.Spec, true

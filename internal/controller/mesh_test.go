@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/allow"
 	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/kube"
@@ -106,7 +107,7 @@ func (s *site) plan(id string) {
 	in := aliases.Input{Pool: s.pool, Taken: s.local, Have: l.planned, Now: s.now}
 	for other, o := range s.peers {
 		if other != id {
-			space, given := spaceOf(o.fc.Status), o.planned.Space()
+			space, given := stored.Space(o.fc.Status), o.planned.Space()
 			in.Others = append(in.Others, aliases.Space{Prefixes: union(space.Prefixes, given.Prefixes), Blocks: union(space.Blocks, given.Blocks)})
 		}
 	}
@@ -116,7 +117,7 @@ func (s *site) plan(id string) {
 func (s *site) write(id string) {
 	l := s.peers[id]
 	fc := l.fc.DeepCopy()
-	fc.Status.Aliases, fc.Status.Blocks = statusOf(l.planned)
+	fc.Status.Aliases, fc.Status.Blocks = stored.Status(l.planned)
 	in := tunnelInput{wanted: true, peer: fc, local: s.local, nodes: s.nodes}
 	if l.tunnel != nil {
 		in.standing, in.exists = l.tunnel.Spec, true
@@ -138,13 +139,13 @@ func (s *site) write(id string) {
 
 func (s *site) store(id string) {
 	l := s.peers[id]
-	l.fc.Status.Aliases, l.fc.Status.Blocks = statusOf(l.planned)
+	l.fc.Status.Aliases, l.fc.Status.Blocks = stored.Status(l.planned)
 }
 
 // kill ends the site's agent; another one begins with what is stored.
 func (s *site) kill() {
 	for _, l := range s.peers {
-		l.planned = givenOf(l.fc.Status.Aliases, l.fc.Status.Blocks)
+		l.planned = stored.Given(l.fc.Status.Aliases, l.fc.Status.Blocks)
 	}
 }
 

@@ -15,7 +15,9 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/allow"
+	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/transit"
 	"github.com/entente-dev/entente/internal/wire"
@@ -26,7 +28,7 @@ import (
 // planned with some that are assumed. own is this cluster's gateways.
 func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, assumed []string, own []peering.PlannedGateway) (peering.NetworkPlan, error) {
 	in := networkInput{peer: fc, assumed: assumed, own: own, aliases: aliases.Input{
-		Pool: r.AliasPool, Have: givenOf(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
+		Pool: r.AliasPool, Have: stored.Given(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
 	}}
 	var err error
 	if in.local, in.omitted, err = r.States.Prefixes(ctx); err != nil {
@@ -39,7 +41,7 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return peering.NetworkPlan{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
-	in.nodes, in.outside = nodes.Items, podsOutside(r.OwnPod, in.local, nodes.Items)
+	in.nodes, in.outside = nodes.Items, gateways.PodsOutside(r.OwnPod, in.local, nodes.Items)
 	if r.Hosts != nil {
 		hosts, err := r.Hosts(ctx)
 		if err != nil {
@@ -122,8 +124,8 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	fc.Status.Network = network
 	result := planFor(in.aliases, network, transit.Through(fc))
 	out.Refused = append(out.Refused, lacksOf(result, in.aliases.Pool)...)
-	fc.Status.Aliases, fc.Status.Blocks = statusOf(result.Given)
-	have, _ := statusOf(in.aliases.Have)
+	fc.Status.Aliases, fc.Status.Blocks = stored.Status(result.Given)
+	have, _ := stored.Status(in.aliases.Have)
 	for _, prefix := range network.Prefixes {
 		alias, _ := aliasOf(fc.Status.Aliases, prefix)
 		before, had := aliasOf(have, prefix)

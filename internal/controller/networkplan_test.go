@@ -12,6 +12,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/aliases"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
@@ -189,7 +190,7 @@ func TestPlanNetworkAgreesWithTheTunnel(t *testing.T) {
 		if lacks := lacksOf(result, pool); !slices.Equal(lacks, plan.Refused) {
 			t.Fatalf("refused %q, done with %v", plan.Refused, lacks)
 		}
-		done, _ := statusOf(result.Given)
+		done, _ := stored.Status(result.Given)
 		for _, a := range done {
 			if !slices.ContainsFunc(plan.Remote, func(p peering.PlannedAlias) bool { return p.Prefix == a.Prefix && p.Alias == a.Alias }) {
 				t.Fatalf("%+v was not planned: %+v", a, plan.Remote)
@@ -259,12 +260,12 @@ func TestPodsOutsidePrefixesAreFoundByTheAgentsOwn(t *testing.T) {
 		"in none":                      {own: "10.0.3.4", want: true},
 		"it has the address of a node": {own: "192.0.2.7"},
 	} {
-		got := podsOutside(netip.MustParseAddr(tc.own), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, []v1alpha1.FabricNode{node})
+		got := gateways.PodsOutside(netip.MustParseAddr(tc.own), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, []v1alpha1.FabricNode{node})
 		if (got != "") != tc.want || tc.want && !strings.Contains(got, "at 10.0.3.4, are outside of its pod prefixes 10.244.0.0/16") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if got := podsOutside(netip.Addr{}, nil, nil); got != "" {
+	if got := gateways.PodsOutside(netip.Addr{}, nil, nil); got != "" {
 		t.Errorf("nothing is known, and it says %q", got)
 	}
 }

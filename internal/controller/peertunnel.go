@@ -19,7 +19,6 @@ import (
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/transit"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -61,7 +60,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	if in.local, in.left, err = r.prefixes(ctx, fc); err != nil {
 		return tunnelState{}, err
 	}
-	s.PodsOutside = podsOutside(r.OwnPod, in.local, s.FabricNodes)
+	s.PodsOutside = gateways.PodsOutside(r.OwnPod, in.local, s.FabricNodes)
 	var all v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return tunnelState{}, fmt.Errorf("list foreign clusters: %w", err)
@@ -128,24 +127,6 @@ func (r *Peers) prefixes(ctx context.Context, fc *v1alpha1.ForeignCluster) (loca
 // beyondPrefixes says that there are more pod prefixes than a peer can be told.
 func beyondPrefixes(omitted int) string {
 	return fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set cluster.podCIDRs in the chart's values to a prefix that holds them all", omitted, peering.MaxPrefixes)
-}
-
-// podsOutside says that pods of this cluster have addresses in none of its pod prefixes, by the
-// address of the agent's own pod: network plugins that do not follow spec.podCIDRs of nodes give all
-// pods such. It is empty if that one has the address of its node.
-func podsOutside(own netip.Addr, local []netip.Prefix, nodes []v1alpha1.FabricNode) string {
-	if !own.IsValid() || len(local) == 0 || slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(own) }) {
-		return ""
-	}
-	for i := range nodes {
-		for _, e := range nodes[i].Status.Endpoints {
-			if at, err := netip.ParseAddrPort(e); err == nil && at.Addr().Unmap() == own {
-				return ""
-			}
-		}
-	}
-	return fmt.Sprintf("pods of this cluster, such as the agent's at %s, are outside of its pod prefixes %s, so no peer reaches them: set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses",
-		own, gateways.Some(wire.Texts(local)))
 }
 
 // tunnelInput is what decides about the Tunnel to a peer.

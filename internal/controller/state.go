@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/aliases/stored"
 	"github.com/entente-dev/entente/internal/gateways"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
@@ -224,7 +225,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 	}
 	network.Gateways = network.Gateways[:min(len(network.Gateways), peering.MaxGateways)]
 	network.Nodes = network.Nodes[:min(len(network.Nodes), peering.MaxNodes)]
-	given := givenOf(fc.Status.Aliases, fc.Status.Blocks)
+	given := stored.Given(fc.Status.Aliases, fc.Status.Blocks)
 	for _, a := range given.Prefixes {
 		network.Aliases = append(network.Aliases, peering.Alias{Prefix: a.Prefix, Alias: a.Alias})
 	}

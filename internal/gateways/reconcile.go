@@ -146,14 +146,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			return reconcile.Result{}, err
 		}
 	}
-	if now := silent(nodes, now); changed || !slices.Equal(now, r.silent) {
-		r.silent = now
+	r.notify(silent(nodes, now), changed)
+	return reconcile.Result{RequeueAfter: min(cmp.Or(again, reportMaxAge/3), reportMaxAge/3)}, unserved
+}
+
+// notify has peers reconciled where other nodes are silent than before, or the health of one changed.
+func (r *Reconciler) notify(silent []string, changed bool) {
+	if changed || !slices.Equal(silent, r.silent) {
+		r.silent = silent
 		r.Silent()
 	}
-	if again == 0 || again > reportMaxAge/3 {
-		again = reportMaxAge / 3
-	}
-	return reconcile.Result{RequeueAfter: again}, unserved
 }
 
 func (r *Reconciler) write(ctx context.Context, before, n *v1alpha1.FabricNode) error {

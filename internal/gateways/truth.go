@@ -1,0 +1,63 @@
+package gateways
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// LostEnds says which nodes lose packets of pods to a peer, by their end-to-end probes; empty if none
+// does. Nodes whose fabrics are silent say nothing.
+func LostEnds(nodes []v1alpha1.FabricNode, peer string, now time.Time) string {
+	var first *v1alpha1.FabricNode
+	var worst v1alpha1.FabricEndToEnd
+	lost := 0
+	for i := range nodes {
+		n := &nodes[i]
+		at := slices.IndexFunc(n.Status.EndToEnd, func(e v1alpha1.FabricEndToEnd) bool { return e.PeerID == peer })
+		if at < 0 || Silent(n, now) {
+			continue
+		}
+		e := n.Status.EndToEnd[at]
+		if e.State != "Down" && e.State != "Blocked" && e.State != "LargePacketsLost" {
+			continue
+		}
+		lost++
+		if first == nil || worst.State == "LargePacketsLost" && e.State != worst.State {
+			first, worst = n, e
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	text := fmt.Sprintf("by the probes of node %s %s", first.Name, worst.Message)
+	if lost > 1 {
+		text += fmt.Sprintf("; %d more nodes see such", lost-1)
+	}
+	return text
+}
+
+// PodsOutside says that pods of this cluster have addresses in none of its pod prefixes, by the
+// address of the agent's own pod: network plugins that do not follow spec.podCIDRs of nodes give all
+// pods such. It is empty if that one has the address of its node.
+func PodsOutside(own netip.Addr, local []netip.Prefix, nodes []v1alpha1.FabricNode) string {
+	if !own.IsValid() || len(local) == 0 || slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(own) }) {
+		return ""
+	}
+	for i := range nodes {
+		for _, e := range nodes[i].Status.Endpoints {
+			if at, err := netip.ParseAddrPort(e); err == nil && at.Addr().Unmap() == own {
+				return ""
+			}
+		}
+	}
+	var texts []string
+	for _, p := range local {
+		texts = append(texts, p.String())
+	}
+	return fmt.Sprintf("pods of this cluster, such as the agent's at %s, are outside of its pod prefixes %s, so no peer reaches them: set cluster.podCIDRs in the chart's values to all prefixes from which the network plugin gives addresses",
+		own, Some(texts))
+}
