@@ -270,15 +270,7 @@ func evictedFrom(ctx context.Context, t *testing.T, w *e2e.World, node string) (
 	t.Helper()
 	const hall = "hall"
 	e2e.Offloaded(ctx, t, w, hall, "--peer-lost", "evict=10s")
-	out := preferAway(hall, "out", 2)
-	e2e.OK(t, w.Home.Create(ctx, out))
-	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, hall, out.Labels, 2)
-	e2e.OK(t, err)
-	for i := range pods {
-		if pods[i].Spec.NodeName != node {
-			t.Fatalf("pod %s is on node %s, not abroad", pods[i].Name, pods[i].Spec.NodeName)
-		}
-	}
+	out, _ := runAway(ctx, t, w, hall, node)
 	remote, err := w.RemoteNamespace(ctx, hall)
 	e2e.OK(t, err)
 	begin := time.Now()
@@ -315,15 +307,24 @@ func evictedFrom(ctx context.Context, t *testing.T, w *e2e.World, node string) (
 	}
 }
 
-// preferAway is a Deployment whose pods go abroad while they may, and home otherwise.
-func preferAway(namespace, name string, replicas int32) *appsv1.Deployment {
-	out, _ := e2e.Web(namespace, name, replicas, e2e.Anywhere)
+// runAway has two pods run on a virtual node that may run at home as well.
+func runAway(ctx context.Context, t *testing.T, w *e2e.World, namespace, node string) (*appsv1.Deployment, []corev1.Pod) {
+	t.Helper()
+	out, _ := e2e.Web(namespace, "out", 2, e2e.Anywhere)
 	out.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}},
 		}}},
 	}}
-	return out
+	e2e.OK(t, w.Home.Create(ctx, out))
+	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, namespace, out.Labels, 2)
+	e2e.OK(t, err)
+	for i := range pods {
+		if pods[i].Spec.NodeName != node {
+			t.Fatalf("pod %s is on node %s, not abroad", pods[i].Name, pods[i].Spec.NodeName)
+		}
+	}
+	return out, pods
 }
 
 // untouched holds that pods and their twins are those that they were, and never restarted.

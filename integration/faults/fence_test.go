@@ -29,15 +29,7 @@ func TestNothingRunsTwiceUnderAFence(t *testing.T) {
 	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
 	e2e.Offloaded(ctx, t, w, shop, "--peer-lost", "fence="+fence.String())
-	out := preferAway(shop, "out", 2)
-	e2e.OK(t, w.Home.Create(ctx, out))
-	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, out.Labels, 2)
-	e2e.OK(t, err)
-	for i := range pods {
-		if pods[i].Spec.NodeName != name {
-			t.Fatalf("pod %s is on node %s, not abroad", pods[i].Name, pods[i].Spec.NodeName)
-		}
-	}
+	out, pods := runAway(ctx, t, w, shop, name)
 	before := e2e.LivesOf(pods)
 	agreed(ctx, t, w)
 	remote, err := w.RemoteNamespace(ctx, shop)
