@@ -82,8 +82,8 @@ func (f *Fabric) directBefore(p *pass) directs {
 	open, err := firewall.Open()
 	p.fail(err)
 	for r, n := range f.directory.nodes {
-		for _, h := range p.device.Peers {
-			if key := plan.PublicKey(h.PublicKey); (key == n.PublicKey || key == n.NextKey) && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
+		for _, key := range []plan.PublicKey{n.PublicKey, n.NextKey} {
+			if h := p.held[key]; h != nil && slices.ContainsFunc(n.Aliases, func(a netip.Prefix) bool { return containsNet(h.AllowedIPs, plan.DirectForm(a)) }) {
 				out[r] = directState{since: p.now, busy: p.now, standing: open[n.Aliases[0].Addr()]}
 			}
 		}

@@ -220,8 +220,17 @@ type pass struct {
 	layout   plan.Layout
 	link     int // index of the device; zero if there is none
 	device   *wgtypes.Device
+	held     map[plan.PublicKey]*wgtypes.Peer // of device, by their keys
 	problems []plan.Problem
 	local    []netip.Addr // of this node; nil until they are needed
+}
+
+// read notes what the device holds.
+func (p *pass) read(dev *wgtypes.Device) {
+	p.device, p.held = dev, make(map[plan.PublicKey]*wgtypes.Peer, len(dev.Peers))
+	for i := range dev.Peers {
+		p.held[plan.PublicKey(dev.Peers[i].PublicKey)] = &dev.Peers[i]
+	}
 }
 
 func (p *pass) fail(err error) {
@@ -291,7 +300,8 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 	f.key = privateKey(dev.PrivateKey)
 	f.saveKey(f.key)
-	p.link, p.device = link.Attrs().Index, dev
+	p.link = link.Attrs().Index
+	p.read(dev)
 	p.status.PublicKey, p.status.ListenPort, p.status.Backend = plan.PublicKey(dev.PublicKey), dev.ListenPort, backend
 	p.status.KeyWaits = f.rekey.waits
 	if f.rekey.next != (privateKey{}) {
@@ -428,22 +438,16 @@ func (f *Fabric) findPods(p *pass, d *plan.Desired) []netip.Prefix {
 
 // bound is what the network allows on the way to a peer's endpoint.
 func (p *pass) bound(key plan.PublicKey) int {
-	if p.device != nil {
-		for _, h := range p.device.Peers {
-			if plan.PublicKey(h.PublicKey) == key && h.Endpoint != nil {
-				return min(p.status.MTU, underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})-wireGuardOverhead)
-			}
-		}
+	if h := p.held[key]; h != nil && h.Endpoint != nil {
+		return min(p.status.MTU, underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})-wireGuardOverhead)
 	}
 	return min(p.status.MTU, deviceMTU(1500))
 }
 
 // accepts says that the device takes in what a peer of it may send.
 func (p *pass) accepts(w plan.WireGuardPeer) bool {
-	return p.device != nil && slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool {
-		return plan.PublicKey(h.PublicKey) == w.PublicKey &&
-			!slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return !containsNet(h.AllowedIPs, a) })
-	})
+	h := p.held[w.PublicKey]
+	return h != nil && !slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return !containsNet(h.AllowedIPs, a) })
 }
 
 // heldKeys are the keys of the peers of a device.
@@ -579,7 +583,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 		f.prober.Nudge(overlay, time.Now()) // there is not much time for an answer
 	}
 	if dev, err := f.control.read(); err == nil {
-		p.device = dev
+		p.read(dev)
 	}
 	if err == nil && !f.wrote {
 		f.poke() // what was written is read back at once, but only once
@@ -602,7 +606,8 @@ func (f *Fabric) dials(ctx context.Context, p *pass) (dial map[plan.PublicKey]ne
 	}
 	for _, w := range p.layout.Peers {
 		answered[w.PublicKey] = !f.prober.Look(w.Overlay).Path.LastAnswer().IsZero()
-		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return plan.PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
+		h := p.held[w.PublicKey]
+		dialled := h != nil && h.Endpoint != nil
 		if !dialled && !answered[w.PublicKey] {
 			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
 				within(left)

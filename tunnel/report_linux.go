@@ -23,11 +23,15 @@ func (f *Fabric) report(p *pass) {
 	for _, e := range p.layout.Ends {
 		s.Ends = append(s.Ends, EndStatus{e.Cluster, f.prober.Ends().Look(e.Cluster)})
 	}
+	overlays := make(map[plan.PublicKey]netip.Addr, len(p.layout.Peers))
+	for _, w := range p.layout.Peers {
+		overlays[w.PublicKey] = w.Overlay
+	}
 	for _, q := range s.Peers {
 		if q.OnDemand {
 			continue // carriers serve where it does not
 		}
-		if text := f.judge(p, q); text != "" {
+		if text := f.judge(p.now, q, f.prober.Look(overlays[q.PublicKey])); text != "" {
 			p.problems = append(p.problems, plan.Problem{Peer: q.Cluster, Text: text})
 		}
 	}
@@ -43,9 +47,12 @@ func (f *Fabric) report(p *pass) {
 	}
 	f.forget(p)
 
+	direct := make(map[plan.PublicKey]bool, len(f.status.Peers))
+	for _, was := range f.status.Peers {
+		direct[was.PublicKey] = was.Direct
+	}
 	for _, q := range s.Peers {
-		i := slices.IndexFunc(f.status.Peers, func(was PeerStatus) bool { return was.PublicKey == q.PublicKey })
-		if was := i >= 0 && f.status.Peers[i].Direct; was != q.Direct {
+		if direct[q.PublicKey] != q.Direct {
 			f.log.Info("another way to the pods of a node", "peer", q.Cluster, "node", q.Node, "direct", q.Direct)
 		}
 	}
@@ -63,12 +70,6 @@ func (f *Fabric) report(p *pass) {
 
 func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	var out []PeerStatus
-	device := map[plan.PublicKey]wgtypes.Peer{}
-	if p.device != nil {
-		for _, h := range p.device.Peers {
-			device[plan.PublicKey(h.PublicKey)] = h
-		}
-	}
 	for _, w := range p.layout.Peers {
 		seen := f.prober.Look(w.Overlay)
 		q := PeerStatus{
@@ -77,7 +78,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 			KeyNumber: w.Spare.Number, NextKey: !w.Spare.Next.IsZero(),
 			Active: p.layout.Leads(w),
 		}
-		if h, ok := device[w.PublicKey]; ok {
+		if h := p.held[w.PublicKey]; h != nil {
 			q.LastHandshake, q.Received, q.Sent = h.LastHandshakeTime, h.ReceiveBytes, h.TransmitBytes
 			if h.LastHandshakeTime.Unix() <= 0 {
 				q.LastHandshake = time.Time{}
@@ -106,20 +107,14 @@ func (p *pass) six(w plan.WireGuardPeer) bool {
 const fabricReturns = 30 * time.Second
 
 // judge returns why a peer cannot be reached, and what to do; empty if it can.
-func (f *Fabric) judge(p *pass, q PeerStatus) string {
-	var seen probe.Sight
-	for _, w := range p.layout.Peers {
-		if w.PublicKey == q.PublicKey {
-			seen = f.prober.Look(w.Overlay)
-		}
-	}
+func (f *Fabric) judge(now time.Time, q PeerStatus, seen probe.Sight) string {
 	at := fmt.Sprintf("at %v", q.Endpoint)
 	if q.Way == WayRelayed {
 		at = "through the agents, which was tried last"
 	}
-	fresh := !q.LastHandshake.IsZero() && p.now.Sub(q.LastHandshake) < sessionLife
+	fresh := !q.LastHandshake.IsZero() && now.Sub(q.LastHandshake) < sessionLife
 	switch {
-	case q.State == probe.PathUp && !seen.Path.Answers(p.now) && p.now.Sub(seen.Path.LastAnswer()) > fabricReturns:
+	case q.State == probe.PathUp && !seen.Path.Answers(now) && now.Sub(seen.Path.LastAnswer()) > fabricReturns:
 		return fmt.Sprintf("the fabric of %s has not answered since %s, though its tunnel passes packets: look at its pod", q.Node, seen.Path.LastAnswer().UTC().Format(time.RFC3339))
 	case q.LargeLost:
 		size, why := probe.MinMTU, ", which IPv6 needs"
@@ -183,10 +178,8 @@ type dialling struct {
 // chooseEndpoint decides whether to dial a peer at another endpoint.
 func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w plan.WireGuardPeer) dialling {
 	var have wgtypes.Peer
-	for _, h := range p.device.Peers {
-		if plan.PublicKey(h.PublicKey) == w.PublicKey {
-			have = h
-		}
+	if h := p.held[w.PublicKey]; h != nil {
+		have = *h
 	}
 	last, known := f.heard[w.PublicKey]
 	last = last.counted(p.now, have.ReceiveBytes+have.TransmitBytes)
