@@ -57,6 +57,7 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, func(), error) {
 		runtime.WithOutgoingTrailerMatcher(none),
 		runtime.WithMetadata(forwarded),
 		runtime.WithErrorHandler(gatewayError),
+		runtime.SetQueryParameterParser(&queryParser{}),
 		runtime.WithForwardResponseOption(beginStream),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),

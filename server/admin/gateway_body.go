@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -64,10 +64,13 @@ func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 const jsonSpace = " \t\r\n"
 
 // bodyError says what is wrong with a body, and where. The library passes on no
-// more of an error than its text, out of which violationOf makes the two again.
-type bodyError struct{ field, message string }
+// more of an error than its text, so that is JSON, which gatewayError reads.
+type bodyError peering.Violation
 
-func (e *bodyError) Error() string { return fmt.Sprintf("field %q: %s", e.field, e.message) }
+func (e *bodyError) Error() string {
+	text, _ := json.Marshal(e) // two strings
+	return string(text)
+}
 
 // wellFormed says why a body is not exactly one JSON value.
 func wellFormed(body []byte) error {
@@ -112,7 +115,7 @@ func misfitOf(value []byte, m protoreflect.Message, path string) *bodyError {
 	}
 	seen := map[protoreflect.FieldDescriptor]bool{}
 	for _, member := range members(value) {
-		field := cmp.Or(m.Descriptor().Fields().ByJSONName(member.name), m.Descriptor().Fields().ByTextName(member.name))
+		field := fieldOf(m, member.name)
 		if field == nil {
 			return &bodyError{strings.TrimPrefix(path+"."+member.name, "."), "there is no such field; see /openapi.json"}
 		}
@@ -154,6 +157,12 @@ func misfitOf(value []byte, m protoreflect.Message, path string) *bodyError {
 	return &bodyError{path, "its fields do not go together"}
 }
 
+// fieldOf returns the field of a message by either of its names.
+func fieldOf(m protoreflect.Message, name string) protoreflect.FieldDescriptor {
+	fields := m.Descriptor().Fields()
+	return cmp.Or(fields.ByJSONName(name), fields.ByTextName(name))
+}
+
 // member is a member of a JSON object.
 type member struct {
 	name  string
@@ -183,26 +192,20 @@ func elements(array []byte) (out []json.RawMessage) {
 	return out
 }
 
-// What the library says of a request that it cannot read.
-var (
-	bodyText  = regexp.MustCompile(`^field ("(?:[^"\\]|\\.)*"): (.*)$`)
-	queryText = regexp.MustCompile(`^parsing (?:field|list|map|repeated field) "([^"]+)": (.*)$`)
-	pathText  = regexp.MustCompile(`^type mismatch, parameter: (\S+), error: (.*)$`)
-)
+// queryParser says which parameter of a query does not fit its message.
+type queryParser struct{ runtime.DefaultQueryParser }
 
-// violationOf is what is wrong with a request that never got to the server.
-func violationOf(text string) peering.Violation {
-	if m := bodyText.FindStringSubmatch(text); m != nil {
-		if field, err := strconv.Unquote(m[1]); err == nil {
-			return peering.Violation{Field: field, Message: m[2]}
+func (p *queryParser) Parse(m proto.Message, values url.Values, filter *utilities.DoubleArray) error {
+	for name, value := range values {
+		if p.DefaultQueryParser.Parse(m, url.Values{name: value}, filter) == nil {
+			continue
 		}
-	}
-	for _, known := range []*regexp.Regexp{queryText, pathText} {
-		if m := known.FindStringSubmatch(text); m != nil {
-			return peering.Violation{Field: m[1], Message: m[2]}
+		if field := fieldOf(m.ProtoReflect(), name); field != nil {
+			name = string(field.Name())
 		}
+		return &bodyError{name, fmt.Sprintf("%q is not a valid value", strings.Join(value, ","))}
 	}
-	return peering.Violation{Message: text}
+	return nil
 }
 
 // gatewayError answers with an error. One that the library made of a request that
@@ -210,7 +213,10 @@ func violationOf(text string) peering.Violation {
 // have them.
 func gatewayError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	if st := status.Convert(err); st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
-		v := violationOf(st.Message())
+		var v peering.Violation
+		if json.Unmarshal([]byte(st.Message()), &v) != nil {
+			v.Message = st.Message()
+		}
 		v.Field, v.Message = peering.Text(v.Field, peering.MaxMessageLen), peering.Text(v.Message, peering.MaxMessageLen)
 		v.Field = cmp.Or(v.Field, "body")
 		err = wire.Status(&peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the request is not valid", Violations: []peering.Violation{v}}).Err()
