@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -177,12 +178,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			backoff = m.cfg.MaxBackoff
 		}
 		m.cfg.Log.Info("sync stream ended", "err", cause, "retryIn", backoff)
-		pause := time.NewTimer(backoff/2 + rand.N(backoff/2+1))
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
+		notify.Pause(ctx, backoff/2+rand.N(backoff/2+1))
 		backoff = min(2*backoff, m.cfg.MaxBackoff)
 	}
 	return nil //nolint:nilerr // the error of a stream is logged, and ends no more than the stream

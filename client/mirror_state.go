@@ -159,17 +159,6 @@ func decideWanted(r *mirrorRecord, namespaceOpen bool, now time.Time) (mirrorSte
 	return stepApply, time.Time{}
 }
 
-// mirrorBackoff is the pause after so many refusals in a row.
-func mirrorBackoff(attempts int) time.Duration {
-	d := mirrorRetryMin
-	for range attempts - 1 {
-		if d *= 2; d >= mirrorRetryMax {
-			return mirrorRetryMax
-		}
-	}
-	return d
-}
-
 // mirrorState is what a Mirror knows: a value without lock, clock or stream.
 type mirrorState struct {
 	records map[mirrorKey]*mirrorRecord
@@ -468,7 +457,7 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 	s.touch(k)
 	if a.Refusal != nil {
 		r.attempts++
-		r.notBefore = now.Add(mirrorBackoff(r.attempts))
+		r.notBefore = now.Add(min(mirrorRetryMin<<min(r.attempts-1, 8), mirrorRetryMax))
 		if sent == sentApply {
 			r.refused, r.refusedHash, r.final = true, r.sentHash, !a.Refusal.Retryable
 		}

@@ -128,11 +128,7 @@ func aged(all []v1alpha1.KeptAway, now time.Time) []v1alpha1.KeptAway {
 }
 
 func pause(times int32) time.Duration {
-	p := firstPause
-	for ; times > 1 && p < maxPause; times-- {
-		p *= 2
-	}
-	return min(p, maxPause)
+	return min(firstPause<<min(max(times, 1)-1, 16), maxPause)
 }
 
 func policyOf(u *v1alpha1.Unschedulable) (time.Duration, v1alpha1.UnschedulableAction) {

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -287,22 +288,17 @@ func (p *Provider) bind(ctx context.Context, ns *corev1.Namespace) error {
 // awaitGrant waits until the agent may work in a namespace: a new role binding
 // takes a moment to reach every API server.
 func (p *Provider) awaitGrant(ctx context.Context, namespace string) error {
-	pause := grantPoll
-	for {
+	pauses := wait.Backoff{Duration: grantPoll, Factor: 2, Steps: 10, Cap: 2 * time.Second}
+	return pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := p.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: recordName}, &corev1.ConfigMap{})
 		if err == nil || apierrors.IsNotFound(err) {
-			return nil
+			return true, nil
 		}
 		if ctx.Err() == nil && !apierrors.IsForbidden(err) {
 			p.cfg.Log.Debug("look into namespace", "namespace", namespace, "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 2*time.Second)
-	}
+		return false, nil
+	})
 }
 
 // record writes down that the contract uses the namespace, and returns the record.
