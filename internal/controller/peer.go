@@ -214,13 +214,13 @@ func (r *Peers) affected() handler.EventHandler {
 	}
 }
 
-// fabricChanges returns the peers to which a FabricNode's paths changed, and whether
+// fabricChanges returns the peers to which a FabricNode's ways changed, and whether
 // something changed that concerns all: what they are sent of it, or its path to the
 // gateway. That each fabric writes each minute is no change; see Gateways.
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
 	a.Paths, b.Paths, a.Direct, b.Direct, a.Observed, b.Observed, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
-	a.NextKeyWaits, b.NextKeyWaits = "", ""
+	a.NextKeyWaits, b.NextKeyWaits, a.EndToEnd, b.EndToEnd = "", "", nil, nil
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
@@ -243,6 +243,9 @@ func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, e
 		}
 		for _, o := range n.Status.Observed {
 			out[path{peer: o.PeerID, node: o.PublicKey, state: "observed at", message: o.Endpoint}] = true
+		}
+		for _, e := range n.Status.EndToEnd {
+			out[path{peer: e.PeerID, node: e.Node, state: "end to end " + e.State, message: e.Message}] = true
 		}
 		return out
 	}

@@ -193,6 +193,9 @@ func TestFabricChangesNamesThePeers(t *testing.T) {
 		"where a gateway is seen": {change: func(n *v1alpha1.FabricNode) {
 			n.Status.Observed = []v1alpha1.ObservedGateway{{PeerID: "c", PublicKey: "key", Endpoint: "192.0.2.1:1"}}
 		}, peers: []string{"c"}},
+		"what end-to-end probes say": {change: func(n *v1alpha1.FabricNode) {
+			n.Status.EndToEnd = []v1alpha1.FabricEndToEnd{{PeerID: "b", State: "Up"}, {PeerID: "c", State: "Down", Node: "far"}}
+		}, peers: []string{"b", "c"}},
 		"no paths":    {change: func(n *v1alpha1.FabricNode) { n.Status.Paths = nil }, peers: []string{"a", "b"}},
 		"its key":     {change: func(n *v1alpha1.FabricNode) { n.Status.PublicKey = "another" }, all: true},
 		"its address": {change: func(n *v1alpha1.FabricNode) { n.Status.Endpoints = []string{"192.0.2.1:51820"} }, all: true},
