@@ -72,13 +72,18 @@ func TestLostPacketsOfPodsAreNamed(t *testing.T) {
 		nodes []v1alpha1.FabricNode
 		want  string
 	}{
-		"nothing is lost":        {[]v1alpha1.FabricNode{node("n1", "Up", now), node("n2", "Unknown", now), {}}, ""},
-		"a node that is silent":  {[]v1alpha1.FabricNode{node("n1", "Down", now.Add(-time.Hour))}, ""},
-		"large packets":          {[]v1alpha1.FabricNode{large}, "by the probes of node n1 packets to n1-far are lost"},
-		"the worst comes first":  {[]v1alpha1.FabricNode{large, down, blocked}, "by the probes of node n2 packets to n2-far are lost; 2 more nodes see such"},
-		"pods are not forwarded": {[]v1alpha1.FabricNode{blocked}, "by the probes of node n3 packets to n3-far are lost"},
+		"nothing is lost":       {[]v1alpha1.FabricNode{node("n1", "Up", now), node("n2", "Unknown", now), {}}, ""},
+		"a node that is silent": {[]v1alpha1.FabricNode{node("n1", "Down", now.Add(-time.Hour))}, ""},
+		"a node that is not Ready, whose probes peers do not answer": {[]v1alpha1.FabricNode{node("off", "Down", now)}, ""},
+		"a node whose fabric is gone":                                {[]v1alpha1.FabricNode{node("gone", "Down", now), large}, "by the probes of node n1, packets to n1-far are lost"},
+		"large packets":                                              {[]v1alpha1.FabricNode{large}, "by the probes of node n1, packets to n1-far are lost"},
+		"the worst comes first":                                      {[]v1alpha1.FabricNode{large, down, blocked}, "by the probes of node n2, packets to n2-far are lost; so it is on 2 more nodes of this cluster"},
+		"pods are not forwarded":                                     {[]v1alpha1.FabricNode{blocked}, "by the probes of node n3, packets to n3-far are lost"},
 	} {
-		if got := gateways.LostEnds(tt.nodes, "peer", now); got != tt.want {
+		nodes := gateways.Nodes{Fabric: tt.nodes, Now: now, Health: func(name string) gateways.Health {
+			return gateways.Health{NotReady: name == "off", Absent: name == "gone"}
+		}}
+		if got := nodes.LostEnds("peer"); got != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

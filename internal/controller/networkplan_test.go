@@ -239,7 +239,7 @@ func TestNetworkConditionNamesWhatANodeFound(t *testing.T) {
 	}
 	s.FabricNodes[1].Status.EndToEnd = []v1alpha1.FabricEndToEnd{{PeerID: "peer", State: "Down", Message: "packets to far are lost"}}
 	if c := network(s); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonPodsUnreachable || !store.TunnelPasses(&c) ||
-		c.Message != "probes through the tunnel of node gw1 are answered; by the probes of node worker packets to far are lost" {
+		c.Message != "probes through the tunnel of node gw1 are answered; by the probes of node worker, packets to far are lost" {
 		t.Errorf("while packets of pods to a node of the peer are lost: %s %s: %s", c.Status, c.Reason, c.Message)
 	}
 	s.CutOff = cutOff(s)

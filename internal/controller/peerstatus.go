@@ -400,7 +400,7 @@ func network(v PeerSnapshot) metav1.Condition {
 	if len(v.CutOff) > 0 {
 		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNodesCutOff, joinTexts([]string{answered, gateways.Tell(v.CutOff), way, v.TunnelLacks}))
 	}
-	if lost := gateways.LostEnds(v.FabricNodes, v.Peer.Spec.ClusterID, v.Now); lost != "" {
+	if lost := v.nodes().LostEnds(v.Peer.Spec.ClusterID); lost != "" {
 		return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonPodsUnreachable, joinTexts([]string{answered, lost, way, v.TunnelLacks}))
 	}
 	if v.PodsOutside != "" {

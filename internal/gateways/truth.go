@@ -4,38 +4,41 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
 // LostEnds says which nodes lose packets of pods to a peer, by their end-to-end probes; empty if none
-// does. Nodes whose fabrics are silent say nothing.
-func LostEnds(nodes []v1alpha1.FabricNode, peer string, now time.Time) string {
+// does. Nodes whose fabrics are silent or gone say nothing. Nor do those that are not Ready: peers are
+// not told of them, so their probes are not answered.
+func (n Nodes) LostEnds(peer string) string {
 	var first *v1alpha1.FabricNode
 	var worst v1alpha1.FabricEndToEnd
 	lost := 0
-	for i := range nodes {
-		n := &nodes[i]
-		at := slices.IndexFunc(n.Status.EndToEnd, func(e v1alpha1.FabricEndToEnd) bool { return e.PeerID == peer })
-		if at < 0 || Silent(n, now) {
+	for i := range n.Fabric {
+		node := &n.Fabric[i]
+		at := slices.IndexFunc(node.Status.EndToEnd, func(e v1alpha1.FabricEndToEnd) bool { return e.PeerID == peer })
+		if at < 0 || Silent(node, n.Now) || n.Gone(node) || n.health(node.Name).NotReady {
 			continue
 		}
-		e := n.Status.EndToEnd[at]
+		e := node.Status.EndToEnd[at]
 		if e.State != "Down" && e.State != "Blocked" && e.State != "LargePacketsLost" {
 			continue
 		}
 		lost++
 		if first == nil || worst.State == "LargePacketsLost" && e.State != worst.State {
-			first, worst = n, e
+			first, worst = node, e
 		}
 	}
 	if first == nil {
 		return ""
 	}
-	text := fmt.Sprintf("by the probes of node %s %s", first.Name, worst.Message)
-	if lost > 1 {
-		text += fmt.Sprintf("; %d more nodes see such", lost-1)
+	text := fmt.Sprintf("by the probes of node %s, %s", first.Name, worst.Message)
+	switch {
+	case lost == 2:
+		text += "; so it is on 1 more node of this cluster"
+	case lost > 2:
+		text += fmt.Sprintf("; so it is on %d more nodes of this cluster", lost-1)
 	}
 	return text
 }
