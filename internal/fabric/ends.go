@@ -15,9 +15,6 @@ import (
 func endOf(e tunnel.EndStatus) v1alpha1.FabricEndToEnd {
 	out := v1alpha1.FabricEndToEnd{PeerID: e.Cluster, State: "Unknown"}
 	at := fmt.Sprintf("node %s of the peer (%v here)", e.Node, e.Addr)
-	if e.Bad > 1 {
-		at += fmt.Sprintf(" and to %d more nodes", e.Bad-1)
-	}
 	since := e.Since.UTC().Format(time.RFC3339)
 	switch e.State {
 	case probe.EndUnknown:
@@ -30,10 +27,16 @@ func endOf(e tunnel.EndStatus) v1alpha1.FabricEndToEnd {
 		out.Message = fmt.Sprintf("large packets from pods to %s are lost since %s, though small ones pass: look at the MTU of the networks between the nodes of each of the two clusters, and whether ICMP errors pass there", at, since)
 	case probe.EndBlocked:
 		out.State = "Blocked"
-		out.Message = fmt.Sprintf("packets of pods reach %s, which does not forward them to its pods since %s: the peer has to set net.ipv4.ip_forward and net.ipv6.conf.all.forwarding to 1 there", at, since)
+		out.Message = fmt.Sprintf("packets of pods reach %s, which does not forward them to its pods since %s: the peer's administrator has to set net.ipv4.ip_forward and net.ipv6.conf.all.forwarding to 1 there", at, since)
 	case probe.EndDown:
 		out.State = "Down"
 		out.Message = fmt.Sprintf("packets of pods to %s are lost since %s: if the paths of this node are up, look at the fabric and the firewall of that node, and at the tunnel between it and its own gateways", at, since)
+	}
+	switch more := e.Bad - 1; {
+	case more == 1:
+		out.Message += "; the way to 1 more node of the peer does not pass all packets either"
+	case more > 1:
+		out.Message += fmt.Sprintf("; the ways to %d more nodes of the peer do not pass all packets either", more)
 	}
 	out.Node, out.Message = e.Node, peering.Text(out.Message, peering.MaxMessageLen)
 	return out

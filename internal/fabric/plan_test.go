@@ -356,7 +356,7 @@ func TestNodeStatusTellsOfEndToEndProbes(t *testing.T) {
 		{probe.EndSight{}, "Unknown", nil},
 		{probe.EndSight{State: probe.EndUp, Node: "n1", Known: 2}, "Up", nil},
 		{probe.EndSight{State: probe.EndDown, Node: "n1", Addr: at, Since: since, Bad: 3}, "Down", []string{"node n1", "10.240.2.1", "2 more nodes", "2026-11-27T09:00:00Z", "firewall"}},
-		{probe.EndSight{State: probe.EndBlocked, Node: "n1", Addr: at, Since: since, Bad: 1}, "Blocked", []string{"net.ipv4.ip_forward"}},
+		{probe.EndSight{State: probe.EndBlocked, Node: "n1", Addr: at, Since: since, Bad: 2}, "Blocked", []string{"reach node n1 of the peer (10.240.2.1 here), which does", "net.ipv4.ip_forward", "way to 1 more node"}},
 		{probe.EndSight{State: probe.EndLargeLost, Node: "n1", Addr: at, Since: since, Bad: 1}, "LargePacketsLost", []string{"MTU"}},
 	} {
 		got := NodeStatus(tunnel.Status{Ends: []tunnel.EndStatus{{Cluster: "peer", EndSight: tt.sight}}}, &corev1.Node{}).EndToEnd
