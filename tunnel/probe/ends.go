@@ -137,17 +137,29 @@ func (e EndPath) State() (EndState, time.Time) { return e.state, e.since }
 
 // Answered notes an answer.
 func (e EndPath) Answered(large, blocked bool, now time.Time) EndPath {
-	if large {
-		e.large = e.large.answered()
-	} else {
-		e.small = e.small.answered()
-	}
 	if blocked {
 		e.blocked, e.free = e.blocked+1, 0
 	} else {
 		e.blocked, e.free = 0, e.free+1
 	}
+	return e.Refused(large, now)
+}
+
+// Refused notes that the kernel of the node says that nobody listens: the probe passed, and nothing is
+// said of its pods.
+func (e EndPath) Refused(large bool, now time.Time) EndPath {
+	if large {
+		e.large = e.large.answered()
+	} else {
+		e.small = e.small.answered()
+	}
 	return e.judged(now)
+}
+
+// Paused forgets what was lost and is not decided: the tunnel on the way is down, and lost it.
+func (e EndPath) Paused() EndPath {
+	e.small, e.large = row{}, row{}
+	return e
 }
 
 // Lost notes that a probe that was sent then was not answered.
@@ -222,7 +234,7 @@ type EndPeer struct {
 type EndSight struct {
 	State EndState
 	Since time.Time
-	// Node and Addr are the first that is so, Bad how many nodes are.
+	// Node and Addr are the first that is so, if it is not up, Bad how many nodes are not.
 	Node string
 	Addr netip.Addr
 	Bad  int
@@ -246,6 +258,13 @@ type endPeer struct {
 	// answers is how many probes of it were answered in the second from counted.
 	answers int
 	counted time.Time
+	// told is what was said of it last, at said, and news that more was heard since. spent is how many
+	// changes were told lately; each endTellEvery from paid on one of them is forgotten.
+	told  EndSight
+	said  time.Time
+	news  bool
+	spent int
+	paid  time.Time
 }
 
 // endPath is a target with its history.
@@ -327,17 +346,42 @@ func (p *endPath) overdue(now time.Time) {
 	}
 }
 
-// overdue notes what of a peer was not answered in time, and whether that changes what is known of it.
-func (q *endPeer) overdue(now time.Time) bool {
-	late := func(p *endPath) bool { return len(p.waiting) > 0 && now.Sub(p.waiting[0].at) >= endPatience }
-	if !slices.ContainsFunc(q.Targets, func(t EndTarget) bool { return late(q.paths[t.Addr]) }) {
+// overdue notes what of a peer was not answered in time.
+func (q *endPeer) overdue(now time.Time) {
+	for _, p := range q.paths {
+		if len(p.waiting) > 0 && now.Sub(p.waiting[0].at) >= endPatience {
+			p.overdue(now)
+			q.news = true
+		}
+	}
+}
+
+// tell returns whether there is something else to say of a peer than before. That another node is the
+// worst, or more are, is gathered. One whose nodes answer now and then has that said some times at
+// once, and later as it is then: each node writes it.
+func (q *endPeer) tell(now time.Time) bool {
+	if !q.news {
 		return false
 	}
-	before := q.sight()
-	for _, p := range q.paths {
-		p.overdue(now)
+	s := q.sight()
+	differs := s.Differs(q.told)
+	if differs {
+		if s.State == q.told.State && now.Sub(q.said) < endGather {
+			return false
+		}
+		for q.spent > 0 && now.Sub(q.paid) >= endTellEvery {
+			q.spent, q.paid = q.spent-1, q.paid.Add(endTellEvery)
+		}
+		if q.spent >= endTells {
+			return false
+		}
+		if q.spent == 0 {
+			q.paid = now
+		}
+		q.spent, q.said = q.spent+1, now
 	}
-	return q.sight().Differs(before)
+	q.told, q.news = s, false
+	return differs
 }
 
 // take returns the probe that an answer is to.
@@ -366,9 +410,12 @@ func (q *endPeer) set(to EndPeer) {
 		if t.Size == 0 && p.state == EndLargeLost {
 			p.EndPath.state = EndUp // none is sent that could tell
 		}
+		if to.Down {
+			p.EndPath, p.waiting = p.Paused(), nil
+		}
 		p.target, paths[t.Addr] = t, p
 	}
-	q.EndPeer, q.paths = to, paths
+	q.EndPeer, q.paths, q.news = to, paths, true
 }
 
 // sight is what is known of a peer.
@@ -384,7 +431,10 @@ func (q *endPeer) sight() EndSight {
 			bad[t.Node] = true
 		}
 		if state > out.State {
-			out.State, out.Since, out.Node, out.Addr = state, since, t.Node, t.Addr
+			out.State, out.Since = state, since
+			if state > EndUp {
+				out.Node, out.Addr = t.Node, t.Addr
+			}
 		}
 	}
 	out.Bad, out.Ways = len(bad), len(q.Targets)

@@ -99,7 +99,7 @@ func (e *Ends) Look(cluster string) EndSight {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q := e.peers[cluster]; q != nil {
-		return q.sight()
+		return q.told
 	}
 	return EndSight{}
 }
@@ -191,7 +191,8 @@ func (e *Ends) round(now time.Time) {
 	var due []*endPeer
 	changed := false
 	for _, q := range e.peers {
-		changed = q.overdue(now) || changed
+		q.overdue(now)
+		changed = q.tell(now) || changed
 		if q.due.IsZero() { // nodes and peers do not all begin in the same moment
 			q.due = now.Add(time.Duration(binary.BigEndian.Uint16(random(2))) * pace >> 16)
 		}
@@ -277,13 +278,13 @@ func (e *Ends) answered(from netip.Addr, m endProbe, size int, now time.Time) {
 	if q == nil {
 		return
 	}
-	p, before := q.paths[from], q.sight()
+	p := q.paths[from]
 	sent, ok := p.take(func(s endSent) bool { return s.nonce == m.nonce })
 	if !ok || size < sent.size {
 		return
 	}
-	p.EndPath = p.Answered(sent.large, m.blocked, now)
-	if q.sight().Differs(before) {
+	p.EndPath, q.news = p.Answered(sent.large, m.blocked, now), true
+	if q.tell(now) {
 		e.poke()
 	}
 }
@@ -297,11 +298,11 @@ func (e *Ends) refused(by netip.Addr, now time.Time) {
 	if q == nil {
 		return
 	}
-	p, before := q.paths[by], q.sight()
+	p := q.paths[by]
 	if sent, ok := p.take(func(s endSent) bool { return true }); ok && p.state != EndUnknown {
-		p.EndPath = p.Answered(sent.large, false, now)
+		p.EndPath, q.news = p.Refused(sent.large, now), true
 	}
-	if q.sight().Differs(before) {
+	if q.tell(now) {
 		e.poke()
 	}
 }

@@ -158,6 +158,118 @@ func TestOnlyTheAnswerToAProbeCounts(t *testing.T) {
 	}
 }
 
+// A kernel that says that nobody listens has passed the packet, and nothing else is known of it.
+func TestARefusalChangesNothingButWhatIsLost(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	now := time.Unix(1000, 0)
+	e := newEnds(7445, func() {})
+	e.Set(EndSetup{Peers: []EndPeer{{Cluster: "peer", Targets: []EndTarget{{Node: "n", Addr: addr, Size: 1420}}}}})
+	p := e.of[addr].paths[addr]
+	answer := func(refused, blocked bool) {
+		now = now.Add(time.Second)
+		sent := endSent{nonce: endNonce(random(16)), at: now, size: endLen}
+		p.waiting = append(p.waiting, sent)
+		if refused {
+			e.refused(addr, now)
+		} else {
+			e.answered(addr, endProbe{answer: true, blocked: blocked, nonce: sent.nonce}, endLen, now)
+		}
+	}
+	for range 3 {
+		answer(false, true)
+	}
+	for range 5 {
+		answer(true, false)
+	}
+	if s := e.Look("peer"); s.State != EndBlocked {
+		t.Errorf("its fabric is restarted, and the node that does not forward is %v", s.State)
+	}
+	answer(false, false)
+	answer(false, false)
+	if s := e.Look("peer"); s.State != EndUp {
+		t.Errorf("it forwards again: %v", s.State)
+	}
+}
+
+// What was lost while the tunnel went down says nothing of the way behind it.
+func TestWhatTheTunnelLostIsNotHeldAgainstTheNode(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	now := time.Unix(1000, 0)
+	to := EndSetup{Peers: []EndPeer{{Cluster: "peer", Targets: []EndTarget{{Node: "n", Addr: addr}}}}}
+	e := newEnds(7445, func() {})
+	e.Set(to)
+	p := e.of[addr].paths[addr]
+	lose := func() {
+		now = now.Add(time.Second)
+		p.EndPath = p.Lost(false, now, now)
+	}
+	p.EndPath = p.Answered(false, false, now)
+	lose()
+	lose()
+	p.waiting = append(p.waiting, endSent{at: now})
+	to.Peers[0].Down = true
+	e.Set(to)
+	now = now.Add(time.Hour)
+	e.round(now)
+	to.Peers[0].Down = false
+	e.Set(to)
+	lose()
+	if got, _ := p.State(); got != EndUp {
+		t.Errorf("one probe was lost since the tunnel is up again: %v", got)
+	}
+	for range 8 {
+		lose()
+	}
+	if got, _ := p.State(); got != EndDown {
+		t.Errorf("all are lost: %v", got)
+	}
+	to.Peers[0].Down = true
+	e.Set(to)
+	if got, _ := p.State(); got != EndDown {
+		t.Errorf("nothing is known to pass: %v", got)
+	}
+}
+
+// A peer decides what it answers. However it does, a node says something else of it some times a
+// minute only, and in the end what is so.
+func TestAPeerThatAnswersNowAndThenIsToldOfAtAPace(t *testing.T) {
+	pokes := 0
+	e := newEnds(7445, func() { pokes++ })
+	var targets []EndTarget
+	for i := range 16 {
+		targets = append(targets, EndTarget{Node: fmt.Sprint("n", i), Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})})
+	}
+	e.Set(EndSetup{Peers: []EndPeer{{Cluster: "peer", Targets: targets}}})
+	q := e.peers["peer"]
+	now := time.Unix(1000, 0)
+	answer := func(p *endPath, blocked bool) {
+		nonce := endNonce(random(16))
+		p.waiting = append(p.waiting, endSent{nonce: nonce, at: now, size: endLen})
+		e.answered(p.target.Addr, endProbe{answer: true, blocked: blocked, nonce: nonce}, endLen, now)
+	}
+	states, last := 0, q.sight()
+	for i := range 600 {
+		now = now.Add(time.Second)
+		answer(q.paths[targets[i/2%16].Addr], i/4%3 == 0)
+		if s := q.sight(); s.Differs(last) {
+			states, last = states+1, s
+		}
+		e.round(now)
+	}
+	if most := endTells + int(600*time.Second/endTellEvery); states < 100 || pokes > most || pokes < most/2 {
+		t.Errorf("of %d changes %d are told, want at most %d", states, pokes, most)
+	}
+	for _, p := range q.paths {
+		answer(p, false)
+		answer(p, false)
+	}
+	now = now.Add(endTellEvery)
+	e.round(now)
+	if s := e.Look("peer"); s.Differs(q.sight()) || s.State != EndUp {
+		t.Errorf("in the end %+v is told of %+v", s, q.sight())
+	}
+}
+
 // Of two peers one that sends all the time does not keep the other from being answered.
 func TestWhoIsAnswered(t *testing.T) {
 	good, evil, stranger := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.2.0.1")

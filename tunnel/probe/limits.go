@@ -29,6 +29,12 @@ const (
 	endEvery      = time.Second
 	endsPerSecond = 8
 	endsOfCluster = 32
+	// endTells is how many changes of what they say of a peer are told at once, endTellEvery after
+	// how long one more is: peers decide what is answered, and each node writes what it is told.
+	// endGather is for how long changes are gathered that leave the state as it is.
+	endTells     = 12
+	endTellEvery = 10 * time.Second
+	endGather    = 5 * time.Second
 )
 
 // Sizes of packets inside the tunnel, in bytes.
