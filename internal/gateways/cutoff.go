@@ -58,17 +58,19 @@ func carried(n *v1alpha1.FabricNode, peer string) *v1alpha1.FabricPath {
 
 // Carrier returns the gateway that carries a peer's traffic, and its path; nil if no node says that
 // it does. Of several it is the one that most other nodes reach; one of which nothing is heard any
-// more may say so, too. unreachable is the nodes whose probes to it are lost, if these are most.
+// more may say so, too. One whose Node is not Ready counts if no other carries it, while its fabric
+// reports: its kubelet may have stopped alone, and packets pass. unreachable is the nodes whose probes
+// to it are lost, if these are most.
 func (n Nodes) Carrier(peer string) (carrier *v1alpha1.FabricNode, path *v1alpha1.FabricPath, unreachable []string) {
 	most := 0
 	for i := range n.Fabric {
 		g := &n.Fabric[i]
-		p := carried(g, peer)
-		if p == nil || n.Gone(g) || Silent(g, n.Now) || n.health(g.Name).NotReady {
+		p, is := carried(g, peer), n.health(g.Name)
+		if p == nil || n.Gone(g) || Silent(g, n.Now) || is.NotReady && !is.Reports {
 			continue
 		}
 		reached, lost := n.reach(g.Name)
-		if carrier != nil && cmp.Or(cmp.Compare(reached, most), g.Status.ObservedAt.Compare(carrier.Status.ObservedAt.Time)) <= 0 {
+		if carrier != nil && cmp.Or(compareBool(!is.NotReady, !n.health(carrier.Name).NotReady), cmp.Compare(reached, most), g.Status.ObservedAt.Compare(carrier.Status.ObservedAt.Time)) <= 0 {
 			continue
 		}
 		carrier, path, most, unreachable = g, p, reached, nil

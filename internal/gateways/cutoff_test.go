@@ -101,10 +101,15 @@ func TestCarrierIsTheGatewayThatOthersReach(t *testing.T) {
 		want        string
 		unreachable []string
 	}{
-		"none carries it":                       {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Down"))}},
-		"one that died says so still":           {nodes: []v1alpha1.FabricNode{dead, fabricOf("b", carries("Up")), fabricOf("w", to("b", "Up"))}, want: "b"},
-		"it did, and there is no other node":    {nodes: []v1alpha1.FabricNode{dead, fabricOf("b", carries("Up"))}, want: "b"},
-		"its Node is not Ready":                 {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up"))}, health: map[string]Health{"a": {NotReady: true}}},
+		"none carries it":                    {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Down"))}},
+		"one that died says so still":        {nodes: []v1alpha1.FabricNode{dead, fabricOf("b", carries("Up")), fabricOf("w", to("b", "Up"))}, want: "b"},
+		"it did, and there is no other node": {nodes: []v1alpha1.FabricNode{dead, fabricOf("b", carries("Up"))}, want: "b"},
+		"its Node is not Ready":              {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up"))}, health: map[string]Health{"a": {NotReady: true}}},
+		"its fabric reports all the same":    {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up"))}, health: map[string]Health{"a": {NotReady: true, Reports: true}}, want: "a"},
+		"a Node that is Ready comes first": {
+			nodes:  []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("b", carries("Up")), fabricOf("w", to("a", "Up"))},
+			health: map[string]Health{"a": {NotReady: true, Reports: true}}, want: "b",
+		},
 		"its fabric is gone":                    {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up"))}, health: map[string]Health{"a": {Absent: true}}},
 		"most others do not reach it":           {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("v", to("a", "Down")), fabricOf("w", to("a", "Down"))}, want: "a", unreachable: []string{"v", "w"}},
 		"the only other node does not reach it": {nodes: []v1alpha1.FabricNode{fabricOf("a", carries("Up")), fabricOf("w", to("a", "Down"))}, want: "a"},
@@ -211,7 +216,13 @@ func TestHealthSaysOnWhichNodesNoFabricRuns(t *testing.T) {
 	if err := c.Status().Update(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	look(Health{NotReady: true, Cordoned: true}, 4)
+	look(Health{NotReady: true, Cordoned: true, Reports: true}, 4)
+	clock = now.Add(reportsWithin - time.Second)
+	if after := look(Health{NotReady: true, Cordoned: true, Reports: true}, 4); after != time.Second {
+		t.Errorf("it is checked again after %s, want 1s", after)
+	}
+	clock = now.Add(reportsWithin)
+	look(Health{NotReady: true, Cordoned: true}, 5)
 }
 
 // What stops pods' packets is what nodes find.

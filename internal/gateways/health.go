@@ -18,6 +18,8 @@ import (
 type Health struct {
 	// NotReady says that its Node is not Ready, or gone.
 	NotReady bool
+	// Reports says of one that is not Ready that its fabric reports all the same: it runs on.
+	Reports bool
 	// Cordoned says that it takes no new pods: somebody may be at work on it.
 	Cordoned bool
 	// Absent says that no pod of the fabric has run there for a while.
@@ -52,19 +54,22 @@ func (r *Reconciler) examine(ctx context.Context, machines []machine, now time.T
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	of, absent := map[string]Health{}, map[string]time.Time{}
+	within := func(left time.Duration) bool { // and looks again when that is over
+		if left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+		return left > 0
+	}
 	for _, m := range machines {
 		name, is := m.fabric.Name, Health{NotReady: !isReady(m.node), Cordoned: m.node.Spec.Unschedulable}
+		is.Reports = is.NotReady && within(reportsWithin-now.Sub(m.fabric.Status.ObservedAt.Time))
 		// The fabric of a node that comes back has that time to start.
 		if running != nil && !running[name] && !is.NotReady {
 			since, known := h.absent[name]
 			if !known {
 				since = now
 			}
-			absent[name] = since
-			left := absentAfter - now.Sub(since)
-			if is.Absent = left <= 0; !is.Absent && (again == 0 || left < again) {
-				again = left
-			}
+			absent[name], is.Absent = since, !within(absentAfter-now.Sub(since))
 		}
 		if is != (Health{}) {
 			of[name] = is

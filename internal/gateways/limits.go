@@ -5,6 +5,9 @@ import "time"
 const (
 	// reportMaxAge is how old the report of a fabric may be, which writes one each minute.
 	reportMaxAge = 3 * time.Minute
+	// reportsWithin is how old the report of a fabric is whose node is not Ready and runs on, as where
+	// its kubelet alone has stopped: with the time that a report takes to be written and read.
+	reportsWithin = 75 * time.Second
 	// replaceAfter is how long a gateway's Node has not to be Ready, or its fabric to be silent,
 	// until another node is made a gateway in its place. Nothing waits for that: another gateway
 	// carries its traffic meanwhile.
