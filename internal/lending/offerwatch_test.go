@@ -178,10 +178,10 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	say <- full // to the next stream
 	wait("what it lends now", func(o *v1alpha1.Offer) bool { return o.Available })
 	lend(peering.LendsNothing)
-	time.Sleep(50 * time.Millisecond)
-	if o := offer(); opened() != 1 || !o.Available {
-		t.Errorf("%d streams are open, and the offer is %+v", opened(), o)
-	}
+	more := full
+	more.Resources = peering.Resources{"cpu": peering.Whole(60)}
+	say <- more // to the same stream
+	wait("what it says after that", func(o *v1alpha1.Offer) bool { return o.Available && o.Resources.Cpu().String() == "60" })
 	say <- peering.Offer{Message: "nothing again"}
 	wait("what it says at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
 	lend(peering.LendsSomething)

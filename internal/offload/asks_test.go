@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,71 +79,73 @@ func (q *questions) during(f func()) questions {
 // What a peer asks for has to be looked up at a price that it cannot drive up.
 func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 	t.Parallel()
-	c := newFake(t)
-	q := &questions{}
-	c.agent = q.on(c.agent)
-	p, _ := c.start(t)
-	id, name := c.fresh("cpu=1,pods=10")
-	remote := name + "-" + peerA.Short()
-	apply(t, p, id, namespaceObject(name, "Suffixed"),
-		thing(peering.KindConfigMap, name, "cfg", "uc", `{"data":{"a":"1"}}`), thing(peering.KindSecret, name, "sec", "us", `{"data":{}}`),
-		thing(peering.KindService, name, "web", "uw", `{"ports":[{"name":"http","protocol":"TCP","port":80}]}`), podObject(name, "web", "1m"))
-	eventually(t, "the pod is made", func() bool { return c.get(t, remote, "web", &corev1.Pod{}) })
-	// What the reconciler asks is its own.
-	quiet := func() {
-		eventually(t, "nothing is left to do", func() bool {
-			got := q.during(func() { time.Sleep(4 * gather) })
-			return got.asked == 0
-		})
-	}
-	quiet()
+	synctest.Test(t, func(t *testing.T) {
+		c := newFake(t)
+		q := &questions{}
+		c.agent = q.on(c.agent)
+		p, _ := c.start(t)
+		id, name := c.fresh("cpu=1,pods=10")
+		remote := name + "-" + peerA.Short()
+		apply(t, p, id, namespaceObject(name, "Suffixed"),
+			thing(peering.KindConfigMap, name, "cfg", "uc", `{"data":{"a":"1"}}`), thing(peering.KindSecret, name, "sec", "us", `{"data":{}}`),
+			thing(peering.KindService, name, "web", "uw", `{"ports":[{"name":"http","protocol":"TCP","port":80}]}`), podObject(name, "web", "1m"))
+		eventually(t, "the pod is made", func() bool { return c.get(t, remote, "web", &corev1.Pod{}) })
+		// What the reconciler asks is its own.
+		quiet := func() {
+			eventually(t, "nothing is left to do", func() bool {
+				got := q.during(func() { time.Sleep(4 * gather) })
+				return got.asked == 0
+			})
+		}
+		quiet()
 
-	got := q.during(func() {
-		for n := range 1000 {
-			ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: name, Name: "web", UID: fmt.Sprint("unknown-", n)}
-			if err := p.Delete(t.Context(), id, ref, nil); err != nil {
-				t.Fatal(err)
+		got := q.during(func() {
+			for n := range 1000 {
+				ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: name, Name: "web", UID: fmt.Sprint("unknown-", n)}
+				if err := p.Delete(t.Context(), id, ref, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if got.asked > 0 {
+			t.Errorf("1000 deletes of what is not here asked the API server %d times", got.asked)
+		}
+		got = q.during(func() {
+			held, err := p.Held(t.Context(), id)
+			if err != nil || len(held) != 5 {
+				t.Errorf("held %v, %v", held, err)
+			}
+		})
+		if len(got.whole) > 0 {
+			t.Errorf("to say what is held it read %v", got.whole)
+		}
+		for _, o := range got.lists {
+			// Namespaces are few and small.
+			if o.Limit == 0 && o.Namespace != "" {
+				t.Errorf("a list has no end: %+v", o)
+			}
+		}
+
+		// Each question counts, those of what is refused, too.
+		for _, tc := range []struct {
+			what string
+			do   func() error
+		}{
+			{"an apply", func() error { return p.Apply(t.Context(), id, podObject(name, "more", "1m")) }},
+			{"a refused apply", func() error { return p.Apply(t.Context(), id, podObject(name, "large", "7")) }},
+			{"a delete", func() error { return p.Delete(t.Context(), id, podObject(name, "more", "1m").Ref, nil) }},
+			{"a delete of a map", func() error {
+				return p.Delete(t.Context(), id, thing(peering.KindConfigMap, name, "cfg", "uc", "").Ref, nil)
+			}},
+		} {
+			quiet()
+			var err error
+			got := q.during(func() { err = tc.do() })
+			if got.mine == 0 && got.asked > 0 {
+				t.Errorf("%s asks %d times and counts none of them (%v)", tc.what, got.asked, err)
 			}
 		}
 	})
-	if got.asked > 0 {
-		t.Errorf("1000 deletes of what is not here asked the API server %d times", got.asked)
-	}
-	got = q.during(func() {
-		held, err := p.Held(t.Context(), id)
-		if err != nil || len(held) != 5 {
-			t.Errorf("held %v, %v", held, err)
-		}
-	})
-	if len(got.whole) > 0 {
-		t.Errorf("to say what is held it read %v", got.whole)
-	}
-	for _, o := range got.lists {
-		// Namespaces are few and small.
-		if o.Limit == 0 && o.Namespace != "" {
-			t.Errorf("a list has no end: %+v", o)
-		}
-	}
-
-	// Each question counts, those of what is refused, too.
-	for _, tc := range []struct {
-		what string
-		do   func() error
-	}{
-		{"an apply", func() error { return p.Apply(t.Context(), id, podObject(name, "more", "1m")) }},
-		{"a refused apply", func() error { return p.Apply(t.Context(), id, podObject(name, "large", "7")) }},
-		{"a delete", func() error { return p.Delete(t.Context(), id, podObject(name, "more", "1m").Ref, nil) }},
-		{"a delete of a map", func() error {
-			return p.Delete(t.Context(), id, thing(peering.KindConfigMap, name, "cfg", "uc", "").Ref, nil)
-		}},
-	} {
-		quiet()
-		var err error
-		got := q.during(func() { err = tc.do() })
-		if got.mine == 0 && got.asked > 0 {
-			t.Errorf("%s asks %d times and counts none of them (%v)", tc.what, got.asked, err)
-		}
-	}
 }
 
 // A list that has several pages is read to its end, by a server that makes pages.

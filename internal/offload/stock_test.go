@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -175,67 +176,69 @@ func TestChangesOfPodsCompareNoPolicies(t *testing.T) {
 // With many Services, what changes has those compared that it concerns.
 func TestAChangeComparesTheServicesThatItConcerns(t *testing.T) {
 	t.Parallel()
-	c := newFake(t)
-	var mu sync.Mutex
-	var compared []string
-	c.prepare = func(p *Provider) {
-		p.services = p.comparer("services", func(ctx context.Context, key types.NamespacedName) error {
-			mu.Lock()
-			compared = append(compared, key.Name)
-			mu.Unlock()
-			return p.reflectServices(ctx, key)
-		})
-	}
-	p, _ := c.start(t)
-	id, name := c.fresh("cpu=100,pods=100")
-	remote := name + "-aaaaaaaa"
-	apply(t, p, id, namespaceObject(name, "Suffixed"))
-	const many = 10
-	said := func(i int, port int32) peering.Object {
-		e := end("10.241.3.9", port)
-		e.PodUID = podObject(name, fmt.Sprint("pod-", i), "1m").Ref.UID
-		b, err := json.Marshal(service(false, e))
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newFake(t)
+		var mu sync.Mutex
+		var compared []string
+		c.prepare = func(p *Provider) {
+			p.services = p.comparer("services", func(ctx context.Context, key types.NamespacedName) error {
+				mu.Lock()
+				compared = append(compared, key.Name)
+				mu.Unlock()
+				return p.reflectServices(ctx, key)
+			})
 		}
-		return thing(peering.KindService, name, fmt.Sprint("svc-", i), fmt.Sprint("u", i), string(b))
-	}
-	for i := range many {
-		apply(t, p, id, podObject(name, fmt.Sprint("pod-", i), "1m"), said(i, 80))
-		c.setPhase(t, remote, fmt.Sprint("pod-", i), corev1.PodRunning, fmt.Sprint("10.200.0.", i+1))
-	}
-	idle := func() bool { return p.services.Idle() && len(p.inv.slices.List()) == many }
-	quiet := func(what string, want ...string) {
-		t.Helper()
-		eventually(t, what, func() bool {
+		p, _ := c.start(t)
+		id, name := c.fresh("cpu=100,pods=100")
+		remote := name + "-aaaaaaaa"
+		apply(t, p, id, namespaceObject(name, "Suffixed"))
+		const many = 10
+		said := func(i int, port int32) peering.Object {
+			e := end("10.241.3.9", port)
+			e.PodUID = podObject(name, fmt.Sprint("pod-", i), "1m").Ref.UID
+			b, err := json.Marshal(service(false, e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return thing(peering.KindService, name, fmt.Sprint("svc-", i), fmt.Sprint("u", i), string(b))
+		}
+		for i := range many {
+			apply(t, p, id, podObject(name, fmt.Sprint("pod-", i), "1m"), said(i, 80))
+			c.setPhase(t, remote, fmt.Sprint("pod-", i), corev1.PodRunning, fmt.Sprint("10.200.0.", i+1))
+		}
+		idle := func() bool { return p.services.Idle() && len(p.inv.slices.List()) == many }
+		quiet := func(what string, want ...string) {
+			t.Helper()
+			eventually(t, what, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return idle() && (len(want) == 0 || len(compared) > 0)
+			})
+			time.Sleep(4 * gather) // what follows from what was written
 			mu.Lock()
 			defer mu.Unlock()
-			return idle() && (len(want) == 0 || len(compared) > 0)
-		})
-		time.Sleep(4 * gather) // what follows from what was written
-		mu.Lock()
-		defer mu.Unlock()
-		slices.Sort(compared)
-		if got := slices.Compact(compared); len(want) > 0 && !slices.Equal(got, want) {
-			t.Errorf("%s: %q are compared, want %q", what, got, want)
+			slices.Sort(compared)
+			if got := slices.Compact(compared); len(want) > 0 && !slices.Equal(got, want) {
+				t.Errorf("%s: %q are compared, want %q", what, got, want)
+			}
+			compared = nil
 		}
-		compared = nil
-	}
-	quiet("all are compared")
-	c.setPhase(t, remote, "pod-3", corev1.PodRunning, "10.200.0.77")
-	quiet("a pod has another address", "svc-3")
-	apply(t, p, id, said(5, 8080))
-	quiet("a Service says something else", "svc-5")
-	part := &discoveryv1.EndpointSlice{}
-	for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7") {
-		part = s.DeepCopy()
-	}
-	if err := c.owner.Delete(t.Context(), part); err != nil {
-		t.Fatal(err)
-	}
-	quiet("somebody deletes an EndpointSlice", "svc-7")
-	eventually(t, "it is there again", func() bool {
-		return len(indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7")) == 1
+		quiet("all are compared")
+		c.setPhase(t, remote, "pod-3", corev1.PodRunning, "10.200.0.77")
+		quiet("a pod has another address", "svc-3")
+		apply(t, p, id, said(5, 8080))
+		quiet("a Service says something else", "svc-5")
+		part := &discoveryv1.EndpointSlice{}
+		for _, s := range indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7") {
+			part = s.DeepCopy()
+		}
+		if err := c.owner.Delete(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+		quiet("somebody deletes an EndpointSlice", "svc-7")
+		eventually(t, "it is there again", func() bool {
+			return len(indexed[*discoveryv1.EndpointSlice](p.inv.slices, byService, remote+"/svc-7")) == 1
+		})
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -577,37 +578,40 @@ func TestHostileMessagesAreErrorsForTheSender(t *testing.T) {
 }
 
 func TestAProviderThatDoesNotKeepUpIsNotFloodedWithWork(t *testing.T) {
-	mem := newMemory()
-	mem.block = make(chan struct{})
-	s := newSite(t, mem, consumer)
-	stream := open(t, s, contract)
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	// More than the 16 MiB to which gRPC lets what is on its way grow.
-	const messages = 512
-	sent := make(chan int, 1)
-	go func() {
-		n := 0
-		for i := range messages {
-			if stream.Send(wire.ApplyTo(obj(peering.KindPod, fmt.Sprint("p", i), `{"a":"`+strings.Repeat("x", 64<<10)+`"}`))) != nil {
-				break
+	synctest.Test(t, func(t *testing.T) {
+		mem := newMemory()
+		mem.block = make(chan struct{})
+		s := newSite(t, mem, consumer)
+		stream := open(t, s, contract)
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		// More than the 16 MiB to which gRPC lets what is on its way grow.
+		const messages = 512
+		sent := make(chan int, 1)
+		go func() {
+			n := 0
+			for i := range messages {
+				if stream.Send(wire.ApplyTo(obj(peering.KindPod, fmt.Sprint("p", i), `{"a":"`+strings.Repeat("x", 64<<10)+`"}`))) != nil {
+					break
+				}
+				n++
 			}
-			n++
+			sent <- n
+		}()
+		synctest.Wait()
+		select {
+		case n := <-sent:
+			t.Fatalf("%d messages of 64 KiB were taken though none was carried out", n)
+		default:
 		}
-		sent <- n
-	}()
-	select {
-	case n := <-sent:
-		t.Fatalf("%d messages of 64 KiB were taken though none was carried out", n)
-	case <-time.After(300 * time.Millisecond):
-	}
-	close(mem.block)
-	for range messages {
-		if m, err := stream.Recv(); err != nil || m.GetAck().GetReason() != "" {
-			t.Fatalf("%v %v", m, err)
+		close(mem.block)
+		for range messages {
+			if m, err := stream.Recv(); err != nil || m.GetAck().GetReason() != "" {
+				t.Fatalf("%v %v", m, err)
+			}
 		}
-	}
+	})
 }
 
 func TestStatusesAndEventsComeBack(t *testing.T) {

@@ -217,7 +217,10 @@ func TestAThirdPeerIsAskedOnlyAfterDirectWaysFailed(t *testing.T) {
 	trustEachOther(t, a, c)
 	a.SetPeers([]Peer{{ID: c.id, Endpoints: []string{c.addr}}, {ID: b.id, Endpoints: []string{b.addr}}})
 	eventually(t, "sessions", func() bool { return up(a, b)() && up(a, c)() })
-	time.Sleep(directFirst + yieldThird + time.Second)
+	// The loop that dials ends with the session, and if it did not it would ask nobody.
+	if l, errs := a.throughThird(t.Context(), b.id, thirds{}); l != nil || errs != nil || !a.settled(b.id) {
+		t.Errorf("there is a session: got %v, %v", l, errs)
+	}
 	if len(asked) > 0 {
 		t.Error("a third peer was asked for a peer that is reached directly")
 	}
