@@ -51,8 +51,8 @@ func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 		return nil
 	}
 	a.set.Own, a.set.Home, a.set.Budget, a.set.Events = a.exports.Shared, a.addresses.home, a.states.Budget, a.events
-	a.set.Watch = func(ctx context.Context, peer peering.ClusterID, contract string, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
-		return a.peeringClient(peer).WatchClusterSet(ctx, contract, changed, synced)
+	a.set.Watch = func(ctx context.Context, peer peering.ClusterID, what services.Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+		return a.peeringClient(peer).WatchClusterSet(ctx, what.Contract, changed, synced)
 	}
 	var far distances
 	a.set.Distance = func(peer peering.ClusterID) int { return far.look(peer, a.sessions.RoundTrip(peer), time.Now()) }
@@ -112,8 +112,8 @@ func (a *agent) exposedServices(ctx context.Context, c *v1alpha1.Contract, own e
 func (a *agent) importServices(context.Context) error {
 	imports := &services.Imports{
 		Client: a.mgr.GetClient(), Direct: a.direct, ServiceAccount: client.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Watch: func(ctx context.Context, peer peering.ClusterID, contract string, names []peering.ServiceName, changed func(peering.ExportedService)) error {
-			return a.peeringClient(peer).WatchServices(ctx, contract, names, changed)
+		Watch: func(ctx context.Context, peer peering.ClusterID, what services.Wanted, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
+			return a.peeringClient(peer).WatchServices(ctx, what.Contract, what.Names, changed)
 		},
 		Home: a.addresses.home, Budget: a.states.Budget,
 	}

@@ -88,7 +88,7 @@ func startSharing(t *testing.T) *sharing {
 			return netip.MustParseAddr("198.18.0." + strings.Split(a.String(), ".")[3]), true
 		},
 		Budget: &store.WriteBudget{Now: time.Now}, Events: &peertest.Recorder{},
-		Watch: func(ctx context.Context, _ peering.ClusterID, _ string, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+		Watch: func(ctx context.Context, _ peering.ClusterID, _ services.Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
 			for {
 				select {
 				case <-ctx.Done():

@@ -38,7 +38,7 @@ type Reconciler struct {
 	// Self is this cluster.
 	Self peering.ClusterID
 	// Watch hands over what a peer exports.
-	Watch Watch
+	Watch services.Watch
 	// Own returns a Service of this cluster as it is exported.
 	Own func(ctx context.Context, name peering.ServiceName) (peering.ExportedService, error)
 	// Home returns a peer's pod address in this cluster's terms, if it has one.
@@ -52,7 +52,7 @@ type Reconciler struct {
 	Budget *store.WriteBudget
 	Events events.EventRecorder
 
-	followers followers
+	followers services.Followers
 	queue     services.Queue
 	// served says that the API server has the kinds.
 	served atomic.Bool
@@ -112,7 +112,7 @@ func (r *Reconciler) resync(ctx context.Context) error {
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
 	}
-	want := map[peering.ClusterID]string{}
+	want := map[peering.ClusterID]services.Wanted{}
 	for i := range list.Items {
 		fc := &list.Items[i]
 		policy, err := market.Selecting(policies, fc)
@@ -124,10 +124,10 @@ func (r *Reconciler) resync(ctx context.Context) error {
 			return err
 		}
 		if contract := services.ImportContract(contracts); contract != "" {
-			want[peering.ClusterID(fc.Spec.ClusterID)] = contract
+			want[peering.ClusterID(fc.Spec.ClusterID)] = services.Wanted{Contract: contract}
 		}
 	}
-	r.followers.set(want) //nolint:contextcheck // streams outlive the call
+	r.followers.Set(want) //nolint:contextcheck // streams outlive the call
 	names, err := r.names(ctx)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (r *Reconciler) resync(ctx context.Context) error {
 
 // names returns the Services that are exported by any, or imported.
 func (r *Reconciler) names(ctx context.Context) ([]peering.ServiceName, error) {
-	out := r.followers.names()
+	out := r.followers.Names()
 	for _, list := range []client.ObjectList{&mcs.ServiceExportList{}, &mcs.ServiceImportList{}} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list what is exported and imported: %w", err)
@@ -223,7 +223,7 @@ func (r *Reconciler) loadOwn(ctx context.Context, s *snapshot) error {
 
 // loadPeers adds the peers that export the Service and share its namespace.
 func (r *Reconciler) loadPeers(ctx context.Context, s *snapshot, policies []market.Policy, shares func(market.Policy) bool) error {
-	said, waiting := r.followers.of(s.name)
+	said, waiting := r.followers.Of(s.name)
 	s.waiting = waiting
 	for peer, service := range said {
 		fc, err := store.Peek(ctx, r.Client, peer)

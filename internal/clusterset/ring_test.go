@@ -30,6 +30,15 @@ type member struct {
 	c       client.Client
 	r       *Reconciler
 	exports *services.Exports
+	// streams are those to peers, and opened has one that was begun.
+	streams map[peering.ClusterID]stream
+	opened  chan stream
+}
+
+// stream is by what a peer is heard.
+type stream struct {
+	changed func(peering.ExportedService)
+	synced  func([]peering.ServiceName)
 }
 
 // newMember returns a cluster whose pods are in 10.n.0.0/16, with names exported in namespace shop.
@@ -53,7 +62,7 @@ func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.Cluste
 			})
 	}
 	c := peertest.Indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).WithStatusSubresource(&mcs.ServiceExport{}, &mcs.ServiceImport{}))
-	m := &member{id: id, c: c}
+	m := &member{id: id, c: c, streams: map[peering.ClusterID]stream{}, opened: make(chan stream)}
 	m.r = &Reconciler{
 		Client: c, Direct: c, Self: id, Changed: func() {}, ServiceAccount: client.ObjectKey{Namespace: "entente-system", Name: "entente-agent"},
 		Home:   func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) { return a, true },
@@ -76,7 +85,13 @@ func newMember(t *testing.T, id peering.ClusterID, n int, peers []peering.Cluste
 		},
 	}
 	m.r.Own = m.exports.Shared
-	m.r.followers.changed = func(peering.ServiceName) {}
+	m.r.followers.Changed = func(peering.ClusterID, peering.ServiceName) {}
+	m.r.followers.Watch = func(ctx context.Context, _ peering.ClusterID, _ services.Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error {
+		m.opened <- stream{changed, synced}
+		<-ctx.Done()
+		return nil
+	}
+	t.Cleanup(m.r.followers.Stop)
 	return m
 }
 
@@ -87,24 +102,23 @@ func (m *member) hear(t *testing.T, from *member) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &m.r.followers
-	f.mu.Lock()
-	if f.peers == nil {
-		f.peers = map[peering.ClusterID]*follower{}
+	s, open := m.streams[from.id]
+	if !open {
+		want := map[peering.ClusterID]services.Wanted{from.id: {Contract: "c"}}
+		for id := range m.streams {
+			want[id] = services.Wanted{Contract: "c"}
+		}
+		m.r.followers.Set(want)
+		s = <-m.opened
+		m.streams[from.id] = s
 	}
-	p := f.peers[from.id]
-	if p == nil {
-		p = &follower{stop: func() {}, states: map[peering.ServiceName]peering.ExportedService{}}
-		f.peers[from.id] = p
-	}
-	f.mu.Unlock()
 	var names []peering.ServiceName
-	for _, s := range list {
-		f.said(p, s)
-		names = append(names, s.ServiceName)
+	for _, e := range list {
+		s.changed(e)
+		names = append(names, e.ServiceName)
 	}
 	slices.SortFunc(names, peering.CompareServiceNames)
-	f.synced(p, names)
+	s.synced(names)
 }
 
 // settle reconciles all that is known.

@@ -28,8 +28,8 @@ import (
 // SetupWithManager registers the reconciler. Whether the API server has the kinds is found out
 // at once: a peer is not to be told that nothing is exported before that is known.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.followers.watch = r.Watch
-	r.followers.changed = func(name peering.ServiceName) { r.queue.Later(key(name), gather) }
+	r.followers.Watch = r.Watch
+	r.followers.Changed = func(_ peering.ClusterID, name peering.ServiceName) { r.queue.Later(key(name), gather) }
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{}}
 	})
@@ -63,7 +63,7 @@ func labelsDiffer(e event.UpdateEvent) bool {
 // run looks for the kinds until the API server has them, and ends the watching of peers when
 // ctx ends.
 func (r *Reconciler) run(ctx context.Context, c controller.Controller) error {
-	defer r.followers.stop() //nolint:contextcheck // ctx is over
+	defer r.followers.Stop() //nolint:contextcheck // ctx is over
 	for !r.served.Load() {
 		if !notify.Pause(ctx, servedAgain) {
 			return nil

@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,56 +14,85 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Watch hands over how Services of a peer are, until ctx or the stream ends.
-type Watch func(ctx context.Context, peer peering.ClusterID, contract string, names []peering.ServiceName, changed func(peering.ExportedService)) error
+// Watch hands over what a peer says of Services, until ctx or the stream ends. Of a cluster set synced is
+// called once all was handed over, with the names of what there is.
+type Watch func(ctx context.Context, peer peering.ClusterID, what Wanted, changed func(peering.ExportedService), synced func([]peering.ServiceName)) error
 
-// wanted is what is imported from a peer.
-type wanted struct {
-	contract string
-	// names is sorted.
-	names []peering.ServiceName
+// Wanted is what is imported from a peer.
+type Wanted struct {
+	Contract string
+	// Names is sorted; nil is all that it exports to its cluster set.
+	Names []peering.ServiceName
 }
 
 // add adds a name, if it is not there, as long as there is room for more.
-func (w *wanted) add(n peering.ServiceName) {
-	i, found := slices.BinarySearchFunc(w.names, n, peering.CompareServiceNames)
-	if !found && len(w.names) < peering.MaxServices {
-		w.names = slices.Insert(w.names, i, n)
+func (w *Wanted) add(n peering.ServiceName) {
+	i, found := slices.BinarySearchFunc(w.Names, n, peering.CompareServiceNames)
+	if !found && len(w.Names) < peering.MaxServices {
+		w.Names = slices.Insert(w.Names, i, n)
 	}
 }
 
-func (w wanted) equal(o wanted) bool {
-	return w.contract == o.contract && slices.Equal(w.names, o.names)
+// has says whether a Service is among what is wanted.
+func (w Wanted) has(n peering.ServiceName) bool {
+	_, found := slices.BinarySearchFunc(w.Names, n, peering.CompareServiceNames)
+	return found || w.Names == nil
 }
 
-// followers watch what is imported, one peer each. What a peer said outlives its stream.
-type followers struct {
-	watch Watch
-	// changed is called when a peer said something of a Service.
-	changed func(peer peering.ClusterID, name peering.ServiceName)
+// Followers watch what is imported, one peer each. What a peer said outlives its stream.
+type Followers struct {
+	Watch Watch
+	// Changed is called when a peer said something of a Service; of none is that all was said once.
+	Changed func(peer peering.ClusterID, name peering.ServiceName)
 
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*follower
 }
 
 type follower struct {
-	wanted
-	stop   context.CancelFunc
-	states map[peering.ServiceName]*peering.ExportedService
+	Wanted
+	stop context.CancelFunc
+	// synced says that all was said at least once.
+	synced bool
+	states map[peering.ServiceName]peering.ExportedService
 }
 
 // said returns what a peer said of a Service last; nil is nothing.
-func (f *followers) said(peer peering.ClusterID, name peering.ServiceName) *peering.ExportedService {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if p := f.peers[peer]; p != nil {
-		return p.states[name]
+func (f *Followers) said(peer peering.ClusterID, name peering.ServiceName) *peering.ExportedService {
+	said, _ := f.Of(name)
+	if s, ok := said[peer]; ok {
+		return &s
 	}
 	return nil
 }
 
-// set has exactly this watched.
-func (f *followers) set(want map[peering.ClusterID]wanted) {
+// Of returns what peers said of a Service, and which have not said yet what they export.
+func (f *Followers) Of(name peering.ServiceName) (said map[peering.ClusterID]peering.ExportedService, waiting map[peering.ClusterID]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	said, waiting = map[peering.ClusterID]peering.ExportedService{}, map[peering.ClusterID]bool{}
+	for peer, p := range f.peers {
+		if s, ok := p.states[name]; ok {
+			said[peer] = s
+		} else if !p.synced {
+			waiting[peer] = true
+		}
+	}
+	return said, waiting
+}
+
+// Names returns what is said by any.
+func (f *Followers) Names() (out []peering.ServiceName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.peers {
+		out = slices.AppendSeq(out, maps.Keys(p.states))
+	}
+	return out
+}
+
+// Set has exactly this watched.
+func (f *Followers) Set(want map[peering.ClusterID]Wanted) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for peer, p := range f.peers {
@@ -73,15 +103,16 @@ func (f *followers) set(want map[peering.ClusterID]wanted) {
 	}
 	for peer, w := range want {
 		old := f.peers[peer]
-		if old != nil && old.equal(w) {
+		if old != nil && old.Contract == w.Contract && slices.Equal(old.Names, w.Names) {
 			continue
 		}
-		ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // set ends it
-		p := &follower{wanted: w, stop: stop, states: map[peering.ServiceName]*peering.ExportedService{}}
+		ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Set ends it
+		p := &follower{Wanted: w, stop: stop, states: map[peering.ServiceName]peering.ExportedService{}}
 		if old != nil {
 			old.stop()
-			for _, n := range w.names {
-				if s := old.states[n]; s != nil {
+			p.synced = old.synced
+			for n, s := range old.states {
+				if w.has(n) {
 					p.states[n] = s
 				}
 			}
@@ -94,22 +125,60 @@ func (f *followers) set(want map[peering.ClusterID]wanted) {
 	}
 }
 
+// Stop ends all.
+func (f *Followers) Stop() { f.Set(nil) }
+
 // run watches until ctx ends.
-func (f *followers) run(ctx context.Context, peer peering.ClusterID, p *follower) {
-	Rewatch(ctx, func(came func()) {
-		_ = f.watch(ctx, peer, p.contract, p.names, func(s peering.ExportedService) { // why it ended shows when it is tried again
+func (f *Followers) run(ctx context.Context, peer peering.ClusterID, p *follower) {
+	rewatch(ctx, func(came func()) {
+		_ = f.Watch(ctx, peer, p.Wanted, func(s peering.ExportedService) { // why it ended shows when it is tried again
+			if p.Names != nil {
+				came()
+			}
+			f.hear(peer, p, s)
+		}, func(names []peering.ServiceName) {
 			came()
-			f.mu.Lock()
-			p.states[s.ServiceName] = &s
-			f.mu.Unlock()
-			f.changed(peer, s.ServiceName)
+			f.sync(peer, p, names)
 		})
 	})
 }
 
-// Rewatch has a peer watched again each time that watch returns, until ctx ends. The pause before that
+// hear keeps what a peer says of a Service. What it refuses is not in its cluster set.
+func (f *Followers) hear(peer peering.ClusterID, p *follower, s peering.ExportedService) {
+	f.mu.Lock()
+	if p.Names == nil && (s.Refusal != "" || s.Export == nil) {
+		delete(p.states, s.ServiceName)
+	} else {
+		p.states[s.ServiceName] = s
+	}
+	f.mu.Unlock()
+	f.Changed(peer, s.ServiceName)
+}
+
+// sync drops what a peer did not say again. What waited for it is to be reconciled as well.
+func (f *Followers) sync(peer peering.ClusterID, p *follower, names []peering.ServiceName) {
+	f.mu.Lock()
+	first := !p.synced
+	p.synced = true
+	var gone []peering.ServiceName
+	for name := range p.states {
+		if _, found := slices.BinarySearchFunc(names, name, peering.CompareServiceNames); !found {
+			delete(p.states, name)
+			gone = append(gone, name)
+		}
+	}
+	f.mu.Unlock()
+	for _, name := range gone {
+		f.Changed(peer, name)
+	}
+	if first {
+		f.Changed(peer, peering.ServiceName{})
+	}
+}
+
+// rewatch has a peer watched again each time that watch returns, until ctx ends. The pause before that
 // grows until watch calls came.
-func Rewatch(ctx context.Context, watch func(came func())) {
+func rewatch(ctx context.Context, watch func(came func())) {
 	for again := watchAgainMin; ; again = min(2*again, watchAgainMax) {
 		watch(func() { again = watchAgainMin })
 		if !notify.Pause(ctx, again) {
@@ -117,9 +186,6 @@ func Rewatch(ctx context.Context, watch func(came func())) {
 		}
 	}
 }
-
-// stop ends all.
-func (f *followers) stop() { f.set(nil) }
 
 // Queue has a reconciler look at objects again. It implements source.Source.
 type Queue struct {

@@ -46,13 +46,13 @@ type Imports struct {
 	// Budget bounds what peers have written here by what they say.
 	Budget *store.WriteBudget
 
-	followers followers
+	followers Followers
 	queue     Queue
 }
 
 // SetupWithManager registers the reconciler.
 func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
-	r.followers.watch, r.followers.changed = r.Watch, r.said
+	r.followers.Watch, r.followers.Changed = r.Watch, r.said
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("importedservices").
 		For(&api.ImportedService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -77,7 +77,7 @@ func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
 // Run ends the watching of peers when ctx ends.
 func (r *Imports) Run(ctx context.Context) error {
 	<-ctx.Done()
-	r.followers.stop() //nolint:contextcheck // ctx is over
+	r.followers.Stop() //nolint:contextcheck // ctx is over
 	return nil
 }
 
@@ -206,7 +206,7 @@ func (r *Imports) follow(ctx context.Context) error {
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list imported services: %w", err)
 	}
-	want := map[peering.ClusterID]wanted{}
+	want := map[peering.ClusterID]Wanted{}
 	peers := map[string]peering.ClusterID{}
 	for i := range list.Items {
 		s := &list.Items[i]
@@ -229,7 +229,7 @@ func (r *Imports) follow(ctx context.Context) error {
 				return err
 			}
 			if contract := ImportContract(contracts); contract != "" {
-				want[peer] = wanted{contract: contract}
+				want[peer] = Wanted{Contract: contract}
 			}
 		}
 		if w, ok := want[peer]; ok {
@@ -237,7 +237,7 @@ func (r *Imports) follow(ctx context.Context) error {
 			want[peer] = w
 		}
 	}
-	r.followers.set(want) //nolint:contextcheck // streams outlive the call
+	r.followers.Set(want) //nolint:contextcheck // streams outlive the call
 	return nil
 }
 

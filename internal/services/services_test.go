@@ -153,7 +153,7 @@ func newImports(t *testing.T, objects ...client.Object) (r *Imports, say func(*p
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
 	told, heard := make(chan peering.ExportedService), make(chan struct{}, 1)
-	r.followers.watch = func(ctx context.Context, _ peering.ClusterID, _ string, _ []peering.ServiceName, changed func(peering.ExportedService)) error {
+	r.followers.Watch = func(ctx context.Context, _ peering.ClusterID, _ Wanted, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
 		for {
 			select {
 			case <-ctx.Done():
@@ -164,8 +164,8 @@ func newImports(t *testing.T, objects ...client.Object) (r *Imports, say func(*p
 			}
 		}
 	}
-	r.followers.changed = r.said
-	t.Cleanup(r.followers.stop)
+	r.followers.Changed = r.said
+	t.Cleanup(r.followers.Stop)
 	return r, func(s *peering.ExportedService) {
 		t.Helper()
 		if s != nil {
@@ -280,10 +280,10 @@ func TestWhatAPeerSaidOutlivesItsStreamAndOtherImports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var asked [][]peering.ServiceName
-		f := &followers{changed: func(peering.ClusterID, peering.ServiceName) {}}
-		f.watch = func(ctx context.Context, _ peering.ClusterID, _ string, names []peering.ServiceName, changed func(peering.ExportedService)) error {
+		f := &Followers{Changed: func(peering.ClusterID, peering.ServiceName) {}}
+		f.Watch = func(ctx context.Context, _ peering.ClusterID, what Wanted, changed func(peering.ExportedService), _ func([]peering.ServiceName)) error {
 			mu.Lock()
-			asked = append(asked, names)
+			asked = append(asked, what.Names)
 			n := len(asked)
 			mu.Unlock()
 			if n == 1 {
@@ -295,19 +295,19 @@ func TestWhatAPeerSaidOutlivesItsStreamAndOtherImports(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}
-		f.set(map[peering.ClusterID]wanted{peerID: {contract: "c", names: []peering.ServiceName{db}}})
+		f.Set(map[peering.ClusterID]Wanted{peerID: {Contract: "c", Names: []peering.ServiceName{db}}})
 		time.Sleep(time.Minute)
-		var w wanted
-		w.contract = "c"
+		var w Wanted
+		w.Contract = "c"
 		for _, n := range []peering.ServiceName{{Namespace: "z", Name: "z"}, db, {Namespace: "a", Name: "a"}, db} {
 			w.add(n)
 		}
-		f.set(map[peering.ClusterID]wanted{peerID: w})
+		f.Set(map[peering.ClusterID]Wanted{peerID: w})
 		time.Sleep(time.Minute)
 		if s := f.said(peerID, db); s == nil || len(s.Service.Endpoints) != 3 {
 			t.Errorf("what was said is %v", s)
 		}
-		f.stop()
+		f.Stop()
 		synctest.Wait()
 		if f.said(peerID, db) != nil {
 			t.Error("it outlives the last import")
