@@ -90,10 +90,8 @@ type entry struct {
 	gone   bool
 
 	answer
-	// keep is until when the answer is kept; zero if there is none. own tells that it
-	// answers the question, and is not from additional records.
+	// keep is until when the answer is kept; zero if there is none.
 	keep time.Time
-	own  bool
 
 	seen time.Time
 	err  string
@@ -186,7 +184,7 @@ func (p *plan) answered(a ask, got answer, now time.Time) {
 	if e == nil {
 		return
 	}
-	p.fill(e, got, true, now)
+	p.fill(e, got, now)
 	e.domain.asked = now
 	p.grow(e.domain, got.extra, now)
 }
@@ -220,10 +218,10 @@ func backoff(least, most time.Duration, failures int) time.Duration {
 }
 
 // fill sets the answer of an entry and when to ask again.
-func (p *plan) fill(e *entry, a answer, own bool, now time.Time) {
+func (p *plan) fill(e *entry, a answer, now time.Time) {
 	a.extra = nil
 	a.records = distinct(a.records)
-	e.answer, e.own, e.seen, e.err, e.failures = a, own, now, "", 0
+	e.answer, e.seen, e.err, e.failures = a, now, "", 0
 	jitter := time.Duration(p.random() * float64(min(a.ttl/10, maxJitter)))
 	e.due = now.Add(a.ttl + jitter)
 	e.keep = e.due.Add(grace)
@@ -278,7 +276,7 @@ func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now
 	}
 	// While it is being asked, its own answer is on the way.
 	if a, ok := extra[q]; ok && !e.asking && !e.used && !now.Before(e.due) {
-		p.fill(e, a, false, now)
+		p.fill(e, a, now)
 	}
 	e.used = true
 	return e

@@ -39,7 +39,6 @@ type match struct {
 type queued struct {
 	record
 	due, early time.Time
-	gap        time.Duration
 	// heard are the families on which another gave the same answer (7.4).
 	heard family
 }
@@ -212,11 +211,11 @@ func (l *link) enqueue(r record, early, due time.Time, gap time.Duration) {
 	}
 	q := l.queue[r.ident()]
 	if q == nil {
-		l.queue[r.ident()] = &queued{record: r, due: due, early: early, gap: gap}
+		l.queue[r.ident()] = &queued{record: r, due: due, early: early}
 		return
 	}
 	if due.Before(q.due) {
-		q.due, q.early, q.gap = due, early, gap
+		q.due, q.early = due, early
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 // itself, and apart from them what imitates what is published here. Its own are known by
 // their ID, as another process on this host has the same addresses.
 func (l *link) look() (out, imitations []discovery.Found) {
-	invalid := uint64(0)
 	for _, p := range l.cache.sets[key{fold(serviceName), dns.TypePTR}] {
 		instance, parent := p.target().first()
 		if fold(parent) != fold(serviceName) {
@@ -24,7 +23,6 @@ func (l *link) look() (out, imitations []discovery.Found) {
 		}
 		f, ok := l.resolve(p, instance)
 		if !ok {
-			invalid++
 			continue
 		}
 		mine := slices.ContainsFunc(l.services, func(s discovery.Service) bool { return s.Text.ID == f.ID })
@@ -36,7 +34,6 @@ func (l *link) look() (out, imitations []discovery.Found) {
 			imitations = append(imitations, f)
 		}
 	}
-	l.stats.Invalid = invalid
 	byInstance := func(a, b discovery.Found) int { return cmp.Compare(a.Instance, b.Instance) }
 	slices.SortFunc(out, byInstance)
 	slices.SortFunc(imitations, byInstance)

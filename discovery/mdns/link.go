@@ -97,8 +97,6 @@ type Stats struct {
 	Malformed uint64
 	// Refused are records for which the cache had no room.
 	Refused uint64
-	// Invalid are instances that are no clusters of a version that is understood.
-	Invalid uint64
 	// Conflicts is how often another had, or wanted, a name of ours.
 	Conflicts uint64
 }

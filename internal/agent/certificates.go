@@ -105,7 +105,6 @@ func (a *agent) kubeletCertificate(signer KubeletCertificate) (func(*tls.ClientH
 		certificate, err := servingcert.New(servingcert.Config{
 			Client: a.kubernetes, NodeName: "entente-" + a.source.ID().Short(),
 			Addresses: func() []netip.Addr { return []netip.Addr{a.cfg.PodIP} },
-			Logger:    a.log,
 		})
 		if err != nil {
 			return nil, err

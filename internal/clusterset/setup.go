@@ -3,6 +3,7 @@ package clusterset
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -20,6 +20,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/peering"
@@ -35,16 +36,14 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	})
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		Named("clusterset").
-		Watches(&api.ForeignCluster{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return services.Matters(e.ObjectOld.(*api.ForeignCluster), e.ObjectNew.(*api.ForeignCluster)) || labelsDiffer(e)
-		}})).
+		Watches(&api.ForeignCluster{}, all, kube.Updates(func(was, is *api.ForeignCluster) bool {
+			return services.Matters(was, is) || !maps.Equal(was.Labels, is.Labels)
+		})).
 		Watches(&api.PeeringPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&api.Contract{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return services.ImportsBy(e.ObjectOld.(*api.Contract)) != services.ImportsBy(e.ObjectNew.(*api.Contract))
-		}})).
-		Watches(&corev1.Namespace{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return labelsDiffer(e) || e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
-		}})).
+		Watches(&api.Contract{}, all, kube.Updates(func(was, is *api.Contract) bool { return services.ImportsBy(was) != services.ImportsBy(is) })).
+		Watches(&corev1.Namespace{}, all, kube.Updates(func(was, is *corev1.Namespace) bool {
+			return !maps.Equal(was.Labels, is.Labels) || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero()
+		})).
 		WatchesRawSource(&r.queue).
 		Build(r)
 	if err != nil {
@@ -54,10 +53,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		return err
 	}
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return r.run(ctx, c) }))
-}
-
-func labelsDiffer(e event.UpdateEvent) bool {
-	return predicate.LabelChangedPredicate{}.Update(e)
 }
 
 // run looks for the kinds until the API server has them, and ends the watching of peers when

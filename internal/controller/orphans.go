@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -47,9 +48,7 @@ type Orphans struct {
 func (r *Orphans) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("orphans").
-		For(&v1alpha1.ForeignCluster{}, updates(func(before, after client.Object) bool {
-			return orphansDiffer(before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster))
-		})).
+		For(&v1alpha1.ForeignCluster{}, kube.Updates(orphansDiffer)).
 		Complete(r)
 }
 

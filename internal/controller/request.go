@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -83,10 +84,9 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager) error {
 		Named("slices").
 		// An annotation lists whom not to ask.
 		For(&v1alpha1.PeeringRequest{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mayChangeRequests)).
-		Watches(&v1alpha1.ForeignCluster{}, byName, updates(offerMessageChanged)).
-		Watches(&v1alpha1.Contract{}, byContract, updates(func(before, after client.Object) bool {
-			a, b := before.(*v1alpha1.Contract), after.(*v1alpha1.Contract)
+		Watches(&v1alpha1.ForeignCluster{}, byPeer, kube.Updates(mayChangeRequests)).
+		Watches(&v1alpha1.ForeignCluster{}, byName, kube.Updates(offerMessageChanged)).
+		Watches(&v1alpha1.Contract{}, byContract, kube.Updates(func(a, b *v1alpha1.Contract) bool {
 			return a.Generation != b.Generation || a.Status.Phase != b.Status.Phase || a.Status.Reason != b.Status.Reason || a.Status.Node != b.Status.Node
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: contractWorkers}).
@@ -104,8 +104,7 @@ func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 
 // mayChangeRequests says whether a change of a ForeignCluster may change the outcome of an
 // ask. Most of its status changes with every state of the peer.
-func mayChangeRequests(before, after client.Object) bool {
-	a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
+func mayChangeRequests(a, b *v1alpha1.ForeignCluster) bool {
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
 		(market.Unusable(a) == "") != (market.Unusable(b) == "") || !slices.Equal(a.Status.Offer.Lends(), b.Status.Offer.Lends())
 }
@@ -113,8 +112,8 @@ func mayChangeRequests(before, after client.Object) bool {
 // offerMessageChanged says whether a peer changed the message of its offer, as it does when an
 // administrator there decided about a request. Only requests that name that peer are
 // reconciled: no peer can make this cluster ask others.
-func offerMessageChanged(before, after client.Object) bool {
-	a, b := before.(*v1alpha1.ForeignCluster).Status.Offer, after.(*v1alpha1.ForeignCluster).Status.Offer
+func offerMessageChanged(before, after *v1alpha1.ForeignCluster) bool {
+	a, b := before.Status.Offer, after.Status.Offer
 	return a != nil && b != nil && a.Message != b.Message
 }
 

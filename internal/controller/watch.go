@@ -5,24 +5,15 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
-
-// updates lets of updates only those pass that matter.
-func updates(matters func(before, after client.Object) bool) builder.Predicates {
-	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return matters(e.ObjectOld, e.ObjectNew)
-	}})
-}
 
 // contractsOf returns the contracts that an object concerns.
 type contractsOf func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error)

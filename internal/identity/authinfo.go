@@ -23,9 +23,8 @@ type AuthInfo struct {
 	// verified against it. Without it the caller has only proved that it holds the
 	// key behind ID: it may join and nothing else.
 	Trusted bool
-	// NotAfter is when the certificate ends that it presented, RootNotAfter when the
-	// one ends to which that was verified.
-	NotAfter, RootNotAfter time.Time
+	// NotAfter is when the certificate ends that it presented.
+	NotAfter time.Time
 	// Session numbers the session that the call came over, as in session.Info. It
 	// is 0 on a connection of its own.
 	Session uint64

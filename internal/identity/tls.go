@@ -96,8 +96,7 @@ func VerifyPeer(chain []*x509.Certificate, bundles *Bundles, now time.Time) (Aut
 	if err != nil {
 		return AuthInfo{}, err
 	}
-	_, chains, err := x509svid.Verify(chain, source, x509svid.WithTime(now))
-	if err != nil {
+	if _, _, err = x509svid.Verify(chain, source, x509svid.WithTime(now)); err != nil {
 		if late := timeError(id, chain, source, now); late != nil {
 			return AuthInfo{}, late
 		}
@@ -108,7 +107,6 @@ func VerifyPeer(chain []*x509.Certificate, bundles *Bundles, now time.Time) (Aut
 		ID:             id,
 		Trusted:        trusted,
 		NotAfter:       chain[0].NotAfter,
-		RootNotAfter:   chains[0][len(chains[0])-1].NotAfter,
 	}, nil
 }
 

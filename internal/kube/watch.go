@@ -5,8 +5,11 @@ import (
 	"fmt"
 
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
 // Watch has a handler called for each object of a kind that there is, and for each change,
@@ -36,6 +39,13 @@ func OnChange(ctx context.Context, informers cache.Informers, kind ctrlclient.Ob
 			}
 		},
 	})
+}
+
+// Updates lets of the updates of a kind only those pass that matter.
+func Updates[T ctrlclient.Object](matters func(was, is T) bool) builder.Predicates {
+	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return matters(e.ObjectOld.(T), e.ObjectNew.(T))
+	}})
 }
 
 // NewVersion says whether an update is one, and not a resync of the informer.

@@ -13,12 +13,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// The levels of the Pod Security Standards.
-const (
-	privileged api.PodSecurityLevel = "privileged"
-	baseline   api.PodSecurityLevel = "baseline"
-	restricted api.PodSecurityLevel = "restricted"
-)
+// restricted is the strictest level of the Pod Security Standards.
+const restricted api.PodSecurityLevel = "restricted"
 
 // securityLevel returns a level; an unknown one is restricted.
 func securityLevel(l api.PodSecurityLevel) api.PodSecurityLevel {

@@ -23,6 +23,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// The other levels of the Pod Security Standards.
+const (
+	privileged api.PodSecurityLevel = "privileged"
+	baseline   api.PodSecurityLevel = "baseline"
+)
+
 const (
 	peerA = peering.ClusterID("aaaaaaaabbbbbbbbccccccccdddddddd")
 	self  = peering.ClusterID("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")

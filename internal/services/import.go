@@ -14,7 +14,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -58,18 +57,14 @@ func (r *Imports) SetupWithManager(mgr ctrl.Manager) error {
 		For(&api.ImportedService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&api.ForeignCluster{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.of(ctx, o.GetName())
-		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return Matters(e.ObjectOld.(*api.ForeignCluster), e.ObjectNew.(*api.ForeignCluster))
-		}})).
+		}), kube.Updates(Matters)).
 		Watches(&api.Contract{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			fc, err := store.Peek(ctx, r.Client, peering.ClusterID(o.(*api.Contract).Spec.PeerID))
 			if err != nil || fc == nil {
 				return nil
 			}
 			return r.of(ctx, fc.Name)
-		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return ImportsBy(e.ObjectOld.(*api.Contract)) != ImportsBy(e.ObjectNew.(*api.Contract))
-		}})).
+		}), kube.Updates(func(was, is *api.Contract) bool { return ImportsBy(was) != ImportsBy(is) })).
 		WatchesRawSource(&r.queue).
 		Complete(r)
 }

@@ -2,14 +2,12 @@
 package servingcert
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -38,8 +36,6 @@ type Config struct {
 	// Addresses returns where the endpoint is reached now. The certificate is made
 	// again when that changes.
 	Addresses func() []netip.Addr
-	// Logger may be nil.
-	Logger *slog.Logger
 }
 
 // Certificate is the certificate of the kubelet endpoint: issued by the
@@ -49,7 +45,6 @@ type Config struct {
 // default, and no other.
 type Certificate struct {
 	cfg     Config
-	log     *slog.Logger
 	manager atomic.Pointer[certificate.Manager]
 
 	mu   sync.Mutex
@@ -62,8 +57,7 @@ func New(cfg Config) (*Certificate, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Addresses == nil {
 		return nil, errors.New("a serving certificate needs a Client, a NodeName and Addresses")
 	}
-	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Certificate{cfg: cfg, log: cfg.Logger}, nil
+	return &Certificate{cfg: cfg}, nil
 }
 
 // Run asks for certificates until ctx ends, and then returns nil.
