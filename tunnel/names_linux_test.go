@@ -50,7 +50,9 @@ func TestANameIsFollowedWhenThePathIsLost(t *testing.T) {
 				peer := wgtypes.Peer{PublicKey: wgtypes.Key(w.PublicKey)}
 				look := func() (netip.AddrPort, bool) {
 					time.Sleep(resyncEvery / 2)
-					got := f.chooseEndpoint(t.Context(), &pass{now: time.Now(), device: &wgtypes.Device{Peers: []wgtypes.Peer{peer}}}, w).endpoint
+					p := &pass{now: time.Now()}
+					p.read(&wgtypes.Device{Peers: []wgtypes.Peer{peer}})
+					got := f.chooseEndpoint(t.Context(), p, w).endpoint
 					f.resolver.wait()
 					return got, got.IsValid()
 				}
