@@ -146,6 +146,8 @@ func (l *testLab) pingAddress(from string, to netip.Addr, count int) (int, time.
 type traces struct {
 	pids       []int
 	namespaces []string
+	// held are the namespaces, open: none made meanwhile gets the number of one that is gone.
+	held []*os.File
 }
 
 func (l *testLab) traces() traces {
@@ -165,7 +167,13 @@ func (l *testLab) traces() traces {
 	tr := traces{pids: pids}
 	for _, p := range pids {
 		for _, kind := range []string{"net", "mnt", "pid"} {
-			ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p, kind))
+			link := fmt.Sprintf("/proc/%d/ns/%s", p, kind)
+			f, err := os.Open(link)
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			tr.held = append(tr.held, f)
+			ns, err := os.Readlink(link)
 			if err != nil {
 				l.t.Fatal(err)
 			}
@@ -215,13 +223,15 @@ func nothingLeft(t *testing.T, name string, tr traces) {
 	if err := eventually.Poll(ctx, 50*time.Millisecond, func() bool { used = tr.used(t); return len(used) == 0 }); err != nil {
 		t.Errorf("still there: %v", used)
 	}
+	for _, f := range tr.held {
+		f.Close()
+	}
 	for _, file := range []string{"/proc/self/mountinfo", "/proc/net/dev"} {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, mark := range []string{labDir(name), "lan1", "n1-1"} {
-			if bytes.Contains(b, []byte(mark)) {
+			if err := eventually.Poll(ctx, 50*time.Millisecond, func() bool {
+				b, err := os.ReadFile(file)
+				return err == nil && !bytes.Contains(b, []byte(mark))
+			}); err != nil {
 				t.Errorf("%s is in %s", mark, file)
 			}
 		}
