@@ -129,11 +129,13 @@ func (c controlPlane) processes() []process {
 		"--leader-elect=false",
 		"--profiling=false",
 	}
+	// Labs share few processors; of memory there is more.
+	collectLess := []string{"GOGC=300"}
 	ps := []process{
-		{Name: "etcd", Args: etcd},
-		{Name: "kube-apiserver", Args: apiserver},
-		{Name: "kube-controller-manager", Args: manager, After: ready},
-		{Name: "kube-scheduler", Args: scheduler, After: ready},
+		{Name: "etcd", Args: etcd, Env: collectLess},
+		{Name: "kube-apiserver", Args: apiserver, Env: collectLess},
+		{Name: "kube-controller-manager", Args: manager, Env: collectLess, After: ready},
+		{Name: "kube-scheduler", Args: scheduler, Env: collectLess, After: ready},
 	}
 	if c.kwok != "" {
 		args := []string{
