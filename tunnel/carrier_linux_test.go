@@ -100,6 +100,7 @@ func (e *echoes) since(then time.Time) (lost int, gap time.Duration) {
 // TestGatewaysTakeOverFromEachOther has two clusters of two gateways and a worker each. What
 // dies, or comes back, is noticed by probes alone: nobody tells the fabrics anything.
 func TestGatewaysTakeOverFromEachOther(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	var sides [2][]*rigNode

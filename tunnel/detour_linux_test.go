@@ -68,6 +68,7 @@ func pairOf(r *rig, more ...string) (a, b *rigNode) {
 }
 
 func TestABlockedWayIsLeftForAnotherEndpoint(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	const door = "172.31.0.112" // of a router of b
 	a, b := pairOf(r, door)
@@ -94,6 +95,7 @@ func TestABlockedWayIsLeftForAnotherEndpoint(t *testing.T) {
 
 // What comes back by itself comes back where it was.
 func TestAPeerThatComesBackIsWhereItWas(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b := pairOf(r, "172.31.0.99") // where nobody is
 	was, _, err := a.at()
@@ -151,6 +153,7 @@ func TestAPeerThatComesBackIsWhereItWas(t *testing.T) {
 
 // A peer behind a translation is where it was seen, which nobody announces.
 func TestAPeerThatRoamedIsNotLostWhenItsPathBreaks(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
 	public := b.behind(symmetric, 2)

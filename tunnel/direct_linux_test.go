@@ -64,6 +64,7 @@ func (r *directRig) wantDirect(from, to *rigNode, want bool) time.Duration {
 // goes through carriers until the workers see how much it is, and through them again whenever they
 // do not reach each other.
 func TestWorkersReachEachOtherDirectly(t *testing.T) {
+	t.Parallel()
 	r := newDirectRig(t)
 	capture := r.capture("inet")
 	for _, n := range r.all() {
@@ -233,6 +234,7 @@ func (r *directRig) wantNoClearPackets(out string) {
 // A node of a peer that turned hostile, with the tunnels that it had, sends directly as its own pods
 // and to pods on the node that it sends to, and the cipher or the firewall drops all else.
 func TestHostileNodeSendsDirectlyAsItsOwnPodsOnly(t *testing.T) {
+	t.Parallel()
 	r := newDirectRig(t)
 	for _, n := range r.all() {
 		n.set(r.desired(n))

@@ -101,8 +101,10 @@ func (r *endsRig) single(n *rigNode) plan.Desired {
 // Probes inside the tunnels go from node to node. What they do not see, as the way from the peer's
 // gateway to its worker, is seen by those that take the way of pods' packets.
 func TestEndToEndProbesSeeWhatThoseOfTunnelsDoNot(t *testing.T) {
+	t.Parallel()
 	for _, aliases := range []string{"whole prefixes", "single addresses"} {
 		t.Run(aliases, func(t *testing.T) {
+			t.Parallel()
 			r := &endsRig{directRig: newDirectRig(t)}
 			r.desired = r.wide
 			if aliases == "single addresses" {
@@ -218,6 +220,7 @@ func (r *endsRig) breakEnds() {
 // of packets a second, and nothing else: not to the peer's pods, nor another port, protocol or
 // address. What is no probe is not answered.
 func TestTheWayOfEndToEndProbesIsOpenToNothingElse(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, evil := r.node("a", 1, "11"), r.node("h", 1, "14")
 	const aliasOfH, aliasOfA = "10.250.0.0/16", "10.240.0.0/16"

@@ -59,6 +59,7 @@ func (n *rigNode) desired(nodes []*rigNode, peers ...plan.Peer) plan.Desired {
 }
 
 func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	capture := r.capture("inet")
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")

@@ -25,6 +25,7 @@ func (r *rig) host(name, at, at6 string) (four, six netip.Addr) {
 // on the port that is open, in both families, and sees the node that carries the peer. So is what
 // listens on that node.
 func TestAHostThatIsNoPodIsReached(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	four, six := r.host("vm", "172.31.0.50", "fd31::50")

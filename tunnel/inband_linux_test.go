@@ -24,6 +24,7 @@ func (n *rigNode) serve(port int) {
 }
 
 func TestATunnelWithoutPrefixesCarriesThePeerAPIAndNothingElse(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b, c := r.node("a", 1, "11"), r.node("b", 1, "12"), r.node("c", 1, "13")
 	const other = 7447

@@ -14,6 +14,7 @@ import (
 // TestAGatewayThatStopsHandsOver tells both processes of the gateway that carries the traffic to
 // end, as a kubelet does, under packets between pods of workers, and counts what is lost.
 func TestAGatewayThatStopsHandsOver(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	var a, b []*rigNode

@@ -58,6 +58,7 @@ func (r *rig) echo(ns, network string, to netip.Addr, size int) error {
 // passes is found, that of the other peer stays, and nothing stalls; also when it becomes less
 // while the tunnel is up, and over a restart of the fabric.
 func TestSizeThatPassesIsFoundForEachPeer(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b, c := r.node("a", 1, "11"), r.node("b", 1, "12"), r.node("c", 1, "13")
 	const aliasOfA, aliasOfB, aliasOfC = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"

@@ -174,6 +174,7 @@ func (r *rig) fragments() func() string {
 // and with routers that do not. Large transfers do not stall, large datagrams arrive, and once it
 // is known what passes no packet of a tunnel is cut up.
 func TestWhateverTheNetworkPasses(t *testing.T) {
+	t.Parallel()
 	all, sample := hops()
 	tried, size := sample, 20<<20
 	if os.Getenv("ENTENTE_MATRIX") != "" {

@@ -40,6 +40,7 @@ func (n realNet) Open(from, to plantest.Pod, at netip.Addr) (netip.Addr, error) 
 // TestEachPacketArrivesAtThePodItWasMeantFor asks of plans. Aliases of one cluster are those that
 // another uses for a third.
 func TestRealPacketsArriveWhereTheyWereMeant(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	net := realNet{r, []*rigNode{r.node("a", 1, "11"), r.node("a", 2, "12"), r.node("b", 1, "21"), r.node("c", 1, "31")}}
 	net.nodes[1].worker = true

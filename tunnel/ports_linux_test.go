@@ -16,6 +16,7 @@ import (
 // What is exposed is exposed on its ports, to the sources of its namespace, and no
 // further: the kernel decides so packet by packet.
 func TestExposureIsByPortAndSource(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	other := r.start(b.pod, "server", []string{"TUNNEL_TEST_PORT=8081"})

@@ -200,6 +200,7 @@ func mayLose(sent int64) int64 {
 // TestKeysOfNodesAreReplacedWithoutLoss replaces the key of each kind of node while a packet each
 // pingEvery passes each way between pods on nodes that are not gateways, and counts.
 func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
+	t.Parallel()
 	r := newKeyRig(t)
 	there, here := remap(t, r.b[0].podAddr, aliasOfB), remap(t, r.a[2].podAddr, aliasOfA)
 	for _, tc := range []struct {
@@ -237,6 +238,7 @@ func TestKeysOfNodesAreReplacedWithoutLoss(t *testing.T) {
 // handshake on, and has that come by replacing a node's key as well. It takes three minutes to
 // see the handshakes that WireGuard makes by itself: TUNNEL_BENCH=1.
 func TestPresharedKeysAreReplacedWithoutLoss(t *testing.T) {
+	t.Parallel()
 	r := newKeyRig(t)
 	_, stop := r.pings(r.a[2].pod, remap(t, r.b[0].podAddr, aliasOfB))
 	old, next := plan.PresharedKey{1, 2, 3}, plan.PresharedKey{4, 5, 6}

@@ -199,6 +199,7 @@ func (tunnelFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 // through all of them. Nobody tells a fabric anything but one that starts. No packet of a pod is
 // seen between the clusters meanwhile. ENTENTE_ROUNDS says how often.
 func TestFabricRepairsItself(t *testing.T) {
+	t.Parallel()
 	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("ENTENTE_ROUNDS"), "1"))
 	if err != nil {
 		t.Fatal(err)

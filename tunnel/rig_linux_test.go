@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ const roleVariable = "TUNNEL_TEST_ROLE"
 func runRole(role string) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var err error
 	switch role {
 	case "wireguard":
@@ -48,8 +49,6 @@ func runRole(role string) {
 		err = Clean(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE")})
 	case "plain":
 		err = rolePlain(ctx)
-	case "mirror":
-		err = roleMirror(ctx)
 	case "server":
 		err = roleServer(ctx)
 	case "traffic-server":
@@ -67,12 +66,8 @@ func runRole(role string) {
 }
 
 // roleFabric takes gob-encoded Desired values on standard input and writes its
-// status as JSON lines: each 200 ms, or as often as is said.
+// status as JSON lines.
 func roleFabric(ctx context.Context, log *slog.Logger) error {
-	every, err := time.ParseDuration(cmp.Or(os.Getenv("TUNNEL_TEST_REPORTS"), "200ms"))
-	if err != nil {
-		return err
-	}
 	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), HoldRelay: askToHold, Log: log})
 	if err != nil {
 		return err
@@ -92,7 +87,7 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 		for {
 			select {
 			case <-f.Changed():
-			case <-time.After(every):
+			case <-time.After(200 * time.Millisecond):
 			}
 			if enc.Encode(f.Status()) != nil {
 				return
@@ -153,6 +148,9 @@ func roleServer(ctx context.Context) error {
 	}
 }
 
+// rigs counts those made, whose names differ: tests run side by side.
+var rigs atomic.Int32
+
 type rig struct {
 	t      testing.TB
 	prefix string
@@ -194,7 +192,7 @@ func newRig(t testing.TB) *rig {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs /dev/net/tun: %v", err)
 	}
-	r := &rig{t: t, prefix: fmt.Sprintf("tt%x", os.Getpid()&0xffff)}
+	r := &rig{t: t, prefix: fmt.Sprintf("tt%x%c", os.Getpid()&0xffff, 'a'+rune(rigs.Add(1)%26))}
 	if out, err := exec.Command("ip", "netns", "add", r.prefix+"probe").CombinedOutput(); err != nil {
 		t.Skipf("cannot make network namespaces: %s", out)
 	}

@@ -47,6 +47,7 @@ func (r *rig) hold(ns string, to netip.Addr) func() error {
 // Two clusters with the same pod prefix that know of each other no more than single addresses:
 // those are reached, and seen, by their aliases, and pods that have none by their nodes'.
 func TestAddressesThatAreKnownOneByOne(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	gw, worker, b := r.node("a", 1, "11"), r.node("a", 2, "13"), r.node("b", 1, "12")
 	worker.worker = true

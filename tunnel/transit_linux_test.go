@@ -63,6 +63,7 @@ func (e end) wants(gateways []*rigNode) plan.Desired {
 // other's pods through it, in both families, both ways, as far as it lists both pods; not by
 // another pod, at another port, or by its own names, and not at all once it lists them no more.
 func TestAThirdClusterPassesOnWhatIsListed(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	hub := []*rigNode{r.node("b", 1, "21"), r.node("b", 2, "22")}
 	best := func(cluster string) string {

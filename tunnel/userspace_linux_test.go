@@ -80,6 +80,7 @@ func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
 // Who asks WireGuard's tools about a device in a bad moment removes its socket, as they do with one that
 // refuses connections.
 func TestControlSocketThatWasRemovedComesBackToStay(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a := r.node("a", 1, "11")
 	r.eventually("the device is there", func() error {
@@ -104,6 +105,7 @@ func TestControlSocketThatWasRemovedComesBackToStay(t *testing.T) {
 // A pod that floods a peer that is not there must not stop the others, however
 // few buffers there are.
 func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB, aliasOfDead = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"
