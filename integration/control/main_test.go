@@ -57,7 +57,7 @@ func run(m *testing.M) int {
 
 // build builds the agent and the CLI as they are in the tree.
 func build(ctx context.Context, root, dir string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), "./cmd/entented", "./cmd/entente")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", dir+string(filepath.Separator), "./cmd/entented", "./cmd/entente")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOFLAGS=") // a -modfile is not meant for it
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // renewed is the condition of a PeeringRequest.
@@ -32,6 +33,7 @@ const short = 105 * time.Second
 // TestAContractIsRenewedBeforeItsEnd: contracts that last for moments go on and
 // on, on the same node, with the same pods.
 func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
+	only.Matrix(t, "a minute and a half; internal/controller renews contracts by a clock of its tests")
 	home, abroad := agents(t)
 	ctx := t.Context()
 	policy := lendBy(t, abroad, func(p *v1alpha1.PeeringPolicySpec) {

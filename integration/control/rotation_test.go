@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/integration/eventually"
+	"github.com/entente-dev/entente/integration/only"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/session"
@@ -56,6 +57,7 @@ const (
 // ENTENTE_SOAK=1 is for five minutes instead of 45 s, and then there have to be
 // leastRate calls a second each way, which a machine that is busy does not make.
 func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
+	only.Matrix(t, "a minute; package session has sessions outlive certificates under calls")
 	home, abroad := agents(t)
 	ctx := t.Context()
 	last, least := 45*time.Second, map[string]float64{}

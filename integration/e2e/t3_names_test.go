@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/integration/only"
 )
 
 // TestPodsAbroadResolveTheNamesOfHome asks for names from a pod abroad: it gets home's,
@@ -106,6 +108,7 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 		}
 	})
 	t.Run("without the provider's agent, too", func(t *testing.T) {
+		only.Matrix(t, "a minute; what answers there is a Deployment of its own")
 		scale := func(ctx context.Context, replicas string) {
 			t.Helper()
 			_, err := w.Abroad.Kubectl(ctx, "scale", "-n", SystemNamespace, "deployment/entente-agent", "--replicas="+replicas)

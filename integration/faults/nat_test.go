@@ -26,6 +26,7 @@ func TestConsumerBehindNAT(t *testing.T) {
 }
 
 func TestProviderBehindNAT(t *testing.T) {
+	only.Matrix(t, "a minute and a half; package twonodes has pods pass translations of all kinds, and package control agents of which one is dialled")
 	behindNAT(t, func(w *e2e.World) *e2e.Side { return w.Abroad })
 }
 
