@@ -125,7 +125,7 @@ func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Durat
 	switch {
 	case w.slot.IsZero():
 		w.slot, w.urgent = w.reserve(now, s, size, urgent), urgent
-	case now.Before(w.slot) && urgent && !w.urgent:
+	case urgent && !w.urgent: // also if its turn has come: what is left for others may be nothing
 		if at := w.reserve(now, s, size, urgent); at.Before(w.slot) {
 			w.slot = at
 		}

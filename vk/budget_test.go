@@ -385,6 +385,28 @@ func TestIdleSharesAreUsedByOthers(t *testing.T) {
 	}
 }
 
+// A status whose turn has come among the ordinary ones, of which nobody can have more written, does
+// not wait with these once it is of readiness.
+func TestReadinessDoesNotWaitInTheTurnOfAnotherStatus(t *testing.T) {
+	t.Parallel()
+	b, now := NewBudget(), time.Now()
+	s := newShare(b)
+	w := writes{statuses: maxFirstStatuses, next: now.Add(podPace)}
+	if w.wait(now, s, 1000, false) == 0 {
+		t.Fatal("it does not wait")
+	}
+	now = now.Add(podPace)
+	for range 1000 {
+		other := newShare(b)
+		for s.take(now, 1<<20, false) == 0 || other.take(now, 1<<20, false) == 0 {
+			continue
+		}
+	}
+	if got := w.wait(now, s, 1000, true); got != 0 {
+		t.Errorf("it waits for %s", got)
+	}
+}
+
 // An honest peer that starts 100 pods a second is not slowed down.
 func TestHundredPodsASecondPassTheBudget(t *testing.T) {
 	atHome(t, func(h *home) {
