@@ -37,9 +37,11 @@ type objectState struct {
 	acked   bool
 	refusal *peering.Refusal
 	answer  peering.Hash // what the provider took or refused last
-	// writes bounds the events about it; cut says that not all of its endpoints cross.
-	writes writes
-	cut    bool
+	// writes bounds the events about it; cut says that not all of its endpoints cross, unknown is what
+	// it prefers of them where that is no preference.
+	writes  writes
+	cut     bool
+	unknown string
 	// said is when it was wanted last.
 	said time.Time
 }

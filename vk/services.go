@@ -273,6 +273,7 @@ func (n *Node) syncService(ctx context.Context, key serviceKey) error {
 		}
 		want[ref] = true
 		n.warnCut(ref, own)
+		n.warnUnknown(ref, svc.Annotations[api.AnnotationEndpoints])
 	}
 	for _, s := range n.ofSet(w, key.name) {
 		have[s.UID] = true
@@ -477,5 +478,26 @@ func (n *Node) warnCut(ref peering.ObjectRef, list []*discoveryv1.EndpointSlice)
 	if may {
 		n.recorder.Event(serviceReference(ref), corev1.EventTypeWarning, "TooManyEndpoints",
 			fmt.Sprintf("%d of its %d endpoints cross to the provider of %s, as many as may", peering.MaxServiceEndpoints, total, n.cfg.Name))
+	}
+}
+
+// warnUnknown says of a Service that its annotation says of no endpoints that they are preferred, once
+// while that stays the same.
+func (n *Node) warnUnknown(ref peering.ObjectRef, value string) {
+	switch api.EndpointPreference(value) {
+	case api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest:
+		value = ""
+	}
+	n.mu.Lock()
+	st := n.objects[ref]
+	may := false
+	if st != nil {
+		may = value != "" && value != st.unknown && st.writes.event(time.Now(), n.share)
+		st.unknown = value
+	}
+	n.mu.Unlock()
+	if may {
+		n.recorder.Event(serviceReference(ref), corev1.EventTypeWarning, "UnknownPreference", fmt.Sprintf(
+			"the annotation %s is %q, which has no effect: set it to %s, %s or %s", api.AnnotationEndpoints, peering.Text(value, peering.MaxNameLen), api.EndpointsAll, api.EndpointsOwnFirst, api.EndpointsNearest))
 	}
 }

@@ -273,14 +273,24 @@ func TestTheServiceSaysWhatDoesNotCross(t *testing.T) {
 			}
 		}
 		h.settle()
+		for range 2 {
+			typo := service("web", "1", func(s *corev1.Service) { s.Annotations = map[string]string{api.AnnotationEndpoints: "Ownfirst"} })
+			if _, err := h.client.CoreV1().Services("shop").Update(t.Context(), typo, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			h.settle()
+		}
 		if m := h.event("QuotaExceeded"); !strings.Contains(m, "64 Services already") {
 			t.Errorf("the event of the refusal says %q", m)
 		}
 		if m := h.event("TooManyEndpoints"); !strings.Contains(m, "5000 of its 5100") {
 			t.Errorf("the event of what is cut says %q", m)
 		}
+		if m := h.event("UnknownPreference"); !strings.Contains(m, `is "Ownfirst"`) || !strings.Contains(m, "All, OwnFirst or Nearest") {
+			t.Errorf("the event of what it prefers says %q", m)
+		}
 		list, err := h.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
-		if err != nil || len(list.Items) != 2 {
+		if err != nil || len(list.Items) != 3 {
 			t.Fatalf("%d events, %v", len(list.Items), err)
 		}
 		for _, e := range list.Items {

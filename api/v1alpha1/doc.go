@@ -55,7 +55,8 @@ const (
 	// policy it names ended the peering, and not a person: "true".
 	AnnotationAutomaticEnded = "entente.dev/automatic-ended"
 	// AnnotationEndpoints is which endpoints a Service leads to: an EndpointPreference. A
-	// ServiceExport has it among its exportedAnnotations, a Service of an offloaded namespace itself.
+	// ServiceExport has it among its exportedAnnotations, a Service of an offloaded namespace itself,
+	// where it holds at providers: at home Kubernetes writes the EndpointSlices.
 	AnnotationEndpoints = "entente.dev/endpoints"
 	// AnnotationSetName is the name of the ServiceImport of a consumer's that a Service here is made
 	// of: names below clusterset.local lead to it.
