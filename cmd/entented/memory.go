@@ -15,25 +15,25 @@ import (
 // but one that rests next to nothing.
 const collectAt = 25
 
-// While there is much to do, half of what lives may become garbage between two collections, but
-// headroomLeast at least and headroomMost at most: an agent that keeps little would collect every
-// few MiB, which was two fifths of what it did, and a full one must not need much more than
-// it keeps. At rest it is as much as becomes garbage in headroomFor, so that an agent with
-// many idle peers does not keep garbage for them. It is looked at each headroomEach.
+// While there is much to do, as much as headroom may become garbage between two collections, whatever
+// lives: each goes through all that lives, so an agent that keeps little, and collected by that, was
+// collecting for two fifths of its time, and one that keeps much must not need much more than that. At
+// rest it is as much as becomes garbage in headroomFor, so that an agent with many idle peers does not
+// keep garbage for them. It is looked at each headroomEach.
 const (
-	headroomLeast = 32 << 20
-	headroomMost  = 2 * headroomLeast
-	headroomFor   = 5 * time.Second
-	headroomEach  = time.Second
+	headroom     = 64 << 20
+	headroomFor  = 5 * time.Second
+	headroomEach = time.Second
 	// headroomStays is what of a rate is left a look later, if less is allocated by then.
 	headroomStays = 0.9
+	// leastLive is what is reckoned with of a heap that is nearly empty.
+	leastLive = 3 << 20
 )
 
 // collection is GOGC of a heap of which so many bytes live, and rate bytes are allocated a second.
 func collection(live uint64, rate float64) int {
-	kept := float64(max(live, headroomLeast/10))
-	room := min(max(kept/2, headroomLeast), headroomMost, rate*headroomFor.Seconds())
-	return max(collectAt, int(room*100/kept))
+	kept := float64(max(live, leastLive))
+	return max(collectAt, int(min(headroom, rate*headroomFor.Seconds())*100/kept))
 }
 
 // keepHeadroom sets how often Go collects until ctx ends. GOMEMLIMIT stays the bound.

@@ -10,10 +10,10 @@ func TestASmallHeapIsCollectedSeldomUnderLoad(t *testing.T) {
 		rate float64
 		want int
 	}{
-		{0, 100 * mib, 1000},
-		{1 * mib, 100 * mib, 1000},
-		{16 * mib, 100 * mib, 200},
-		{64 * mib, 100 * mib, 50},
+		{0, 100 * mib, 2133},
+		{1 * mib, 100 * mib, 2133},
+		{16 * mib, 100 * mib, 400},
+		{64 * mib, 100 * mib, 100},
 		{128 * mib, 100 * mib, 50},
 		{200 * mib, 100 * mib, 32},
 		{1 << 40, 100 * mib, collectAt},
