@@ -108,6 +108,8 @@ func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 	// API priority and fairness limits us; a client-side limit would only hide
 	// where the time goes.
 	cfg.QPS = -1
+	// Watches would be compressed, too, for a network that is the cluster's own.
+	cfg.DisableCompression = true
 	return cfg, log, nil
 }
 
