@@ -81,6 +81,12 @@ func Ended(p *corev1.Pod) bool {
 // Requests returns what a pod takes. One that is being resized takes the most of
 // what it has and what it is to get.
 func Requests(p *corev1.Pod) corev1.ResourceList {
+	if s := &p.Spec; len(s.Containers) == 1 && len(s.InitContainers)+len(s.Overhead)+len(p.Status.ContainerStatuses) == 0 && s.Resources == nil {
+		out := make(corev1.ResourceList, len(s.Containers[0].Resources.Requests)+1) // all pods are summed up again and again
+		maps.Copy(out, s.Containers[0].Resources.Requests)
+		out[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+		return out
+	}
 	out := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 	out[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return out

@@ -5,8 +5,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fixture"
@@ -147,5 +149,39 @@ func TestANodeIsOpenToWhoeverToleratesItsTaints(t *testing.T) {
 		if got := slices.Contains(s.matching(nil, tc.tolerations), true); got != tc.want {
 			t.Errorf("%s: pods come to it: %t", name, got)
 		}
+	}
+}
+
+// A pod with one container is counted by itself, and as Kubernetes counts it.
+func TestRequestsAreThoseThatKubernetesCounts(t *testing.T) {
+	t.Parallel()
+	some := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+	one := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: some}}}}}
+		change(p)
+		return p
+	}
+	for name, p := range map[string]*corev1.Pod{
+		"none":       {},
+		"one":        one(func(*corev1.Pod) {}),
+		"nothing":    one(func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = nil }),
+		"two":        one(func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0]) }),
+		"init":       one(func(p *corev1.Pod) { p.Spec.InitContainers = p.Spec.Containers; p.Spec.Containers = nil }),
+		"overhead":   one(func(p *corev1.Pod) { p.Spec.Overhead = some }),
+		"of the pod": one(func(p *corev1.Pod) { p.Spec.Resources = &corev1.ResourceRequirements{Requests: some} }),
+		"resized": one(func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Resources: &corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")},
+			}}}
+		}),
+	} {
+		want := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+		want[corev1.ResourcePods] = resource.MustParse("1")
+		if got := Requests(p); !equality.Semantic.DeepEqual(got, want) {
+			t.Errorf("%s: it takes %v, want %v", name, got, want)
+		}
+	}
+	if _, changed := some[corev1.ResourcePods]; changed {
+		t.Error("what a pod requests was changed by counting it")
 	}
 }
