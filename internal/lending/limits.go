@@ -32,6 +32,9 @@ const (
 	// so that a large cluster whose pods change all the time looks a fiftieth of it.
 	refreshShare = 49
 	refreshMost  = 5 * time.Second
+	// refreshPause is the least time between two looks, as pods that change at once are many changes. One
+	// that comes alone waits for offerDebounce.
+	refreshPause = 400 * time.Millisecond
 	// classesPause is how old what is known of runtime and storage classes may be.
 	classesPause = 30 * time.Second
 	// lapsePause is how often offers that lapsed are looked for while nobody asks.

@@ -114,6 +114,7 @@ func (l *Lender) Run(ctx context.Context) error {
 	defer lapse.Stop()
 	defer sweep.Stop()
 	var took time.Duration
+	var looked time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -127,10 +128,10 @@ func (l *Lender) Run(ctx context.Context) error {
 			l.lapse()
 			l.mu.Unlock()
 		case <-l.wake:
-			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost))) {
+			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost), refreshPause-l.Now().Sub(looked))) {
 				return nil
 			}
-			took = l.refresh(ctx)
+			took, looked = l.refresh(ctx), l.Now()
 			l.updateAvailable(ctx)
 		}
 	}
