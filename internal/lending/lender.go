@@ -68,6 +68,8 @@ type Lender struct {
 	// view is the last look at what there is. wake has Run look again.
 	view view
 	wake notify.Channel
+	// read is the policies, which need no lock of the Lender's.
+	read policiesRead
 
 	// following says that informers tell of changes: supplyStale says that nodes or pods
 	// changed, stale that anything else did.
@@ -613,12 +615,12 @@ func mismatch(o *advertised, terms peering.Terms, self *identity.Identity, now t
 
 // Lent returns a contract by which this cluster lends. The cache shows it; while it does
 // not show yet what was signed a moment ago, the API server is asked, since a consumer
-// uses a contract as soon as it has the second signature.
+// uses a contract as soon as it has the second signature. It is to be read only.
 func (l *Lender) Lent(id string) (*v1alpha1.Contract, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), lentPatience) //nolint:forbidigo // a cache answers at once, and what is not there yet is there soon
 	defer cancel()
 	var c v1alpha1.Contract
-	err := l.Client.Get(ctx, client.ObjectKey{Name: id}, &c)
+	err := l.Client.Get(ctx, client.ObjectKey{Name: id}, &c, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) && l.signedNow(id) {
 		err = l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
 	}
@@ -677,7 +679,7 @@ func (l *Lender) policyOf(ctx context.Context, peer peering.ClusterID) *market.P
 	if err != nil || fc == nil {
 		return nil
 	}
-	all, err := policies(ctx, l.Client)
+	all, err := l.policies(ctx)
 	if err != nil {
 		return nil
 	}

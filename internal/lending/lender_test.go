@@ -128,6 +128,29 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 	}
 }
 
+func TestGrantsFollowThePolicyAsItIsNow(t *testing.T) {
+	t.Parallel()
+	policy := policyNamed("plain")
+	l := newLent(t, 1, policy)
+	peer := l.peers[0].ID()
+	if g := l.Grants(t.Context(), peer, nil, nil); g.HomeAPI {
+		t.Errorf("before, it is %+v", g)
+	}
+	policy.Spec.HomeAPI = v1alpha1.HomeAPIAllowed
+	if err := l.Client.Update(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	if g := l.Grants(t.Context(), peer, nil, nil); !g.HomeAPI {
+		t.Errorf("once the policy allows it, it is %+v", g)
+	}
+	if err := l.Client.Delete(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	if g := l.Grants(t.Context(), peer, nil, nil); g.MinFence <= peering.MaxFence || g.HomeAPI {
+		t.Errorf("once the policy is gone, it is %+v", g)
+	}
+}
+
 func nodes(n int) []client.Object {
 	var out []client.Object
 	for i := range n {

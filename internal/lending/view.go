@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,7 +127,7 @@ func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID, joined *
 func (l *Lender) look(ctx context.Context) (*market.Market, error) {
 	m := market.Market{Supply: *l.view.supply}
 	var err error
-	if m.Policies, err = policies(ctx, l.Client); err != nil {
+	if m.Policies, err = l.policies(ctx); err != nil {
 		return nil, err
 	}
 	var peers v1alpha1.ForeignClusterList
@@ -313,13 +315,31 @@ func (l *Lender) open(ctx context.Context, names []string) (map[string]*corev1.N
 	return namespaces, services, nil
 }
 
-// policies returns the policies in the order in which they are asked.
-func policies(ctx context.Context, c client.Reader) ([]market.Policy, error) {
+// policiesRead is policies as they were read last, and of what.
+type policiesRead struct {
+	mu       sync.Mutex
+	of       []v1alpha1.PeeringPolicy
+	policies []market.Policy
+}
+
+// policies returns the policies in the order in which they are asked, to be read only. They are
+// read again once one changed: each pod of a peer asks for what it is granted.
+func (l *Lender) policies(ctx context.Context) ([]market.Policy, error) {
 	var list v1alpha1.PeeringPolicyList
-	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list peering policies: %w", err)
 	}
-	return market.ReadPolicies(list.Items), nil
+	slices.SortFunc(list.Items, func(a, b v1alpha1.PeeringPolicy) int { return strings.Compare(a.Name, b.Name) })
+	r := &l.read
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	same := func(a, b v1alpha1.PeeringPolicy) bool {
+		return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion
+	}
+	if r.policies == nil || !slices.EqualFunc(r.of, list.Items, same) {
+		r.of, r.policies = list.Items, market.ReadPolicies(list.Items)
+	}
+	return r.policies, nil
 }
 
 // readSupply reads nodes and pods. What it is given is only read, so a cache
