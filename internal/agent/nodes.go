@@ -196,9 +196,9 @@ func (n *nodes) start(ctx context.Context, spec controller.NodeSpec) (*virtual, 
 		Version:     version.Version,
 		Address:     n.podIP,
 		TranslateIP: home,
-		Namespaces:  func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load()) },
+		Namespaces:  func() ([]vk.Namespace, error) { return n.namespaces(spec, *v.labels.Load(), "") },
 		Namespace: func(name string) ([]vk.Namespace, error) {
-			return n.namespaces(spec, *v.labels.Load(), ctrlclient.InNamespace(name))
+			return n.namespaces(spec, *v.labels.Load(), name)
 		},
 		ClusterDomain: n.clusterDomain,
 		Budget:        n.budget,
@@ -454,15 +454,26 @@ func (n *nodes) states(namespace string, selector *metav1.LabelSelector) []v1alp
 	return out
 }
 
-// namespaces returns the namespaces that are offloaded to a virtual node with these labels.
-func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string, in ...ctrlclient.ListOption) ([]vk.Namespace, error) {
+// namespaces returns the namespaces that are offloaded to a virtual node with these labels: all, or the
+// one of a name, for which each pod asks.
+func (n *nodes) namespaces(spec controller.NodeSpec, labels map[string]string, name string) ([]vk.Namespace, error) {
 	ctx := context.Background() //nolint:forbidigo // a cache answers at once
 	if n.addresses.peer(spec.Peer) == nil {
 		return nil, fmt.Errorf("cluster %s is not known", spec.Peer)
 	}
-	var list v1alpha1.NamespaceOffloadingList
-	if err := n.cache.List(ctx, &list, append(in, ctrlclient.UnsafeDisableDeepCopy)...); err != nil { // they are only read
-		return nil, fmt.Errorf("list namespace offloadings: %w", err)
+	var list v1alpha1.NamespaceOffloadingList // they are only read
+	var err error
+	if name == "" {
+		err = n.cache.List(ctx, &list, ctrlclient.UnsafeDisableDeepCopy)
+	} else {
+		list.Items = make([]v1alpha1.NamespaceOffloading, 1)
+		err = n.cache.Get(ctx, ctrlclient.ObjectKey{Namespace: name, Name: v1alpha1.NamespaceOffloadingName}, &list.Items[0], ctrlclient.UnsafeDisableDeepCopy)
+		if err != nil && ctrlclient.IgnoreNotFound(err) == nil {
+			return nil, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read namespace offloadings: %w", err)
 	}
 	var out []vk.Namespace
 	for i := range list.Items {
