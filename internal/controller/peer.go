@@ -123,6 +123,7 @@ type peerMemory struct {
 	denial *denialNotice
 	// refusals counts how often it refused this cluster.
 	refusals refusals
+	root     rootRead
 	// replaced is the version of the object that the last write of its status replaced.
 	replaced string
 	// opened is when something was last opened to it.
@@ -326,7 +327,10 @@ func (r *Peers) load(ctx context.Context, fc *v1alpha1.ForeignCluster, primary s
 	}
 	s.FabricNodes, s.Health = nodes.Items, r.Health
 	s.Session = r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
-	r.recall(fc.UID, func(m *peerMemory) { s.refusals = m.refusals })
+	r.recall(fc.UID, func(m *peerMemory) {
+		m.root = m.root.of(fc)
+		s.refusals, s.root = m.refusals, m.root
+	})
 	s.Requests, err = store.RequestsOf(ctx, r.Client, fc.Name)
 	return s, err
 }

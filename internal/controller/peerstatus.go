@@ -49,8 +49,28 @@ type PeerSnapshot struct {
 
 	// primary says that the object represents its cluster, secondary that another does.
 	primary, secondary bool
-	// refusals is those before this session.
+	// refusals is those before this session, root its newest root if that was read before.
 	refusals refusals
+	root     rootRead
+}
+
+// rootRead is when the newest root of a trust bundle ends, or why that cannot be read.
+type rootRead struct {
+	text string
+	ends time.Time
+	err  error
+}
+
+// of returns r of a peer's bundle as it is now: reading one verifies it, and pods that change have
+// peers reconciled some times a second.
+func (r rootRead) of(fc *v1alpha1.ForeignCluster) rootRead {
+	if text := fc.Spec.TrustBundle; text == "" || r.text != text {
+		b, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(text))
+		if r = (rootRead{text: text, err: err}); err == nil {
+			r.ends = b.Roots[0].NotAfter
+		}
+	}
+	return r
 }
 
 // withoutContracts is s of a peer with which there are none.
@@ -283,12 +303,12 @@ func connected(v PeerSnapshot) metav1.Condition {
 // design and are renewed automatically; one that was not shows in Connected.
 func certificateValid(v PeerSnapshot) metav1.Condition {
 	const day = 24 * time.Hour
-	b, err := identity.ReadBundlePEM(peering.ClusterID(v.Peer.Spec.ClusterID), []byte(v.Peer.Spec.TrustBundle))
-	if err != nil {
+	root := v.root.of(v.Peer)
+	if root.err != nil {
 		return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionFalse, "BundleInvalid",
-			fmt.Sprintf("spec.trustBundle cannot be read: %s; join again with a new token", err))
+			fmt.Sprintf("spec.trustBundle cannot be read: %s; join again with a new token", root.err))
 	}
-	ends := b.Roots[0].NotAfter
+	ends := root.ends
 	left := ends.Sub(v.Now)
 	text := "the peer's root certificate ends at " + ends.UTC().Format(time.RFC3339)
 	const todo = ": have `entente identity rollover` run there"
