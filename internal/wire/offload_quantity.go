@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +19,10 @@ import (
 // amounts in a PodSpec or PodStatus, wherever they stand. It refuses lists of more
 // elements than there can be as well: an empty container takes a kilobyte.
 func CheckQuantities(raw []byte) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
+	if len(raw) > 0 && !json.Valid(raw) {
+		var whole json.RawMessage
+		return fmt.Errorf("read JSON: %w", json.Unmarshal(raw, &whole))
+	}
 	// frame is an object or array that is open. For an object, key is that of the
 	// member being read, or empty between members.
 	type frame struct {
@@ -30,45 +31,76 @@ func CheckQuantities(raw []byte) error {
 	}
 	var stack []frame
 	elements := 0
-	for {
-		tok, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read JSON: %w", err)
-		}
+	for tok, rest := nextToken(raw); len(tok) > 0; tok, rest = nextToken(rest) {
 		top := len(stack) - 1
-		if s, ok := tok.(string); ok && top >= 0 && stack[top].object && !stack[top].inMember {
-			stack[top].key, stack[top].inMember = s, true
+		if tok[0] == '"' && top >= 0 && stack[top].object && !stack[top].inMember {
+			stack[top].key, stack[top].inMember = textOf(tok), true
 			continue
 		}
-		if end := tok == json.Delim(']') || tok == json.Delim('}'); !end && top >= 0 && !stack[top].object {
+		if end := tok[0] == ']' || tok[0] == '}'; !end && top >= 0 && !stack[top].object {
 			if elements++; elements > maxJSONElements {
 				return fmt.Errorf("the lists in the JSON have more than %d elements", maxJSONElements)
 			}
 		}
-		switch t := tok.(type) {
-		case json.Delim:
-			if t == '{' || t == '[' {
-				if len(stack) >= maxJSONDepth {
-					return fmt.Errorf("the JSON nests deeper than %d", maxJSONDepth)
-				}
-				stack = append(stack, frame{object: t == '{'})
-				continue
+		switch tok[0] {
+		case '{', '[':
+			if len(stack) >= maxJSONDepth {
+				return fmt.Errorf("the JSON nests deeper than %d", maxJSONDepth)
 			}
+			stack = append(stack, frame{object: tok[0] == '{'})
+			continue
+		case '}', ']':
 			stack = stack[:top]
 			top--
-		case string, json.Number:
+		default:
 			amount := top >= 0 && holdsAmount(stack[top].key) || top >= 1 && holdsAmounts(stack[top-1].key)
-			if s := fmt.Sprint(t); amount && !plainQuantity(s) {
-				return fmt.Errorf("quantity %s is out of range", strconv.Quote(peering.Text(s, maxAmountLen)))
+			if amount && !plainQuantity(textOf(tok)) {
+				return fmt.Errorf("quantity %s is out of range", strconv.Quote(peering.Text(textOf(tok), maxAmountLen)))
 			}
 		}
 		if top >= 0 {
 			stack[top].inMember = false
 		}
 	}
+	return nil
+}
+
+// nextToken returns the first token of JSON that is known to be valid, empty if there is none, and
+// what comes after it. A json.Decoder allocates each, and all pods and statuses come by here.
+func nextToken(raw []byte) (tok, rest []byte) {
+	raw = bytes.TrimLeft(raw, " \t\r\n,:")
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	n := 1
+	switch raw[0] {
+	case '{', '}', '[', ']':
+	case '"':
+		for ; raw[n] != '"'; n++ {
+			if raw[n] == '\\' {
+				n++
+			}
+		}
+		n++
+	default:
+		if n = bytes.IndexAny(raw, " \t\r\n,]}"); n < 0 {
+			n = len(raw)
+		}
+	}
+	return raw[:n], raw[n:]
+}
+
+// textOf returns what a token says: the text of a string, else the token.
+func textOf(tok []byte) string {
+	if tok[0] != '"' {
+		return string(tok)
+	}
+	if bytes.IndexByte(tok, '\\') < 0 {
+		return string(tok[1 : len(tok)-1])
+	}
+	var s string
+	_ = json.Unmarshal(tok, &s) // it is valid
+	return s
 }
 
 // holdsAmount says whether a member is an amount. The case of names does not

@@ -25,6 +25,11 @@ func TestAmountsThatTakeForEverToDecodeAreRefused(t *testing.T) {
 		spec(`{"limits":{"cpu":"1e99999999999999999999999"}}`):     false,
 		`{"volumes":[{"emptyDir":{"sizeLimit":"1e999999999"}}]}`:   false,
 		`{"resourceFieldRef":{"divisor":"1e-999999999"}}`:          false,
+		`{"l\u0069mits":{"cpu":"\u0031e999"}}`:                     false,
+		`{"a":"\\","b":["\"",null, true ,-1.5e3],"limits":{}}`:     true,
+		`{"limits":{"a":"\\\"","cpu":1e999}}`:                      false,
+		` [ 1e999 , {"limits" : {"cpu" : 1e999 } } ] `:             false,
+		`{"limits":{"cpu":"1"}`:                                    false,
 		`{"overhead":{"cpu":"` + strings.Repeat("9", 1000) + `"}}`: false,
 		strings.Repeat("[", 5000):                                  false,
 	} {
