@@ -116,7 +116,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	rest := flags.Duration("rest", heartbeat.MaxInterval, "how long the agent is measured at rest; peers repeat their states so often")
 	percent := flags.Int("limits", 0, "measure one peer at so many percent of all of its limits, and what it costs another, instead of many peers")
 	pods := flags.String("pods", "", "measure what offloading so many pods to another cluster costs, one number after the other, instead of many peers")
-	parts := flags.String("parts", allParts, "with -pods, what to measure")
+	parts := flags.String("parts", allParts, "with -pods, what to measure; "+barePart+" is of the courses only bare pods, not compared with native ones")
 	cycles := flags.Int("cycles", 10_000, "with -pods, how many pods come and go after that; 0 for none")
 	file := flags.String("o", "", "write the numbers to this file too, as JSON")
 	profiles := flags.String("profiles", "", "keep profiles of the agent, and its log, in this folder")
@@ -134,8 +134,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	for one := range strings.SplitSeq(*parts, ",") {
-		if !slices.Contains(strings.Split(allParts, ","), one) {
-			return fmt.Errorf("-parts %q: want some of %s", *parts, allParts)
+		if !slices.Contains(strings.Split(allParts+","+barePart, ","), one) {
+			return fmt.Errorf("-parts %q: want some of %s,%s", *parts, allParts, barePart)
 		}
 	}
 	most := all
