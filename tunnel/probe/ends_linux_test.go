@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -298,6 +299,21 @@ func TestWhoIsAnswered(t *testing.T) {
 	}
 	if _, ok := e.mayAnswer(stranger, 7, now); ok {
 		t.Error("a stranger is answered")
+	}
+}
+
+// A port that another program has is said, with what to do.
+func TestAPortThatIsTakenIsSaid(t *testing.T) {
+	taken, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	e := newEnds(taken.LocalAddr().(*net.UDPAddr).Port, func() {})
+	defer e.close()
+	e.Set(EndSetup{Index: 1, Sources: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Peers: []EndPeer{{Cluster: "peer"}}})
+	if readers := e.open(t.Context()); len(readers) > 0 || !strings.Contains(e.Trouble(), "no other program uses UDP port") {
+		t.Errorf("%d sockets; it says %q", len(readers), e.Trouble())
 	}
 }
 
