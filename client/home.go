@@ -12,16 +12,10 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 )
 
-// HomeConnection is a connection of a pod that runs here to the API server of its home.
-type HomeConnection struct {
-	stream grpc.BidiStreamingClient[ententev1.ConnectAPIRequest, ententev1.ConnectAPIResponse]
-	end    context.CancelFunc
-}
-
 // ConnectHomeAPI asks a consumer's agent to answer a connection of a pod that runs here by a
 // contract, and has a UID there. It returns once home answers; an error may be for the pod. The
 // call ends with ctx.
-func ConnectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract, uid string) (*HomeConnection, error) {
+func ConnectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract, uid string) (*Carrying, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c, err := connectHomeAPI(ctx, conn, contract, uid)
 	if err != nil {
@@ -32,7 +26,7 @@ func ConnectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract
 	return c, nil
 }
 
-func connectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract, uid string) (*HomeConnection, error) {
+func connectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract, uid string) (*Carrying, error) {
 	stream, err := ententev1.NewHomeServiceClient(conn).ConnectAPI(ctx)
 	if err != nil {
 		return nil, wire.FromStatus(err)
@@ -44,7 +38,12 @@ func connectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract
 	if err := stream.Send(start); err != nil && !errors.Is(err, io.EOF) {
 		return nil, wire.FromStatus(err)
 	}
-	c := &HomeConnection{stream: stream}
+	c := &Carrying{
+		send: func(data []byte) error {
+			return stream.Send(&ententev1.ConnectAPIRequest{Message: &ententev1.ConnectAPIRequest_Data{Data: data}})
+		},
+		recv: func() ([]byte, error) { return carried(stream.Recv()) },
+	}
 	switch first, err := c.Recv(); {
 	case errors.Is(err, io.EOF):
 		return nil, errors.New("peer closed the stream without a status")
@@ -55,16 +54,3 @@ func connectHomeAPI(ctx context.Context, conn grpc.ClientConnInterface, contract
 	}
 	return c, nil
 }
-
-// Send sends bytes to home. It does not keep them.
-func (c *HomeConnection) Send(data []byte) error {
-	return c.stream.Send(&ententev1.ConnectAPIRequest{Message: &ententev1.ConnectAPIRequest_Data{Data: data}})
-}
-
-// Recv returns the bytes that came next, and io.EOF after the last.
-func (c *HomeConnection) Recv() ([]byte, error) {
-	return carried(c.stream.Recv())
-}
-
-// End ends the call. It may be called from anywhere.
-func (c *HomeConnection) End(error) { c.end() }

@@ -45,10 +45,11 @@ func refused(err error) error {
 	return fmt.Errorf("send datagrams: %w", wire.FromStatus(err))
 }
 
-// Carrying is a call by which a third peer carries a connection, or by which this cluster does.
+// Carrying is a call by which a connection is carried: by a third peer, by this cluster, or home.
 type Carrying struct {
-	stream grpc.BidiStreamingClient[ententev1.CarryRequest, ententev1.CarryResponse]
-	end    context.CancelFunc
+	send func(data []byte) error
+	recv func() ([]byte, error)
+	end  context.CancelFunc
 }
 
 // CarryTarget names the cluster that a connection is for, in the words of the protocol.
@@ -75,18 +76,18 @@ func Carry(ctx context.Context, conn grpc.ClientConnInterface, target *CarryTarg
 		cancel()
 		return nil, fmt.Errorf("carry a connection: %w", wire.FromStatus(err))
 	}
-	return &Carrying{stream: stream, end: cancel}, nil
+	return &Carrying{
+		send: func(data []byte) error { return stream.Send(&ententev1.CarryRequest{Data: data}) },
+		recv: func() ([]byte, error) { return carried(stream.Recv()) },
+		end:  cancel,
+	}, nil
 }
 
 // Send sends bytes to the far end. It does not keep them.
-func (c *Carrying) Send(data []byte) error {
-	return c.stream.Send(&ententev1.CarryRequest{Data: data})
-}
+func (c *Carrying) Send(data []byte) error { return c.send(data) }
 
 // Recv returns the bytes that came next, and io.EOF after the last.
-func (c *Carrying) Recv() ([]byte, error) {
-	return carried(c.stream.Recv())
-}
+func (c *Carrying) Recv() ([]byte, error) { return c.recv() }
 
 // carried returns the bytes of a message that came on a connection that is carried.
 func carried(m interface{ GetData() []byte }, err error) ([]byte, error) {

@@ -39,9 +39,6 @@ func SetOf(o metav1.Object) string {
 	return ""
 }
 
-// InSet says whether a Service has the address of a ServiceImport that the agent made.
-func InSet(s *corev1.Service) bool { return SetOf(s) != "" }
-
 // SetService is what crosses of a ServiceImport.
 type SetService struct {
 	// Name and UID are of the object that crosses: the Service that has the address, or, of one
@@ -57,7 +54,7 @@ type SetService struct {
 func OfSet(services []*corev1.Service, list []*discoveryv1.EndpointSlice, provider string) []SetService {
 	found := map[string]*SetService{}
 	for _, s := range services {
-		if InSet(s) {
+		if SetOf(s) != "" {
 			o := &SetService{Name: s.Name, UID: string(s.UID), ServiceObject: peering.ServiceObject{SetName: s.Labels[labelSetName], Ports: ReadPorts(s.Spec.Ports)}}
 			ReadAffinity(s.Spec, &o.ServiceObject)
 			found[o.SetName] = o

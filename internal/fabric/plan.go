@@ -114,7 +114,7 @@ func Desired(cfg Config, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for i := range ordered {
-		if Over(&ordered[i].Spec, now) {
+		if isGone(&ordered[i].Spec, now) {
 			continue
 		}
 		peer := peerOf(&ordered[i].Spec, now)
@@ -151,9 +151,9 @@ func keyDue(n *v1alpha1.FabricNode, every time.Duration) (due time.Time) {
 	return due
 }
 
-// Over says whether all contracts are over that a tunnel was for. Its agent has taken it away by
+// isGone says whether all contracts are over that a tunnel was for. Its agent has taken it away by
 // then, unless it or the API server is away.
-func Over(spec *v1alpha1.TunnelSpec, now time.Time) bool {
+func isGone(spec *v1alpha1.TunnelSpec, now time.Time) bool {
 	return spec.InBand == nil && len(spec.Ends) > 0 && !slices.ContainsFunc(spec.Ends, func(e v1alpha1.ContractEnd) bool { return !isOver(e, now) })
 }
 

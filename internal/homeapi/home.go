@@ -63,7 +63,6 @@ type conn struct {
 	net.Conn
 	provider      peering.ClusterID
 	contract, uid string
-	namespace     string
 	pod, peer     *account
 	// moved is when bytes passed last, in Unix nanoseconds.
 	moved    atomic.Int64
@@ -178,7 +177,7 @@ func (h *Home) Connect(ctx context.Context, provider peering.ClusterID, contract
 		h.cfg.Log.Info("refused a pod abroad its home's API", "peer", provider, "contract", contract, "uid", uid, "why", err)
 		return err
 	}
-	c := &conn{provider: provider, contract: contract, uid: uid, namespace: pod.Namespace}
+	c := &conn{provider: provider, contract: contract, uid: uid}
 	c.moved.Store(h.now().UnixNano())
 	near, pass := carry.Join(s, provider, abroad())
 	c.Conn = near

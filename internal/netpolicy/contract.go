@@ -157,7 +157,7 @@ func (c *Contract) note(ref peering.ObjectRef, has map[string]string) {
 	}
 	c.home.queue.AddAfter(task{c.cfg.ID, ref.Namespace}, gatherChanges)
 	for _, np := range c.home.in(ref.Namespace) {
-		if c.wants(refOf(np)) || !Selects(&np.Spec, has) {
+		if c.wants(refOf(np)) || !selects(&np.Spec, has) {
 			continue
 		}
 		if err := c.plan(ref.Namespace); err != nil {

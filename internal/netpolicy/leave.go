@@ -55,8 +55,8 @@ type Server struct {
 	Name string
 }
 
-// Selects says whether a policy's own selector selects a pod of its namespace.
-func Selects(spec *networkingv1.NetworkPolicySpec, pod map[string]string) bool {
+// selects says whether a policy's own selector selects a pod of its namespace.
+func selects(spec *networkingv1.NetworkPolicySpec, pod map[string]string) bool {
 	return selector(&spec.PodSelector).Matches(labels.Set(pod))
 }
 

@@ -242,11 +242,6 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID, before []error
 		if m.settled(id) || ctx.Err() != nil {
 			return nil, nil //nolint:nilnil,nilerr // whatever failed, there is nothing to dial any more
 		}
-		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Denied() {
-			m.mu.Lock()
-			m.noteOf(id).denied = true
-			m.mu.Unlock()
-		}
 		at := "at " + endpoint
 		if endpoint == inBand {
 			at = endpoint

@@ -235,7 +235,7 @@ func (m *Manager) register(l *link) error {
 	l.info.Since = time.Now()
 	m.links[id] = l
 	n := m.noteOf(id)
-	n.err, n.tries, n.denied = nil, 0, false
+	n.err, n.tries = nil, 0
 	if l.info.Endpoint != "" {
 		n.lastGood = l.info.Endpoint
 	}

@@ -136,9 +136,6 @@ type Status struct {
 	ErrAt time.Time
 	// Tries counts the failed rounds of dialling since the last session.
 	Tries int
-	// Denied says that an administrator of the peer denied this cluster, as the peer itself
-	// said. It stays until there is a session again.
-	Denied bool
 }
 
 // Why a session ended; Status and the log show them.
@@ -193,7 +190,6 @@ type note struct {
 	errAt    time.Time
 	tries    int
 	lasted   time.Duration // the last session
-	denied   bool
 	lastGood string
 }
 
@@ -395,7 +391,7 @@ func (m *Manager) Status(id peering.ClusterID) Status {
 		return s
 	}
 	if n := m.notes[id]; n != nil {
-		s.Err, s.ErrAt, s.Tries, s.Denied = n.err, n.errAt, n.tries, n.denied
+		s.Err, s.ErrAt, s.Tries = n.err, n.errAt, n.tries
 	}
 	return s
 }

@@ -17,11 +17,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Selector selects the volumes that are here for a peer.
-func Selector(peer peering.ClusterID) client.MatchingLabels {
-	return client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)}
-}
-
 // ours says whether a volume is a peer's.
 func ours(c *corev1.PersistentVolumeClaim, peer peering.ClusterID) bool {
 	return c.Labels[api.LabelManaged] == api.Manager && c.Labels[api.LabelPeer] == string(peer)
@@ -52,7 +47,7 @@ func Apply(ctx context.Context, c client.Client, s Share, namespace string, o pe
 		return fmt.Errorf("read storage class %s: %w", want.StorageClass, err)
 	}
 	var list corev1.PersistentVolumeClaimList
-	if err := c.List(ctx, &list, Selector(s.Peer)); err != nil {
+	if err := c.List(ctx, &list, client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(s.Peer)}); err != nil {
 		return fmt.Errorf("list volumes: %w", err)
 	}
 	all := make([]*corev1.PersistentVolumeClaim, len(list.Items))

@@ -19,7 +19,7 @@ func PrintPeer(table func() *printer.Table, now time.Time, p *ententev1.Peer, ow
 	t.Row("Name", ShortName(p))
 	t.Row("Cluster ID", p.GetClusterId())
 	t.Row("Role", p.GetRole())
-	t.Row("Protocol", Protocols(p.GetProtocol(), own))
+	t.Row("Protocol", protocols(p.GetProtocol(), own))
 	at := "nowhere: it dials this cluster"
 	if p.GetInBand() {
 		at = "in-band: through the tunnel alone"

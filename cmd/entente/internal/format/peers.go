@@ -177,8 +177,8 @@ func FoundBy(p *ententev1.Peer) string {
 	return strings.ToLower(found)
 }
 
-// Protocols tells of the protocol revisions of a peer's agent and this cluster's.
-func Protocols(peer, own uint32) string {
+// protocols tells of the protocol revisions of a peer's agent and this cluster's.
+func protocols(peer, own uint32) string {
 	if peer == 0 {
 		return fmt.Sprintf("it did not send its revision; this cluster speaks %d", own)
 	}
