@@ -17,6 +17,9 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
 )
 
 // rolePlain is wireguard-go as it comes: no bounds, no fabric.
@@ -89,30 +92,47 @@ func TestMemoryUnderFlood(t *testing.T) {
 }
 
 // TestTunnelProcessAtRest prints what the tunnel process and wireguard-go alone take while nobody
-// sends, probes apart: of a processor, and how often a second they wake. It fails if the tunnel
-// process wakes more than 150 times. It takes a minute:
+// sends, with probes inside the tunnel and then with those end to end as well: of a processor, and how often a second they wake. It
+// fails if the tunnel process wakes more than 150 times. It takes two minutes:
 // TUNNEL_BENCH=1 go test -run TestTunnelProcessAtRest -v ./tunnel/
 func TestTunnelProcessAtRest(t *testing.T) {
 	if os.Getenv("TUNNEL_BENCH") == "" {
-		t.Skip("takes a minute; set TUNNEL_BENCH=1")
+		t.Skip("takes two minutes; set TUNNEL_BENCH=1")
 	}
 	_, a, b, plain, _ := besidePlain(t)
-	time.Sleep(15 * time.Second) // new ways are probed more often
-	processes := map[string]*process{"tunnel process": a.wireguard, "the peer's": b.wireguard, "wireguard-go alone": plain}
-	before := map[string][2]int64{}
-	began := time.Now()
-	for name, p := range processes {
-		before[name] = usage(t, p)
-	}
-	time.Sleep(45 * time.Second)
-	for name, p := range processes {
-		now, seconds := usage(t, p), time.Since(began).Seconds()
-		wakes := float64(now[1]-before[name][1]) / seconds
-		t.Logf("%s: %.3f %% of a processor, %.0f wakes a second", name, float64(now[0]-before[name][0])/1e7/seconds, wakes)
-		if p != plain && wakes > 150 {
-			t.Errorf("%s woke %.0f times a second, want 150 at most", name, wakes)
+	atRest := func(what string) {
+		time.Sleep(15 * time.Second) // new ways are probed more often
+		processes := map[string]*process{"tunnel process": a.wireguard, "the peer's": b.wireguard, "wireguard-go alone": plain, "fabric": a.fabric}
+		before := map[string][2]int64{}
+		began := time.Now()
+		for name, p := range processes {
+			before[name] = usage(t, p)
+		}
+		time.Sleep(45 * time.Second)
+		for name, p := range processes {
+			now, seconds := usage(t, p), time.Since(began).Seconds()
+			wakes := float64(now[1]-before[name][1]) / seconds
+			t.Logf("%s, %s: %.3f %% of a processor, %.0f wakes a second", what, name, float64(now[0]-before[name][0])/1e7/seconds, wakes)
+			if p != plain && wakes > 150 {
+				t.Errorf("%s woke %.0f times a second, want 150 at most", name, wakes)
+			}
 		}
 	}
+	atRest("probes in the tunnel")
+	probed := func(n, of *rigNode, local, remote string, open ...plan.Exposure) {
+		q := peering(of, local, remote, open...)
+		q.Probed = []plan.Probed{{Node: of.name, Addrs: []netip.Addr{remap(t, of.bridge, remote)}}}
+		n.set(n.desired([]*rigNode{n}, q))
+	}
+	probed(a, b, benchAliasOfA, benchAliasOfB)
+	probed(b, a, benchAliasOfB, benchAliasOfA, openTo(b.podAddr))
+	a.r.eventually("a way is known end to end", func() error {
+		if s := a.fabric.seen(); len(s.Ends) != 1 || s.Ends[0].State != probe.EndUp {
+			return fmt.Errorf("%+v", s.Ends)
+		}
+		return nil
+	})
+	atRest("end to end as well")
 }
 
 // usage returns for how many nanoseconds the threads of a process have run, and how often they

@@ -11,7 +11,7 @@ import (
 // ends is what is probed end to end, and by whom. Where the firewall is not as it should be nobody
 // is answered.
 func (f *Fabric) ends(p *pass, layout plan.Layout, nodes int, sizes map[netip.Addr]int, filtered bool) probe.EndSetup {
-	out := probe.EndSetup{Index: p.link, Nodes: nodes, Sources: layout.Sources, Blocked4: !forwards(false), Blocked6: !forwards(true)}
+	out := probe.EndSetup{Index: p.index(), Nodes: nodes, Sources: layout.Sources, Blocked4: !forwards(false), Blocked6: !forwards(true)}
 	for _, e := range layout.Ends {
 		peer := probe.EndPeer{Cluster: e.Cluster, Down: f.prober.Look(e.Way).State == probe.PathDown}
 		if filtered {

@@ -6,14 +6,17 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/entente-dev/entente/internal/cidr"
 	"github.com/entente-dev/entente/tunnel/firewall"
 	"github.com/entente-dev/entente/tunnel/plan"
 	"github.com/entente-dev/entente/tunnel/probe"
@@ -37,7 +40,8 @@ type Fabric struct {
 	// What follows belongs to the goroutine of Run.
 	control  *control
 	prober   *probe.Prober
-	routes   []plan.NodeRoute // of the node, when they could last be read
+	node     node
+	planned  planned
 	resolver *resolver
 	firewall firewall.Table
 	key      privateKey // for a device that was created again
@@ -113,9 +117,14 @@ func New(cfg Config) (*Fabric, error) {
 // afterwards. Until the first call only the device is created, and nothing is removed.
 func (f *Fabric) Set(d plan.Desired) {
 	f.mu.Lock()
-	f.desired = &d
+	same := f.desired != nil && reflect.DeepEqual(*f.desired, d)
+	if !same {
+		f.desired = &d
+	}
 	f.mu.Unlock()
-	f.poke()
+	if !same {
+		f.poke()
+	}
 }
 
 // Status is the last observed status.
@@ -130,6 +139,12 @@ func (f *Fabric) Status() Status {
 // Changed receives a value when the status changed, other than in counters, handshakes and
 // round trips. It has one slot and one reader.
 func (f *Fabric) Changed() <-chan struct{} { return f.changed }
+
+// moved is poke for what netlink says of the node.
+func (f *Fabric) moved() {
+	f.node.changes.Add(1)
+	f.poke()
+}
 
 func (f *Fabric) poke() {
 	select {
@@ -167,7 +182,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	defer f.resolver.wait()
 	defer f.improvers.Wait()
-	g.Go(func() error { return watch(ctx, f.poke) })
+	g.Go(func() error { return watch(ctx, f.moved, f.poke) })
 	g.Go(func() error { return f.prober.Run(ctx) })
 	g.Go(func() error {
 		resync := time.NewTicker(resyncEvery)
@@ -218,11 +233,19 @@ type pass struct {
 	status   Status
 	peers    []plan.Peer // what is wanted
 	layout   plan.Layout
-	link     int // index of the device; zero if there is none
+	link     netlink.Link // the device; nil if there is none
 	device   *wgtypes.Device
 	held     map[plan.PublicKey]*wgtypes.Peer // of device, by their keys
 	problems []plan.Problem
-	local    []netip.Addr // of this node; nil until they are needed
+	local    []nodeAddress // of this node
+}
+
+// index is that of the device; zero if there is none.
+func (p *pass) index() int {
+	if p.link == nil {
+		return 0
+	}
+	return p.link.Attrs().Index
 }
 
 // read notes what the device holds.
@@ -247,6 +270,7 @@ func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 	f.mu.Unlock()
 
 	p := &pass{now: now}
+	f.node.begin(now)
 	f.adopt(ctx, p, desired)
 	if desired != nil {
 		f.apply(ctx, p, desired)
@@ -264,7 +288,7 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 	p.status.MTU = f.cfg.MTU
 	if p.status.MTU == 0 {
-		p.status.MTU = deviceMTU(underlayMTU(f.endpoints(ctx, p.now, desired)))
+		p.status.MTU = deviceMTU(f.node.underlayMTU(f.endpoints(ctx, p.now, desired)...))
 	}
 	dev, err := f.control.read()
 	if err != nil {
@@ -300,7 +324,7 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *plan.Desired) {
 	}
 	f.key = privateKey(dev.PrivateKey)
 	f.saveKey(f.key)
-	p.link = link.Attrs().Index
+	p.link = link
 	p.read(dev)
 	p.status.PublicKey, p.status.ListenPort, p.status.Backend = plan.PublicKey(dev.PublicKey), dev.ListenPort, backend
 	p.status.KeyWaits = f.rekey.waits
@@ -344,7 +368,7 @@ func (f *Fabric) targets(p *pass, layout plan.Layout, standing map[netip.Addr]in
 	for _, w := range layout.Peers {
 		t := probe.Target{
 			Overlay: w.Overlay, Cluster: w.Cluster, Home: !w.Remote, Carries: w.Carries, OnDemand: w.OnDemand, Busy: f.busy(w.PublicKey),
-			Bound: p.bound(w.PublicKey), Standing: standing[w.Overlay], NextKey: f.rekey.follows(w),
+			Bound: f.bound(p, w.PublicKey), Standing: standing[w.Overlay], NextKey: f.rekey.follows(w),
 		}
 		if filtered && p.accepts(w) {
 			t.Agreement = w.Agreement
@@ -369,48 +393,85 @@ func (f *Fabric) apply(ctx context.Context, p *pass, desired *plan.Desired) {
 			}
 		}
 	}
-	sources, err := ownAddresses(f.cfg.Device, own)
+	var err error
+	p.local, err = f.node.addresses.get(f.node.epoch, func() ([]nodeAddress, error) { return nodeAddresses(f.cfg.Device) })
 	p.fail(err)
 	carriers := f.elect(p, d)
 	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
 	direct := f.findDirect(p, desired, &d)
-	layout, err := plan.Plan(d, plan.Observed{
-		Sources: sources, Routed: plan.Routed(f.routes), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
+	made, fresh, err := f.planned.next(wanted{desired, p.status.PodCIDRs, d.Announced, plan.Observed{
+		Sources: ownAddresses(p.local, own), Routed: plan.Routed(f.node.routes.value), Carriers: carriers, Direct: direct, Counted: f.directory.counted,
 		Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
 		InUse: f.rekey.inUse(p.now, d, heldKeys(p.device)),
-	})
+	}}, d)
 	if err != nil {
 		p.fail(err)
 		return
 	}
+	if fresh {
+		f.log.Debug("planned", "peers", len(made.Peers))
+	}
+	layout := *made
+	layout.Peers = slices.Clone(made.Peers) // another preshared key of some is tried
 	f.proofs.planned(p.now, layout.Peers)
 	p.layout, p.peers = layout, d.Peers
 	f.rekey.planned(layout.Peers)
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
 
-	changed, unfiltered := f.firewall.Apply(p.now, layout, f.cfg.Device, firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort})
+	changed, unfiltered := f.firewall.Apply(p.now, made, f.cfg.Device, firewall.Ports{Probe: f.cfg.ProbePort, Relay: RelayPort})
 	f.did(changed, unfiltered)(p, "nftables table")
-	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")
-	if p.link != 0 {
+	f.rules(p)
+	if p.link != nil {
 		f.tunnel(ctx, p)
 	}
-	have, err := ourRoutes()
-	p.fail(err)
-	targets := f.targets(p, layout, standingSizes(layout, have), unfiltered == nil)
-	f.improve(ctx, p)
-	f.prober.Set(layout.Overlay, p.link, targets, f.claims(d))
-	sizes := f.prober.Sizes()
-	if err == nil {
-		f.did(ensureRoutes(wantRoutes(layout, p.link, sizes), have))(p, "routes")
-	}
+	sizes := f.routes(ctx, p, d, unfiltered == nil)
 	p.problems = append(p.problems, f.surroundings(layout)...)
 	f.prober.Ends().Set(f.ends(p, layout, len(d.Nodes), sizes, unfiltered == nil))
 	for _, text := range []string{f.prober.Trouble(), f.prober.Ends().Trouble()} {
-		if text != "" && p.link != 0 {
+		if text != "" && p.link != nil {
 			p.problems = append(p.problems, plan.Problem{Text: text})
 		}
 	}
+}
+
+// rules makes the routing rules those that are wanted.
+func (f *Fabric) rules(p *pass) {
+	have, err := f.node.rules.get(f.node.epoch, ourRules)
+	changed := false
+	if err == nil {
+		changed, err = ensureRules(wantRules(f.cfg.Device), have)
+	}
+	f.did(changed, err)(p, "routing rules")
+	if changed || err != nil {
+		f.node.rules.forget()
+	}
+}
+
+// routes makes the routes those that are wanted, for packets of the sizes that pass each way, and tells
+// the prober what to find that out of. It returns these sizes.
+func (f *Fabric) routes(ctx context.Context, p *pass, d plan.Desired, filtered bool) map[netip.Addr]int {
+	have, err := f.node.ours.get(f.node.epoch, ourRoutes)
+	p.fail(err)
+	targets := f.targets(p, p.layout, standingSizes(p.layout, have), filtered)
+	f.improve(ctx, p)
+	f.prober.Set(p.layout.Overlay, p.index(), targets, f.claims(d))
+	sizes := f.prober.Sizes()
+	if err != nil {
+		return sizes
+	}
+	want := wantRoutes(p.layout, p.index(), sizes)
+	if f.node.placed.epoch == f.node.epoch && slices.Equal(f.node.placed.value, want) {
+		return sizes
+	}
+	changed, err := ensureRoutes(want, have)
+	f.did(changed, err)(p, "routes")
+	if changed || err != nil {
+		f.node.ours.forget()
+	} else {
+		f.node.placed = known[[]routeKey]{want, f.node.epoch}
+	}
+	return sizes
 }
 
 // findPods puts into d, in the place of this node's spec.podCIDRs, where its pods are by the
@@ -420,12 +481,8 @@ func (f *Fabric) findPods(p *pass, d *plan.Desired) []netip.Prefix {
 	if self < 0 {
 		return nil
 	}
-	routes, err := nodeRoutes(f.cfg.Device)
-	if err != nil {
-		p.fail(err)
-		routes = f.routes // as they were
-	}
-	f.routes = routes
+	routes, err := f.node.routes.get(f.node.epoch, func() ([]plan.NodeRoute, error) { return nodeRoutes(f.cfg.Device) })
+	p.fail(err) // they are as they were
 	pods, left := plan.PodsOf(d.Nodes[self].PodCIDRs, d.Pods, routes)
 	if left > 0 {
 		p.fail(fmt.Errorf("%d pod prefixes of this node are left out, the limit is %d (MaxNodePrefixes): peers do not reach the pods in them; give the network plugin larger blocks for each node", left, plan.MaxNodePrefixes))
@@ -437,9 +494,9 @@ func (f *Fabric) findPods(p *pass, d *plan.Desired) []netip.Prefix {
 }
 
 // bound is what the network allows on the way to a peer's endpoint.
-func (p *pass) bound(key plan.PublicKey) int {
+func (f *Fabric) bound(p *pass, key plan.PublicKey) int {
 	if h := p.held[key]; h != nil && h.Endpoint != nil {
-		return min(p.status.MTU, underlayMTU([]netip.Addr{unmapPort(h.Endpoint.AddrPort()).Addr()})-wireGuardOverhead)
+		return min(p.status.MTU, f.node.underlayMTU(unmapPort(h.Endpoint.AddrPort()).Addr())-wireGuardOverhead)
 	}
 	return min(p.status.MTU, deviceMTU(1500))
 }
@@ -479,7 +536,7 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 	for _, q := range d.Peers {
 		before, known := f.carriers[q.ClusterID]
 		if !known {
-			before = carriedBefore(p.device, d, q)
+			before = carriedBefore(p, d, q)
 		}
 		s := situation{now: p.now, self: d.Node, leads: d.ClusterID < q.ClusterID, began: f.began, leaving: f.leaving.Load()}
 		gateway := false
@@ -525,23 +582,22 @@ func (f *Fabric) elect(p *pass, d plan.Desired) map[string]plan.Carrier {
 }
 
 // carriedBefore is who carried a peer when this process began, by the routes of the device.
-func carriedBefore(device *wgtypes.Device, d plan.Desired, q plan.Peer) election {
-	if device == nil {
-		return election{}
+func carriedBefore(p *pass, d plan.Desired, q plan.Peer) election {
+	aliases := cidr.Of(q.Aliases()...)
+	carries := func(keys ...plan.PublicKey) bool {
+		return slices.ContainsFunc(keys, func(key plan.PublicKey) bool {
+			h := p.held[key]
+			return h != nil && slices.ContainsFunc(h.AllowedIPs, func(n net.IPNet) bool { return aliases.Overlaps(prefixOf(n)) })
+		})
 	}
-	for _, h := range device.Peers {
-		if !slices.ContainsFunc(h.AllowedIPs, func(n net.IPNet) bool { return slices.ContainsFunc(q.Aliases(), prefixOf(n).Overlaps) }) {
-			continue
+	for _, g := range q.Gateways {
+		if carries(g.PublicKey, g.NextKey) {
+			return election{home: d.Node, peer: g.Node, Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}}
 		}
-		for _, g := range q.Gateways {
-			if g.PublicKey == plan.PublicKey(h.PublicKey) || g.NextKey == plan.PublicKey(h.PublicKey) {
-				return election{home: d.Node, peer: g.Node, Claim: probe.Claim{Reach: probe.ReachCarrier, Carries: true}}
-			}
-		}
-		for _, n := range d.Nodes {
-			if n.PublicKey == plan.PublicKey(h.PublicKey) || n.NextKey == plan.PublicKey(h.PublicKey) {
-				return election{home: n.Name}
-			}
+	}
+	for _, n := range d.Nodes {
+		if carries(n.PublicKey, n.NextKey) {
+			return election{home: n.Name}
 		}
 	}
 	return election{}
@@ -563,12 +619,15 @@ func (f *Fabric) busy(key plan.PublicKey) bool { return f.heard[key].rate > busy
 
 // tunnel configures the peers and addresses of the device.
 func (f *Fabric) tunnel(ctx context.Context, p *pass) {
-	link, _, err := ensureLink(f.cfg.Device, f.cfg.Userspace)
-	if err != nil {
-		p.fail(err)
-		return
+	if f.node.overlay.value != p.layout.Overlay {
+		f.node.overlay.forget()
 	}
-	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
+	changed := false
+	_, err := f.node.overlay.get(f.node.epoch, func() (has netip.Addr, err error) {
+		changed, err = ensureAddresses(p.link, p.layout.Overlay)
+		return p.layout.Overlay, err
+	})
+	f.did(changed, err)(p, "addresses")
 
 	f.trials.choose(p.now, p.layout.Peers, heldKeys(p.device), f.leads)
 	dial, again, detours := f.dials(ctx, p)

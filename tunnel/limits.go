@@ -72,6 +72,8 @@ const (
 	// resyncEvery is how often the kernel is compared with the plan when no
 	// event was seen.
 	resyncEvery = 2 * time.Second
+	// rereadEvery is how often links, addresses, routes and rules are read when netlink says nothing.
+	rereadEvery = 10 * time.Second
 	// settle is how long events are collected before the kernel is read.
 	settle = 50 * time.Millisecond
 	// rekeyCountdown is how long before others are told that this node replaces its key,

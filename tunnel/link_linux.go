@@ -115,22 +115,12 @@ func ensureAddresses(link netlink.Link, overlay netip.Addr) (changed bool, err e
 
 // ownAddresses are addresses of the node inside its pods' prefixes, the first
 // of each family, on other interfaces than the tunnel's.
-func ownAddresses(device string, pods []netip.Prefix) ([]netip.Addr, error) {
-	skip := 0
-	if link, err := netlink.LinkByName(device); err == nil {
-		skip = link.Attrs().Index
-	}
-	have, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
+func ownAddresses(have []nodeAddress, pods []netip.Prefix) []netip.Addr {
 	var inside []netip.Addr
-	for _, h := range have {
-		a, ok := netip.AddrFromSlice(h.IP)
-		a = a.Unmap()
-		if ok && h.LinkIndex != skip && !a.IsLinkLocalUnicast() && !a.IsLoopback() &&
-			slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			inside = append(inside, a)
+	for _, a := range have {
+		if !a.device && !a.IsLinkLocalUnicast() && !a.IsLoopback() &&
+			slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a.Addr) }) {
+			inside = append(inside, a.Addr)
 		}
 	}
 	slices.SortFunc(inside, netip.Addr.Compare)
@@ -140,52 +130,23 @@ func ownAddresses(device string, pods []netip.Prefix) ([]netip.Addr, error) {
 			first = append(first, a)
 		}
 	}
-	return first, nil
+	return first
 }
 
-// localAddresses are all addresses of the node. It is never nil.
-func localAddresses() []netip.Addr {
-	have, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	out := make([]netip.Addr, 0, len(have))
-	if err != nil {
-		return out // then it dials itself, in vain
+// routeMTU is the MTU on the way to an address; zero if there is no way.
+func routeMTU(to netip.Addr) int {
+	routes, err := netlink.RouteGet(to.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return 0
 	}
-	for _, h := range have {
-		if a, ok := netip.AddrFromSlice(h.IP); ok {
-			out = append(out, a.Unmap())
-		}
+	if routes[0].MTU != 0 {
+		return routes[0].MTU
 	}
-	return out
-}
-
-// underlayMTU is the largest MTU on the way to any of the endpoints, or to
-// the default gateway if there are none; 1500 if there is no way at all.
-func underlayMTU(endpoints []netip.Addr) int {
-	to := slices.Clone(endpoints)
-	if len(to) == 0 {
-		// Addresses for documentation: only their routes are looked up.
-		to = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil || link.Attrs().Flags&net.FlagLoopback != 0 {
+		return 0
 	}
-	most := 0
-	for _, a := range to {
-		routes, err := netlink.RouteGet(a.AsSlice())
-		if err != nil || len(routes) == 0 {
-			continue
-		}
-		mtu := routes[0].MTU
-		if mtu == 0 {
-			link, err := netlink.LinkByIndex(routes[0].LinkIndex)
-			if err != nil || link.Attrs().Flags&net.FlagLoopback != 0 {
-				continue
-			}
-			mtu = link.Attrs().MTU
-		}
-		most = max(most, mtu)
-	}
-	if most == 0 {
-		return 1500
-	}
-	return most
+	return link.Attrs().MTU
 }
 
 // deviceMTU is what fits into an underlay, IPv6 outside or not.
@@ -204,7 +165,10 @@ func Clean(cfg Config) error {
 	if routes == nil {
 		_, routes = ensureRoutes(nil, have)
 	}
-	_, policy := ensureRules(nil)
+	rules, policy := ourRules()
+	if policy == nil {
+		_, policy = ensureRules(nil, rules)
+	}
 	if err := errors.Join(routes, policy, removeLink(cfg.Device), firewall.Remove()); err != nil {
 		return fmt.Errorf("clean: %w", err)
 	}

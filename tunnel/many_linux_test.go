@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -255,7 +256,7 @@ func TestNodesWithoutIPv6(t *testing.T) {
 	r.wantSeen("a to b, later", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())
 }
 
-// A fabric with nothing to do costs next to nothing.
+// A fabric with nothing to do plans nothing, and costs next to nothing.
 func TestAnIdleFabricIsCheap(t *testing.T) {
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
@@ -264,8 +265,20 @@ func TestAnIdleFabricIsCheap(t *testing.T) {
 	a.up()
 	b.up()
 	const over = 5 * time.Second
-	before := [2]time.Duration{cpu(t, a.fabric), cpu(t, a.wireguard)}
+	plans := func() int { return strings.Count(a.fabric.log(), "msg=planned") }
+	r.eventually("nothing is planned for two seconds", func() error {
+		before := plans()
+		if time.Sleep(2 * time.Second); plans() > before {
+			return errors.New("something was")
+		}
+		return nil
+	})
+	before, planned := [2]time.Duration{cpu(t, a.fabric), cpu(t, a.wireguard)}, plans()
+	a.set(a.desired([]*rigNode{a}, peering(b, "10.241.0.0/16", "10.242.0.0/16"))) // the same again
 	time.Sleep(over)
+	if n := plans() - planned; n > 0 || planned == 0 {
+		t.Errorf("planned %d times at rest, %d before", n, planned)
+	}
 	after := [2]time.Duration{cpu(t, a.fabric), cpu(t, a.wireguard)}
 	for i, name := range []string{"fabric", "tunnel process"} {
 		used := after[i] - before[i]

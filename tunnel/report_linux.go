@@ -241,11 +241,8 @@ func (f *Fabric) relayed(key plan.PublicKey) bool {
 // elsewhere is what of some endpoints is neither this node itself, as where the private networks of
 // two clusters have the same addresses, nor inside a tunnel.
 func (p *pass) elsewhere(endpoints []netip.AddrPort) []netip.AddrPort {
-	if p.local == nil {
-		p.local = localAddresses()
-	}
 	return slices.DeleteFunc(slices.Clone(endpoints), func(e netip.AddrPort) bool {
-		return slices.Contains(p.local, e.Addr()) || plan.CheckDial(e.Addr(), p.layout.Remote) != nil
+		return slices.ContainsFunc(p.local, func(a nodeAddress) bool { return a.Addr == e.Addr() }) || plan.CheckDial(e.Addr(), p.layout.Remote) != nil
 	})
 }
 

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -20,6 +21,7 @@ type resolver struct {
 
 	mu    sync.Mutex
 	names map[string]*resolution
+	swept time.Time // when names that nobody wants were last forgotten
 	group sync.WaitGroup
 }
 
@@ -89,10 +91,9 @@ func (r *resolver) ask(ctx context.Context, now time.Time, name string, every ti
 		known.busy, known.asked = true, now
 		r.group.Go(func() { r.find(ctx, name) })
 	}
-	for other, o := range r.names {
-		if !o.busy && now.Sub(o.wanted) > 10*resolveEvery {
-			delete(r.names, other)
-		}
+	if now.Sub(r.swept) >= resolveEvery {
+		r.swept = now
+		maps.DeleteFunc(r.names, func(_ string, o *resolution) bool { return !o.busy && now.Sub(o.wanted) > 10*resolveEvery })
 	}
 	return known
 }

@@ -38,7 +38,7 @@ const roleVariable = "TUNNEL_TEST_ROLE"
 func runRole(role string) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
 	switch role {
 	case "wireguard":
@@ -49,6 +49,8 @@ func runRole(role string) {
 		err = Clean(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE")})
 	case "plain":
 		err = rolePlain(ctx)
+	case "mirror":
+		err = roleMirror(ctx)
 	case "server":
 		err = roleServer(ctx)
 	case "traffic-server":
@@ -66,8 +68,12 @@ func runRole(role string) {
 }
 
 // roleFabric takes gob-encoded Desired values on standard input and writes its
-// status as JSON lines.
+// status as JSON lines: each 200 ms, or as often as is said.
 func roleFabric(ctx context.Context, log *slog.Logger) error {
+	every, err := time.ParseDuration(cmp.Or(os.Getenv("TUNNEL_TEST_REPORTS"), "200ms"))
+	if err != nil {
+		return err
+	}
 	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), HoldRelay: askToHold, Log: log})
 	if err != nil {
 		return err
@@ -87,7 +93,7 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 		for {
 			select {
 			case <-f.Changed():
-			case <-time.After(200 * time.Millisecond):
+			case <-time.After(every):
 			}
 			if enc.Encode(f.Status()) != nil {
 				return

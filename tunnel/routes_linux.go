@@ -83,11 +83,17 @@ func wantRoutes(l plan.Layout, link int, sizes map[netip.Addr]int) []routeKey {
 // standingSizes is, by overlay address, the size of packets that routes were made for: what was
 // known when this process began.
 func standingSizes(l plan.Layout, have []routeKey) map[netip.Addr]int {
+	sizes := make(map[netip.Prefix]int, len(have))
+	for _, h := range have {
+		if was, ok := sizes[h.prefix]; h.mtu > 0 && (!ok || h.mtu < was) {
+			sizes[h.prefix] = h.mtu
+		}
+	}
 	out := map[netip.Addr]int{}
 	for _, r := range l.Routes {
-		for _, h := range have {
-			if known, ok := out[r.Way]; h.prefix == r.Prefix && h.mtu > 0 && r.Way.IsValid() && (!ok || h.mtu < known) {
-				out[r.Way] = h.mtu
+		if mtu, ok := sizes[r.Prefix]; ok && r.Way.IsValid() {
+			if was, ok := out[r.Way]; !ok || mtu < was {
+				out[r.Way] = mtu
 			}
 		}
 	}
@@ -189,11 +195,7 @@ func wantRules(device string) []ruleKey {
 
 // ensureRules makes the rules with our protocol number those that are wanted,
 // each once.
-func ensureRules(want []ruleKey) (changed bool, err error) {
-	have, err := ourRules()
-	if err != nil {
-		return false, err
-	}
+func ensureRules(want, have []ruleKey) (changed bool, err error) {
 	var errs []error
 	for _, w := range want {
 		if slices.Contains(have, w) {

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch calls poke whenever links, addresses, routes, rules or nftables change, until ctx
-// ends. The caller reads all of them anyway, so lost messages are one more change.
-func watch(ctx context.Context, poke func()) error {
+// watch calls moved whenever links, addresses, routes or rules change, and poke when nftables does,
+// until ctx ends. The caller reads all of them then, so lost messages are one more change, and so is
+// what was before the watch began.
+func watch(ctx context.Context, moved, poke func()) error {
 	route, err := subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
 		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
@@ -30,9 +31,9 @@ func watch(ctx context.Context, poke func()) error {
 
 	failed := make(chan error, 2)
 	var group sync.WaitGroup
-	for _, c := range []*netlink.Conn{route, nft} {
-		group.Go(func() { failed <- drain(c, poke) })
-	}
+	group.Go(func() { failed <- drain(route, moved) })
+	group.Go(func() { failed <- drain(nft, poke) })
+	moved()
 	select {
 	case <-ctx.Done():
 		err = nil

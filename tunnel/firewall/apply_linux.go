@@ -31,9 +31,10 @@ const (
 // of it yet.
 type Table struct {
 	// settled is the generation of nftables at which the table last matched, digest the
-	// ruleset. While neither changed nothing is read.
+	// ruleset, and of the layout that it follows from. While none of them changed nothing is read.
 	settled uint32
 	digest  string
+	of      *plan.Layout
 	// written is when chains or sets were last written, and by which ruleset: a kernel that
 	// returns other rules than it was given must not cause a loop.
 	written   time.Time
@@ -58,20 +59,24 @@ func table() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 }
 
-// Apply makes the table match a layout, for a device and the UDP port of probes, and returns
-// whether it changed it. It changes what differs, in one transaction: the counters, and the
-// elements, of what belongs to others stay. Where that cannot be done, as with what another
-// version left, the table is replaced.
-func (w *Table) Apply(now time.Time, l plan.Layout, device string, ports Ports) (changed bool, err error) {
-	if !slices.Equal(l.Counted, w.countedOf) {
-		w.counted, w.countedOf = countedSets(l.Counted), l.Counted
-	}
-	want := rules(l, w.counted, device, ports)
+// Apply makes the table match a layout and returns whether it changed it. Nobody changes a layout that
+// was given, and device and ports are always the same. It changes what differs, in one transaction: the
+// counters, and the elements, of what belongs to others stay. Where that cannot be done, as with what
+// another version left, the table is replaced.
+func (w *Table) Apply(now time.Time, l *plan.Layout, device string, ports Ports) (changed bool, err error) {
 	generation, err := nftGeneration()
 	if err != nil {
 		return false, fmt.Errorf("read nftables generation: %w", err)
 	}
+	if generation == w.settled && l == w.of {
+		return false, nil
+	}
+	if !slices.Equal(l.Counted, w.countedOf) {
+		w.counted, w.countedOf = countedSets(l.Counted), l.Counted
+	}
+	want := rules(*l, w.counted, device, ports)
 	if generation == w.settled && want.digest == w.digest {
+		w.of = l
 		return false, nil
 	}
 	c, err := nftables.New(nftables.WithSockOptions(buffers))
@@ -85,7 +90,7 @@ func (w *Table) Apply(now time.Time, l plan.Layout, device string, ports Ports) 
 	d := compareTable(have, want)
 	switch {
 	case d.none():
-		w.settled, w.digest = generation, want.digest
+		w.settled, w.digest, w.of = generation, want.digest, l
 		return false, nil
 	case d.structure() && w.writtenBy == want.digest && now.Sub(w.written) < writeEvery:
 		return false, nil // compared again soon
@@ -93,7 +98,7 @@ func (w *Table) Apply(now time.Time, l plan.Layout, device string, ports Ports) 
 		w.written, w.writtenBy = now, want.digest
 	}
 	// The new generation is confirmed by the next reading, not assumed.
-	w.settled, w.digest = 0, ""
+	w.settled, w.digest, w.of = 0, "", nil
 	if d.replace || changeTable(d) != nil {
 		if err := replaceTable(want); err != nil {
 			return false, fmt.Errorf("replace nftables table %s: %w", tableName, err)

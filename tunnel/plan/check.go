@@ -236,7 +236,7 @@ func checkPrefix(p netip.Prefix) error {
 }
 
 // checkEndpoints refuses endpoints that cannot be dialled, or only through the tunnel itself.
-func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
+func checkEndpoints(endpoints []string, aliases cidr.Set) error {
 	if len(endpoints) > MaxEndpoints {
 		return fmt.Errorf("%d endpoints, the limit is %d (MaxEndpoints)", len(endpoints), MaxEndpoints)
 	}
@@ -248,7 +248,7 @@ func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
 	return nil
 }
 
-func checkEndpoint(e string, aliases []netip.Prefix) error {
+func checkEndpoint(e string, aliases cidr.Set) error {
 	if len(e) > maxEndpointLen {
 		return fmt.Errorf("an endpoint of %d bytes, the limit is %d (maxEndpointLen)", len(e), maxEndpointLen)
 	}
@@ -280,16 +280,14 @@ func observed(g Gateway, aliases []netip.Prefix) []netip.AddrPort {
 	return out
 }
 
-// CheckDial refuses addresses that no peer can be at.
-func CheckDial(addr netip.Addr, aliases []netip.Prefix) error {
+// CheckDial refuses addresses that no peer can be at: not inside of a tunnel, as the aliases are.
+func CheckDial(addr netip.Addr, aliases cidr.Set) error {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return fmt.Errorf("%v is not the address of a host", addr)
 	}
-	for _, a := range aliases {
-		if a.Contains(addr) {
-			return fmt.Errorf("%v lies in %v, which is reached through the tunnel", addr, a)
-		}
+	if a := aliases.Overlapping(host(addr)); a.IsValid() {
+		return fmt.Errorf("%v lies in %v, which is reached through the tunnel", addr, a)
 	}
 	return nil
 }

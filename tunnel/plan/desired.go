@@ -1,6 +1,11 @@
 package plan
 
-import "net/netip"
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+)
 
 // Desired is the complete desired state of a node's fabric: what it does not mention is
 // removed.
@@ -167,6 +172,13 @@ type Observed struct {
 	// Turn grows with time: of clusters that announce the same key, and none of which has
 	// proven it, another is tried in each.
 	Turn uint64
+}
+
+// Equal says whether two observations are the same.
+func (o Observed) Equal(p Observed) bool {
+	return slices.Equal(o.Sources, p.Sources) && slices.Equal(o.Routed, p.Routed) && maps.Equal(o.Carriers, p.Carriers) &&
+		reflect.DeepEqual(o.Direct, p.Direct) && slices.Equal(o.Counted, p.Counted) && maps.Equal(o.Proven, p.Proven) &&
+		maps.Equal(o.InUse, p.InUse) && o.Turn == p.Turn
 }
 
 // Transit is a single address of a peer and what another peer calls it.

@@ -147,7 +147,7 @@ func (q Peer) directAliases(n Gateway, taken cidr.Set) ([]netip.Prefix, error) {
 	for _, m := range q.Remote {
 		all = append(all, m.Alias)
 	}
-	if err := checkEndpoints(n.Endpoints, all); err != nil {
+	if err := checkEndpoints(n.Endpoints, cidr.Of(all...)); err != nil {
 		return nil, err
 	}
 	var out cidr.Set

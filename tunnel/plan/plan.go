@@ -52,6 +52,9 @@ type Layout struct {
 	Ends []Ends
 	// Relay is who reaches this node's relay; zero where it has none.
 	Relay Relay
+	// Contested says that several clusters announce the same key, which none of them has proven, so
+	// that the plan changes with [Observed.Turn].
+	Contested bool
 	// Problems are the parts of the input that were refused.
 	Problems []Problem
 }
@@ -148,7 +151,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
 	p.current = currentKeys(d)
-	p.owners = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
+	p.owners, p.out.Contested = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
 	for i := range d.Peers {
 		if i >= MaxPeers {
 			p.problem(d.Peers[i].ClusterID, "left out: limit of %d peers reached (MaxPeers): end a peering", MaxPeers)
@@ -496,8 +499,8 @@ func currentKeys(d Desired) map[PublicKey]bool {
 }
 
 // owners returns, by key of a gateway or of a node to which there is a tunnel, the peer that
-// has it: the one that has proven it, else each that announces it in turn.
-func owners(peers []Peer, o Observed) map[PublicKey]string {
+// has it: the one that has proven it, else each that announces it in turn, if they are several.
+func owners(peers []Peer, o Observed) (out map[PublicKey]string, contested bool) {
 	claims := map[PublicKey][]string{}
 	claim := func(key PublicKey, cluster string) {
 		if c := claims[key]; !slices.Contains(c, cluster) {
@@ -512,14 +515,16 @@ func owners(peers []Peer, o Observed) map[PublicKey]string {
 	for _, d := range o.Direct {
 		claim(d.PublicKey, d.Cluster)
 	}
-	out := make(map[PublicKey]string, len(claims))
+	out = make(map[PublicKey]string, len(claims))
 	for key, by := range claims {
-		out[key] = by[o.Turn%uint64(len(by))]
 		if slices.Contains(by, o.Proven[key]) {
 			out[key] = o.Proven[key]
+			continue
 		}
+		out[key] = by[o.Turn%uint64(len(by))]
+		contested = contested || len(by) > 1
 	}
-	return out
+	return out, contested
 }
 
 // closed is the pool without what the home cluster or other programs on the node use.

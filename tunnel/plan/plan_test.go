@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -207,7 +208,7 @@ func TestPlanLeavesOutWhatIsBadAndNothingElse(t *testing.T) {
 			if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return p.Peer == "evil" && strings.Contains(p.Text, tt.want) }) {
 				t.Errorf("problems %q, want one that tells %q", got.Problems, tt.want)
 			}
-			got.Problems = want.Problems
+			got.Problems, got.Contested = want.Problems, want.Contested
 			if diff := cmp.Diff(want, got, compareAddrs()); diff != "" {
 				t.Errorf("the plan is not what it is without it (-without +with):\n%s", diff)
 			}
@@ -354,6 +355,29 @@ func TestWhereAGatewayIsSeenIsUsedAsFarAsItCanBeDialled(t *testing.T) {
 	} {
 		if got := observed(Gateway{Observed: row.seen}, aliases); !slices.Equal(got, row.want) {
 			t.Errorf("%s: %v, want %v", name, got, row.want)
+		}
+	}
+}
+
+// Whatever changes of an observation, it is another one.
+func TestObservationsThatDifferAreNotEqual(t *testing.T) {
+	full := func() Observed {
+		return Observed{
+			Sources: []netip.Addr{{}}, Routed: []netip.Prefix{{}}, Carriers: map[string]Carrier{"": {}}, Direct: []Direct{{}}, Counted: []netip.Prefix{{}},
+			Proven: map[PublicKey]string{{}: ""}, InUse: map[netip.Addr]PublicKey{{}: {}}, Turn: 1,
+		}
+	}
+	if !full().Equal(full()) {
+		t.Error("an observation is not equal to itself")
+	}
+	for i := range reflect.TypeFor[Observed]().NumField() {
+		o := full()
+		field := reflect.ValueOf(&o).Elem().Field(i)
+		if field.IsZero() {
+			t.Errorf("%s is left out of this test", reflect.TypeFor[Observed]().Field(i).Name)
+		}
+		if field.SetZero(); full().Equal(o) || o.Equal(full()) {
+			t.Errorf("%s makes no difference", reflect.TypeFor[Observed]().Field(i).Name)
 		}
 	}
 }

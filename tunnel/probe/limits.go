@@ -6,7 +6,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// Limits on what others can make the prober do.
+// Limits on what others can make the prober do, and on what it does at a time.
 const (
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
@@ -19,6 +19,11 @@ const (
 	// how long before it replaces a key it may say so.
 	rekeysPerSecond = 40
 	rekeyMost       = 2 * time.Second
+	// roundMost is how many probes are sent at a time, or a few more, though more are due: the
+	// device has room for 500 packets, and the socket for less than 300 answers. proberBuffer is
+	// room for the answers that come while this process has no processor.
+	roundMost    = 64
+	proberBuffer = 1 << 20
 )
 
 // Limits of end-to-end probes, so that they disturb nothing.

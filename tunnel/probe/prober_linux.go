@@ -68,6 +68,7 @@ type sight struct {
 	words   int               // how often what it says changed in that second
 	counted time.Time
 	rekey   rekeying
+	told    time.Time // when it was told the claims
 }
 
 // Prober sends and answers probes.
@@ -85,7 +86,6 @@ type Prober struct {
 	index   int // of the device that the socket is bound to
 	sights  map[netip.Addr]*sight
 	claims  [][]byte // datagrams, for nodes of this cluster
-	claimed time.Time
 	conn    *net.UDPConn
 	problem string
 	// replaces is the tag of this node's next key, while it asks others to follow, busy that it
@@ -140,7 +140,10 @@ func (p *Prober) Set(overlay netip.Addr, index int, targets []Target, claims map
 	}
 	said := encodeClaims(claims)
 	if !equalDatagrams(said, p.claims) {
-		p.claims, p.claimed, soon = said, time.Time{}, true
+		p.claims, soon = said, true
+		for _, s := range p.sights {
+			s.told = time.Time{}
+		}
 	}
 	if soon {
 		p.wakeUp()
@@ -252,6 +255,7 @@ func (p *Prober) open(ctx context.Context) *net.UDPConn {
 			err = errors.Join(unix.BindToDevice(int(fd), p.device),
 				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
 				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, proberBuffer) // or else what the kernel gives
 		})
 		return errors.Join(cerr, err)
 	}}
@@ -272,22 +276,24 @@ func (p *Prober) closeLocked() {
 	}
 }
 
-// round sends what is due, and returns when the next is.
+// round sends what is due, as far as it may at a time, and returns when the next is.
 func (p *Prober) round(now time.Time) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next = now.Add(probeEvery)
-	tell := len(p.claims) > 0 && now.Sub(p.claimed) >= probeEvery
+	sent := 0
 	for a, s := range p.sights {
-		if tell && s.target.Home {
+		if s.target.Home && sent < roundMost && now.Sub(s.told) >= probeEvery {
 			for _, b := range p.claims {
 				p.write(a, b)
 			}
+			s.told, sent = now, sent+len(p.claims)
 		}
-		if now.Before(s.due) {
+		if now.Before(s.due) || sent >= roundMost {
 			next = s.looked(now, next)
 			continue
 		}
+		sent++
 		// A probe that could not be sent counts as sent: it is lost as well.
 		p.send(a, s.says(probe{seq: s.Path.Next()}), probeLen)
 		s.Path = s.Path.Sent(now)
@@ -302,8 +308,8 @@ func (p *Prober) round(now time.Time) (next time.Time) {
 			s.Search = s.Search.Sent(size, now)
 		}
 	}
-	if tell {
-		p.claimed = now
+	if sent >= roundMost {
+		return now
 	}
 	return next
 }

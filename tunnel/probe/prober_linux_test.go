@@ -146,3 +146,48 @@ func TestANodeProbesWhatAnotherOfItsClusterSuspects(t *testing.T) {
 		t.Errorf("%v are doubted though they answered", doubted)
 	}
 }
+
+// A thousand peers that all came in one moment are not all probed in one moment, then or later.
+func TestProbesOfManyPeersAreSpread(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	p := New("none", 1, func() {}, func() {}, func(time.Time) {})
+	var targets []Target
+	for i := range 1000 {
+		targets = append(targets, Target{Overlay: netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)}), Cluster: "peer", Home: i < 100})
+	}
+	claims := map[PeerKey]Claim{}
+	for i := range 500 {
+		claims[PeerKey{byte(i), byte(i >> 8)}] = Claim{}
+	}
+	p.Set(netip.MustParseAddr("fd00::3"), 1, targets, claims)
+	for second := range uint64(3) {
+		end := now.Add(probeEvery)
+		sent := func() (n int) {
+			for _, s := range p.sights {
+				n += int(s.Path.Next())
+				if s.told.Equal(now) {
+					n += len(p.claims)
+				}
+			}
+			return n
+		}
+		for now.Before(end) {
+			before := sent()
+			next := p.round(now)
+			if n := sent() - before; n > roundMost+len(p.claims) {
+				t.Fatalf("%d datagrams at a time, want %d at most", n, roundMost+len(p.claims))
+			}
+			for _, s := range p.sights {
+				if s.Path.Next() > 0 { // as if all answered
+					s.Path = s.Path.Answered(s.Path.Next()-1, now)
+				}
+			}
+			now = now.Add(max(next.Sub(now), probeTogether))
+		}
+		for a, s := range p.sights {
+			if s.Path.Next() < second || s.target.Home && now.Sub(s.told) > probeEvery+50*probeTogether {
+				t.Fatalf("after %d seconds %v got %d probes, and claims %v ago", second+1, a, s.Path.Next(), now.Sub(s.told))
+			}
+		}
+	}
+}

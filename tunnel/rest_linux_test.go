@@ -1,0 +1,278 @@
+package tunnel
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun/tuntest"
+
+	"github.com/entente-dev/entente/tunnel/plan"
+	"github.com/entente-dev/entente/tunnel/probe"
+)
+
+// roleMirror is a tunnel process in whose place all peers answer: what is configured is kept by a
+// wireguard-go that has no network, each probe is answered, and each peer has just made a handshake.
+func roleMirror(ctx context.Context) error {
+	name := os.Getenv("TUNNEL_TEST_DEVICE")
+	file, err := openTUN(name)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = file.Close() })()
+	held := device.NewDevice(tuntest.NewChannelTUN().TUN(), conn.NewDefaultBind(), device.NewLogger(device.LogLevelSilent, ""))
+	l, err := listenControl(ctx, controlPath(name))
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go mirrorControl(c, held)
+		}
+	}()
+	packet := make([]byte, 1<<16)
+	for {
+		n, err := file.Read(packet)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if mirrorProbe(packet[:n]) {
+			_, _ = file.Write(packet[:n])
+		}
+	}
+}
+
+// openTUN makes a TUN device whose packets have no checksums left out.
+func openTUN(name string) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return nil, err
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := errors.Join(unix.IoctlIfreq(fd, unix.TUNSETIFF, request), unix.SetNonblock(fd, true)); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// mirrored counts the bytes that peers are said to have sent.
+var mirrored atomic.Int64
+
+// mirrorControl answers requests of the control socket as a device does that all peers answer.
+func mirrorControl(c net.Conn, held *device.Device) {
+	defer c.Close()
+	in := bufio.NewReader(c)
+	for {
+		var request strings.Builder
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return
+			}
+			if line == "\n" {
+				break
+			}
+			request.WriteString(line)
+		}
+		if request.String() != "get=1\n" {
+			errno := 0
+			if _, set, _ := strings.Cut(request.String(), "\n"); held.IpcSet(set) != nil {
+				errno = int(unix.EINVAL)
+			}
+			_, _ = fmt.Fprintf(c, "errno=%d\n\n", errno)
+			continue
+		}
+		state, err := held.IpcGet()
+		if err != nil {
+			return
+		}
+		state = strings.NewReplacer(
+			"last_handshake_time_sec=0", fmt.Sprint("last_handshake_time_sec=", time.Now().Unix()/100*100),
+			"rx_bytes=0", fmt.Sprint("rx_bytes=", mirrored.Add(100))).Replace(state)
+		_, _ = fmt.Fprintf(c, "%serrno=0\n\n", state)
+	}
+}
+
+// mirrorProbe makes a probe the answer to it, and says whether it was one.
+func mirrorProbe(packet []byte) bool {
+	addresses, length, udp := 8, 16, 40
+	if len(packet) > 0 && packet[0]>>4 == 4 {
+		addresses, length, udp = 12, 4, 20
+	}
+	if len(packet) < udp+8+24 || string(packet[udp+8:udp+12]) != "entp" {
+		return false
+	}
+	kind := &packet[udp+8+5]
+	if *kind != 1 && *kind != 10 {
+		return false
+	}
+	*kind++
+	from, to := packet[addresses:addresses+length], packet[addresses+length:addresses+2*length]
+	for i := range from {
+		from[i], to[i] = to[i], from[i]
+	}
+	packet[udp], packet[udp+1], packet[udp+2], packet[udp+3] = packet[udp+2], packet[udp+3], packet[udp], packet[udp+1]
+	sum := packet[udp+6 : udp+8]
+	less := uint32(binary.BigEndian.Uint16(sum)) + 0xfffe // RFC 1624: the word of the kind is one more
+	binary.BigEndian.PutUint16(sum, uint16(less+less>>16))
+	return true
+}
+
+// crowded makes a gateway of a cluster of 100 nodes with so many peers, of which each has two gateways,
+// reaches 20 pods, and has two nodes that are probed end to end. All answer.
+func (r *rig) crowded(peers int) (*rigNode, plan.Desired) {
+	r.t.Helper()
+	n := &rigNode{
+		r: r, cluster: "home", name: "n0", ns: "n0", device: r.prefix + "n0", underlay: address("172.31.0.11"), podCIDR: prefix("10.200.0.0/24"),
+	}
+	r.addNS(n.ns)
+	r.in("inet", fmt.Sprintf("ip link add en0 type veth peer name eth0 netns %sn0 && ip link set en0 master br0 up", r.prefix))
+	r.in(n.ns, `set -e
+ip link set lo up
+ip addr add 172.31.0.11/24 dev eth0; ip link set eth0 up; ip route add default via 172.31.0.1
+ip link add cni0 type bridge; ip addr add 10.200.0.1/24 dev cni0; ip link set cni0 up
+echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding`)
+	n.wireguard = r.start(n.ns, "mirror", []string{"TUNNEL_TEST_DEVICE=" + n.device})
+	n.fabric = r.start(n.ns, "fabric", []string{"TUNNEL_TEST_DEVICE=" + n.device, "TUNNEL_TEST_REPORTS=10s"})
+	r.t.Cleanup(func() {
+		n.fabric.kill()
+		n.wireguard.kill()
+		_ = os.Remove(controlPath(n.device))
+		_ = os.Remove(fabricLock(n.device))
+	})
+	d := plan.Desired{ClusterID: clusterID("a"), Node: "n0", Reserved: []netip.Prefix{prefix("10.96.0.0/16")}, Pool: []netip.Prefix{prefix("fd00::/16")}}
+	for i := range 100 {
+		node := plan.Node{Name: fmt.Sprint("n", i), Endpoints: []string{"172.31.0.99:51820"}, Gateway: i < 3, PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i)}), 24)}}
+		if i > 0 {
+			node.PublicKey = plan.PublicKey{1, byte(i)}
+		}
+		d.Nodes = append(d.Nodes, node)
+	}
+	for i := range peers {
+		alias := netip.AddrFrom4([4]byte{byte(20 + i/200), byte(i % 200)})
+		q := plan.Peer{
+			ClusterID: fmt.Sprintf("%s%03d", clusterID("b")[3:], i), PresharedKey: plan.PresharedKey{1},
+			Local:  []plan.Mapping{{Real: prefix("10.200.0.0/16"), Alias: prefix("10.199.0.0/16")}},
+			Remote: []plan.Mapping{{Real: prefix("10.200.0.0/16"), Alias: netip.PrefixFrom(alias, 16)}},
+		}
+		e := plan.Exposure{Name: "e", AnySource: true}
+		for p := range 20 {
+			e.Destinations = append(e.Destinations, plan.Destination{Addr: netip.AddrFrom4([4]byte{10, 200, byte(p), 9}), Protocol: plan.TCP, Port: uint16(1 + i)})
+		}
+		for g := range 2 {
+			q.Gateways = append(q.Gateways, plan.Gateway{Node: fmt.Sprint("g", g), PublicKey: plan.PublicKey{2, byte(i), byte(i >> 8), byte(g)}, Endpoints: []string{fmt.Sprintf("192.0.2.%d:51820", 1+i%200)}})
+			at := alias.As4()
+			at[2], at[3] = byte(g), 1
+			q.Probed = append(q.Probed, plan.Probed{Node: fmt.Sprint("g", g), Addrs: []netip.Addr{netip.AddrFrom4(at)}})
+		}
+		q.Inbound = []plan.Exposure{e}
+		d.Peers = append(d.Peers, q)
+	}
+	return n, d
+}
+
+// allUp says whether all paths are up, of so many, and whether something is known of all peers end to end.
+func (n *rigNode) allUp(paths int) error {
+	s := n.fabric.seen()
+	up, unknown := 0, 0
+	for _, p := range s.Peers {
+		if p.State == probe.PathUp {
+			up++
+		}
+	}
+	for _, e := range s.Ends {
+		if e.State == probe.EndUnknown {
+			unknown++
+		}
+	}
+	if up < paths || unknown > 0 {
+		return fmt.Errorf("%d of %d paths are up, of %d peers nothing is known end to end: %v", up, paths, unknown, s.Problems[:min(3, len(s.Problems))])
+	}
+	return nil
+}
+
+// TestFabricAtRest prints what a fabric takes of a processor, and what its probes send, while nothing
+// changes, as a gateway of a cluster of 100 nodes and with so many peers. TUNNEL_BENCH_PEERS says how
+// many. It takes eight minutes: TUNNEL_BENCH=1 go test -run TestFabricAtRest -v ./tunnel/
+func TestFabricAtRest(t *testing.T) {
+	if os.Getenv("TUNNEL_BENCH") == "" {
+		t.Skip("takes eight minutes; set TUNNEL_BENCH=1")
+	}
+	counts := []int{1, 10, 100, 250, 500}
+	if text := os.Getenv("TUNNEL_BENCH_PEERS"); text != "" {
+		var n int
+		if _, err := fmt.Sscan(text, &n); err != nil {
+			t.Fatal(err)
+		}
+		counts = []int{n}
+	}
+	type course struct {
+		peers  int
+		probed bool // end to end
+	}
+	var courses []course
+	for _, peers := range counts {
+		courses = append(courses, course{peers, true})
+		if peers == 250 {
+			courses = append(courses, course{peers, false})
+		}
+	}
+	for _, c := range courses {
+		t.Run(fmt.Sprintf("%d peers, probed end to end: %t", c.peers, c.probed), func(t *testing.T) {
+			r, peers := newRig(t), c.peers
+			n, d := r.crowded(peers)
+			for i := range d.Peers {
+				if !c.probed {
+					d.Peers[i].Probed = nil
+				}
+			}
+			n.set(d)
+			for began := time.Now(); ; time.Sleep(time.Second) { // a node probes 8 peers a second end to end
+				err := n.allUp(99 + 2*peers)
+				if err == nil {
+					break
+				}
+				if time.Since(began) > 3*time.Minute {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(15 * time.Second)
+			const over = 30 * time.Second
+			packets := func() (sum int) {
+				_, _ = fmt.Sscan(r.in(n.ns, "awk '/"+n.device+":/ { print $11 }' /proc/net/dev"), &sum)
+				return sum
+			}
+			before, sent := usage(t, n.fabric), packets()
+			mirror := usage(t, n.wireguard)
+			time.Sleep(over)
+			after, mirrorAfter := usage(t, n.fabric), usage(t, n.wireguard)
+			t.Logf("%d peers: %.2f %% of a processor, %.0f wakes and %.0f packets a second; the tunnel process's stand-in %.2f %%", peers,
+				float64(after[0]-before[0])/1e7/over.Seconds(), float64(after[1]-before[1])/over.Seconds(), float64(packets()-sent)/over.Seconds(),
+				float64(mirrorAfter[0]-mirror[0])/1e7/over.Seconds())
+		})
+	}
+}
