@@ -198,7 +198,7 @@ func newRig(t testing.TB) *rig {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs /dev/net/tun: %v", err)
 	}
-	r := &rig{t: t, prefix: fmt.Sprintf("tt%x%c", os.Getpid()&0xffff, 'a'+rune(rigs.Add(1)%26))}
+	r := &rig{t: t, prefix: fmt.Sprintf("tt%x%c", os.Getpid()&0xffff, 'a'+rigs.Add(1)%26)}
 	if out, err := exec.Command("ip", "netns", "add", r.prefix+"probe").CombinedOutput(); err != nil {
 		t.Skipf("cannot make network namespaces: %s", out)
 	}
