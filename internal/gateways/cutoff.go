@@ -234,7 +234,8 @@ func Some(nodes []string) string {
 }
 
 // blocking returns the findings by which nothing passes between a node's pods and the tunnel,
-// though what the node sends by itself, such as probes, does.
+// though what the node sends by itself, such as probes, does. A test has each reason of preflight
+// be one of these or not.
 func blocking() []string {
 	return []string{"NFTablesUnavailable", "ForwardingDisabled", "ForwardDropped", "AliasesDiverted", "HostRoutingByEBPF"}
 }

@@ -13,6 +13,7 @@ import (
 )
 
 // Reason says what is wrong. It is part of the API: docs/troubleshooting.md explains each.
+// internal/gateways says which keep the packets of pods from passing.
 type Reason string
 
 // The reasons, in the order in which findings of one severity are told.
