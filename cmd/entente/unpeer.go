@@ -66,7 +66,7 @@ func (f *unpeerFlags) check(r *run) (string, error) {
 	case ways != 1:
 		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
 	case f.peering != "" && f.volumes.delete:
-		return "", exit.Usagef("--delete-volumes is about all volumes that a peer holds: other asks of it may keep those of one --peering")
+		return "", exit.Usagef("--delete-volumes deletes all volumes at the peer and cannot be combined with --peering")
 	case f.peering != "" && (f.now || f.forget):
 		return "", exit.Usagef("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
 	}

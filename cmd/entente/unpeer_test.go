@@ -37,7 +37,7 @@ func TestUnpeerPrintsJSON(t *testing.T) {
 
 func TestUnpeerEndsOneAsk(t *testing.T) {
 	w := peered()
-	golden(t, "unpeer-peering", w, []string{"unpeer", "--peering", "provider"}, []string{"unpeer", "provider", "--peering", "gpus"}, []string{"unpeer", "--peering", "gpus", "--now"})
+	golden(t, "unpeer-peering", w, []string{"unpeer", "--peering", "provider"}, []string{"unpeer", "provider", "--peering", "gpus"}, []string{"unpeer", "--peering", "gpus", "--now"}, []string{"unpeer", "--peering", "gpus", "--delete-volumes"})
 	sent(t, w.consumer, "DeletePeering peerings/provider")
 }
 

@@ -113,7 +113,7 @@ type answer struct {
 func read(q question, r Reply, domain string) (answer, error) {
 	m := r.Msg
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
-		return answer{}, fmt.Errorf("the resolver says %s", rcodeText(m.Rcode))
+		return answer{}, fmt.Errorf("%s: the resolver answers %s", q, rcodeText(m.Rcode))
 	}
 	a := answer{authenticated: m.AuthenticatedData, leftOut: r.LeftOut}
 	name, ttl := q.name, uint32(maxTTL/time.Second)

@@ -42,6 +42,14 @@ func TestTTLsAreClamped(t *testing.T) {
 	}
 }
 
+func TestAFailureSaysWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	m := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeRefused}}
+	if _, err := read(question{"a.example.com.", dns.TypeSRV}, Reply{Msg: m}, "example.com."); err == nil || err.Error() != "a.example.com SRV: the resolver answers REFUSED" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // manyRecords is a message with n pointers of a few bytes each.
 func manyRecords(n int) []byte {
 	m := new(dns.Msg)

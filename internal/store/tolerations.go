@@ -57,7 +57,7 @@ func checkToleration(t *corev1.Toleration) error {
 	case t.Operator == corev1.TolerationOpExists && t.Value != "":
 		return errors.New("with the operator Exists there is no value")
 	case len(validation.IsValidLabelValue(t.Value)) > 0:
-		return errors.New("its value is not that of a taint")
+		return fmt.Errorf("%.64q is not the value of a taint", t.Value)
 	case !slices.Contains([]corev1.TaintEffect{"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}, t.Effect):
 		return fmt.Errorf("unknown taint effect %.32q", t.Effect)
 	case t.TolerationSeconds != nil:

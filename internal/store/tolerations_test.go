@@ -33,7 +33,7 @@ func TestAPoolToleratesNoTaintsButThoseOfItsOwnNodes(t *testing.T) {
 		"what is not a key":                  {v1alpha1.PoolToleration{Key: "a b"}, "not the key"},
 		"an operator that there is not":      {v1alpha1.PoolToleration{Key: "a", Operator: "Gt", Value: "1"}, "neither"},
 		"any value, and one":                 {v1alpha1.PoolToleration{Key: "a", Operator: "Exists", Value: "1"}, "no value"},
-		"a value that is none":               {v1alpha1.PoolToleration{Key: "a", Value: "a b"}, "its value"},
+		"a value that is none":               {v1alpha1.PoolToleration{Key: "a", Value: "a b"}, `"a b" is not the value of a taint`},
 		"an effect that there is not":        {v1alpha1.PoolToleration{Key: "a", Effect: "NoAdmit"}, "unknown taint effect"},
 	} {
 		got, err := ReadTolerations([]v1alpha1.PoolToleration{tt.spec})

@@ -25,7 +25,7 @@ const (
 )
 
 // errDiffers says that both volumes are not equal after they were copied as often as they may be.
-var errDiffers = errors.New("the copy is not equal to the source, however often it is made")
+var errDiffers = fmt.Errorf("the copy still differs from the source after %d tries", maxPasses)
 
 // Send sends a volume to a receiver, waits until it is sealed, verifies the copy, and then holds the
 // volume for as long as ctx lasts: nobody else can use it before what it is replaced by is there.

@@ -56,8 +56,11 @@ func read(o peering.Object) (peering.ClaimObject, *peering.Refusal) {
 	if c.Bytes <= 0 || c.Bytes > maxBytes {
 		return invalid("its size is not from 1 to %d bytes", maxBytes)
 	}
-	if err := peering.CheckClasses([]string{c.StorageClass}); err != nil || c.StorageClass == "" {
-		return invalid("it names no storage class")
+	if c.StorageClass == "" {
+		return invalid("the claim has no storage class: set spec.storageClassName")
+	}
+	if err := peering.CheckClasses([]string{c.StorageClass}); err != nil {
+		return invalid("storage %v", err)
 	}
 	if len(c.AccessModes) == 0 || len(c.AccessModes) > maxAccessModes {
 		return invalid("a volume has 1 to %d access modes", maxAccessModes)

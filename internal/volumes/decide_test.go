@@ -126,21 +126,22 @@ func TestClaimsAreValidated(t *testing.T) {
 		change func(*peering.ClaimObject)
 		name   string
 		raw    string
-		bad    bool
+		// says is part of the refusal; "" is that there is none.
+		says string
 	}{
 		"good":                {},
-		"another name":        {name: "data-0", bad: true},
-		"the name of another": {name: Name("other"), bad: true},
-		"no size":             {change: func(c *peering.ClaimObject) { c.Bytes = 0 }, bad: true},
-		"a negative size":     {change: func(c *peering.ClaimObject) { c.Bytes = -1 }, bad: true},
-		"larger than any":     {change: func(c *peering.ClaimObject) { c.Bytes = maxBytes + 1 }, bad: true},
-		"no class":            {change: func(c *peering.ClaimObject) { c.StorageClass = "" }, bad: true},
-		"a path for a class":  {change: func(c *peering.ClaimObject) { c.StorageClass = "../x" }, bad: true},
-		"no access mode":      {change: func(c *peering.ClaimObject) { c.AccessModes = nil }, bad: true},
-		"many access modes":   {change: func(c *peering.ClaimObject) { c.AccessModes = make([]string, 5) }, bad: true},
-		"an unknown mode":     {change: func(c *peering.ClaimObject) { c.AccessModes = []string{"Own"} }, bad: true},
-		"no JSON":             {raw: "{", bad: true},
-		"too much":            {raw: `{"claim":"` + strings.Repeat("x", maxClaimBytes) + `"}`, bad: true},
+		"another name":        {name: "data-0", says: "its name is not"},
+		"the name of another": {name: Name("other"), says: "its name is not"},
+		"no size":             {change: func(c *peering.ClaimObject) { c.Bytes = 0 }, says: "its size"},
+		"a negative size":     {change: func(c *peering.ClaimObject) { c.Bytes = -1 }, says: "its size"},
+		"larger than any":     {change: func(c *peering.ClaimObject) { c.Bytes = maxBytes + 1 }, says: "its size"},
+		"no class":            {change: func(c *peering.ClaimObject) { c.StorageClass = "" }, says: "the claim has no storage class: set spec.storageClassName"},
+		"a path for a class":  {change: func(c *peering.ClaimObject) { c.StorageClass = "../x" }, says: `storage class "../x"`},
+		"no access mode":      {change: func(c *peering.ClaimObject) { c.AccessModes = nil }, says: "1 to"},
+		"many access modes":   {change: func(c *peering.ClaimObject) { c.AccessModes = make([]string, 5) }, says: "1 to"},
+		"an unknown mode":     {change: func(c *peering.ClaimObject) { c.AccessModes = []string{"Own"} }, says: `unknown access mode "Own"`},
+		"no JSON":             {raw: "{", says: "unexpected end"},
+		"too much":            {raw: `{"claim":"` + strings.Repeat("x", maxClaimBytes) + `"}`, says: "more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := good
@@ -158,8 +159,8 @@ func TestClaimsAreValidated(t *testing.T) {
 			if tc.name != "" {
 				o.Ref.Name = tc.name
 			}
-			if _, refusal := read(o); (refusal != nil) != tc.bad || refusal != nil && (refusal.Retryable || refusal.Reason != peering.RefusedInvalid) {
-				t.Errorf("got %v, want a refusal %t", refusal, tc.bad)
+			if _, refusal := read(o); (refusal != nil) != (tc.says != "") || refusal != nil && (refusal.Retryable || refusal.Reason != peering.RefusedInvalid || !strings.Contains(refusal.Message, tc.says)) {
+				t.Errorf("got %v, want a refusal that says %q", refusal, tc.says)
 			}
 		})
 	}

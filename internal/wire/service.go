@@ -100,7 +100,7 @@ func servicesFrom(field string, list []*ententev1.OfferedService) ([]peering.Off
 			return nil, err
 		}
 		if size += s.Size(); size > peering.MaxServicesSize {
-			return nil, invalid(field, "comes to more than %d bytes", peering.MaxServicesSize)
+			return nil, invalid(field, "limit of %d bytes exceeded", peering.MaxServicesSize)
 		}
 		out = append(out, s)
 	}

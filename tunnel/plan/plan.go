@@ -211,9 +211,9 @@ func (p *planner) home() error {
 	if self < 0 {
 		return errors.New("the node is not among the nodes of the cluster")
 	}
-	for _, r := range d.Reserved {
+	for i, r := range d.Reserved {
 		if !r.IsValid() {
-			return errors.New("invalid reserved prefix")
+			return fmt.Errorf("reserved prefix %d, of the address %s, is invalid", i+1, r.Addr())
 		}
 	}
 	p.out.Overlay = Overlay(d.ClusterID, d.Node)

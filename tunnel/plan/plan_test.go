@@ -301,15 +301,22 @@ func FuzzPlan(f *testing.F) {
 }
 
 func TestPlanRefusesAnInvalidHome(t *testing.T) {
-	for name, change := range map[string]func(*Desired){
-		"no cluster ID":            func(d *Desired) { d.ClusterID = "" },
-		"a node that is not there": func(d *Desired) { d.Node = "nobody" },
+	for name, tt := range map[string]struct {
+		change func(*Desired)
+		says   string
+	}{
+		"no cluster ID":            {func(d *Desired) { d.ClusterID = "" }, "cluster ID"},
+		"a node that is not there": {func(d *Desired) { d.Node = "nobody" }, "not among the nodes"},
+		"no prefix": {
+			func(d *Desired) { d.Reserved = append(d.Reserved, netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 33)) },
+			"reserved prefix 2, of the address 10.9.0.0, is invalid",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := home("gw")
-			change(&d)
-			if _, err := Plan(d, Observed{}); err == nil {
-				t.Error("accepted")
+			tt.change(&d)
+			if _, err := Plan(d, Observed{}); err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("got %v, want an error that says %q", err, tt.says)
 			}
 		})
 	}
