@@ -109,29 +109,34 @@ type Peers struct {
 }
 
 // peerMemory is the state of a peer's object that is kept in memory between reconciliations.
-// After a restart it is computed again.
+// Aliases, root and cut are read again after a restart; what else it loses then does no harm, as
+// the fields say.
 type peerMemory struct {
-	// addressing is a digest of the translation of its addresses that was announced last.
+	// addressing is a digest of the translation of its addresses that was announced last; after a
+	// restart it is announced once more.
 	addressing string
 	// aliases is its aliases, once planned is true: no other peer may be given the same before
 	// the cache shows them.
 	aliases aliases.Given
 	planned bool
-	// tunnelGone says that its tunnel and the key of that are removed.
+	// tunnelGone says that its tunnel and the key of that are removed; else they are once more.
 	tunnelGone bool
-	// denial is the notice that it was denied; nil if none was sent.
+	// denial is the notice that it was denied; nil if none was sent. After a restart there is no
+	// session to send one by: the peer is told when it dials.
 	denial *denialNotice
-	// refusals counts how often it refused this cluster.
+	// refusals counts how often it refused this cluster. After a restart it has to refuse again for
+	// as long, unless Trusted stayed False: contracts that are of no use to it end that much later.
 	refusals refusals
 	root     rootRead
-	// replaced is the version of the object that the last write of its status replaced.
+	// replaced is the version of the object that the last write of its status replaced. A cache that
+	// was just filled has a newer one.
 	replaced string
-	// opened is when something was last opened to it.
+	// opened is when something was last opened to it; without it, one write is not paced.
 	opened time.Time
-	// cut is since when pods of nodes do not reach it.
+	// cut is since when pods of nodes do not reach it. The condition says so, too, where it was told.
 	cut gateways.CutsSince
 	// leaving is since when the peer is being forgotten, all contracts with it are closed
-	// here, and it has not been notified.
+	// here, and it has not been notified. After a restart it may take forgetWait again.
 	leaving time.Time
 }
 

@@ -8,5 +8,7 @@
 // message before, because answers of a peer pass no interceptor. What it
 // returns is canonical, and converting it back and forth changes nothing more.
 //
-// It holds no connection and no state; server and client do.
+// It holds no connection and, but for Exports, no state; server and client do.
+// Exports reads one stream, of which messages say what changed: it keeps what was
+// said before, within limits, and has the lifetime of the call.
 package wire
