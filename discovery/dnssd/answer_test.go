@@ -45,7 +45,7 @@ func TestTTLsAreClamped(t *testing.T) {
 func TestAFailureSaysWhatWasAsked(t *testing.T) {
 	t.Parallel()
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeRefused}}
-	if _, err := read(question{"a.example.com.", dns.TypeSRV}, Reply{Msg: m}, "example.com."); err == nil || err.Error() != "a.example.com SRV: the resolver answers REFUSED" {
+	if _, err := read(question{"a.example.com.", dns.TypeSRV}, Reply{Msg: m}, "example.com."); err == nil || err.Error() != "a.example.com. SRV: the resolver answers REFUSED" {
 		t.Errorf("got %v", err)
 	}
 }

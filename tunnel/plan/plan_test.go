@@ -308,7 +308,9 @@ func TestPlanRefusesAnInvalidHome(t *testing.T) {
 		"no cluster ID":            {func(d *Desired) { d.ClusterID = "" }, "cluster ID"},
 		"a node that is not there": {func(d *Desired) { d.Node = "nobody" }, "not among the nodes"},
 		"no prefix": {
-			func(d *Desired) { d.Reserved = append(d.Reserved, netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 33)) },
+			func(d *Desired) {
+				d.Reserved = append(d.Reserved, netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 33))
+			},
 			"reserved prefix 2, of the address 10.9.0.0, is invalid",
 		},
 	} {
