@@ -143,13 +143,16 @@ func (p Phase) State() State {
 	return Active
 }
 
-// Deadline returns when to apply the next Tick, or the zero time when no time
-// changes anything.
-func (c Contract) Deadline() time.Time {
+// Deadline returns when time changes something next: when to apply a Tick, or when
+// Evicts changes. The zero time is never.
+func (c Contract) Deadline(now time.Time) time.Time {
 	switch c.State {
 	case Active:
 		return c.NotAfter
 	case Draining:
+		if at := c.evictAt(); now.Before(at) {
+			return at
+		}
 		return c.DrainUntil
 	case Nothing, Closed:
 	}
@@ -157,7 +160,7 @@ func (c Contract) Deadline() time.Time {
 }
 
 // Wants is what should exist because of a contract. Whoever acts on it makes the
-// world so, whatever it was before.
+// world so, whatever it was before. What runs at a consumer leaves when Evicts says so.
 type Wants struct {
 	// Capacity: the provider holds the amounts back for this consumer, and what was
 	// offloaded exists within them.
@@ -169,8 +172,6 @@ type Wants struct {
 	// AcceptNew: new work may begin: at the consumer the node is schedulable, at
 	// the provider new pods are taken.
 	AcceptNew bool
-	// Evict: at the consumer, what runs there is asked to leave.
-	Evict bool
 }
 
 // Wants returns what should exist because of the contract.
@@ -183,8 +184,22 @@ func (c Contract) Wants() Wants {
 		Node:      c.Role == Consumer,
 		Tunnel:    c.Network,
 		AcceptNew: c.State == Active,
-		Evict:     c.State == Draining && c.Role == Consumer,
 	}
+}
+
+// Evicts says whether a consumer asks what runs on the node to leave.
+func (c Contract) Evicts(now time.Time) bool {
+	return c.State == Draining && c.Role == Consumer && !now.Before(c.evictAt())
+}
+
+// evictAt is from when a consumer's contract that drains evicts: the zero time, at once, if
+// it reached its end or this side ended it. A provider's notice leaves what runs alone for
+// the first half, so that the second is left for disruption budgets.
+func (c Contract) evictAt() time.Time {
+	if c.Role != Consumer || c.Reason != EndedByPeer || c.Notice <= 0 {
+		return time.Time{}
+	}
+	return c.DrainUntil.Add(-c.Notice / 2)
 }
 
 // Stored is what is kept of a contract besides its envelope. What is zero in it

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // Moments of a contract's life, in order.
@@ -25,7 +27,7 @@ var (
 	hash3                = Hash{3}
 	terms1               = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends, Clauses: Clauses{Network: true}}
 	terms1b              = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends2, Clauses: Clauses{Network: true}}
-	terms2               = Terms{ContractID: "c", Revision: 2, Previous: hash1, NotBefore: begins, NotAfter: ends2, Clauses: Clauses{Network: true}}
+	terms2               = Terms{ContractID: "c", Revision: 2, Previous: hash1, NotBefore: begins, NotAfter: ends2, Clauses: Clauses{Network: true, Notice: 20 * time.Minute}}
 	terms3               = Terms{ContractID: "c", Revision: 3, Previous: hash2, NotBefore: begins, NotAfter: ends, Clauses: Clauses{Network: true}}
 	foreign              = Terms{ContractID: "d", Revision: 1, NotBefore: begins, NotAfter: ends, Clauses: Clauses{Network: true}}
 )
@@ -217,7 +219,7 @@ func checkStep(t testing.TB, c Contract, e Event, next Contract, err error) {
 func checkValue(t testing.TB, c Contract) {
 	t.Helper()
 	w := c.Wants()
-	if (w.Node || w.Evict) && c.Role != Consumer || w.Capacity && c.Role != Provider {
+	if w.Node && c.Role != Consumer || w.Capacity && c.Role != Provider {
 		t.Fatalf("a %s wants %+v", c.Role, w)
 	}
 	if w.AcceptNew && c.State != Active {
@@ -233,21 +235,25 @@ func checkValue(t testing.TB, c Contract) {
 		t.Fatalf("%+v", c)
 	}
 	// Whatever it is, its deadlines lead to the end, and none is missed.
-	end := c
+	end, now := c, time.Time{}
 	for range 10 {
-		at := end.Deadline()
+		at := end.Deadline(now)
 		if at.IsZero() {
 			break
 		}
-		before, err := end.Apply(Tick{at.Add(-time.Second)})
-		if err != nil || before.State != end.State {
+		just := at.Add(-time.Second)
+		before, err := end.Apply(Tick{just})
+		if err != nil || before.State != end.State || before.Evicts(just) != end.Evicts(now) {
 			t.Fatalf("%+v changed before its deadline to %+v", end, before)
 		}
 		after, err := end.Apply(Tick{at})
-		if err != nil || after == end {
+		if err != nil || after == end && after.Evicts(at) == end.Evicts(now) {
 			t.Fatalf("%+v did nothing at its deadline", end)
 		}
-		end = after
+		if end.State == Draining && after.State == Closed && end.Evicts(just) != (c.Role == Consumer) {
+			t.Fatalf("%+v ended what ran without asking it to leave, or asked at a provider", end)
+		}
+		end, now = after, at
 	}
 	if end.State != Closed && end.State != Nothing {
 		t.Fatalf("%+v ended as %+v", c, end)
@@ -257,7 +263,7 @@ func checkValue(t testing.TB, c Contract) {
 func TestExpiredContractDrains(t *testing.T) {
 	c := inState(t, Provider)[Active]
 	c = apply(t, c, Tick{ends})
-	if c.State != Draining || c.Reason != EndedByExpiry || c.Deadline() != over {
+	if c.State != Draining || c.Reason != EndedByExpiry || c.Deadline(ends) != over {
 		t.Errorf("%+v", c)
 	}
 	if c = apply(t, c, Tick{over}); c.State != Closed || c.ClosedAt != over {
@@ -268,8 +274,8 @@ func TestExpiredContractDrains(t *testing.T) {
 // Whose clock is ahead signs what begins later by the other's. Both use it at once.
 func TestAContractIsInForceOnceBothSigned(t *testing.T) {
 	c := apply(t, Contract{}, agreed(Consumer, terms1, hash1, t0))
-	if w := c.Wants(); !w.Node || !w.AcceptNew || !w.Tunnel || w.Evict || c.Deadline() != ends {
-		t.Errorf("%+v, deadline %s", w, c.Deadline())
+	if w := c.Wants(); !w.Node || !w.AcceptNew || !w.Tunnel || c.Evicts(t0) || c.Deadline(t0) != ends {
+		t.Errorf("%+v, deadline %s", w, c.Deadline(t0))
 	}
 }
 
@@ -328,6 +334,66 @@ func TestNoticeIsGiven(t *testing.T) {
 	if c := apply(t, with(time.Hour), Terminate{By: Provider, Mode: Now, Now: begins}); c.State != Closed {
 		t.Errorf("%+v", c)
 	}
+}
+
+func TestConsumersEvictAsTheReasonOfTheEndAllows(t *testing.T) {
+	until, never := begins.Add(time.Hour), time.Time{}
+	for _, tt := range []struct {
+		name   string
+		role   Role
+		state  State
+		reason EndReason
+		notice time.Duration
+		// last is the last second without eviction, of which the next is the deadline; never
+		// is that it evicts whatever the time.
+		last, deadline time.Time
+	}{
+		{"this side ended it: at once", Consumer, Draining, EndedHere, time.Hour, never, until},
+		{"it reached its end: at once", Consumer, Draining, EndedByExpiry, time.Hour, never, until},
+		{"the provider ended it without notice: at once", Consumer, Draining, EndedByPeer, 0, never, until},
+		{"the provider ended it with notice: after half of it", Consumer, Draining, EndedByPeer, time.Hour, begins.Add(30*time.Minute - time.Second), begins.Add(30 * time.Minute)},
+		{"it drains for longer than the notice: in its last half", Consumer, Draining, EndedByPeer, 20 * time.Minute, begins.Add(50*time.Minute - time.Second), begins.Add(50 * time.Minute)},
+		{"it drains for less than half of the notice: at once", Consumer, Draining, EndedByPeer, 4 * time.Hour, begins.Add(-time.Hour - time.Second), begins.Add(-time.Hour)},
+		{"the consumer ended it, as the provider sees it: not there", Provider, Draining, EndedByPeer, time.Hour, until, until},
+		{"the provider ended it, as it sees that itself: not there", Provider, Draining, EndedHere, time.Hour, until, until},
+		{"it is in force", Consumer, Active, NotEnded, time.Hour, until, ends},
+		{"it is over", Consumer, Closed, EndedByPeer, time.Hour, until, never},
+	} {
+		c := Contract{Role: tt.role, State: tt.state, Reason: tt.reason, Notice: tt.notice, NotAfter: ends, DrainUntil: until}
+		if got := c.Evicts(tt.last); got != tt.last.IsZero() {
+			t.Errorf("%s: evicts at %s: %t", tt.name, tt.last, got)
+		}
+		if got, want := c.Evicts(tt.last.Add(time.Second)), tt.role == Consumer && tt.state == Draining; got != want {
+			t.Errorf("%s: evicts a second after %s: %t", tt.name, tt.last, got)
+		}
+		if got := c.Deadline(tt.last); got != tt.deadline {
+			t.Errorf("%s: deadline %s, want %s", tt.name, got, tt.deadline)
+		}
+	}
+}
+
+// Whatever notice a provider gives, and whenever its consumer hears of it, what runs has half of it
+// undisturbed and the other half to leave in, and a restart in between changes nothing.
+func TestNoticeIsHalfUndisturbed(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		seconds := func(name string, most time.Duration) time.Duration {
+			return time.Duration(rapid.IntRange(1, int(most/time.Second)).Draw(rt, name)) * time.Second
+		}
+		terms := terms1
+		terms.Notice, terms.NotAfter = seconds("notice", MaxNotice), begins.Add(2*MaxNotice)
+		now := begins.Add(seconds("after", time.Hour))
+		provider := apply(t, Contract{}, agreed(Provider, terms, hash1, begins), Terminate{By: Provider, Mode: Drain, Now: now, Grace: seconds("grace", MaxDrain)})
+		heard := now.Add(seconds("heard", terms.Notice))
+		consumer := apply(t, Contract{}, agreed(Consumer, terms, hash1, begins), PeerSaid{Phase: PhaseDraining, DrainUntil: provider.DrainUntil, Now: heard})
+		if rapid.Bool().Draw(rt, "restarts") {
+			consumer = Restore(terms, hash1, Consumer, stored(consumer))
+		}
+		at := now.Add(seconds("asked", provider.DrainUntil.Sub(now)))
+		half := provider.DrainUntil.Add(-terms.Notice / 2)
+		if got := consumer.Evicts(at); got != !at.Before(half) || half.Before(now.Add(terms.Notice/2)) {
+			rt.Errorf("notice of %s from %s, until %s: evicts at %s: %t", terms.Notice, now, provider.DrainUntil, at, got)
+		}
+	})
 }
 
 func TestPeersDrainLimitIsBounded(t *testing.T) {
@@ -406,7 +472,7 @@ func TestRestoredContractGoesOn(t *testing.T) {
 		if c.State != tt.want {
 			t.Errorf("%q at %s: %s, want %s", tt.phase, tt.now, c.State, tt.want)
 		}
-		if c.State == Draining && c.Deadline().IsZero() {
+		if c.State == Draining && c.Deadline(tt.now).IsZero() {
 			t.Errorf("%q: draining without end", tt.phase)
 		}
 	}

@@ -205,6 +205,18 @@ func (w *world) check() {
 	if wants := consumer.Wants(); (wants.Node || wants.AcceptNew || wants.Tunnel) && !follows(provider.Hash, consumer.Hash) {
 		w.fail("the consumer uses what was not granted")
 	}
+	// The provider's notice is known to it; the consumer may know of an earlier end of the contract.
+	if half := earlier(provider.DrainUntil, over).Add(-notice / 2); consumer.Reason == EndedByPeer && provider.Reason == EndedHere &&
+		consumer.Evicts(w.now()) && w.now().Before(half) {
+		w.fail("the consumer evicts in the first half of the notice")
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (w *world) capacity(own int) Capacity {

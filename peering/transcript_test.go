@@ -31,7 +31,7 @@ import (
 //	left     of=…                                        nothing runs any more
 //	restart  of=…                                        it forgets what is not stored
 //	forge    of=…                                        the next message from it is changed on the way
-//	wants                                                what should exist because of the contract
+//	wants                                                what should exist because of the contract, and whether what runs is evicted
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := newStage(t)
@@ -216,7 +216,7 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 	case "wants":
 		for _, r := range []Role{Consumer, Provider} {
 			c := s.of(r).contract
-			s.say("%s, %s: %s", name(r), c.State, wanted(c.Wants()))
+			s.say("%s, %s: %s", name(r), c.State, wanted(c, s.clock(r)))
 		}
 	default:
 		d.Fatalf(t, "there is no command %s", d.Cmd)
@@ -224,12 +224,15 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) {
 }
 
 // wanted names what is wanted.
-func wanted(w Wants) string {
+func wanted(c Contract, now time.Time) string {
 	var out []string
-	for field, value := range reflect.ValueOf(w).Fields() {
+	for field, value := range reflect.ValueOf(c.Wants()).Fields() {
 		if value.Bool() {
 			out = append(out, field.Name)
 		}
+	}
+	if c.Evicts(now) {
+		out = append(out, "Evict")
 	}
 	return cmp.Or(strings.Join(out, ", "), "nothing")
 }

@@ -278,31 +278,6 @@ func onNodeOf(request string, names ...string) []client.Object {
 	return out
 }
 
-func TestPodsAreEvictedAsTheReasonOfTheEndAllows(t *testing.T) {
-	t.Parallel()
-	until := now.Add(time.Hour)
-	for name, tc := range map[string]struct {
-		reason peering.EndReason
-		notice time.Duration
-		until  time.Time
-		want   time.Time
-	}{
-		"this side ended it: at once":                          {peering.EndedHere, time.Hour, until, time.Time{}},
-		"it reached its end: at once":                          {peering.EndedByExpiry, time.Hour, until, time.Time{}},
-		"the provider ended it with notice: after half of it":  {peering.EndedByPeer, time.Hour, until, now.Add(30 * time.Minute)},
-		"the provider ended it without notice: at once":        {peering.EndedByPeer, 0, until, time.Time{}},
-		"the provider keeps less than its notice: before long": {peering.EndedByPeer, time.Hour, now.Add(10 * time.Minute), now.Add(-20 * time.Minute)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := peering.Contract{State: peering.Draining, Reason: tc.reason, Notice: tc.notice, DrainUntil: tc.until}
-			if got := evictAt(c); !got.Equal(tc.want) {
-				t.Errorf("at %s, want %s", got, tc.want)
-			}
-		})
-	}
-}
-
 func TestNoticeLeavesPodsRunningForItsFirstHalf(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)

@@ -140,8 +140,8 @@ type nodePlan struct {
 // has on it: the node's own count begins at zero after a restart.
 func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 	wants := c.Wants()
-	plan := nodePlan{ensure: wants.Node, acceptNew: wants.AcceptNew, evict: wants.Evict && !now.Before(evictAt(c))}
-	if wants.Evict && left == 0 {
+	plan := nodePlan{ensure: wants.Node, acceptNew: wants.AcceptNew, evict: c.Evicts(now)}
+	if c.State == peering.Draining && left == 0 {
 		c, _ = c.Apply(peering.Drained{Now: now})
 	}
 	plan.contract, plan.remove = c, !c.Wants().Node
@@ -160,7 +160,7 @@ func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 func requeueAfter(c peering.Contract, meter *meter.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
 	after := restInterval
 	at := func(t time.Time) { after = min(after, max(t.Sub(now), removalPoll)) }
-	if deadline := deadlineOf(c); !deadline.IsZero() {
+	if deadline := c.Deadline(now); !deadline.IsZero() {
 		at(deadline)
 	}
 	if meter != nil && c.State != peering.Closed {
@@ -177,26 +177,6 @@ func requeueAfter(c peering.Contract, meter *meter.Meter, stored *v1alpha1.Contr
 		after = min(after, fetchAgain)
 	}
 	return after
-}
-
-// deadlineOf is when time changes something about a contract.
-func deadlineOf(c peering.Contract) time.Time {
-	at := c.Deadline()
-	if evict := evictAt(c); c.State == peering.Draining && !evict.IsZero() && evict.Before(at) {
-		return evict
-	}
-	return at
-}
-
-// evictAt is when the pods on the node of a draining contract are evicted. When this side
-// ended it, or it reached its end, that is at once, which is the zero time. During the
-// provider's notice pods run on for the first half, and are evicted in the second, as
-// disruption budgets allow.
-func evictAt(c peering.Contract) time.Time {
-	if c.Reason != peering.EndedByPeer || c.Notice <= 0 {
-		return time.Time{}
-	}
-	return c.DrainUntil.Add(-c.Notice / 2)
 }
 
 // laterRevision returns an error unless an envelope is a later revision of a contract.

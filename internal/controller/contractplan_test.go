@@ -126,6 +126,8 @@ func TestPlanNodeEvictsAndRemoves(t *testing.T) {
 	ending.State, ending.Reason, ending.DrainUntil = peering.Draining, peering.EndedHere, now.Add(time.Hour)
 	noticed := ending
 	noticed.Reason, noticed.Notice, noticed.DrainUntil = peering.EndedByPeer, time.Hour, now.Add(50*time.Minute)
+	leaving := noticed
+	leaving.DrainUntil = now.Add(30 * time.Minute)
 	over := active
 	over.State = peering.Closed
 	type want struct {
@@ -143,6 +145,7 @@ func TestPlanNodeEvictsAndRemoves(t *testing.T) {
 		"ended here, and empty":               {ending, 0, want{ensure: true, evict: true, remove: true, again: removalPoll}},
 		"in the first half of a notice":       {noticed, 3, want{ensure: true, again: endingInterval}},
 		"in the first half of one, and empty": {noticed, 0, want{ensure: true, remove: true}},
+		"in the second half of one":           {leaving, 3, want{ensure: true, evict: true, again: removalPoll}},
 		"over":                                {over, 0, want{remove: true}},
 	} {
 		p := planNode(tc.contract, tc.left, now)

@@ -28,6 +28,11 @@ func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 		said.ID = "c-1"
 		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Contracts: []v1alpha1.PeerContract{said}}}
 	}
+	drains := func(left time.Duration) func(*peering.Contract) {
+		return func(c *peering.Contract) {
+			c.State, c.Reason, c.Notice, c.DrainUntil = peering.Draining, peering.EndedByPeer, 2*time.Minute, now.Add(left)
+		}
+	}
 	agrees := speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active"})
 	metered := func(using string, since, until time.Duration) *meter.Meter {
 		m := meter.New(now.Add(-since), time.Hour)
@@ -51,6 +56,9 @@ func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 		"nothing happens":                      {contract: active, fc: agrees, want: restInterval},
 		"nothing is in use":                    {contract: active, fc: agrees, meter: metered("", time.Minute, 0), kept: kept(0), want: restInterval},
 		"it ends":                              {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now.Add(time.Minute) }, want: time.Minute},
+		"its pods are evicted":                 {contract: consumer, fc: agrees, change: drains(90 * time.Second), want: 30 * time.Second},
+		"its pods were evicted":                {contract: consumer, fc: agrees, change: drains(40 * time.Second), want: 40 * time.Second},
+		"its consumer drains it":               {contract: active, fc: agrees, change: drains(90 * time.Second), want: 90 * time.Second},
 		"it ends now":                          {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now }, want: removalPoll},
 		"a period ends":                        {contract: active, fc: agrees, meter: metered("", time.Hour-40*time.Second, 0), kept: kept(0), want: 40 * time.Second},
 		"a period ended":                       {contract: active, fc: agrees, meter: metered("", 2*time.Hour, 0), kept: kept(0), want: removalPoll},
