@@ -97,7 +97,8 @@ func Exec(ctx context.Context, conn grpc.ClientConnInterface, contract string, p
 	// A Read of stdin cannot be interrupted, so nothing waits for this goroutine;
 	// it ends with the Read that follows the end of ctx.
 	go readStdin(ctx, o.Stdin, out)
-	go sendExec(ctx, stream, out, o.Resize)
+	go readSizes(ctx, o.Resize, out)
+	go sendExec(ctx, stream, out)
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
@@ -167,22 +168,31 @@ func readStdin(ctx context.Context, in io.Reader, out chan<- *ententev1.ExecRequ
 	}
 }
 
+// readSizes hands the sizes of the terminal on.
+func readSizes(ctx context.Context, next func(context.Context) (peering.TerminalSize, bool), out chan<- *ententev1.ExecRequest) {
+	for next != nil {
+		size, ok := next(ctx)
+		if !ok {
+			return
+		}
+		select {
+		case out <- &ententev1.ExecRequest{Message: &ententev1.ExecRequest_Resize_{Resize: &ententev1.ExecRequest_Resize{
+			Width: uint32(size.Width), Height: uint32(size.Height),
+		}}}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // sendExec sends input and sizes until ctx or the stream ends.
-func sendExec(ctx context.Context, stream ententev1.OffloadService_ExecClient, in <-chan *ententev1.ExecRequest, sizes <-chan peering.TerminalSize) {
+func sendExec(ctx context.Context, stream ententev1.OffloadService_ExecClient, in <-chan *ententev1.ExecRequest) {
 	for {
 		var msg *ententev1.ExecRequest
 		select {
 		case <-ctx.Done():
 			return
 		case msg = <-in:
-		case size, ok := <-sizes:
-			if !ok {
-				sizes = nil
-				continue
-			}
-			msg = &ententev1.ExecRequest{Message: &ententev1.ExecRequest_Resize_{Resize: &ententev1.ExecRequest_Resize{
-				Width: uint32(size.Width), Height: uint32(size.Height),
-			}}}
 		}
 		if stream.Send(msg) != nil {
 			// What went wrong is what Recv says.

@@ -1,6 +1,9 @@
 package peering
 
-import "io"
+import (
+	"context"
+	"io"
+)
 
 // LogOptions selects a part of a container's log.
 type LogOptions struct {
@@ -30,10 +33,10 @@ type ExecOptions struct {
 	// no Stderr. A Read of Stdin that blocks is not waited for: close it.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// TTY runs it on a terminal, whose sizes come on Resize, which may be nil and is
-	// never closed.
+	// TTY runs it on a terminal. Resize, which may be nil, waits for the terminal's next
+	// size, and says false when there are no more or ctx has ended.
 	TTY    bool
-	Resize <-chan TerminalSize
+	Resize func(ctx context.Context) (TerminalSize, bool)
 }
 
 // TerminalSize is a terminal's size in characters.

@@ -418,25 +418,15 @@ func runExec(ctx context.Context, remote Streams, ref peering.ObjectRef, contain
 	if q.Get(corev1.ExecStderrParam) == "1" && !a.TTY() {
 		opts.Stderr = a.Stderr()
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if a.TTY() {
-		sizes := make(chan peering.TerminalSize)
-		opts.Resize = sizes
-		go func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case s := <-a.Resize():
-					select {
-					case <-ctx.Done():
-						return
-					case sizes <- peering.TerminalSize{Width: s.Width, Height: s.Height}:
-					}
-				}
+		opts.Resize = func(ctx context.Context) (peering.TerminalSize, bool) {
+			select {
+			case <-ctx.Done():
+				return peering.TerminalSize{}, false
+			case s, ok := <-a.Resize():
+				return peering.TerminalSize(s), ok
 			}
-		}()
+		}
 	}
 	err := remote.Exec(ctx, ref, opts)
 	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {

@@ -439,7 +439,10 @@ func TestExecOnATerminalIsResizedAndEndsWithItsCaller(t *testing.T) {
 		if !o.TTY || o.Stderr != nil {
 			return fmt.Errorf("not a terminal: %+v", o)
 		}
-		s := <-o.Resize
+		s, ok := o.Resize(ctx)
+		if !ok {
+			return errors.New("the terminal has no size")
+		}
 		fmt.Fprintf(o.Stdout, "%dx%d", s.Width, s.Height)
 		<-ctx.Done()
 		return ctx.Err()

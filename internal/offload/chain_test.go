@@ -434,9 +434,13 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 		t.Errorf("exec: %v, %q, %q", err, out.String(), errs.String())
 	}
 	out.Reset()
-	sizes := make(chan peering.TerminalSize, 1)
-	sizes <- peering.TerminalSize{Width: 100, Height: 30}
-	err = client.Exec(t.Context(), conn, id, pod, peering.ExecOptions{Container: "c", Stdout: &out, TTY: true, Resize: sizes})
+	sized := false
+	resize := func(context.Context) (peering.TerminalSize, bool) {
+		first := !sized
+		sized = true
+		return peering.TerminalSize{Width: 100, Height: 30}, first
+	}
+	err = client.Exec(t.Context(), conn, id, pod, peering.ExecOptions{Container: "c", Stdout: &out, TTY: true, Resize: resize})
 	if err != nil || !strings.Contains(out.String(), "attach") || !strings.Contains(out.String(), "100x30") {
 		t.Errorf("attach: %v, %q", err, out.String())
 	}

@@ -676,10 +676,14 @@ func TestStreamsReachIntoAPod(t *testing.T) {
 		}
 	})
 	t.Run("a terminal has a size", func(t *testing.T) {
-		sizes := make(chan peering.TerminalSize, 1)
-		sizes <- peering.TerminalSize{Width: 80, Height: 25}
+		sized := false
+		resize := func(context.Context) (peering.TerminalSize, bool) {
+			first := !sized
+			sized = true
+			return peering.TerminalSize{Width: 80, Height: 25}, first
+		}
 		if err := client.Exec(t.Context(), s.conn, contract, pod, peering.ExecOptions{
-			Container: "app", Command: []string{"sh"}, Stdout: io.Discard, TTY: true, Resize: sizes,
+			Container: "app", Command: []string{"sh"}, Stdout: io.Discard, TTY: true, Resize: resize,
 		}); err != nil {
 			t.Fatal(err)
 		}
