@@ -233,9 +233,12 @@ func TestAThirdPeerCarriesTheSessionOfTwoThatCannotDialEachOther(t *testing.T) {
 	eventually(t, "nothing is carried any more", func() bool {
 		return used.thirds.carrier.Carried() == 0 && len(a.sessions.Sessions()) == 2 && len(b.sessions.Sessions()) == 2
 	})
-	time.Sleep(500 * time.Millisecond)
-	if s := a.session(b); s == nil || s.Through != "" {
-		t.Errorf("the session moved again: %+v", s)
+	before := a.session(b)
+	used.stop()
+	eventually(t, "who carried is gone", func() bool { return len(a.sessions.Sessions()) == 1 && len(b.sessions.Sessions()) == 1 })
+	through(t, a, b)
+	if s := a.session(b); s.Number != before.Number {
+		t.Errorf("the session moved again: %+v, then %+v", before, s)
 	}
 }
 

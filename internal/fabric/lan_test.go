@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,7 @@ import (
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/sightings"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -261,15 +263,25 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 	nd := v1alpha1.NodeDiscovery{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeDiscovery"},
 		ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"},
+		// Not those of none: whoever listened before would begin anew.
+		Spec: v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth0"}},
 	}
-	for _, there := range []bool{false, true} {
+	raw, err := json.Marshal(&nd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, there := range []bool{false, true} { // or it is made later
 		list := &v1alpha1.NodeDiscoveryList{
 			TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeDiscoveryList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
 		}
 		if there {
 			list.Items = append(list.Items, nd)
 		}
-		server := &fewObjects{t: t, requests: map[string]int{}, lists: map[string]runtime.Object{"nodediscoveries": list}}
+		made := make(chan metav1.WatchEvent, 1)
+		server := &fewObjects{
+			t: t, requests: map[string]int{}, lists: map[string]runtime.Object{"nodediscoveries": list},
+			events: map[string]chan metav1.WatchEvent{"nodediscoveries": made},
+		}
 		var foreign atomic.Int32
 		https := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if strings.HasSuffix(req.URL.Path, "/nodediscoveries") && req.URL.Query().Get("fieldSelector") != "metadata.name=a" {
@@ -291,26 +303,22 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 			})
 		}()
 		const report = "get /apis/entente.dev/v1alpha1/nodediscoveries/a/status"
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			if asked := server.asked(); asked["watch nodediscoveries"] > 0 && (!there || asked[report] > 0) {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("there is a NodeDiscovery: %t; it asked for %v", there, server.asked())
-			}
-		}
+		waittest.Eventually(t, "it watches", func() bool { return server.asked()["watch nodediscoveries"] > 0 })
 		if !there {
-			time.Sleep(300 * time.Millisecond)
+			if said := lan.said(); said != "" || server.asked()[report] > 0 {
+				t.Errorf("without a NodeDiscovery the LAN heard %q; it asked for %v", said, server.asked())
+			}
+			made <- metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: raw}}
 		}
+		waittest.Eventually(t, "it reports", func() bool { return server.asked()[report] > 0 })
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		said := lan.said()
-		if there != strings.Contains(said, "listens") || there != strings.Contains(said, "goodbye") {
-			t.Errorf("there is a NodeDiscovery: %t; the LAN heard %q", there, said)
+		if said := lan.said(); strings.Count(said, "listens") != 1 || strings.Count(said, "goodbye") != 1 {
+			t.Errorf("there was a NodeDiscovery: %t; the LAN heard %q", there, said)
 		}
-		if foreign.Load() > 0 || !there && server.asked()[report] > 0 {
+		if foreign.Load() > 0 {
 			t.Errorf("%d requests for all nodes' of %v", foreign.Load(), server.asked())
 		}
 	}

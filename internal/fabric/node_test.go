@@ -27,10 +27,9 @@ import (
 // fewObjects is an API server that lists and watches a few objects, and counts what it
 // is asked for.
 type fewObjects struct {
-	t     *testing.T
-	lists map[string]runtime.Object // by resource
-	// events is the watch events of FabricNodes.
-	events chan metav1.WatchEvent
+	t      *testing.T
+	lists  map[string]runtime.Object         // by resource
+	events map[string]chan metav1.WatchEvent // by resource
 
 	mu       sync.Mutex
 	requests map[string]int
@@ -61,7 +60,7 @@ func (s *fewObjects) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			select {
 			case <-req.Context().Done():
 				return
-			case e := <-map[bool]chan metav1.WatchEvent{true: s.events}[resource == "fabricnodes"]:
+			case e := <-s.events[resource]:
 				_ = json.NewEncoder(w).Encode(e)
 				w.(http.Flusher).Flush()
 			}
@@ -109,7 +108,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	first.Status.PodCIDRs, other.ResourceVersion = own.Spec.PodCIDRs, "1"
 	at := metav1.ListMeta{ResourceVersion: "1"}
 	group := v1alpha1.GroupVersion.String()
-	server := &fewObjects{t: t, requests: map[string]int{}, events: make(chan metav1.WatchEvent), lists: map[string]runtime.Object{
+	server := &fewObjects{t: t, requests: map[string]int{}, events: map[string]chan metav1.WatchEvent{"fabricnodes": make(chan metav1.WatchEvent)}, lists: map[string]runtime.Object{
 		"nodes":       &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: at, Items: []corev1.Node{*own}},
 		"secrets":     &corev1.SecretList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "SecretList"}, ListMeta: at},
 		"tunnels":     &v1alpha1.TunnelList{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "TunnelList"}, ListMeta: at},
@@ -160,7 +159,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server.events <- metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: raw}}
+		server.events["fabricnodes"] <- metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: raw}}
 	}
 	for range reports {
 		report(nil)

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,6 +120,10 @@ func TestOfferHasWhatIsExportedToTheClusterSet(t *testing.T) {
 
 func TestOfferFollowsServices(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testOfferFollowsServices)
+}
+
+func testOfferFollowsServices(t *testing.T) {
 	l := newLent(t, 2, append(nodes(1), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, fixture.Service("shop", "cart"),
 		policyNamed("0", exporting("peer-0", v1alpha1.ServiceExports{Namespace: "shop"})), policyNamed("1"))...)
 	informers := followed(t, l)
@@ -168,7 +173,7 @@ func TestOfferFollowsServices(t *testing.T) {
 	select {
 	case <-changed:
 		t.Error("an annotation has offers looked at again")
-	case <-time.After(3 * offerDebounce):
+	case <-time.After(2 * refreshPause): // of virtual time
 	}
 
 	cart := fixture.Service("shop", "cart")
@@ -196,7 +201,7 @@ func TestOfferFollowsServices(t *testing.T) {
 	select {
 	case <-changed:
 		t.Error("a Service that nobody is told of has offers looked at again")
-	case <-time.After(3 * offerDebounce):
+	case <-time.After(2 * refreshPause): // of virtual time
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +64,10 @@ func (l *lentTest) offered(peer int) (peering.Offer, <-chan struct{}) {
 
 func TestOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testOfferFollowsNodesOffersAndLapses)
+}
+
+func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	l := newLent(t, 2, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
 	}))...)
@@ -149,7 +154,7 @@ func TestOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	select {
 	case <-changed:
 		t.Error("a heartbeat has offers looked at again")
-	case <-time.After(3 * offerDebounce):
+	case <-time.After(2 * refreshPause): // of virtual time
 	}
 }
 

@@ -95,6 +95,19 @@ func startLoad(t *testing.T, a, b *node) *load {
 	return l
 }
 
+// more waits until calls and streams carried more.
+func (l *load) more(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	calls, messages := l.calls+20, l.messages+20
+	l.mu.Unlock()
+	eventually(t, "more calls and messages", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.calls >= calls && l.messages >= messages || len(l.failures) > 0
+	})
+}
+
 // end stops the load and fails the test if a call or a stream failed.
 func (l *load) end(t *testing.T) {
 	t.Helper()
@@ -172,14 +185,14 @@ func TestRolloverUnderCalls(t *testing.T) {
 			return other.link(mover.id).shownBy(next)
 		})
 		// The peer's word comes some time later, and the end of the overlap.
-		time.Sleep(300 * time.Millisecond)
+		l.more(t)
 		trust(t, other, mover)
 		if n := len(mover.source.Identity().TrustBundle().Roots); n != 2 {
 			t.Fatalf("%d roots in the overlap", n)
 		}
 		eventually(t, "the overlap is over", func() bool { return len(mover.source.Identity().TrustBundle().Roots) == 1 })
 		trust(t, other, mover)
-		time.Sleep(300 * time.Millisecond)
+		l.more(t)
 	}
 	l.end(t)
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {

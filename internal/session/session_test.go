@@ -412,7 +412,15 @@ func TestDialFromBothSidesLeavesOneSessionDialledByTheLowerID(t *testing.T) {
 			return sa != nil && sb != nil && sa.Dialled && !sb.Dialled
 		})
 		soonWho(t, a, b)
-		time.Sleep(1500 * time.Millisecond) // longer than a pause between dials
+		// The other side's next dial, as after a pause, is refused.
+		raw, host, err := b.connect(t.Context(), a.id, a.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.shake(t.Context(), raw, Info{Peer: a.id, Endpoint: a.addr}, host); err == nil {
+			t.Errorf("round %d: the higher ID dialled another session", i)
+		}
+		_ = raw.Close()
 		if now := a.Status(b.id).Session; now == nil || now.Number != sa.Number {
 			t.Errorf("round %d: the session flapped: %+v, then %+v", i, *sa, now)
 		}
