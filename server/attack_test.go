@@ -376,13 +376,11 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 func eventuallyServed(t *testing.T, p *peerTest, as *identity.Source) {
 	t.Helper()
 	c := healthpb.NewHealthClient(p.dial(t, as))
-	for end := time.Now().Add(servertest.Patience); ; time.Sleep(50 * time.Millisecond) {
-		_, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{})
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("still: %v", err)
-		}
+	var err error
+	if !waittest.Soon(func() bool {
+		_, err = c.Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err == nil
+	}) {
+		t.Fatalf("still: %v", err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/podstatus"
 	"github.com/entente-dev/entente/internal/podstatus/podstatustest"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -150,14 +151,7 @@ func (r *realHome) chosen(name string) {
 // until waits for something that has to come true.
 func (r *realHome) until(what string, ok func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(40 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if ok() {
-			return
-		}
-		if time.Now().After(end) {
-			r.t.Fatalf("it never came that %s", what)
-		}
-	}
+	waittest.Eventually(r.t, what, ok)
 }
 
 func (r *realHome) pod(name string) *corev1.Pod {

@@ -48,6 +48,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/namespaces"
+	"github.com/entente-dev/entente/internal/waittest"
 )
 
 // cluster is an API server of its own with the chart in it.
@@ -263,12 +264,10 @@ func (c cluster) testGuard(t *testing.T) {
 			}
 			defer c.remove(t, bound)
 			var err error
-			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-				// A binding takes a moment to be in force.
-				if err = evict(pod)(); !apierrors.IsForbidden(err) {
-					break
-				}
-			}
+			waittest.Soon(func() bool { // a binding takes a moment to be in force
+				err = evict(pod)()
+				return !apierrors.IsForbidden(err)
+			})
 			return err
 		}
 	}
@@ -291,12 +290,10 @@ func (c cluster) testGuard(t *testing.T) {
 			}
 			defer c.remove(t, b)
 			var err error
-			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-				// A binding takes a moment to be in force. What the guard forbids, it says.
-				if err = do(); !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "Entente's agent may ask only for tokens") {
-					break
-				}
-			}
+			waittest.Soon(func() bool { // a binding takes a moment to be in force; what the guard forbids, it says
+				err = do()
+				return !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "Entente's agent may ask only for tokens")
+			})
 			return err
 		}
 	}
@@ -1315,20 +1312,12 @@ func (c cluster) offloaded(t *testing.T, strategy v1alpha1.PodStrategy, selector
 // waitFor tries until it succeeds.
 func waitFor(t *testing.T, what string, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("wait for %s: %v", what, err)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(50 * time.Millisecond):
-		}
+	var err error
+	if !waittest.Soon(func() bool {
+		err = try()
+		return err == nil
+	}) {
+		t.Fatalf("wait for %s: %v", what, err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -137,13 +139,12 @@ func (s *sharing) create(t *testing.T, objects ...client.Object) {
 func (s *sharing) shows(t *testing.T, want string) {
 	t.Helper()
 	var got string
-	for range 150 {
-		if got = s.look(t); got == want {
-			return
-		}
-		time.Sleep(200 * time.Millisecond)
+	if !waittest.Soon(func() bool {
+		got = s.look(t)
+		return got == want
+	}) {
+		t.Fatalf("it is %q, want %q", got, want)
 	}
-	t.Fatalf("it is %q, want %q", got, want)
 }
 
 // look says what a ServiceImport is, what has its address, and its endpoints.
@@ -258,15 +259,9 @@ func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.shows(t, "none")
-	for range 50 {
-		if s.owner.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: ClusterRole}, &rbacv1.RoleBinding{}) != nil {
-			break
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
-	if s.owner.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: ClusterRole}, &rbacv1.RoleBinding{}) == nil {
-		t.Error("the agent keeps its rights in a namespace without ServiceImports")
-	}
+	waittest.Eventually(t, "the agent has no rights in a namespace without ServiceImports", func() bool {
+		return apierrors.IsNotFound(s.owner.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: ClusterRole}, &rbacv1.RoleBinding{}))
+	})
 
 	// What somebody else made is left alone, also while the agent has its rights.
 	theirs := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "theirs"}, Spec: mcs.ServiceImportSpec{Type: mcs.Headless, Ports: []mcs.ServicePort{}}}
@@ -274,15 +269,11 @@ func TestServicesAreSharedOnARealAPIServer(t *testing.T) {
 	if err := kube.Bind(t.Context(), s.r.Client, "shop", ClusterRole, s.r.ServiceAccount); err != nil {
 		t.Fatal(err)
 	}
-	for range 50 {
+	waittest.Eventually(t, "the guard answers", func() bool {
 		err := s.r.Direct.Delete(t.Context(), theirs)
-		if err != nil && strings.Contains(err.Error(), "may touch only") {
-			return
-		}
 		if err == nil {
 			t.Fatal("the agent deleted somebody else's ServiceImport")
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Error("the guard does not answer")
+		return strings.Contains(err.Error(), "may touch only")
+	})
 }

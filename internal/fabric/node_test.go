@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
@@ -131,14 +132,9 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	done.Go(func() { _ = n.follow(ctx, mgr.GetCache()) })
 	settled := func(what string, is func(plan.Desired, int) bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if !waittest.Soon(func() bool { return is(fabric.seen()) }) {
 			d, n := fabric.seen()
-			if is(d, n) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: the fabric was told %d times, last %+v; requests %v", what, n, d, server.asked())
-			}
+			t.Fatalf("%s: the fabric was told %d times, last %+v; requests %v", what, n, d, server.asked())
 		}
 	}
 	settled("at first", func(d plan.Desired, _ int) bool { return len(d.Nodes) == 2 })

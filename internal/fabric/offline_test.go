@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
@@ -80,14 +81,9 @@ func TestWhatWasKeptCountsUntilTheAPIServerAnswers(t *testing.T) {
 			done.Go(func() { _ = n.state.run(ctx) })
 			until := func(what string, is func(d plan.Desired, n int) bool) {
 				t.Helper()
-				for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				if !waittest.Soon(func() bool { return is(fabric.seen()) }) {
 					d, times := fabric.seen()
-					if is(d, times) {
-						return
-					}
-					if time.Now().After(end) {
-						t.Fatalf("%s: told %d times, last %+v", what, times, d)
-					}
+					t.Fatalf("%s: told %d times, last %+v", what, times, d)
 				}
 			}
 			one := func(d plan.Desired, times int) bool {
@@ -101,21 +97,15 @@ func TestWhatWasKeptCountsUntilTheAPIServerAnswers(t *testing.T) {
 			until("the API server's word counts", func(d plan.Desired, times int) bool {
 				return n.synced.Load() && len(d.Peers) == tt.want && (tt.want == 0 || one(d, times))
 			})
-			for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				var files []string
-				entries, err := os.ReadDir(directory)
-				if err != nil {
+			var files []os.DirEntry
+			if !waittest.Soon(func() bool {
+				var err error
+				if files, err = os.ReadDir(directory); err != nil {
 					t.Fatal(err)
 				}
-				for _, e := range entries {
-					files = append(files, e.Name())
-				}
-				if len(files) == len(tt.kept) {
-					break
-				}
-				if time.Now().After(end) {
-					t.Fatalf("kept are %v, want %v", files, tt.kept)
-				}
+				return len(files) == len(tt.kept)
+			}) {
+				t.Fatalf("kept are %v, want %v", files, tt.kept)
 			}
 		})
 	}

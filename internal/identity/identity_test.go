@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/peer"
 
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -259,14 +260,10 @@ func TestRunRenewsWithoutBeingAsked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if now, _ := s.Leaf(); now != serial {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("not renewed")
-		}
-	}
+	waittest.Eventually(t, "the leaf is renewed", func() bool {
+		now, _ := s.Leaf()
+		return now != serial
+	})
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

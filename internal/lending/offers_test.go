@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -122,10 +123,8 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	_ = l.Lends(forgotten)
 	says := func(want peering.Lending) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); l.Lends(l.peers[0].ID()) != want || !told(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", l.Lends(l.peers[0].ID()), want, told())
-			}
+		if !waittest.Soon(func() bool { return l.Lends(l.peers[0].ID()) == want && told() }) {
+			t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", l.Lends(l.peers[0].ID()), want, told())
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()

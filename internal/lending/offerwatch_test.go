@@ -16,6 +16,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -144,10 +145,8 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	}
 	wait := func(what string, ok func(*v1alpha1.Offer) bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(offer()); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: it is %+v", what, offer())
-			}
+		if !waittest.Soon(func() bool { return ok(offer()) }) {
+			t.Fatalf("%s: it is %+v", what, offer())
 		}
 	}
 	full := peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(123)}, Price: perCPU(t, "0.1"), Duration: time.Hour}

@@ -18,6 +18,7 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/budget"
 	"github.com/entente-dev/entente/internal/paced"
+	"github.com/entente-dev/entente/internal/waittest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -105,12 +106,9 @@ func TestRewritesAreBoundedAndDoNotDelayOthers(t *testing.T) {
 				}
 			}
 			// It stops, and its last state counts.
-			for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-				if p.Apply(t.Context(), id, last[i]) == nil {
-					return
-				}
+			if !waittest.Soon(func() bool { return p.Apply(t.Context(), id, last[i]) == nil }) {
+				t.Errorf("the last state of %s was never written", peer)
 			}
-			t.Errorf("the last state of %s was never written", peer)
 		})
 	}
 	eventually(t, "the attackers used what they can", func() bool {

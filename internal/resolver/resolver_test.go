@@ -24,6 +24,7 @@ import (
 	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/names"
+	"github.com/entente-dev/entente/internal/waittest"
 )
 
 func TestResolversAreThoseThatAPodCanAsk(t *testing.T) {
@@ -157,21 +158,20 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 	resolves := func(name string, qtype uint16, want string) {
 		t.Helper()
 		var got string
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if !waittest.Soon(func() bool {
 			in, _, err := (&dns.Client{Timeout: 5 * time.Second}).ExchangeContext(t.Context(), new(dns.Msg).SetQuestion(name, qtype), address)
 			if err != nil {
 				got = err.Error()
-				continue
+				return false
 			}
 			got = dns.RcodeToString[in.Rcode]
 			for _, rr := range in.Answer {
 				got += " " + rr.String()[len(rr.Header().String()):]
 			}
-			if got == want {
-				return
-			}
+			return got == want
+		}) {
+			t.Fatalf("%s is %q; want %q", name, got, want)
 		}
-		t.Fatalf("%s is %q; want %q", name, got, want)
 	}
 	// Of the home's Service nothing is here yet; the provider's own is not it.
 	resolves("web.shop.svc.home.example.", dns.TypeA, "NXDOMAIN")

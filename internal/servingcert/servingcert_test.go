@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/cert"
+
+	"github.com/entente-dev/entente/internal/waittest"
 )
 
 // signed is a cluster that signs what is approved.
@@ -102,12 +104,9 @@ func TestTheServingCertificateIsIssuedApprovedAndFollowsTheAddress(t *testing.T)
 	go func() { done <- s.Run(ctx) }()
 	wait := func(what string, ok func(*x509.Certificate) bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			if ok(leaf()) {
-				return
-			}
+		if !waittest.Soon(func() bool { return ok(leaf()) }) {
+			t.Errorf("%s: certificate is of %s for %v", what, leaf().Issuer, leaf().IPAddresses)
 		}
-		t.Errorf("%s: certificate is of %s for %v", what, leaf().Issuer, leaf().IPAddresses)
 	}
 	wait("issued", func(l *x509.Certificate) bool {
 		return l.Issuer.CommonName == "ca" && l.Subject.CommonName == "system:node:agent" && l.Subject.Organization[0] == "system:nodes" && l.IPAddresses[0].Equal(net.IPv4(10, 1, 2, 3))

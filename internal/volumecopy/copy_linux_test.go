@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/internal/waittest"
 )
 
 // planted makes a tree of all kinds of entries.
@@ -123,15 +125,15 @@ func begin(ctx context.Context, side func(context.Context, Config) error, cfg Co
 // await waits until a side is in a phase.
 func await(t testing.TB, state string, phase Phase) Status {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		is, err := ReadStatus(state, false)
-		if err == nil && is.Phase == phase {
-			return is
-		}
-		if time.Now().After(end) {
-			t.Fatalf("it is %+v, %v; want %s", is, err, phase)
-		}
+	var is Status
+	var err error
+	if !waittest.Soon(func() bool {
+		is, err = ReadStatus(state, false)
+		return err == nil && is.Phase == phase
+	}) {
+		t.Fatalf("it is %+v, %v; want %s", is, err, phase)
 	}
+	return is
 }
 
 func TestACopyIsEqual(t *testing.T) {
@@ -268,14 +270,10 @@ func TestASenderWithoutTheSecretIsRefused(t *testing.T) {
 	cfg := p.config(p.from, p.fromState)
 	cfg.Secret = []byte(strings.Repeat("x", minSecret))
 	sender := begin(t.Context(), Send, cfg)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if is, err := ReadStatus(p.fromState, false); err == nil && strings.Contains(is.Problem, "does not have the secret") {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("it is not refused")
-		}
-	}
+	waittest.Eventually(t, "the sender is refused", func() bool {
+		is, err := ReadStatus(p.fromState, false)
+		return err == nil && strings.Contains(is.Problem, "does not have the secret")
+	})
 	if err := errors.Join(sender(), receiver()); err != nil {
 		t.Fatal(err)
 	}
