@@ -33,7 +33,7 @@ ALONE := ./faults ./twonodes
 RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
 # Hours and floods in one goroutine, or in a bubble of time: the race detector makes them
 # take up to ten times as long, and sees the same code in shorter tests.
-LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestNothingThatAPeerSaysKeepsFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestTransitThatGoesLeavesThePlanAsItWas|TestUseIsWrittenWithinThePeersBudget)$$
+LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestPeersCannotKeepFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestTransitThatGoesLeavesThePlanAsItWas|TestUseIsWrittenWithinThePeersBudget)$$
 LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange internal/netpolicy tunnel/plan
 # Tests of tunnel that spend their minutes on waiting for networks. Without the race detector, which
 # has ciphers take a processor; what goes on at once in a fabric is in the others of the package too.

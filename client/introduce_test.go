@@ -135,7 +135,7 @@ func TestFailedIntroduceSaysWhy(t *testing.T) {
 	}
 }
 
-func TestNothingIsRevealedToWhoAnswersWrong(t *testing.T) {
+func TestIntroductionRevealsNothingToAWrongAnswer(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	r := &responder{as: office, change: func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().TrustBundle().DER() }}
 	_, err := Introduce(t.Context(), IntroduceConfig{Endpoint: serveTrust(t, office, r), Source: home, Self: selfOf(home, "home")})

@@ -138,7 +138,7 @@ func TestObjectsBeyondTheLimitAreRefusedOnceAndTakenLater(t *testing.T) {
 }
 
 // A provider may hold other objects on each stream, and end each before it said all: what it said on streams before does not add up.
-func TestWhatWasHeldOnOtherStreamsIsForgotten(t *testing.T) {
+func TestHeldObjectsOfOtherStreamsAreForgotten(t *testing.T) {
 	for _, ready := range []bool{false, true} {
 		s := newMirrorState()
 		s.ready = ready
@@ -226,9 +226,9 @@ func TestADeleteOfAVolumeIsAlwaysAnswered(t *testing.T) {
 	}
 }
 
-// TestWhatTheProviderHasSinceBeforeIsReportedOnce is the start of an agent whose
+// TestObjectsHeldSinceBeforeAreReportedOnce is the start of an agent whose
 // provider kept all that was sent before: nothing is sent, so no answer comes.
-func TestWhatTheProviderHasSinceBeforeIsReportedOnce(t *testing.T) {
+func TestObjectsHeldSinceBeforeAreReportedOnce(t *testing.T) {
 	ns := peering.Object{Ref: testRef(peering.KindNamespace, "shop", "n"), JSON: []byte("{}")}
 	for name, order := range map[string]func(*mirrorState){
 		"wanted before the provider is asked": func(s *mirrorState) {

@@ -80,7 +80,7 @@ func TestSuccessionLeadsToTheNewestKey(t *testing.T) {
 	}
 }
 
-func TestSuccessionIsChecked(t *testing.T) {
+func TestInvalidSuccessionIsRefused(t *testing.T) {
 	first := newCluster(t)
 	second := first.rollover(t)
 	third := second.rollover(t)

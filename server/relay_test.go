@@ -217,7 +217,7 @@ func TestACallWithoutATargetTimesOut(t *testing.T) {
 	}
 }
 
-func TestNothingIsCarriedForStrangersNorWithoutACarrier(t *testing.T) {
+func TestCarryIsRefusedToStrangersAndWithoutACarrier(t *testing.T) {
 	_, _, call := carryTest(t, false)
 	if err := answer(call(target(16, 32))); wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
 		t.Errorf("a stranger: %v", err)

@@ -289,7 +289,7 @@ func TestManyPodsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestNothingIsDeletedBeforeTheCacheIsSynced(t *testing.T) {
+func TestPodsAreNotDeletedBeforeTheCacheIsSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHome(t)
 		ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "gone", UID: "u"}

@@ -14,9 +14,9 @@ import (
 	"github.com/entente-dev/entente/integration/eventually"
 )
 
-// TestHowAPodEndedOutlivesTheProvidersAgent has a pod complete while home's agent is away, somebody at the provider take
+// TestEndOfAPodOutlivesTheProvidersAgent has a pod complete while home's agent is away, somebody at the provider take
 // away all that is known of it, and the provider's agent start again.
-func TestHowAPodEndedOutlivesTheProvidersAgent(t *testing.T) {
+func TestEndOfAPodOutlivesTheProvidersAgent(t *testing.T) {
 	home, abroad := agents(t)
 	peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	namespace, remote := offloaded(t, home, abroad)

@@ -31,9 +31,9 @@ func TestTwoClustersOfAGroupPeerByThemselves(t *testing.T) {
 	t.Logf("pods run in the other cluster, and answer, both ways: %s", seconds(time.Since(begin)))
 }
 
-// TestWhatAClusterPublishesIsFoundByAvahi looks from another machine on the LAN with a
+// TestAvahiFindsAPublishedCluster looks from another machine on the LAN with a
 // browser of somebody else's.
-func TestWhatAClusterPublishesIsFoundByAvahi(t *testing.T) {
+func TestAvahiFindsAPublishedCluster(t *testing.T) {
 	ctx, s := onStage(t)
 	rome := s.rome()
 	if s.is[rome] != member {

@@ -57,7 +57,7 @@ func TestCellsAreTheProductOfTheirDimensions(t *testing.T) {
 	}
 }
 
-func TestSetupsAreAllThatThereAreAndHaveTheSample(t *testing.T) {
+func TestMatrixCoversEverySetup(t *testing.T) {
 	all := Setups()
 	names := map[string]bool{}
 	for _, s := range all {

@@ -249,7 +249,7 @@ func TestTheDefaultPoolServes250Clusters(t *testing.T) {
 }
 
 // Those who take all that they can get leave each of the others its share.
-func TestNobodyTakesTheSharesOfOthers(t *testing.T) {
+func TestPeersCannotTakeTheSharesOfOthers(t *testing.T) {
 	t.Parallel()
 	c := &clusters{given: make([]Given, 256), now: time.Unix(1_800_000_000, 0)}
 	for i := range 30 {

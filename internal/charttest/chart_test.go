@@ -147,7 +147,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestNothingIsAllowedThatIsNotNamed(t *testing.T) {
+func TestClusterRolesNameWhatTheyAllow(t *testing.T) {
 	t.Parallel()
 	var more []string
 	for _, value := range moreRights() {

@@ -171,7 +171,7 @@ func have(clusters ...peering.ClusterID) *mcs.ServiceImport {
 
 // An agent that starts knows nothing of its peers for a while. What they exported stays, with
 // its address, until they say otherwise or nobody may import from them.
-func TestWhatAPeerExportedStaysUntilItIsHeardOf(t *testing.T) {
+func TestExportsOfAPeerStayUntilItIsHeardOf(t *testing.T) {
 	t.Parallel()
 	waiting := map[peering.ClusterID]bool{there: true}
 	for name, test := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 
 // What is open follows from this cluster's word alone, whatever the peer says and
 // leaves out.
-func TestNothingThatAPeerSaysKeepsFlowsOpen(t *testing.T) {
+func TestPeersCannotKeepFlowsOpen(t *testing.T) {
 	addr := netip.MustParseAddr
 	http := v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}
 	prefixes := []string{"10.0.0.0/16", "10.1.0.0/16", "fd00:1::/64", "10.2.0.0/15"}

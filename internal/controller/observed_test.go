@@ -101,7 +101,7 @@ func TestAPeerIsToldWhereMostGatewaysSeeItsOwn(t *testing.T) {
 }
 
 // What a peer says of this cluster is told to all others, so it changes seldom.
-func TestAPeerMovesThisClusterSeldom(t *testing.T) {
+func TestPeerChangesObservedAddressAtLimitedRate(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	pt := newPeersTest(t, peertest.TrustedAs("milan", milan))

@@ -116,10 +116,10 @@ func TestUseIsCountedOverRestartsAndPeriods(t *testing.T) {
 	}
 }
 
-// TestNothingIsCountedTwice restarts the agent at random moments, with and without
+// TestUsageIsCountedOnce restarts the agent at random moments, with and without
 // a stop in good order, and lets writes fail. Two processors are in use all the
 // time, so what is counted is known to the second.
-func TestNothingIsCountedTwice(t *testing.T) {
+func TestUsageIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	terms := p.terms(t, func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(30 * 24 * time.Hour) })

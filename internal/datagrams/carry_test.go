@@ -232,7 +232,7 @@ func TestHeldDatagramsComeLaterInTheirOrder(t *testing.T) {
 	a.passes(1, 100)
 }
 
-func TestWhatWireGuardDoesNotWriteIsNotCarried(t *testing.T) {
+func TestDatagramsThatAreNotWireGuardsAreNotCarried(t *testing.T) {
 	a, b := pair(t, fast)
 	evil := []byte("\x12\x34\x01\x00 a DNS query, for instance, that is long enough")
 	a.send(evil)
@@ -269,7 +269,7 @@ func TestDatagramsGoToGatewaysOfThePeerAlone(t *testing.T) {
 	}
 }
 
-func TestNobodyElseOnTheNodeIsHeard(t *testing.T) {
+func TestOtherProcessesOfTheNodeAreNotHeard(t *testing.T) {
 	a, _ := pair(t, fast)
 	other, err := net.Dial("udp4", a.to().String())
 	if err != nil {

@@ -546,7 +546,7 @@ func TestNamesOfOthersAreNotTaken(t *testing.T) {
 }
 
 // What cannot be remembered is not published.
-func TestNothingIsPublishedThatCannotBeRemembered(t *testing.T) {
+func TestNamesThatCannotBeRememberedAreNotPublished(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	u.Publishing.Client = interceptor.NewClient(u.client, interceptor.Funcs{

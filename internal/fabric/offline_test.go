@@ -25,7 +25,7 @@ import (
 
 // A fabric that starts while its API server is away does what it kept. Once that answers its word
 // counts: what was removed meanwhile is cut, and nothing is kept of it.
-func TestWhatWasKeptCountsUntilTheAPIServerAnswers(t *testing.T) {
+func TestSavedStateCountsUntilTheAPIServerAnswers(t *testing.T) {
 	t.Parallel()
 	own := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"}}
 	own.Spec.PodCIDRs = []string{"10.200.0.0/24"}

@@ -90,7 +90,7 @@ func TestGatewaysAreReachedThroughTheAgentsByTheirTunnelsKey(t *testing.T) {
 	}
 }
 
-func TestWhereGatewaysAreSeenIsTold(t *testing.T) {
+func TestObservedAddressesOfGatewaysAreReported(t *testing.T) {
 	t.Parallel()
 	at := netip.MustParseAddrPort("203.0.113.7:4711")
 	got := observedGateways([]tunnel.PeerStatus{

@@ -63,7 +63,7 @@ func savedFor(confirmed time.Time) *savedPlan {
 	return newSavedPlan(confirmed, own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
 }
 
-func TestWhatWasKeptIsPlannedAsItWas(t *testing.T) {
+func TestSavedStateIsPlannedAsItWas(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(2e9, 0)
 	kept := savedFor(now)
@@ -94,7 +94,7 @@ func TestWhatWasKeptIsPlannedAsItWas(t *testing.T) {
 	}
 }
 
-func TestWhatWasKeptHasAnAge(t *testing.T) {
+func TestSavedStateExpires(t *testing.T) {
 	t.Parallel()
 	confirmed := time.Unix(2e9, 0).UTC()
 	ending := func(in time.Duration) func(*savedPlan) {
@@ -134,7 +134,7 @@ func TestWhatWasKeptHasAnAge(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThisNodesOwnIsRefused(t *testing.T) {
+func TestStateOfAnotherNodeIsRefused(t *testing.T) {
 	t.Parallel()
 	good, err := encodeState(thisNode(), savedFor(time.Unix(2e9, 0)))
 	if err != nil {

@@ -163,7 +163,7 @@ func gate(client *fake.Clientset) *atomic.Bool {
 
 // An agent that reaches its API server no longer ends before another may lead; and if it does not end,
 // because it was stopped, nothing that it sends gets past the fence.
-func TestNothingIsChangedAfterTheLeaseEnded(t *testing.T) {
+func TestWritesAreRefusedAfterTheLeaseEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleClientset()
@@ -218,7 +218,7 @@ func TestNothingIsChangedAfterTheLeaseEnded(t *testing.T) {
 }
 
 // An agent that was stopped changes nothing, though it has its lease.
-func TestNothingIsChangedByAnAgentThatWasStopped(t *testing.T) {
+func TestAnAgentThatWasStoppedMayNotAct(t *testing.T) {
 	t.Parallel()
 	lease := leaseOf(fake.NewSimpleClientset(), "pod-1")
 	if err := lease.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: lease.Identity()}); err != nil {

@@ -55,7 +55,7 @@ func TestStringsAreThoseOfTheDraft(t *testing.T) {
 	same(t, "transcript_ir", transcriptIR([]byte("3456"), []byte("PartyA"), []byte("2345"), []byte("PartyB")), "043334353606506172747941043233343506506172747942")
 }
 
-func TestARunIsThatOfTheDraft(t *testing.T) {
+func TestRunMatchesTheVectorsOfTheDraft(t *testing.T) {
 	const (
 		sidHex = "7e4b4791d6a8ef019b936c79fb7f2c57"
 		yaHex  = "da3d23700a9e5699258aef94dc060dfda5ebb61f02a5ea77fad53f4ff0976d08"

@@ -171,7 +171,7 @@ func TestSecretsThatCanBeUsed(t *testing.T) {
 // What is on the wire is another thing in each run, whether or not the secret is the same:
 // who has recorded runs has nothing to try a dictionary on without the scalars, of which
 // each run has two of its own.
-func TestNothingOnTheWireFollowsFromTheSecretAlone(t *testing.T) {
+func TestMessagesDoNotFollowFromTheSecretAlone(t *testing.T) {
 	seen := map[string]bool{}
 	note := func(what string, b []byte) {
 		if seen[string(b)] {

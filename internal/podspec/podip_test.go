@@ -71,7 +71,7 @@ func configEnv(name, key string) corev1.EnvVar {
 	}}}
 }
 
-func TestAddressesOfHomeAreSaidIfHomeKnowsThemAll(t *testing.T) {
+func TestHomeAddressesAreSetOnlyWhenAllAreKnown(t *testing.T) {
 	t.Parallel()
 	known := map[string]string{"10.0.0.7": "198.18.0.7", "fd00::7": "fd01::7"}
 	atHome := func(a netip.Addr) (netip.Addr, bool) {

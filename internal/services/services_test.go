@@ -275,7 +275,7 @@ func TestRightsGoWithTheLastImport(t *testing.T) {
 	}
 }
 
-func TestWhatAPeerSaidOutlivesItsStreamAndOtherImports(t *testing.T) {
+func TestServicesOfAPeerOutliveItsStreamAndOtherImports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

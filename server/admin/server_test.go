@@ -519,9 +519,9 @@ func TestACallerIsAuthenticated(t *testing.T) {
 	}
 }
 
-// TestNobodyCanSpeakForAnother is about the gateway's word on who calls: it must
+// TestCallersSpeakOnlyForThemselves is about the gateway's word on who calls: it must
 // count from the gateway alone.
-func TestNobodyCanSpeakForAnother(t *testing.T) {
+func TestCallersSpeakOnlyForThemselves(t *testing.T) {
 	a := newAdminTest(t)
 	mighty := a.ca.issue(t, "admin-by-certificate", []string{"system:masters"})
 	der := string(mighty.Certificate[0])

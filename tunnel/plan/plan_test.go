@@ -347,7 +347,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 }
 
-func TestWhereAGatewayIsSeenIsUsedAsFarAsItCanBeDialled(t *testing.T) {
+func TestObservedAddressesAreUsedIfTheyCanBeDialled(t *testing.T) {
 	aliases := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}
 	at := func(texts ...string) (out []netip.AddrPort) {
 		for _, text := range texts {

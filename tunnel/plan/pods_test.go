@@ -218,7 +218,7 @@ func TestThePoolIsClosed(t *testing.T) {
 	}
 }
 
-func TestWhatPeersCallPodsEndsOnTheNodeUnlessItIsAnAddressOfTheCluster(t *testing.T) {
+func TestAliasesOfPodsEndOnTheNodeUnlessTheClusterHasTheAddress(t *testing.T) {
 	for name, tt := range map[string]struct {
 		local []Mapping
 		want  []netip.Prefix

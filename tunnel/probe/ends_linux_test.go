@@ -193,7 +193,7 @@ func TestARefusalChangesNothingButWhatIsLost(t *testing.T) {
 }
 
 // What was lost while the tunnel went down says nothing of the way behind it.
-func TestWhatTheTunnelLostIsNotHeldAgainstTheNode(t *testing.T) {
+func TestLossInTheTunnelIsNotHeldAgainstTheNode(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	now := time.Unix(1000, 0)
 	to := EndSetup{Peers: []EndPeer{{Cluster: "peer", Targets: []EndTarget{{Node: "n", Addr: addr}}}}}
@@ -272,7 +272,7 @@ func TestAPeerThatAnswersNowAndThenIsToldOfAtAPace(t *testing.T) {
 }
 
 // Of two peers one that sends all the time does not keep the other from being answered.
-func TestWhoIsAnswered(t *testing.T) {
+func TestProbesAreAnsweredOnlyToKnownPeers(t *testing.T) {
 	good, evil, stranger := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.2.0.1")
 	now := time.Unix(1000, 0)
 	e := newEnds(7445, func() {})

@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-func TestOnlyNodesThatAreKnownAreFollowedAndSeldom(t *testing.T) {
+func TestRekeyFollowsOnlyKnownNodesAtLimitedRate(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	known, stranger := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	key := KeyTagOf(plan.PublicKey{1})

@@ -393,10 +393,10 @@ func (s *sim) calm() {
 	}
 }
 
-// TestNothingIsLost moves a volume while the command is killed at any moment, pods of the copy
+// TestMovesLoseNoData moves a volume while the command is killed at any moment, pods of the copy
 // are lost, and a StatefulSet is scaled up and down. Whenever its pod runs it finds what it wrote last; in the
 // end, once nobody uses it, the volume is moved, or where it was if the move was given up.
-func TestNothingIsLost(t *testing.T) {
+func TestMovesLoseNoData(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		policy := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain}[r.IntN(2)]
