@@ -121,7 +121,7 @@ func (r *relays) run(ctx context.Context, status func() tunnel.Status) error {
 	}
 }
 
-// wantedLink is whether there is a link for a peer, and since when the contrary is so.
+// wantedLink records whether a peer has a link, and since when it has needed the opposite; zero if it does not.
 type wantedLink struct {
 	linked bool
 	since  time.Time

@@ -181,8 +181,8 @@ func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peerin
 		return peering.Advertisement{}, err
 	}
 	a, err := l.answer(m, peer, ask, false)
-	if grant, ok := errors.AsType[*peering.Error](err); ok {
-		if ad := l.onceApproved(m, peer, ask, grant); ad != nil {
+	if refused, ok := errors.AsType[*peering.Error](err); ok {
+		if ad := l.onceApproved(m, peer, ask, refused); ad != nil {
 			return *ad, nil
 		}
 	}

@@ -401,7 +401,7 @@ func (b *Book) pointer(who Who, q dns.Question, p netip.Prefix, limit int, visib
 		}
 		return out
 	case private(p) && !visible:
-		// What this cluster's, or its owner's, private addresses are called is not told.
+		// Names of private addresses, this cluster's or its owner's, are not disclosed.
 		return negative(dns.Fqdn(q.Name), dns.RcodeNameError)
 	}
 	return Answer{Forward: true}

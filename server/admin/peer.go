@@ -170,7 +170,7 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 	return s.peer(ctx, fc)
 }
 
-// changePeer is change, of a peer that may be gone by now.
+// changePeer is like change, and reports a deleted peer as unknown.
 func (s *service) changePeer(ctx context.Context, fc *v1alpha1.ForeignCluster, mutate func() error) error {
 	err := change(ctx, s.cfg.Client, fc, mutate)
 	if apierrors.IsNotFound(err) {
