@@ -23,7 +23,7 @@ type CarryFor string
 const (
 	// CarryForNone is between none.
 	CarryForNone CarryFor = "None"
-	// CarryForContracts is between those with which a contract is in force.
+	// CarryForContracts is between those with which there is a contract that is not closed.
 	CarryForContracts CarryFor = "Contracts"
 	// CarryForPeers is between all that are trusted.
 	CarryForPeers CarryFor = "Peers"
@@ -44,14 +44,14 @@ type thirds struct {
 	a       *agent
 	cfg     CarryConfig
 	carrier *carry.Carrier // nil: none are carried
-	// inForce says whether a contract with a peer is in force. It does not wait.
-	inForce func(peer peering.ClusterID) bool
+	// contracted says whether there is a contract with a peer that is not closed. It does not wait.
+	contracted func(peer peering.ClusterID) bool
 	// listener is where sessions come in that others carry; nil: none do.
 	listener *carry.Listener
 }
 
 func (a *agent) buildThirds(cfg CarryConfig) (*thirds, error) {
-	t := &thirds{a: a, cfg: cfg, inForce: a.contractInForce}
+	t := &thirds{a: a, cfg: cfg, contracted: a.contracted}
 	var err error
 	if cfg.Through {
 		if t.listener, err = carry.Listen(
@@ -107,19 +107,16 @@ func (t *thirds) carriesFor(peer peering.ClusterID) bool {
 	case CarryForPeers:
 		return true
 	case CarryForContracts:
-		return t.inForce(peer)
+		return t.contracted(peer)
 	case CarryForNone:
 	}
 	return false
 }
 
-// contractInForce says whether a contract with a peer is in force, draining ones included.
-func (a *agent) contractInForce(peer peering.ClusterID) bool {
+// contracted says whether there is a contract with a peer that is not closed.
+func (a *agent) contracted(peer peering.ClusterID) bool {
 	contracts, err := store.ContractsWith(context.Background(), a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a cache answers at once
-	return err == nil && slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool {
-		phase := peering.ParsePhase(c.Status.Phase)
-		return phase == peering.PhaseActive || phase == peering.PhaseDraining
-	})
+	return err == nil && slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) })
 }
 
 // capabilities is what a peer is told that this cluster can do for it.

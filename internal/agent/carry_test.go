@@ -79,7 +79,7 @@ func startCarryNode(t *testing.T, w *walls, cfg CarryConfig) *carryNode {
 	if n.thirds, err = n.buildThirds(cfg); err != nil {
 		t.Fatal(err)
 	}
-	n.thirds.inForce = func(peering.ClusterID) bool { return n.contracts.Load() }
+	n.thirds.contracted = func(peering.ClusterID) bool { return n.contracts.Load() }
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: n.log, Credentials: session.ServerCredentials(), Self: source.ID(), Trusted: n.bundles.Has, Carrier: n.thirds,
 		Trust: joining{}, Introductions: introductions{}, Proofs: proofs{}, Negotiator: negotiator{}, Contracts: struct{ server.Contracts }{}, Offers: struct{ server.Offers }{}, Sessions: struct{ server.Sessions }{},
@@ -270,7 +270,7 @@ func TestACarrierTellsNothingOfItsPeers(t *testing.T) {
 		return a.session(c) != nil && b.session(c) != nil && c.session(a) != nil && c.session(b) != nil
 	})
 	var allowed atomic.Pointer[carryNode]
-	c.thirds.inForce = func(id peering.ClusterID) bool { n := allowed.Load(); return n == nil || id == n.source.ID() }
+	c.thirds.contracted = func(id peering.ClusterID) bool { n := allowed.Load(); return n == nil || id == n.source.ID() }
 	said := map[string]string{}
 	for name, target := range map[string]*carryNode{
 		"that takes no connections": b, "of which there is no session": away, "that is not known": stranger, "that is itself": a, "that is who is asked": c,

@@ -161,7 +161,7 @@ func (l lent) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
 	return err == nil && left.None(), err
 }
 
-// contractMetrics are the metrics of the contracts that are in force. It implements
+// contractMetrics are the metrics of the contracts that are not closed. It implements
 // prometheus.Collector.
 type contractMetrics struct {
 	reader ctrlclient.Reader

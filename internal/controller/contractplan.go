@@ -116,13 +116,13 @@ func asksForEnd(s *contractSnapshot) peering.Event {
 	return nil
 }
 
-// doubtsProvider says whether the provider of a contract in force may not have it, or only
+// doubtsProvider says whether the provider of an unclosed contract may not have it, or only
 // as one that is over: it forgot this cluster and was joined again, or was restored from a
 // backup. A provider has a contract before its consumer does, so when it leaves one out of
 // its report it is asked, and what it answers is proof. The other way round there is
 // nothing to prove: see Orphans.
 func doubtsProvider(s *contractSnapshot) bool {
-	return s.peer != nil && s.stored.Spec.Role == v1alpha1.ContractConsumer && store.InForce(s.stored) && !endsNow(s.stored) &&
+	return s.peer != nil && s.stored.Spec.Role == v1alpha1.ContractConsumer && !store.Closed(s.stored) && !endsNow(s.stored) &&
 		reportOf(s.peer, s.stored.Name) == nil && meta.IsStatusConditionTrue(s.peer.Status.Conditions, v1alpha1.ConditionConnected) &&
 		s.now.Sub(s.stored.CreationTimestamp.Time) >= orphanAge
 }

@@ -183,7 +183,7 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 				if err := b.client.Delete(t.Context(), fc); err != nil {
 					t.Fatal(err)
 				}
-				if c := b.look(t); c == nil || store.InForce(c) || store.Settled(c) {
+				if c := b.look(t); c == nil || !store.Closed(c) || store.Settled(c) {
 					t.Fatalf("a peer that is away: %+v", c)
 				}
 				then(t, b, there)

@@ -166,7 +166,7 @@ func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error)
 		return false, nil
 	}
 	contracts, err := requestContracts(ctx, r.Reader, terms.RequestID)
-	if err != nil || len(contracts) > 0 && store.InForce(contracts[0]) {
+	if err != nil || len(contracts) > 0 && !store.Closed(contracts[0]) {
 		return false, err
 	}
 	request, err := requestByID(ctx, r.Reader, terms.RequestID)

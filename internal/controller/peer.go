@@ -389,7 +389,7 @@ func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnel
 			"for %s in all the peer has refused this cluster as one that it does not trust: contracts with it end", forgottenAfter)
 	}
 	for i := range s.Contracts {
-		if !store.InForce(&s.Contracts[i]) {
+		if store.Closed(&s.Contracts[i]) {
 			continue
 		}
 		if err := terminate(ctx, r.Client, &s.Contracts[i], plan.end); err != nil {
@@ -627,7 +627,7 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 // then ends what it stores of them by itself; see forgotten.
 func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 	fc := s.Peer
-	if notWaitedFor(fc) || slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
+	if notWaitedFor(fc) || slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) }) {
 		return nil
 	}
 	since := s.Now

@@ -66,7 +66,7 @@ func planPeer(s *PeerSnapshot) peerPlan {
 		}
 	case gone:
 		plan.end = v1alpha1.TerminatePeer
-		plan.forgottenThere = slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) && !endsNow(&c) })
+		plan.forgottenThere = slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) && !endsNow(&c) })
 	case again > 0 && len(s.Contracts) > 0:
 		plan.after = min(plan.after, again)
 	}

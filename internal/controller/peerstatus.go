@@ -80,11 +80,11 @@ func (s *PeerSnapshot) withoutContracts() *PeerSnapshot {
 	return &out
 }
 
-// RoleOf returns what a peer is by the contracts that are in force with it.
+// RoleOf returns what a peer is by the contracts with it that are not closed.
 func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 	provider, consumer := false, false
 	for _, c := range contracts {
-		if !store.InForce(&c) {
+		if store.Closed(&c) {
 			continue
 		}
 		provider = provider || c.Spec.Role == v1alpha1.ContractConsumer
@@ -133,7 +133,7 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		return notTrusted(fc)
 	case v.Session.Up == nil && v.Session.Untrusted && settlesIn(was, v.Session.At, v.Now) == 0:
 		what := "this cluster trusts it, and it does not trust this cluster"
-		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
+		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
 		}
 		if v.Attempt.Reason == trust.ReasonForgottenByPeer || trust.HeardForgotten(fc) {
@@ -504,7 +504,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionOffloading
 	consuming := 0
 	for _, c := range v.Contracts {
-		if c.Spec.Role != v1alpha1.ContractConsumer || !store.InForce(&c) {
+		if c.Spec.Role != v1alpha1.ContractConsumer || store.Closed(&c) {
 			continue
 		}
 		consuming++

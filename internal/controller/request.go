@@ -178,7 +178,7 @@ func (e *requestEdit) setCondition(c metav1.Condition) {
 	meta.SetStatusCondition(&e.Status.Conditions, c)
 }
 
-// requestContracts returns a request's contracts: first those in force, then those
+// requestContracts returns a request's contracts: first those that are not closed, then those
 // that are over, each newest first.
 func requestContracts(ctx context.Context, reader client.Reader, request string) ([]*v1alpha1.Contract, error) {
 	var all v1alpha1.ContractList
@@ -233,7 +233,7 @@ func (r *Requests) converge(ctx context.Context, request *requestEdit, contracts
 			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
 	}
 	request.setCondition(accepted)
-	if held != nil && store.InForce(held.stored) {
+	if held != nil && !store.Closed(held.stored) {
 		request.Status.Contract, request.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
 		request.Status.Node = held.stored.Status.Node
 		request.Status.Agreed = &v1alpha1.AgreedPrice{ClusterID: held.stored.Spec.PeerID, Price: held.stored.Spec.Price}
@@ -246,7 +246,7 @@ func (r *Requests) converge(ctx context.Context, request *requestEdit, contracts
 // The next contract's node has the same name.
 func remainingNode(contracts []*v1alpha1.Contract) string {
 	for _, c := range contracts {
-		if !store.InForce(c) && c.Status.Node != "" {
+		if store.Closed(c) && c.Status.Node != "" {
 			return c.Status.Node
 		}
 	}
@@ -672,12 +672,12 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 	}
 	remains := false
 	for _, c := range contracts {
-		if store.InForce(c) {
+		if !store.Closed(c) {
 			if err := terminate(ctx, r.Client, c, v1alpha1.TerminateDrain); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
-		remains = remains || store.InForce(c) || c.Status.Node != ""
+		remains = remains || !store.Closed(c) || c.Status.Node != ""
 	}
 	if remains {
 		return reconcile.Result{RequeueAfter: askSoon}, nil

@@ -327,7 +327,7 @@ func (b *requestsBench) look(t *testing.T) (*v1alpha1.PeeringRequest, []v1alpha1
 	if err := b.client.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
-	return &s, slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return !store.InForce(&c) })
+	return &s, slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return store.Closed(&c) })
 }
 
 func accepted(s *v1alpha1.PeeringRequest) *metav1.Condition {

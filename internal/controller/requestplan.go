@@ -116,12 +116,12 @@ func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why c
 	return ask
 }
 
-// sortContracts puts a request's contracts in order: first those in force, then
+// sortContracts puts a request's contracts in order: first those that are not closed, then
 // those that are over, each newest first.
 func sortContracts(contracts []*v1alpha1.Contract) {
 	slices.SortFunc(contracts, func(a, b *v1alpha1.Contract) int {
-		if store.InForce(a) != store.InForce(b) {
-			if store.InForce(a) {
+		if store.Closed(a) != store.Closed(b) {
+			if !store.Closed(a) {
 				return -1
 			}
 			return 1

@@ -18,7 +18,7 @@ import (
 // summaryStep is the step of the percentage in use.
 const summaryStep = 5
 
-// grantedAndUsed sums up the contracts in force with a peer: what they grant, and how
+// grantedAndUsed sums up the contracts with a peer that are not closed: what they grant, and how
 // much of it is in use. What the peer provides comes first.
 func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 	var amounts, shares []string
@@ -26,7 +26,7 @@ func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 		all, inUse := corev1.ResourceList{}, corev1.ResourceList{}
 		for i := range contracts {
 			c := &contracts[i]
-			if c.Spec.Role != side || !store.InForce(c) {
+			if c.Spec.Role != side || store.Closed(c) {
 				continue
 			}
 			usage.AddTo(all, c.Spec.Resources)

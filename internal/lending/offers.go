@@ -223,7 +223,7 @@ func nodeDiffers(before, after any) bool {
 
 func contractDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *v1alpha1.Contract) bool {
-		return a.Generation != b.Generation || a.Spec.Revision != b.Spec.Revision || store.InForce(a) != store.InForce(b)
+		return a.Generation != b.Generation || a.Spec.Revision != b.Spec.Revision || store.Closed(a) != store.Closed(b)
 	})
 }
 

@@ -36,11 +36,11 @@ type view struct {
 	classesAt                      time.Time
 }
 
-// contractOf returns the contract in force that a request made; nil if there is
+// contractOf returns the contract of a request that is not closed; nil if there is
 // none.
 func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Contract {
 	for _, c := range v.contracts {
-		if c.Spec.PeerID == string(peer) && c.Spec.Role == v1alpha1.ContractProvider && c.Spec.RequestID == request && store.InForce(c) {
+		if c.Spec.PeerID == string(peer) && c.Spec.Role == v1alpha1.ContractProvider && c.Spec.RequestID == request && !store.Closed(c) {
 			return c
 		}
 	}

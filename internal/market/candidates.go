@@ -71,7 +71,7 @@ func Unusable(fc *v1alpha1.ForeignCluster) string {
 func outUntil(fc *v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract) time.Time {
 	var until time.Time
 	for _, c := range contracts {
-		if c.Spec.PeerID != fc.Spec.ClusterID || store.InForce(c) || !store.EndedByPeer(c) || c.Status.ClosedAt == nil {
+		if c.Spec.PeerID != fc.Spec.ClusterID || !store.Closed(c) || !store.EndedByPeer(c) || c.Status.ClosedAt == nil {
 			continue
 		}
 		if t := c.Status.ClosedAt.Add(LeftOut); t.After(until) {

@@ -7,10 +7,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// InForce says whether a contract is not closed. One that was just signed and not reconciled
-// yet is in force.
-func InForce(c *v1alpha1.Contract) bool {
-	return Unverified(c).State != peering.Closed
+// Closed says whether a contract is over. One that was just signed and not reconciled yet is not.
+func Closed(c *v1alpha1.Contract) bool {
+	return Unverified(c).State == peering.Closed
 }
 
 // EndedByPeer says whether the peer ended a contract, by a call or by its state on the
@@ -27,7 +26,7 @@ func EndedByPeer(c *v1alpha1.Contract) bool {
 // Settled says whether a contract is closed and nothing is left to do for it: it is kept only
 // as a record of what it cost.
 func Settled(c *v1alpha1.Contract) bool {
-	return !InForce(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
+	return Closed(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }
 
 // FoundBy says how a cluster came to be known.
