@@ -141,7 +141,7 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 		NamespaceNames: grants.NamespaceNames,
 		MinFence:       grants.MinFence,
 		Classes:        podspec.Classes{Runtime: grants.RuntimeClasses, Priority: grants.PriorityClasses},
-		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",
+		AcceptNew:      store.AcceptsNew(stored, contract),
 	}, true
 }
 

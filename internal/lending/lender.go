@@ -307,7 +307,7 @@ func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, e
 	if contract, err = contract.Apply(peering.Tick{Now: l.Now()}); err != nil {
 		return nil, err
 	}
-	if over(c, contract) || terms.NotAfter.Sub(l.Now()) < time.Second {
+	if !store.AcceptsNew(c, contract) || terms.NotAfter.Sub(l.Now()) < time.Second {
 		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
 	}
 	if terms.RequestID != ask.RequestID {
@@ -577,7 +577,7 @@ func (l *Lender) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alph
 	switch {
 	case err != nil:
 		return nil, none, err
-	case over(c, contract):
+	case !store.AcceptsNew(c, contract):
 		return nil, none, peering.Errorf(peering.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
 	case terms.Revision == contract.Revision:
 	case terms.Revision != contract.Revision+1:
@@ -586,11 +586,6 @@ func (l *Lender) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alph
 		return nil, none, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
 	}
 	return c, contract, nil
-}
-
-// over says whether nothing can be agreed about a contract any more.
-func over(c *v1alpha1.Contract, contract peering.Contract) bool {
-	return contract.State != peering.Active || c.Spec.Termination != "" || !c.DeletionTimestamp.IsZero()
 }
 
 // mismatch says in what a contract differs from what was advertised; empty if in nothing.

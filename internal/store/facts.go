@@ -12,6 +12,12 @@ func Closed(c *v1alpha1.Contract) bool {
 	return Unverified(c).State == peering.Closed
 }
 
+// AcceptsNew says whether new work and further revisions are taken under a contract: it is
+// in force, and nobody asked for an end of which its state does not say yet.
+func AcceptsNew(c *v1alpha1.Contract, contract peering.Contract) bool {
+	return contract.Wants().AcceptNew && c.Spec.Termination == "" && c.DeletionTimestamp.IsZero()
+}
+
 // EndedByPeer says whether the peer ended a contract, by a call or by its state on the
 // session.
 func EndedByPeer(c *v1alpha1.Contract) bool {
