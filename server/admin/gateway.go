@@ -49,6 +49,7 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("dial the gateway's server: %w", err)
 	}
+	setQueryParser()
 	none := func(string) (string, bool) { return "", false }
 	mux := runtime.NewServeMux(
 		// Nothing of a request becomes metadata by its name.
@@ -57,7 +58,6 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, func(), error) {
 		runtime.WithOutgoingTrailerMatcher(none),
 		runtime.WithMetadata(forwarded),
 		runtime.WithErrorHandler(gatewayError),
-		runtime.SetQueryParameterParser(&queryParser{}),
 		runtime.WithForwardResponseOption(beginStream),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
@@ -194,6 +195,10 @@ func elements(array []byte) (out []json.RawMessage) {
 
 // queryParser says which parameter of a query does not fit its message.
 type queryParser struct{ runtime.DefaultQueryParser }
+
+// setQueryParser has all of the library's muxes parse queries by queryParser: what looks like an option
+// of one of them writes a variable of its package.
+var setQueryParser = sync.OnceFunc(func() { runtime.SetQueryParameterParser(&queryParser{})(nil) })
 
 func (p *queryParser) Parse(m proto.Message, values url.Values, filter *utilities.DoubleArray) error {
 	for name, value := range values {
