@@ -15,6 +15,18 @@ func TestReasonsAreSpelledAsConditionsSpellThem(t *testing.T) {
 	}
 }
 
+func TestRefusalReasonsAsConditions(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[RefusalReason]string{
+		RefusedQuota: "QuotaExceeded", RefusedContract: "ContractClosed", RefusedPodSecurity: "PodSecurity", RefusedNamespace: "NamespaceRefused",
+		RefusedInvalid: "ObjectInvalid", RefusedInternal: "ProviderError", "OF_LATER": "Refused", "": "Refused",
+	} {
+		if got := in.Condition(); got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestAsErrorNamesAReasonForEveryError(t *testing.T) {
 	own := Errorf(ReasonContractClosed, "it is over")
 	for name, tt := range map[string]struct {

@@ -97,6 +97,18 @@ const (
 	RefusedInternal    RefusalReason = "INTERNAL"
 )
 
+// Condition spells the reason as Kubernetes' conditions do: QuotaExceeded. At home INTERNAL would
+// read as a fault of home, so it is ProviderError there; one that home does not know is Refused.
+func (r RefusalReason) Condition() string {
+	switch r {
+	case RefusedQuota, RefusedContract, RefusedPodSecurity, RefusedNamespace, RefusedInvalid:
+		return Reason(r).Condition()
+	case RefusedInternal:
+		return "ProviderError"
+	}
+	return "Refused"
+}
+
 // Refusal is a provider's no to an object. It is an error with a message that
 // says what was refused, why, and what to do.
 type Refusal struct {

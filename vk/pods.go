@@ -428,14 +428,14 @@ func (n *Node) podState(ref peering.ObjectRef) *podState {
 // answer the status stays as it is, but after a while the pod is no longer ready.
 func (n *Node) show(ctx context.Context, p podPlan) error {
 	if r := p.st.refusal; r != nil {
-		n.warn(p, podstatus.RefusalReason(r.Reason), r.Message)
+		n.warn(p, r.Reason.Condition(), r.Message)
 	}
 	if !p.up {
 		return n.showLost(ctx, p)
 	}
 	if p.st.remote == nil {
 		if r := p.st.refusal; r != nil && !p.st.held && !podstatus.Offloaded(p.pod) {
-			return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, podstatus.RefusalReason(r.Reason), r.Message, metav1.Now()))
+			return n.patchStatus(ctx, p.pod, podstatus.Waiting(p.pod, r.Reason.Condition(), r.Message, metav1.Now()))
 		}
 		if p.st.held && !podstatus.Offloaded(p.pod) {
 			return n.patchStatus(ctx, p.pod, podstatus.Accepted(p.pod, metav1.Now()))

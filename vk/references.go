@@ -585,7 +585,7 @@ func (n *Node) ackObject(a peering.Ack) {
 	may := news && a.Ref.Kind == peering.KindService && st.writes.event(time.Now(), n.share)
 	n.mu.Unlock()
 	if may {
-		n.recorder.Event(serviceReference(a.Ref), corev1.EventTypeWarning, podstatus.RefusalReason(a.Refusal.Reason),
+		n.recorder.Event(serviceReference(a.Ref), corev1.EventTypeWarning, a.Refusal.Reason.Condition(),
 			peering.Text("the provider of "+n.cfg.Name+" does not take it: "+a.Refusal.Message, podstatus.MaxMessageBytes))
 	}
 	if news {

@@ -303,7 +303,7 @@ func ShowRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.
 		s.EphemeralContainerStatuses = append(s.EphemeralContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image,
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-				Reason: RefusalReason(r.Reason), Message: peering.Text(r.Message, MaxMessageBytes),
+				Reason: r.Reason.Condition(), Message: peering.Text(r.Message, MaxMessageBytes),
 			}},
 		})
 	}
@@ -440,25 +440,6 @@ func Patch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 		return nil, err
 	}
 	return strategicpatch.CreateTwoWayMergePatch(was, is, corev1.Pod{})
-}
-
-// RefusalReason is a provider's reason as Kubernetes writes such.
-func RefusalReason(r peering.RefusalReason) string {
-	switch r {
-	case peering.RefusedQuota:
-		return "QuotaExceeded"
-	case peering.RefusedContract:
-		return "ContractClosed"
-	case peering.RefusedPodSecurity:
-		return "PodSecurity"
-	case peering.RefusedNamespace:
-		return "NamespaceRefused"
-	case peering.RefusedInvalid:
-		return "ObjectInvalid"
-	case peering.RefusedInternal:
-		return "ProviderError"
-	}
-	return "Refused"
 }
 
 // Terminal says whether a pod in a phase runs no more.
