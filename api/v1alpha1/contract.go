@@ -120,6 +120,10 @@ const (
 	TerminatePeer  Termination = "Peer"
 )
 
+// ConditionNodeReady tells of a consumer's Contract whether its virtual node takes pods. It is a
+// reason of Offloading, too.
+const ConditionNodeReady = "NodeReady"
+
 // ContractStatus is the state a contract is in.
 type ContractStatus struct {
 	// phase is Active, Draining or Closed.

@@ -204,6 +204,13 @@ const (
 
 // Reasons of conditions of a ForeignCluster that tools tell apart.
 const (
+	// ReasonAwaitingApproval: Trusted is False until an administrator compares the codes.
+	ReasonAwaitingApproval = "AwaitingApproval"
+	// ReasonJoining: Trusted is False while a token is being redeemed.
+	ReasonJoining = "Joining"
+	// ReasonLending: Offloading is True by a contract that lets the peer run pods here, and by none
+	// that has a virtual node.
+	ReasonLending = "Lending"
 	// ReasonNoTunnelWanted: Network is False because no tunnel is due.
 	ReasonNoTunnelWanted = "NotWanted"
 	// ReasonNodesCutOff: Network is False because pods on some nodes of this cluster do not reach
@@ -215,7 +222,8 @@ const (
 	// ReasonPodsUnreachable: Network is False because packets, or large ones, from pods on some nodes
 	// of this cluster to pods on some nodes of the peer are lost. Others pass.
 	ReasonPodsUnreachable = "PodsUnreachable"
-	// ReasonNoContract: Offloading is False because no contract is in force.
+	// ReasonNoContract: Offloading, or Imported of an ImportedService, is False because no contract
+	// is in force for it.
 	ReasonNoContract = "NoContract"
 	// ReasonClocksDiffer: Connected is True, and the clocks are too far apart.
 	ReasonClocksDiffer = "ClocksDiffer"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -41,7 +42,7 @@ func (a *app) approveCommand() *cobra.Command {
 		if r.output.Structured() {
 			return r.write(peer)
 		}
-		if format.IsTrue(peer, "Trusted") {
+		if format.IsTrue(peer, v1alpha1.ConditionTrusted) {
 			a.next("Ask it for resources with:\n  entente peer %s", format.ShortName(peer))
 		} else {
 			a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", format.ShortName(peer))

@@ -47,7 +47,7 @@ func (r *run) confirmEnd(ctx context.Context, yes bool) error {
 	if err != nil || k.GetPods() == 0 {
 		return err
 	}
-	return r.confirm(yes, fmt.Sprintf("%s by contract %s will be killed. Go on?", format.CountPods(int(k.GetPods())), k.GetContractId()))
+	return r.confirm(yes, fmt.Sprintf("%s by contract %s will be killed. Go on?", format.Count(int(k.GetPods()), "pod"), k.GetContractId()))
 }
 
 // ended waits until a contract that was ended drains, or is closed.

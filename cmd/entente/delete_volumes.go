@@ -64,9 +64,9 @@ func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []sto
 		return fmt.Errorf("(%s) nothing was done: %w", r.label, err)
 	}
 	if !yes && !r.interactive {
-		return exit.Usagef("nothing was done: nobody is there to confirm that %s are deleted, with all that is on them: add --yes", countOf(len(all), "volume"))
+		return exit.Usagef("nothing was done: nobody is there to confirm that %s are deleted, with all that is on them: add --yes", format.Count(len(all), "volume"))
 	}
-	if err := r.confirm(yes, fmt.Sprintf("Delete %s, with all that is on them, for good?", countOf(len(all), "volume"))); err != nil {
+	if err := r.confirm(yes, fmt.Sprintf("Delete %s, with all that is on them, for good?", format.Count(len(all), "volume"))); err != nil {
 		return err
 	}
 	r.progress.Begin()
@@ -83,12 +83,12 @@ func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []sto
 		if err != nil || len(left) == 0 {
 			return err == nil, "", err
 		}
-		return false, fmt.Sprintf("%s to be deleted, such as %s", countOf(len(left), "volume"), left[0].Name), nil
+		return false, fmt.Sprintf("%s to be deleted, such as %s", format.Count(len(left), "volume"), left[0].Name), nil
 	})
 	if err != nil {
 		return err
 	}
-	r.done("Deleted %s", countOf(len(all), "volume"))
+	r.done("Deleted %s", format.Count(len(all), "volume"))
 	return nil
 }
 

@@ -19,7 +19,7 @@ func (a *app) denyCommand() *cobra.Command {
 		}
 		if open := format.OpenContracts(known, ""); len(open) > 0 {
 			_, pods := format.NodesAndPods(open)
-			question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.CountPods(pods))
+			question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.Count(pods, "pod"))
 			if err := a.confirm(yes, question); err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/places"
@@ -42,7 +43,7 @@ func (a *app) discoverCommand() *cobra.Command {
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {
 				for _, m := range from.Of(p) {
-					t.Row(format.ShortName(p), format.FoundText(m), format.EndpointText(m), format.TrustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), format.ConditionOf(p, "Impostor").GetMessage())
+					t.Row(format.ShortName(p), format.FoundText(m), format.EndpointText(m), format.TrustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), format.ConditionOf(p, v1alpha1.ConditionImpostor).GetMessage())
 				}
 			}
 			return t

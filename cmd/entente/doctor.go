@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -12,6 +10,7 @@ import (
 
 	"github.com/entente-dev/entente/cmd/entente/internal/doctor"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
+	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
@@ -44,7 +43,7 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 		for i := range is.Peers {
 			peers = append(peers, is.Peers[i].Name)
 		}
-		v, err := plainValue(map[string]any{"healthy": !wrong, "nodes": nodes, "peers": peers, "findings": found})
+		v, err := printer.PlainValue(map[string]any{"healthy": !wrong, "nodes": nodes, "peers": peers, "findings": found})
 		if err != nil {
 			return err
 		}
@@ -54,10 +53,10 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 	case len(found) == 0:
 		var fine []string
 		if area != doctor.AreaPeers {
-			fine = append(fine, "on the network of "+countOf(len(is.Nodes), "node"))
+			fine = append(fine, "on the network of "+format.Count(len(is.Nodes), "node"))
 		}
 		if area != doctor.AreaNetwork {
-			fine = append(fine, "with "+countOf(len(is.Peers), "known cluster"))
+			fine = append(fine, "with "+format.Count(len(is.Peers), "known cluster"))
 		}
 		r.none("Nothing is wrong "+strings.Join(fine, ", nor ")+".", "")
 	default:
@@ -69,20 +68,4 @@ func (r *run) diagnose(is doctor.Report, area string) error {
 		return nil
 	}
 	return &exit.Error{Code: exit.Unhealthy, Err: errors.New("unhealthy: docs/troubleshooting.md explains each reason")}
-}
-
-// plainValue is a value as maps and slices.
-func plainValue(v any) (any, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("write JSON: %w", err)
-	}
-	return printer.Decode(b)
-}
-
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -27,7 +28,7 @@ func (a *app) infoCommand() *cobra.Command {
 		}
 		wrong := format.Problems(info, peers)
 		if r.output.Structured() {
-			v, err := infoValue(info, peers, wrong)
+			v, err := format.InfoValue(info, peers, wrong)
 			if err != nil {
 				return err
 			}
@@ -41,22 +42,6 @@ func (a *app) infoCommand() *cobra.Command {
 	}, printer.FormTable)
 	cmd.AddCommand(a.infoPeerCommand())
 	return cmd
-}
-
-func infoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong []string) (any, error) {
-	cluster, err := printer.PlainJSON(info)
-	if err != nil {
-		return nil, err
-	}
-	list, err := printer.PlainList(peers)
-	if err != nil {
-		return nil, err
-	}
-	lines := make([]any, 0, len(wrong))
-	for _, problem := range wrong {
-		lines = append(lines, problem)
-	}
-	return map[string]any{"cluster": cluster, "peers": list, "healthy": len(wrong) == 0, "problems": lines}, nil
 }
 
 func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) {
@@ -92,7 +77,7 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	t = a.table("NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "PODS", "AGE")
 	for _, p := range peers {
 		_, pods := format.NodesAndPods(format.OpenContracts(p, ""))
-		t.Row(format.ShortName(p), p.GetRole(), format.TrustStatus(p), format.StatusOf(p, "Connected"), format.NetworkStatus(p), format.OffloadingStatus(p),
+		t.Row(format.ShortName(p), p.GetRole(), format.TrustStatus(p), format.StatusOf(p, v1alpha1.ConditionConnected), format.NetworkStatus(p), format.OffloadingStatus(p),
 			fmt.Sprint(pods), a.since(p.GetCreateTime()))
 	}
 	t.Flush()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -112,7 +113,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 		switch {
 		case err != nil:
 			here = "whether this cluster trusts the other one is not known"
-		case format.IsTrue(peer, "Trusted"):
+		case format.IsTrue(peer, v1alpha1.ConditionTrusted):
 			here = "this cluster trusts the other one, " + format.ShortName(peer)
 		case peer != nil:
 			here = "this cluster knows the other one, " + format.ShortName(peer) + ", and does not trust it; that one may trust this one already"
@@ -126,7 +127,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer) error {
 	name := format.ShortName(peer)
 	switch {
-	case whom.token != "" || format.IsTrue(peer, "Trusted"):
+	case whom.token != "" || format.IsTrue(peer, v1alpha1.ConditionTrusted):
 		r.done("Joined cluster %s (%s)", name, peer.GetClusterId())
 	case whom.id != "":
 		r.done("Approved cluster %s (%s)", name, peer.GetClusterId())
@@ -136,7 +137,7 @@ func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer)
 	if r.output.Structured() {
 		return r.write(peer)
 	}
-	if format.IsTrue(peer, "Trusted") || whom.token != "" {
+	if format.IsTrue(peer, v1alpha1.ConditionTrusted) || whom.token != "" {
 		r.next("Ask it for resources with:\n  entente peer %s", name)
 		return nil
 	}

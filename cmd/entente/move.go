@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/move"
+	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	"github.com/entente-dev/entente/cmd/entente/internal/storage"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -206,7 +207,7 @@ func (m *moving) finish(r *move.Record) error {
 	if !m.output.Structured() {
 		return nil
 	}
-	v, err := plainValue(r)
+	v, err := printer.PlainValue(r)
 	if err != nil {
 		return err
 	}
@@ -333,7 +334,7 @@ func (m *moving) offloaded(ctx context.Context, r *move.Record, _ *corev1.Persis
 		}
 		name := format.ShortName(peer)
 		ready := at >= 0 && all[at].GetPodStrategy() != string(v1alpha1.StrategyLocal) && slices.ContainsFunc(all[at].GetClusters(), func(c *ententev1.OffloadingInCluster) bool {
-			return format.Short(c.GetPeer()) == name && c.GetState() == "Ready"
+			return format.Short(c.GetPeer()) == name && c.GetState() == v1alpha1.OffloadingReady
 		})
 		if !ready {
 			return fmt.Errorf("pods of namespace %s cannot run at %s, as they have to for a copy\n  next: entente offload namespace %s; see `entente offloadings`", r.Namespace, name, r.Namespace)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
@@ -26,7 +27,7 @@ func (r *run) suggest(ctx context.Context, err error) error {
 	trusted := map[string]bool{}
 	for _, p := range peers {
 		name := format.ShortName(p)
-		known, trusted[name] = append(known, name), format.IsTrue(p, "Trusted")
+		known, trusted[name] = append(known, name), format.IsTrue(p, v1alpha1.ConditionTrusted)
 	}
 	for _, name := range exit.NearNames(client.Facts(err)["peer"], known) {
 		text := printer.Clean(name)

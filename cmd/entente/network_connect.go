@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
@@ -127,7 +128,7 @@ func (c *connecting) connect(ctx context.Context) error {
 
 // awaitTunnel waits until traffic passes.
 func (c *connecting) awaitTunnel(ctx context.Context) error {
-	if err := c.awaitPeer(ctx, c.local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
+	if err := c.awaitPeer(ctx, c.local, hintConnected, condition(v1alpha1.ConditionConnected, "a session with the peer's agent")); err != nil {
 		return err
 	}
 	peering, err := c.contract(ctx)
@@ -185,7 +186,7 @@ func (c *connecting) unused(ctx context.Context, with []*ententev1.Peering) erro
 		}
 		if n := int(contract.GetPods()); n > 0 {
 			return fmt.Errorf("%s run by contract %s at %s and would lose the network with this cluster: end or move them first, or give --force",
-				format.CountPods(n), contract.GetContractId(), c.local.peer)
+				format.Count(n, "pod"), contract.GetContractId(), c.local.peer)
 		}
 	}
 	return nil
@@ -227,8 +228,8 @@ func (c *connecting) gone(ctx context.Context) error {
 	var same time.Time
 	err := c.awaitPeer(ctx, c.local, "see each node's fabric: kubectl get fabricnodes,tunnels -o yaml", func(peer *ententev1.Peer) (bool, string, error) {
 		theirs = format.OpenContracts(peer, "Provider")
-		notWanted := format.ConditionOf(peer, "Network").GetReason() == "NotWanted"
-		return notWanted || len(theirs) > 0 && c.progress.Settles(&same), "the tunnel to go" + format.Because(peer, "Network"), nil
+		notWanted := format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted
+		return notWanted || len(theirs) > 0 && c.progress.Settles(&same), "the tunnel to go" + format.Because(peer, v1alpha1.ConditionNetwork), nil
 	})
 	if err != nil {
 		return err
@@ -237,7 +238,7 @@ func (c *connecting) gone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if peer != nil && format.ConditionOf(peer, "Network").GetReason() != "NotWanted" && len(theirs) > 0 {
+	if peer != nil && format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonNoTunnelWanted && len(theirs) > 0 {
 		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("the tunnel stays: " + c.local.peer + " asks for it by what this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
 	}
 	c.done("There is no tunnel to %s", c.local.peer)

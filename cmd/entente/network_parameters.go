@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/parameters"
@@ -73,7 +74,7 @@ func (r *run) setInBand(ctx context.Context, at *cluster, theirs *ententev1.Netw
 		return nil, at.call("connect in-band", err)
 	}
 	peer := resp.GetPeer()
-	r.progress.Done(at.label, "Reaches %s (%s) in-band, by %s, and trusts it", format.ShortName(peer), theirs.GetClusterId(), countOf(len(theirs.GetGateways()), "gateway"))
+	r.progress.Done(at.label, "Reaches %s (%s) in-band, by %s, and trusts it", format.ShortName(peer), theirs.GetClusterId(), format.Count(len(theirs.GetGateways()), "gateway"))
 	return peer, nil
 }
 
@@ -81,15 +82,15 @@ const hintInBand = "give this cluster's parameters (entente network parameters) 
 
 // awaitInBand waits until the peer API runs through the tunnel.
 func (r *run) awaitInBand(ctx context.Context, s side) error {
-	if err := r.awaitPeer(ctx, s, hintInBand, condition("InBand", "the tunnel")); err != nil {
+	if err := r.awaitPeer(ctx, s, hintInBand, condition(v1alpha1.ConditionInBand, "the tunnel")); err != nil {
 		return err
 	}
 	r.progress.Done(s.label, "The tunnel is up")
-	if err := r.awaitPeer(ctx, s, hintInBand, condition("Trusted", "trust between the two clusters")); err != nil {
+	if err := r.awaitPeer(ctx, s, hintInBand, condition(v1alpha1.ConditionTrusted, "trust between the two clusters")); err != nil {
 		return err
 	}
 	err := r.awaitPeer(ctx, s, hintInBand, func(peer *ententev1.Peer) (bool, string, error) {
-		return format.IsTrue(peer, "Connected") && peer.GetSession().GetInBand(), "a session inside the tunnel" + format.Because(peer, "Connected"), nil
+		return format.IsTrue(peer, v1alpha1.ConditionConnected) && peer.GetSession().GetInBand(), "a session inside the tunnel" + format.Because(peer, v1alpha1.ConditionConnected), nil
 	})
 	if err == nil {
 		r.progress.Done(s.label, "Connected to the peer's agent, inside the tunnel")
@@ -126,7 +127,7 @@ func (c *connecting) connectInBand(ctx context.Context, f inBandFlags) error {
 		return err
 	}
 	if c.dryRun {
-		c.done("The file is of cluster %s (%s), with %s; nothing was changed", theirs.GetDisplayName(), theirs.GetClusterId(), countOf(len(theirs.GetGateways()), "gateway"))
+		c.done("The file is of cluster %s (%s), with %s; nothing was changed", theirs.GetDisplayName(), theirs.GetClusterId(), format.Count(len(theirs.GetGateways()), "gateway"))
 		return nil
 	}
 	peer, err := c.setInBand(ctx, c.cluster, theirs, f.name)

@@ -54,7 +54,7 @@ func (c *rotation) rotatePreshared(ctx context.Context) error {
 		c.done("There is no tunnel whose key could be replaced; that of an in-band peer stays")
 		return c.result(resp)
 	}
-	c.done("Asked for another preshared key of the tunnel to %s", shorts(resp.GetPeers()))
+	c.done("Asked for another preshared key of the tunnel to %s", format.Shorts(resp.GetPeers()))
 	if !c.noWait {
 		if err := c.awaitPresharedKeys(ctx, resp); err != nil {
 			return err
@@ -143,13 +143,4 @@ func (c *rotation) awaitPresharedKeys(ctx context.Context, asked *ententev1.Rota
 		}
 		return len(left) == 0, waits, nil
 	})
-}
-
-// shorts lists the short forms of names.
-func shorts(names []string) string {
-	var out []string
-	for _, n := range names {
-		out = append(out, format.Short(n))
-	}
-	return strings.Join(out, ", ")
 }

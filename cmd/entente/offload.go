@@ -3,14 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
@@ -71,25 +70,12 @@ func (a *app) offloadingsCommand() *cobra.Command {
 					peers = append(peers, format.Short(in.GetPeer()))
 				}
 				peers = slices.Compact(peers) // sorted; there may be several contracts with one
-				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), "Pending"),
-					cmp.Or(strings.Join(peers, ","), "-"), peerLost(o.GetPeerLost()), a.since(o.GetCreateTime()), whyOffloading(o))
+				t.Row(format.Short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), cmp.Or(o.GetState(), v1alpha1.OffloadingPending),
+					cmp.Or(strings.Join(peers, ","), "-"), format.PeerLost(o.GetPeerLost()), a.since(o.GetCreateTime()), format.WhyOffloading(o))
 			}
 			return t
 		})
 	}, printer.FormTable, printer.FormWide)
-}
-
-// whyOffloading says why a namespace is not as it should be, and how many pods are still to be moved.
-func whyOffloading(o *ententev1.Offloading) string {
-	why := o.GetMessage()
-	if n := o.GetMisplacedPods(); n > 0 {
-		moves := fmt.Sprintf("%d pods to move", n)
-		if m := o.GetMisplacedMessage(); m != "" {
-			moves += " (" + m + ")"
-		}
-		why = strings.TrimPrefix(why+"; "+moves, "; ")
-	}
-	return why
 }
 
 func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
@@ -99,18 +85,10 @@ func (a *app) offloadingsWide(all []*ententev1.Offloading) *printer.Table {
 			t.Row(format.Short(o.GetNamespace()), format.Short(in.GetPeer()), cmp.Or(in.GetContract(), "-"), cmp.Or(in.GetRemoteName(), "-"), in.GetState(), format.Span(in.GetFence(), "-"), in.GetMessage())
 		}
 		if len(o.GetClusters()) == 0 {
-			t.Row(format.Short(o.GetNamespace()), "-", "-", "-", cmp.Or(o.GetState(), "Pending"), "-", o.GetMessage())
+			t.Row(format.Short(o.GetNamespace()), "-", "-", "-", cmp.Or(o.GetState(), v1alpha1.OffloadingPending), "-", o.GetMessage())
 		}
 	}
 	return t
-}
-
-// peerLost is what becomes of pods in a provider that does not answer.
-func peerLost(p *ententev1.PeerLost) string {
-	if p == nil || p.GetAction() == "Keep" {
-		return "Keep"
-	}
-	return p.GetAction() + " " + format.Span(cmp.Or(p.GetAfter(), durationpb.New(peering.DefaultLossAfter)), "")
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {

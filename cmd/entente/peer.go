@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/flags"
@@ -139,10 +140,10 @@ func (p *peeringRun) stands(err error) error {
 func (p *peeringRun) await(ctx context.Context) error {
 	local := &p.local
 	if local.peer != format.AnyPeer {
-		if err := p.awaitPeer(ctx, *local, exit.HintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
+		if err := p.awaitPeer(ctx, *local, exit.HintTrusted, condition(v1alpha1.ConditionTrusted, "trust between the two clusters")); err != nil {
 			return err
 		}
-		if err := p.awaitPeer(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
+		if err := p.awaitPeer(ctx, *local, hintConnected, condition(v1alpha1.ConditionConnected, "a session with the peer's agent")); err != nil {
 			return err
 		}
 		p.done("Connected to the peer's agent")

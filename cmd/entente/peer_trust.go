@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
@@ -20,9 +21,9 @@ func (p *peeringRun) mayAsk(ctx context.Context) error {
 	var since time.Time
 	return p.poll(ctx, local.cluster, exit.HintTrusted, func(ctx context.Context) (bool, string, error) {
 		peer, err := local.find(ctx, local.peer)
-		trusted := format.ConditionOf(peer, "Trusted")
+		trusted := format.ConditionOf(peer, v1alpha1.ConditionTrusted)
 		switch {
-		case err != nil || trusted.GetStatus() != "False" || trusted.GetReason() == "Joining" || peer.GetDecision() == "Approved":
+		case err != nil || trusted.GetStatus() != "False" || trusted.GetReason() == v1alpha1.ReasonJoining || peer.GetDecision() == string(v1alpha1.DecisionApproved):
 			return true, "", nil //nolint:nilerr // as above
 		case !format.IsHint(peer) && !p.progress.Settles(&since):
 			// It may be the word of before a join.
@@ -45,7 +46,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 		return err
 	}
 	inBand := !p.flags.inBand || known.GetInBand() && back.GetInBand()
-	if format.IsTrue(known, "Trusted") && format.IsTrue(back, "Trusted") && inBand {
+	if format.IsTrue(known, v1alpha1.ConditionTrusted) && format.IsTrue(back, v1alpha1.ConditionTrusted) && inBand {
 		local.peer = format.ShortName(known)
 		p.done("The two clusters have joined already; the peer is called %s here", local.peer)
 		return nil
@@ -64,7 +65,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	local.peer = format.ShortName(joined)
 	p.done("The peer is called %s here", local.peer)
 	for _, s := range p.each() {
-		if err := p.awaitPeer(ctx, s, exit.HintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
+		if err := p.awaitPeer(ctx, s, exit.HintTrusted, condition(v1alpha1.ConditionTrusted, "trust in the other cluster")); err != nil {
 			return err
 		}
 		p.progress.Done(s.label, "Trusts the other cluster")

@@ -85,13 +85,13 @@ func (p *peeringRun) network(ctx context.Context) error {
 		wanted, unwanted, cutOff := true, time.Time{}, ""
 		err := p.awaitPeer(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
-			if format.ConditionOf(peer, "Network").GetReason() == v1alpha1.ReasonNoTunnelWanted {
+			if format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted {
 				// It may be the word of before the contract.
 				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.Settles(&unwanted)
 				return !wanted, "the tunnel to be made", nil
 			}
 			wanted, unwanted = true, time.Time{}
-			cutOff = format.Because(peer, "Network")
+			cutOff = format.Because(peer, v1alpha1.ConditionNetwork)
 			return format.TunnelPasses(peer), "traffic through the tunnel" + cutOff, nil
 		})
 		if err != nil {
@@ -119,8 +119,8 @@ func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error
 				node = c.GetNode()
 			}
 		}
-		ready := format.IsTrue(peer, "Offloading") && format.ConditionOf(peer, "Offloading").GetReason() != "Lending"
-		return ready && node != "", "the virtual node" + format.Because(peer, "Offloading"), nil
+		ready := format.IsTrue(peer, v1alpha1.ConditionOffloading) && format.ConditionOf(peer, v1alpha1.ConditionOffloading).GetReason() != v1alpha1.ReasonLending
+		return ready && node != "", "the virtual node" + format.Because(peer, v1alpha1.ConditionOffloading), nil
 	})
 	if err != nil {
 		return err

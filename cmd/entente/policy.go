@@ -11,6 +11,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) policyCommand() *cobra.Command {
@@ -48,7 +49,7 @@ func (r *run) testPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) 
 	switch {
 	case ad == nil:
 		return &exit.Error{Code: exit.Refused, Err: fmt.Errorf("%s would get nothing: %s [%s]", peer,
-			printer.Clean(cmp.Or(one.GetMessage(), "no PeeringPolicy says why")), cmp.Or(one.GetReason(), "POLICY_REFUSED"))}
+			printer.Clean(cmp.Or(one.GetMessage(), "no PeeringPolicy says why")), cmp.Or(one.GetReason(), string(peering.ReasonPolicyRefused)))}
 	case r.output.Structured():
 		return nil
 	}

@@ -135,7 +135,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	if u.flags.atOnce() {
 		how = "at once"
 	}
-	u.done("Ending the peering with %s, %s; %s ran there", local.peer, how, format.CountPods(int(resp.GetPods())))
+	u.done("Ending the peering with %s, %s; %s ran there", local.peer, how, format.Count(int(resp.GetPods()), "pod"))
 	for _, name := range chosen {
 		u.note("peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
 	}
@@ -226,7 +226,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if !u.flags.atOnce() || losing == 0 {
 		return nil
 	}
-	u.note("%s by the contracts with %s will be killed", format.CountPods(losing), format.ShortName(peer))
+	u.note("%s by the contracts with %s will be killed", format.Count(losing, "pod"), format.ShortName(peer))
 	if err := u.app.confirm(u.flags.yes, "Go on?"); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 			return true, "", nil
 		}
 		_, pods := format.NodesAndPods(open)
-		return false, fmt.Sprintf("%s to close; %s left", format.IDs(open), format.CountPods(pods)), nil
+		return false, fmt.Sprintf("%s to close; %s left", format.IDs(open), format.Count(pods, "pod")), nil
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/cmd/entente/internal/format"
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
@@ -52,7 +53,7 @@ func (a *app) watchPeersCommand() *cobra.Command {
 				return nil
 			}
 			p := m.GetPeer()
-			row := []string{format.ShortName(p), p.GetRole(), format.TrustStatus(p), format.StatusOf(p, "Connected"), format.NetworkStatus(p), format.StatusOf(p, "Offloading"), format.Worst(p)}
+			row := []string{format.ShortName(p), p.GetRole(), format.TrustStatus(p), format.StatusOf(p, v1alpha1.ConditionConnected), format.NetworkStatus(p), format.StatusOf(p, v1alpha1.ConditionOffloading), format.Worst(p)}
 			if m.GetForgotten() {
 				row = []string{format.ShortName(p), "forgotten"}
 			}

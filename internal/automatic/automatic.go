@@ -28,6 +28,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// reasonSecretUnreadable: a group's Secret cannot be read now, and what it was stays.
+const reasonSecretUnreadable = "SecretUnreadable"
+
 // Automatic peers with clusters that discovery finds, as PeeringPolicies with
 // spec.automatic say, and ends what no policy stands for any more. Who is to be dialled,
 // approved and let go is decided by peerState.plan and planUse.
@@ -218,7 +221,7 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 			s := r.groupSecret(ctx, p.Name, group.SecretRef)
 			rule.problem = s.problem
 			if s.err != nil { // that is no other policy's trouble
-				rule.problem = trust.Attempt{Reason: "SecretUnreadable", Message: fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, s.err)}
+				rule.problem = trust.Attempt{Reason: reasonSecretUnreadable, Message: fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, s.err)}
 			}
 			rule.revision += fmt.Sprintf("/%x", sha256.Sum256(s.secret))
 		}
@@ -356,7 +359,7 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 		return "", nil, err
 	}
 	for _, rule := range r.rules(ctx, policies) {
-		if rule.Group != nil && rule.Group.Name == group && (rule.problem.Reason == "" || rule.problem.Reason == "SecretUnreadable") {
+		if rule.Group != nil && rule.Group.Name == group && (rule.problem.Reason == "" || rule.problem.Reason == reasonSecretUnreadable) {
 			s := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
 			return rule.name, s.secret, s.err
 		}

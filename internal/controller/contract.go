@@ -396,14 +396,14 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 			return removalPoll, nil, nil
 		}
 		stored.Status.Node, stored.Status.Pods, stored.Status.Used = "", 0, nil
-		meta.RemoveStatusCondition(&stored.Status.Conditions, conditionNodeReady)
+		meta.RemoveStatusCondition(&stored.Status.Conditions, v1alpha1.ConditionNodeReady)
 		return 0, nil, nil
 	}
 	node, ready := r.Nodes.Status(stored.Name), metav1.ConditionFalse
 	if node.Ready {
 		ready = metav1.ConditionTrue
 	}
-	r.condition(stored, conditionNodeReady, ready, node.Reason, node.Message)
+	r.condition(stored, v1alpha1.ConditionNodeReady, ready, node.Reason, node.Message)
 	stored.Status.Node, stored.Status.Used, stored.Status.Pods = name, used, int32(min(node.Pods, 1<<30))
 	return plan.again, used, nil
 }

@@ -68,7 +68,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Spec.ClusterID, fc.Spec.TrustBundle = "abc", "PEM"
 		c := contractIn(v1alpha1.ContractConsumer, peering.PhaseActive)
-		c.Status.Conditions = []metav1.Condition{{Type: conditionNodeReady, Status: metav1.ConditionTrue}}
+		c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionNodeReady, Status: metav1.ConditionTrue}}
 		v := PeerSnapshot{
 			Peer: fc, Session: trust.Session{Up: &trust.SessionInfo{Since: now}}, Contracts: []v1alpha1.Contract{c},
 			FabricNodes: []v1alpha1.FabricNode{gateway("Up", 0)}, Now: now,
@@ -114,7 +114,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		}), want: except("Network", "False"), says: "pods on n3 are cut off"},
 		"still negotiating": {view: view(func(v *PeerSnapshot) { v.TunnelWaits = "waiting for the peer" }), want: except("Network", "False"), says: "waiting for the peer"},
 		"the node is not ready": {view: view(func(v *PeerSnapshot) {
-			v.Contracts[0].Status.Conditions[0] = metav1.Condition{Type: conditionNodeReady, Status: "False", Reason: "PeerLost", Message: "the provider is silent"}
+			v.Contracts[0].Status.Conditions[0] = metav1.Condition{Type: v1alpha1.ConditionNodeReady, Status: "False", Reason: "PeerLost", Message: "the provider is silent"}
 		}), want: except("Offloading", "False"), says: "silent"},
 		"draining": {view: view(func(v *PeerSnapshot) { v.Contracts[0].Status.Phase = "Draining" }), want: except("Offloading", "False"), says: "ending"},
 	} {

@@ -178,8 +178,7 @@ func settlesIn(was *metav1.Condition, at, now time.Time) time.Duration {
 
 // Reasons of the Trusted condition on which code depends.
 const (
-	reasonApproved         = "Approved"
-	reasonAwaitingApproval = "AwaitingApproval"
+	reasonApproved = "Approved"
 	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
 	reasonNotTrustedByPeer = "NotTrustedByPeer"
 	// reasonForgetting: the peer is being forgotten and can be notified.
@@ -207,9 +206,9 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 	case fc.Spec.Decision == v1alpha1.DecisionApproved:
 		return no("Introducing", "approved; this cluster introduces itself to it")
 	case fc.Spec.JoinToken != nil:
-		return no("Joining", "its token is being redeemed")
+		return no(v1alpha1.ReasonJoining, "its token is being redeemed")
 	case intro != nil && intro.Code != "":
-		return no(reasonAwaitingApproval, fmt.Sprintf("it waits for an administrator: compare the code %s with the one that the other side shows, then `entente approve %s`, or `entente deny %s`",
+		return no(v1alpha1.ReasonAwaitingApproval, fmt.Sprintf("it waits for an administrator: compare the code %s with the one that the other side shows, then `entente approve %s`, or `entente deny %s`",
 			spaced(intro.Code), fc.Name, fc.Name))
 	}
 	if fc.Hint() {
@@ -371,12 +370,12 @@ func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 		return ptr.Deref(meta.FindStatusCondition(fc.Status.Conditions, kind), metav1.Condition{})
 	}
 	was, is := find(before, v1alpha1.ConditionTrusted), find(after, v1alpha1.ConditionTrusted)
-	if was.Status != is.Status || was.Reason != is.Reason || (is.Reason == reasonAwaitingApproval && was.Message != is.Message) {
+	if was.Status != is.Status || was.Reason != is.Reason || (is.Reason == v1alpha1.ReasonAwaitingApproval && was.Message != is.Message) {
 		kind, reason := corev1.EventTypeNormal, ""
 		switch is.Reason {
 		case store.ReasonJoined, reasonApproved, "Denied":
 			reason = is.Reason
-		case reasonAwaitingApproval:
+		case v1alpha1.ReasonAwaitingApproval:
 			reason = "Introduced"
 		case store.RevokedByPeer:
 			kind, reason = corev1.EventTypeWarning, "Revoked"
@@ -508,7 +507,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 			continue
 		}
 		consuming++
-		ready := meta.FindStatusCondition(c.Status.Conditions, conditionNodeReady)
+		ready := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionNodeReady)
 		switch {
 		case c.Status.Phase == peering.PhaseDraining.String():
 			return store.Condition(kind, metav1.ConditionFalse, "Draining", fmt.Sprintf("contract %s is ending: %s", c.Name, c.Status.Message))
@@ -519,7 +518,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 		}
 	}
 	if consuming > 0 {
-		return store.Condition(kind, metav1.ConditionTrue, "NodeReady", "the virtual node takes pods")
+		return store.Condition(kind, metav1.ConditionTrue, v1alpha1.ConditionNodeReady, "the virtual node takes pods")
 	}
 	for _, request := range v.Requests {
 		accepted := meta.FindStatusCondition(request.Status.Conditions, v1alpha1.ConditionAccepted)
@@ -529,7 +528,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	}
 	for _, c := range v.Contracts {
 		if c.Spec.Role == v1alpha1.ContractProvider && c.Status.Phase == peering.PhaseActive.String() {
-			return store.Condition(kind, metav1.ConditionTrue, "Lending", fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
+			return store.Condition(kind, metav1.ConditionTrue, v1alpha1.ReasonLending, fmt.Sprintf("contract %s lets the peer run pods here", c.Name))
 		}
 	}
 	next := "ask for one with `entente peer`"
@@ -538,6 +537,3 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	}
 	return store.Condition(kind, metav1.ConditionFalse, v1alpha1.ReasonNoContract, "no contract is in force: "+next)
 }
-
-// conditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
-const conditionNodeReady = "NodeReady"

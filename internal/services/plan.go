@@ -51,7 +51,7 @@ func planImport(s importSnapshot, resolve endpoints.Resolver) importPlan {
 	case s.peer == nil:
 		return no(true, "NoForeignCluster", fmt.Sprintf("there is no ForeignCluster %s", name))
 	case s.contract == "":
-		return no(true, "NoContract", fmt.Sprintf("no contract with %s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it", name))
+		return no(true, api.ReasonNoContract, fmt.Sprintf("no contract with %s lets this cluster import: ask for one with a tunnel while a policy of theirs exports Services to it", name))
 	case s.said == nil:
 		p := no(false, "Waiting", fmt.Sprintf("%s has not said yet how the Service is", name))
 		p.condition.Status = metav1.ConditionUnknown

@@ -70,7 +70,7 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 		}
 		for _, cond := range c.Status.Conditions {
 			// Whether the node is ready shows in the peer's Offloading.
-			if cond.Status == metav1.ConditionFalse && cond.Type != conditionNodeReady {
+			if cond.Status == metav1.ConditionFalse && cond.Type != v1alpha1.ConditionNodeReady {
 				say("contract %s: %s", c.Name, cond.Message)
 			}
 		}
@@ -174,15 +174,6 @@ func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Found) string {
 	return "it trusts clusters on first use (firstUse) where discovery finds them, and that is off: set " + what + " in the chart's values"
 }
 
-const (
-	// conditionNodeReady tells of a consumer's Contract whether its virtual node
-	// takes pods.
-	conditionNodeReady = "NodeReady"
-	// conditionCertificateValid tells of a trusted ForeignCluster whether its roots
-	// hold.
-	conditionCertificateValid = "CertificateValid"
-)
-
 func (v *view) peerProblems(fc *v1alpha1.ForeignCluster) []string {
 	var out []string
 	bad := func(kind string) {
@@ -197,7 +188,7 @@ func (v *view) peerProblems(fc *v1alpha1.ForeignCluster) []string {
 		return out
 	}
 	bad(v1alpha1.ConditionConnected)
-	bad(conditionCertificateValid)
+	bad(v1alpha1.ConditionCertificateValid)
 	of := func(c v1alpha1.Contract) bool { return c.Spec.PeerID == fc.Spec.ClusterID && !closed(&c) }
 	if slices.ContainsFunc(v.contracts, func(c v1alpha1.Contract) bool { return of(c) && c.Spec.Network == v1alpha1.NetworkTunnel }) {
 		bad(v1alpha1.ConditionNetwork)

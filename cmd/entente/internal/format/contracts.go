@@ -162,7 +162,7 @@ const AnyPeer = "-"
 func PrintState(t *printer.Table, now time.Time, k *ententev1.Contract) {
 	t.Row("Phase", k.GetPhase(), WhyEnding(k))
 	t.Row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+Short(k.GetPeer()))
-	t.Row("In use", Amounts(k.GetUsed()), "by "+CountPods(int(k.GetPods())))
+	t.Row("In use", Amounts(k.GetUsed()), "by "+Count(int(k.GetPods()), "pod"))
 	if k.GetNode() != "" {
 		t.Row("Virtual node", k.GetNode())
 	}

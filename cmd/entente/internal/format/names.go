@@ -22,3 +22,12 @@ func Short(name string) string {
 
 // ShortName is a peer's name without peers/.
 func ShortName(p *ententev1.Peer) string { return Short(p.GetName()) }
+
+// Shorts lists the short forms of names.
+func Shorts(names []string) string {
+	var out []string
+	for _, n := range names {
+		out = append(out, Short(n))
+	}
+	return strings.Join(out, ", ")
+}

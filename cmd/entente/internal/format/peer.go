@@ -34,10 +34,10 @@ func PrintPeer(table func() *printer.Table, now time.Time, p *ententev1.Peer, ow
 	}
 	t.Fact("Decision", p.GetDecision())
 	switch {
-	case p.GetCode() == "" || IsTrue(p, "Trusted"):
+	case p.GetCode() == "" || IsTrue(p, v1alpha1.ConditionTrusted):
 	case p.GetDecision() == "":
 		t.Row("Code", Code(p), "compare it with the other side's before you approve")
-	case p.GetDecision() == "Approved":
+	case p.GetDecision() == string(v1alpha1.DecisionApproved):
 		t.Row("Code", Code(p), "the other side compares it before it approves")
 	}
 	t.Fact("Labels", Pairs(p.GetLabels()))
@@ -121,7 +121,7 @@ func printContracts(t *printer.Table, p *ententev1.Peer) {
 	open := OpenContracts(p, "")
 	for _, c := range open {
 		t.Row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), OfPool(c.GetPool(), Amounts(c.GetResources())), Cost(c),
-			"used "+Amounts(c.GetUsed()), CountPods(int(c.GetPods())), nodeOf(c))
+			"used "+Amounts(c.GetUsed()), Count(int(c.GetPods()), "pod"), nodeOf(c))
 	}
 	if over := len(p.GetContracts()) - len(open); over > 0 {
 		t.Row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, ShortName(p)))
@@ -183,4 +183,21 @@ func printServices(t *printer.Table, p *ententev1.Peer) {
 		}
 		t.Row("  "+s.GetNamespace()+"/"+s.GetName(), s.GetType(), cmp.Or(strings.Join(ports, ", "), "no ports"))
 	}
+}
+
+// InfoValue is what this cluster says of itself and of its peers, with what is wrong, as values.
+func InfoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong []string) (any, error) {
+	cluster, err := printer.PlainJSON(info)
+	if err != nil {
+		return nil, err
+	}
+	list, err := printer.PlainList(peers)
+	if err != nil {
+		return nil, err
+	}
+	lines := make([]any, 0, len(wrong))
+	for _, problem := range wrong {
+		lines = append(lines, problem)
+	}
+	return map[string]any{"cluster": cluster, "peers": list, "healthy": len(wrong) == 0, "problems": lines}, nil
 }

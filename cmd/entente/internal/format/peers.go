@@ -95,18 +95,18 @@ func Problems(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) []string
 // denied.
 func problemsOf(p *ententev1.Peer) []string {
 	open := OpenContracts(p, "")
-	if !IsTrue(p, "Trusted") && len(open) == 0 {
+	if !IsTrue(p, v1alpha1.ConditionTrusted) && len(open) == 0 {
 		return nil
 	}
-	hops := []string{"Trusted", "Connected"}
-	if ConditionOf(p, "CertificateValid") != nil {
-		hops = append(hops, "CertificateValid")
+	hops := []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected}
+	if ConditionOf(p, v1alpha1.ConditionCertificateValid) != nil {
+		hops = append(hops, v1alpha1.ConditionCertificateValid)
 	}
 	if len(open) > 0 {
-		if ConditionOf(p, "Network").GetReason() != "NotWanted" {
-			hops = append(hops, "Network")
+		if ConditionOf(p, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonNoTunnelWanted {
+			hops = append(hops, v1alpha1.ConditionNetwork)
 		}
-		hops = append(hops, "Offloading")
+		hops = append(hops, v1alpha1.ConditionOffloading)
 	}
 	var out []string
 	for _, hop := range hops {
@@ -125,7 +125,7 @@ func discovered(found string) bool {
 // IsHint says whether a cluster is known only because discovery found it.
 func IsHint(p *ententev1.Peer) bool {
 	return discovered(p.GetFound()) && p.GetDecision() == "" && p.GetCode() == "" &&
-		!IsTrue(p, "Trusted") && len(p.GetContracts()) == 0
+		!IsTrue(p, v1alpha1.ConditionTrusted) && len(p.GetContracts()) == 0
 }
 
 // TrustStatus is whether a peer is trusted: denied if an administrator said no,
@@ -134,34 +134,34 @@ func TrustStatus(p *ententev1.Peer) string {
 	switch {
 	case p.GetDecision() == "Denied":
 		return "Denied"
-	case ConditionOf(p, "Trusted").GetReason() == "AwaitingApproval":
+	case ConditionOf(p, v1alpha1.ConditionTrusted).GetReason() == v1alpha1.ReasonAwaitingApproval:
 		return "waiting"
 	}
-	return StatusOf(p, "Trusted")
+	return StatusOf(p, v1alpha1.ConditionTrusted)
 }
 
 // OffloadingStatus is whether pods can run at a peer; Cordoned if they could, and
 // somebody cordoned a virtual node.
 func OffloadingStatus(p *ententev1.Peer) string {
-	if IsTrue(p, "Offloading") && slices.ContainsFunc(OpenContracts(p, ""), (*ententev1.Contract).GetCordoned) {
+	if IsTrue(p, v1alpha1.ConditionOffloading) && slices.ContainsFunc(OpenContracts(p, ""), (*ententev1.Contract).GetCordoned) {
 		return "Cordoned"
 	}
-	return StatusOf(p, "Offloading")
+	return StatusOf(p, v1alpha1.ConditionOffloading)
 }
 
 // NetworkStatus is the tunnel's state, or a dash where none is wanted.
 func NetworkStatus(p *ententev1.Peer) string {
-	if ConditionOf(p, "Network").GetReason() == "NotWanted" {
+	if ConditionOf(p, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted {
 		return "-"
 	}
-	return StatusOf(p, "Network")
+	return StatusOf(p, v1alpha1.ConditionNetwork)
 }
 
 // TunnelPasses says whether traffic with a peer passes: also where pods on some nodes of this
 // cluster are cut off.
 func TunnelPasses(p *ententev1.Peer) bool {
-	reason := ConditionOf(p, "Network").GetReason()
-	return IsTrue(p, "Network") || reason == v1alpha1.ReasonNodesCutOff || reason == v1alpha1.ReasonPodsUnreachable
+	reason := ConditionOf(p, v1alpha1.ConditionNetwork).GetReason()
+	return IsTrue(p, v1alpha1.ConditionNetwork) || reason == v1alpha1.ReasonNodesCutOff || reason == v1alpha1.ReasonPodsUnreachable
 }
 
 // FoundBy is how a peer came to be known, for people: one that a policy peers with was

@@ -176,10 +176,10 @@ func Pairs(m map[string]string) string {
 	return strings.Join(parts, ",")
 }
 
-// CountPods is a number of pods.
-func CountPods(n int) string {
+// Count is how many of a thing there are.
+func Count(n int, what string) string {
 	if n == 1 {
-		return "1 pod"
+		return "1 " + what
 	}
-	return fmt.Sprintf("%d pods", n)
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -142,3 +142,12 @@ func PlainList[M proto.Message](messages []M) ([]any, error) {
 // Safe is a line about what a command does: it drives no terminal, and has no token that
 // somebody gave for a name.
 func Safe(s string) string { return jointoken.Redact(Clean(s)) }
+
+// PlainValue is a value as maps and slices.
+func PlainValue(v any) (any, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write JSON: %w", err)
+	}
+	return Decode(b)
+}

@@ -1,0 +1,34 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// WhyOffloading says why a namespace is not as it should be, and how many pods are still to be moved.
+func WhyOffloading(o *ententev1.Offloading) string {
+	why := o.GetMessage()
+	if n := o.GetMisplacedPods(); n > 0 {
+		moves := fmt.Sprintf("%d pods to move", n)
+		if m := o.GetMisplacedMessage(); m != "" {
+			moves += " (" + m + ")"
+		}
+		why = strings.TrimPrefix(why+"; "+moves, "; ")
+	}
+	return why
+}
+
+// PeerLost is what becomes of pods in a provider that does not answer.
+func PeerLost(p *ententev1.PeerLost) string {
+	if p == nil || p.GetAction() == string(v1alpha1.PeerLostKeep) {
+		return string(v1alpha1.PeerLostKeep)
+	}
+	return p.GetAction() + " " + Span(cmp.Or(p.GetAfter(), durationpb.New(peering.DefaultLossAfter)), "")
+}
