@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
@@ -15,7 +14,7 @@ import (
 )
 
 func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
-	codec := answerCodec{encoding.GetCodecV2(grpcproto.Name)}
+	codec := answers().(grpc.ForceCodecV2CallOption).CodecV2
 	honest := &ententev1.PeerState{Sequence: 7, Endpoints: []string{"a:1"}}
 	encoded, err := proto.Marshal(honest)
 	if err != nil {

@@ -50,8 +50,8 @@ var rules = []rule{
 	}},
 	{packages: "internal/identity/identitytest", ours: []string{"internal/identity", "peering/..."}},
 	{packages: "internal/wire", ours: []string{"gen/...", "peering/...", "internal/identity"}, outside: []string{
-		"google.golang.org/genproto/googleapis/rpc/", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
-		"google.golang.org/protobuf/",
+		"google.golang.org/genproto/googleapis/rpc/", "google.golang.org/grpc/codes", "google.golang.org/grpc/encoding", "google.golang.org/grpc/mem",
+		"google.golang.org/grpc/status", "google.golang.org/protobuf/",
 	}},
 	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering/..."}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "internal/session", ours: []string{"peering/...", "internal/accept", "internal/identity", "internal/notify"}, outside: []string{

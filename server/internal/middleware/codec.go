@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -30,35 +29,23 @@ const refusedField = protowire.MaxValidNumber
 
 // requests makes gRPC decode by a requestCodec.
 func requests(log *slog.Logger) grpc.ServerOption {
-	return grpc.ForceServerCodecV2(requestCodec{encoding.GetCodecV2(grpcproto.Name), log})
+	return grpc.ForceServerCodecV2(requestCodec{wire.Codec(markRefused), log})
 }
 
 func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(proto.Message)
-	if !ok {
-		return fmt.Errorf("%T is not a protobuf message", v)
-	}
 	// What went wrong here is said to the caller as it is.
-	err := OnFreshStack("a message", func() error { return decode(data, m) })
+	err := OnFreshStack("a message", func() error { return c.CodecV2.Unmarshal(data, v) })
 	if wire.ReasonOf(err) == peering.ReasonInternal {
-		c.log.Error("a message cannot be decoded", "kind", m.ProtoReflect().Descriptor().FullName(), "err", err)
+		c.log.Error("a message cannot be decoded", "kind", fmt.Sprintf("%T", v), "err", err)
 		return errors.New("the message cannot be decoded")
 	}
 	return err
 }
 
-func decode(data mem.BufferSlice, m proto.Message) error {
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	if err := wire.CheckParts(buf.ReadOnlyData(), m); err != nil {
-		e := wire.FromStatus(err)
-		mark := protowire.AppendTag(nil, refusedField, protowire.BytesType)
-		m.ProtoReflect().SetUnknown(protowire.AppendString(mark, e.Violations[0].Field))
-		return nil
-	}
-	if err := proto.Unmarshal(buf.ReadOnlyData(), m); err != nil {
-		return fmt.Errorf("decode: %w", err)
-	}
+// markRefused makes a message one that says which field was refused.
+func markRefused(m proto.Message, err error) error {
+	mark := protowire.AppendTag(nil, refusedField, protowire.BytesType)
+	m.ProtoReflect().SetUnknown(protowire.AppendString(mark, wire.FromStatus(err).Violations[0].Field))
 	return nil
 }
 
