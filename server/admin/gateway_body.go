@@ -198,7 +198,7 @@ type queryParser struct{ runtime.DefaultQueryParser }
 
 // setQueryParser has all of the library's muxes parse queries by queryParser: what looks like an option
 // of one of them writes a variable of its package.
-var setQueryParser = sync.OnceFunc(func() { runtime.SetQueryParameterParser(&queryParser{})(nil) })
+var setQueryParser = sync.OnceFunc(func() { runtime.SetQueryParameterParser(&queryParser{})(nil) }) //nolint:gochecknoglobals // it guards one
 
 func (p *queryParser) Parse(m proto.Message, values url.Values, filter *utilities.DoubleArray) error {
 	for name, value := range values {
