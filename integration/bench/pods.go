@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -284,8 +286,8 @@ func (p *podBench) course(ctx context.Context, n int, bare, compared bool) (c co
 	if c.Gone, err = step(func(ctx context.Context) error { return p.remove(ctx, offloadedTo, bare) }, 0, &c.HomeGone, &c.ProviderGone, "go"); err != nil {
 		return c, err
 	}
-	p.say("%d pods %s: %.2f s over %.2f s native; %.1f and %.1f requests a pod; %.2f s over %.2f s to delete",
-		n, kind, c.Offloaded, c.Native, c.Home.Requests, c.Provider.Requests, c.Gone, c.NativeGone)
+	p.say("%d pods %s: %.2f s over %s s native; %.1f and %.1f requests a pod; %.2f s over %s s to delete",
+		n, kind, c.Offloaded, measured(c.Native), c.Home.Requests, c.Provider.Requests, c.Gone, measured(c.NativeGone))
 	return c, nil
 }
 
@@ -624,6 +626,14 @@ func (p *podBench) cycles(ctx context.Context, total int) (out []cycle, err erro
 	return out, nil
 }
 
+// measured prints what compares with native pods, or a dash where there were none.
+func measured(v float64) string {
+	if v == 0 || math.IsInf(v, 0) || math.IsNaN(v) {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
 // reportPods writes the numbers, and what was aimed at.
 func (b *bench) reportPods(r podsResult) {
 	b.say("")
@@ -634,8 +644,8 @@ func (b *bench) reportPods(r podsResult) {
 		if c.Bare {
 			kind = " bare"
 		}
-		fmt.Fprintf(w, "%d%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", c.Pods, kind,
-			c.Native, c.Offloaded, c.Offloaded/c.Native, c.NativeGone, c.Gone, c.Gone/c.NativeGone,
+		fmt.Fprintf(w, "%d%s\t%s\t%.2f\t%s\t%s\t%.2f\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", c.Pods, kind,
+			measured(c.Native), c.Offloaded, measured(c.Offloaded/c.Native), measured(c.NativeGone), c.Gone, measured(c.Gone/c.NativeGone),
 			c.Home.Requests, c.Provider.Requests, c.HomeGone.Requests, c.ProviderGone.Requests,
 			c.Home.CPU, c.Provider.CPU, c.Home.Server+c.Provider.Server, c.NativeServer, c.HomeMemory.Heap/kib, c.ProviderMemory.Heap/kib)
 	}
