@@ -424,7 +424,8 @@ func runExec(ctx context.Context, remote Streams, ref peering.ObjectRef, contain
 			case <-ctx.Done():
 				return peering.TerminalSize{}, false
 			case s, ok := <-a.Resize():
-				return peering.TerminalSize(s), ok
+				// Once its caller is gone the library sends sizes of zero without pause.
+				return peering.TerminalSize(s), ok && s != (vkapi.TermSize{})
 			}
 		}
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
+	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -477,6 +478,30 @@ func TestExecOnATerminalIsResizedAndEndsWithItsCaller(t *testing.T) {
 		t.Error("the process goes on though its caller went")
 	}
 	<-done
+}
+
+// gone is what the library gives of a terminal whose caller went: sizes of zero, without pause.
+type gone struct{ vkapi.AttachIO }
+
+func (gone) TTY() bool { return true }
+
+func (gone) Resize() <-chan vkapi.TermSize {
+	zeros := make(chan vkapi.TermSize, 1)
+	zeros <- vkapi.TermSize{}
+	return zeros
+}
+
+func TestATerminalWhoseCallerWentHasNoMoreSizes(t *testing.T) {
+	t.Parallel()
+	remote := &provider{exec: func(_ context.Context, _ peering.ObjectRef, o peering.ExecOptions) error {
+		if s, ok := o.Resize(t.Context()); ok {
+			return fmt.Errorf("the provider is told %+v", s)
+		}
+		return nil
+	}}
+	if err := runExec(t.Context(), remote, peering.ObjectRef{}, "c", nil, url.Values{}, gone{}); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestPortForwardCarriesBytesBothWays(t *testing.T) {
