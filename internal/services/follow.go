@@ -59,9 +59,12 @@ type follower struct {
 
 // said returns what a peer said of a Service last; nil is nothing.
 func (f *Followers) said(peer peering.ClusterID, name peering.ServiceName) *peering.ExportedService {
-	said, _ := f.Of(name)
-	if s, ok := said[peer]; ok {
-		return &s
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.peers[peer]; p != nil {
+		if s, ok := p.states[name]; ok {
+			return &s
+		}
 	}
 	return nil
 }
