@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
@@ -58,23 +57,9 @@ func unknownReasons(texts map[string]bool, page string) []string {
 func literals(root fs.FS) (map[string]bool, error) {
 	texts := map[string]bool{}
 	for _, dir := range []string{"api", "internal", "peering", "server", "tunnel", "vk"} {
-		err := fs.WalkDir(root, dir, func(name string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if d.IsDir() && path.Base(name) == "archtest" {
-				return fs.SkipDir
-			}
-			if d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
-				return nil
-			}
-			source, err := fs.ReadFile(root, name)
-			if err != nil {
-				return err
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), name, source, parser.SkipObjectResolution)
-			if err != nil {
-				return err
+		err := eachFile(root, dir, func(name string, file *ast.File, _ *token.FileSet) {
+			if path.Base(path.Dir(name)) == "archtest" {
+				return
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
 				if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
@@ -84,7 +69,6 @@ func literals(root fs.FS) (map[string]bool, error) {
 				}
 				return true
 			})
-			return nil
 		})
 		if err != nil {
 			return nil, err
