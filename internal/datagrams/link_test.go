@@ -21,18 +21,31 @@ func known(peer string) (Key, bool) { return testKey, peer == testPeer }
 
 func ours(key [32]byte) bool { return key == testOwn }
 
-// shake runs both ends of a link's beginning.
+// shake runs both ends of a link's handshake over TCP: unlike a net.Pipe, a connection
+// whose other end has closed still takes a deadline.
 func shake(t *testing.T, r request, key Key, agent func(net.Conn)) error {
 	t.Helper()
-	a, b := net.Pipe()
-	defer a.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		b, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+			return
+		}
 		defer b.Close()
 		agent(b)
 	}()
-	err := ask(a, r, key)
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = ask(a, r, key)
 	a.Close()
 	<-done
 	return err

@@ -94,14 +94,27 @@ type pair struct {
 
 func newPair(t testing.TB) *pair {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	return &pair{
 		from: t.TempDir(), to: t.TempDir(), fromState: t.TempDir(), toState: t.TempDir(),
-		secret: []byte(strings.Repeat("s", minSecret)), address: l.Addr().String(),
+		secret: []byte(strings.Repeat("s", minSecret)), address: quietAddress(t),
+	}
+}
+
+// quietAddress is one that a receiver may leave and listen on again: below the ports that the
+// kernel chooses for connections (ip_local_port_range), one of which, the sender's own
+// included, would otherwise take it meanwhile.
+func quietAddress(t testing.TB) string {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000)))
+		if errors.Is(err, unix.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
 	}
 }
 
