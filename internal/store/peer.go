@@ -193,6 +193,9 @@ type Introduction struct {
 	Name string
 	// Approve decides for trusting it, in the name of who asked.
 	Approve bool
+	// MayCreate, if set, is called before a ForeignCluster is created for it, and its error is
+	// returned: a cluster that was known may have been forgotten while a call took place.
+	MayCreate func() error
 	// Policy is the PeeringPolicy that decides for trusting it, if nobody decided
 	// before, and By is why; see v1alpha1.AnnotationAutomaticBy.
 	Policy, By string
@@ -203,6 +206,11 @@ type Introduction struct {
 // cluster is trusted now, as it proved its ID. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
 func Introduce(ctx context.Context, c client.Client, i Introduction) (string, error) {
 	fc, hint, _, err := place(ctx, c, nil, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
+		if fc.ResourceVersion == "" && i.MayCreate != nil {
+			if err := i.MayCreate(); err != nil {
+				return err
+			}
+		}
 		switch {
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved

@@ -89,7 +89,7 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 	}
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
 		// Named here already: it proved to be the one that was meant.
-		i := store.Introduction{ID: id, Info: info, Time: r.Now()}
+		i := store.Introduction{ID: id, Info: info, Time: r.Now(), MayCreate: forgottenHere}
 		if _, err := store.Introduce(ctx, r.Client, i); err != nil {
 			return nonce, err
 		}
@@ -188,23 +188,13 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 	if err != nil {
 		return err
 	}
-	// What a person forgot stays so until one here decides: the other side says itself that
-	// an administrator asked, and a policy would take it for trust. It shows up to be
-	// decided about.
-	at, forgot, err := r.Forgotten.Since(ctx, id)
-	person, err2 := r.Forgotten.ByPerson(ctx, id)
-	switch {
-	case err != nil || err2 != nil:
-		return errors.Join(err, err2)
-	case forgot && !at.Before(i.at): // since it began
-		return forgottenHere()
-	case forgot && i.requested && !person:
-		if err := r.Forgotten.Remove(ctx, id); err != nil {
-			return err
-		}
+	if err := r.remembered(ctx, id, i); err != nil {
+		return err
 	}
 	_, err = store.Introduce(ctx, r.Client, store.Introduction{
 		ID: id, Info: i.info, Code: introduce.Code(id, nonce, r.Self, i.nonce), Time: now,
+		// It may have been forgotten since that was read.
+		MayCreate: func() error { return r.remembered(ctx, id, i) },
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,6 +203,25 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 		return err
 	}
 	i.nonce, i.commitment, i.info = [32]byte{}, peering.Hash{}, identity.ClusterInfo{}
+	return nil
+}
+
+// remembered refuses an introduction of a cluster that was forgotten here since it began.
+//
+// What a person forgot stays so until one here decides: the other side says itself that
+// an administrator asked, and a policy would take it for trust. It shows up to be
+// decided about.
+func (r *Introductions) remembered(ctx context.Context, id peering.ClusterID, i *introduction) error {
+	at, forgot, err := r.Forgotten.Since(ctx, id)
+	person, err2 := r.Forgotten.ByPerson(ctx, id)
+	switch {
+	case err != nil || err2 != nil:
+		return errors.Join(err, err2)
+	case forgot && !at.Before(i.at):
+		return forgottenHere()
+	case forgot && i.requested && !person:
+		return r.Forgotten.Remove(ctx, id)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -300,6 +301,48 @@ func TestIntroductionThatCannotBeStoredCanBeRepeated(t *testing.T) {
 	}
 	if i := r.pending[milan.ID]; !bytes.Equal(i.nonce[:], make([]byte, 32)) {
 		t.Error("the number is still remembered")
+	}
+}
+
+// forgets is a client of a cluster where an administrator forgets a cluster before the
+// first read that asks the API server for it.
+type forgets struct {
+	client.Client
+	forget func()
+}
+
+func (c *forgets) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, ok := list.(*v1alpha1.ForeignClusterList); ok && c.forget != nil {
+		c.forget()
+		c.forget = nil
+	}
+	return c.Client.List(ctx, list, opts...)
+}
+
+func TestIntroductionOfAClusterForgottenMeanwhileIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, trusted := range map[string]bool{"when it is named": false, "when it is revealed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			milan := peertest.NewOther(t, "milan")
+			fc := peertest.ApprovedAs("m", milan)
+			if trusted {
+				fc.Spec.TrustBundle = milan.Info.PEM()
+			}
+			r, _ := newIntroductions(t, fc)
+			good := r.Client
+			r.Client = &forgets{good, func() {
+				if err := errors.Join(r.Forgotten.Add(t.Context(), milan.ID), good.Delete(t.Context(), fc)); err != nil {
+					t.Error(err)
+				}
+			}}
+			if _, err := peertest.IntroduceAs(t, r, milan, "x", false); peering.ReasonOf(err) != peering.ReasonTrustForgotten {
+				t.Errorf("it is answered %v", err)
+			}
+			if left := peertest.PeersOf(t, good); len(left) != 0 {
+				t.Errorf("it left %+v", left)
+			}
+		})
 	}
 }
 

@@ -501,7 +501,7 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	mayDial := func(endpoint string) bool { // where a policy's peer is it says itself
 		return store.PeerOfPolicy(fc) == "" || r.MayDial != nil && r.MayDial(endpoint)
 	}
-	i := store.Introduction{ID: id}
+	i := store.Introduction{ID: id, MayCreate: forgottenHere}
 	endpoints := fc.Spec.Endpoints
 	if fc.Spec.InBand != nil {
 		endpoints = []string{InBand}

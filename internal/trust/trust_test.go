@@ -326,6 +326,23 @@ func TestNamedClusterIsIntroducedToAndTrusted(t *testing.T) {
 	}
 }
 
+// A call takes a while, and an administrator may forget the cluster meanwhile.
+func TestIntroductionToAClusterForgottenMeanwhileLeavesNothing(t *testing.T) {
+	t.Parallel()
+	milan := peertest.NewOther(t, "milan")
+	tt := newTrustsTest(t, peertest.ApprovedAs("m", milan, "192.0.2.1:1"))
+	tt.strangers.Answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
+		if err := tt.Client.DeleteAllOf(t.Context(), &v1alpha1.ForeignCluster{}); err != nil {
+			t.Error(err)
+		}
+		return milan.Info, "042917", nil
+	}
+	tt.look(t, "m")
+	if left := peertest.PeersOf(t, tt.Client); len(left) != 0 {
+		t.Errorf("it left %+v", left)
+	}
+}
+
 // A peer that a policy trusts says itself where it is, so it is not introduced to where a
 // cluster could be led.
 func TestPolicyPeerIsDialledOnlyAtAllowedEndpoints(t *testing.T) {
