@@ -107,7 +107,7 @@ func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request 
 	if err != nil {
 		return peering.PolicyTest{}, err
 	}
-	return a.lender.Test(ctx, peer, ask)
+	return a.provider.Test(ctx, peer, ask)
 }
 
 // rollover replaces the key under this cluster's root. What was stored is what

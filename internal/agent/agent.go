@@ -35,11 +35,11 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/leader"
-	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/namespaces"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/profiles"
+	"github.com/entente-dev/entente/internal/provider"
 	"github.com/entente-dev/entente/internal/services"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -84,13 +84,13 @@ type agent struct {
 	events    events.EventRecorder
 	states    *controller.States
 	exchange  *exchange.Exchange
-	offers    *lending.OfferWatch
+	offers    *provider.OfferWatch
 	requests  *controller.Requests
 	addresses *addresses
 	sessions  *session.Manager
 	carrying  *carrying // nil: datagrams are not carried
 	thirds    *thirds
-	lender    *lending.Lender
+	provider  *provider.Provider
 	tokens    *store.Tokens
 	forgotten *store.Forgotten
 	groups    *trust.Groups
@@ -175,7 +175,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 		Exchange: keys,
 		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
-		Lends:          func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
+		Lends:          func(peer peering.ClusterID) peering.Lending { return a.provider.Lends(peer) },
 		Capabilities:   func(peer peering.ClusterID) []string { return a.thirds.capabilities(peer) },
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
 		Budget: &store.WriteBudget{Now: time.Now},
@@ -185,7 +185,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
-	a.lender = &lending.Lender{
+	a.provider = &provider.Provider{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.exchange.Changed,
 		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
 	}
@@ -194,7 +194,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 			Client: a.mgr.GetClient(), Direct: a.direct, Cache: a.mgr.GetCache(), Self: a.source.ID(),
 			ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
 		}
-		a.lender.ServiceExports = a.set.Exported
+		a.provider.ServiceExports = a.set.Exported
 	}
 	return nil
 }

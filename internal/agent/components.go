@@ -45,7 +45,7 @@ func components(cfg *Config) []component {
 		configured("manager", serveConfig{cfg.HealthAddress, cfg.MetricsAddress}, (*agent).manager),
 		part("certificates", (*agent).certificates),
 		configured("states", statesConfig{cfg.PodCIDRs, cfg.ServiceCIDRs, cfg.PresharedKeyEvery}, (*agent).buildStates),
-		configured("provider", cfg.DNSService, (*agent).provider),
+		configured("provider", cfg.DNSService, (*agent).startProvider),
 		part("discovery", (*agent).discovery),
 		configured("relay", cfg.Relay, (*agent).relayDatagrams),
 		configured("home API", cfg.HomeAPI, (*agent).buildHomeAPI),

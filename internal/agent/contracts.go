@@ -13,9 +13,9 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
-	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/podspec"
+	"github.com/entente-dev/entente/internal/provider"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -73,8 +73,8 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 }
 
 // watchOffers keeps what peers would lend.
-func (a *agent) watchOffers() *lending.OfferWatch {
-	return &lending.OfferWatch{
+func (a *agent) watchOffers() *provider.OfferWatch {
+	return &provider.OfferWatch{
 		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.exchange.Lends, WatchLends: a.exchange.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
 			return a.peeringClient(peer).WatchOffer(ctx, changed)
@@ -84,9 +84,9 @@ func (a *agent) watchOffers() *lending.OfferWatch {
 
 // contractCache tells of contracts in which this cluster lends.
 type contractCache struct {
-	self   peering.ClusterID
-	lender *lending.Lender
-	reader *store.ContractReader
+	self     peering.ClusterID
+	provider *provider.Provider
+	reader   *store.ContractReader
 	// homeAPI returns how pods here reach the API servers of their homes, nil if none do.
 	homeAPI func() *podspec.HomeAPI
 }
@@ -94,7 +94,7 @@ type contractCache struct {
 // state returns the contract as a value. What is asked for is what was signed:
 // the envelope, not the readable copy.
 func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, peering.Terms, bool) {
-	stored, ok := c.lender.Lent(id)
+	stored, ok := c.provider.Granted(id)
 	if !ok {
 		return nil, peering.Contract{}, peering.Terms{}, false
 	}
@@ -106,7 +106,7 @@ func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, 
 }
 
 func (c *contractCache) peer(id string) peering.ClusterID {
-	if contract, ok := c.lender.Lent(id); ok {
+	if contract, ok := c.provider.Granted(id); ok {
 		return peering.ClusterID(contract.Spec.PeerID)
 	}
 	return ""
@@ -125,22 +125,22 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	if err != nil {
 		return offload.Contract{}, false
 	}
-	grants := c.lender.Grants(context.Background(), terms.Consumer.ID, store.Tolerations(stored), terms.NodeSelector) //nolint:forbidigo // a cache answers at once
+	allowed := c.provider.Permissions(context.Background(), terms.Consumer.ID, store.Tolerations(stored), terms.NodeSelector) //nolint:forbidigo // a cache answers at once
 	var homeAPI *podspec.HomeAPI
-	if grants.HomeAPI {
+	if allowed.HomeAPI {
 		homeAPI = c.homeAPI()
 	}
 	return offload.Contract{
 		Peer: terms.Consumer.ID, Resources: resources,
-		HomeAPI: homeAPI, NetworkPolicies: grants.NetworkPolicies,
+		HomeAPI: homeAPI, NetworkPolicies: allowed.NetworkPolicies,
 		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 		NodeSelector:   terms.NodeSelector,
-		Tolerations:    grants.Tolerations,
+		Tolerations:    allowed.Tolerations,
 		RuntimeClasses: terms.RuntimeClasses,
 		LimitRange:     limits,
-		NamespaceNames: grants.NamespaceNames,
-		MinFence:       grants.MinFence,
-		Classes:        podspec.Classes{Runtime: grants.RuntimeClasses, Priority: grants.PriorityClasses},
+		NamespaceNames: allowed.NamespaceNames,
+		MinFence:       allowed.MinFence,
+		Classes:        podspec.Classes{Runtime: allowed.RuntimeClasses, Priority: allowed.PriorityClasses},
 		AcceptNew:      store.AcceptsNew(stored, contract),
 	}, true
 }

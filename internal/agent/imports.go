@@ -22,7 +22,7 @@ func (a *agent) exportedServices() *services.Exports {
 	return &services.Exports{
 		Reader: a.mgr.GetCache(), Informers: a.mgr.GetCache(),
 		Told: func(ctx context.Context, peer peering.ClusterID) ([]peering.OfferedService, <-chan struct{}, error) {
-			offer, changed, err := a.lender.Offer(ctx, peer)
+			offer, changed, err := a.provider.Offer(ctx, peer)
 			return offer.Services, changed, err
 		},
 		May: a.contracts.mayImport,
@@ -57,7 +57,7 @@ func (a *agent) shareNamespaces(_ context.Context, on bool) error {
 	var far distances
 	a.set.Distance = func(peer peering.ClusterID) int { return far.look(peer, a.sessions.RoundTrip(peer), time.Now()) }
 	a.set.Changed = func() {
-		a.lender.ExportsChanged()
+		a.provider.ExportsChanged()
 		a.exports.Changed()
 	}
 	return a.set.SetupWithManager(a.mgr)

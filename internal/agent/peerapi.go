@@ -16,17 +16,17 @@ import (
 	"github.com/entente-dev/entente/internal/fencing"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/provider"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
 
-func (a *agent) provider(_ context.Context, dnsService string) error {
-	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified), homeAPI: a.homeAPIHere}
+func (a *agent) startProvider(_ context.Context, dnsService string) error {
+	contracts := &contractCache{self: a.source.ID(), provider: a.provider, reader: store.NewContractReader(maxVerified), homeAPI: a.homeAPIHere}
 	a.contracts = contracts
 	a.fences = &fencing.Keeper{Clock: fencing.Clock(), Wall: time.Now, Log: a.log, Stopped: func(f fencing.Fence, pods int) {
 		ns := &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: f.Namespace}
@@ -57,7 +57,7 @@ func (a *agent) provider(_ context.Context, dnsService string) error {
 		return err
 	}
 	a.fences.Stock = a.lent
-	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run), a.run(a.fences.Run))
+	return errors.Join(a.run(a.lent.Run), a.run(a.provider.Run), a.run(a.fences.Run))
 }
 
 // peerAPI builds what other clusters call, and the sessions that carry it.
@@ -85,7 +85,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust: joining{a}, Introductions: a.introductions(), Proofs: proofs{a.groups, a.self},
-		Negotiator: negotiator{Lender: a.lender, checkProtocol: a.exchange.CheckProtocol}, Contracts: a.answers(), Offers: a.lender, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
+		Negotiator: negotiator{Provider: a.provider, checkProtocol: a.exchange.CheckProtocol}, Contracts: a.answers(), Offers: a.provider, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },
@@ -184,7 +184,7 @@ func (a *agent) watchOwn(ctx context.Context) error {
 // negotiator negotiates with peers whose protocol this agent speaks. It implements
 // server.Negotiator.
 type negotiator struct {
-	*lending.Lender
+	*provider.Provider
 	checkProtocol func(ctx context.Context, peer peering.ClusterID) error
 }
 
@@ -192,12 +192,12 @@ func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask p
 	if err := n.checkProtocol(ctx, peer); err != nil {
 		return peering.Advertisement{}, err
 	}
-	return n.Lender.Advertise(ctx, peer, ask)
+	return n.Provider.Advertise(ctx, peer, ask)
 }
 
 func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
 	if err := n.checkProtocol(ctx, peer); err != nil {
 		return peering.Envelope{}, err
 	}
-	return n.Lender.Sign(ctx, peer, envelope)
+	return n.Provider.Sign(ctx, peer, envelope)
 }

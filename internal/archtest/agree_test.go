@@ -43,7 +43,7 @@ func TestLimitsAgree(t *testing.T) {
 		"clusters passed to":        "ForeignCluster.spec.transit.passTo, peering.MaxTransit, Tunnel.spec.transit, proto Network.transit, ForeignCluster.status.network.transit",
 		"addresses passed to":       "peering.MaxAddresses, Tunnel.spec.transit.addresses, ForeignCluster.status.network.transit.addresses, internal/aliases.maxAddresses",
 		"tolerations of a pool":     "internal/store.maxTolerations, PeeringPolicy.spec.pools.tolerations",
-		"contracts":                 "internal/lending.MaxContractsPerPeer, peering.MaxContracts, proto PeerState.contracts, ForeignCluster.status.contracts, Tunnel.spec.ends",
+		"contracts":                 "internal/provider.MaxContractsPerPeer, peering.MaxContracts, proto PeerState.contracts, ForeignCluster.status.contracts, Tunnel.spec.ends",
 		"exposures":                 "internal/allow.MaxExposures, Tunnel.spec.allow, tunnel/plan.maxClasses",
 		"sources":                   "internal/allow.MaxExposed, Tunnel.spec.allow.from, tunnel/plan.maxInbound",
 		"destinations":              "internal/allow.MaxExposed, Tunnel.spec.allow.to, tunnel/plan.maxInbound",

@@ -172,7 +172,7 @@ var rules = []rule{
 	},
 	{packages: "internal/kube", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/", "sigs.k8s.io/mcs-api/pkg/apis"}},
 	{
-		packages: "internal/lending",
+		packages: "internal/provider",
 		ours:     []string{"api/...", "peering/...", "internal/kube", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
 	},
@@ -520,7 +520,7 @@ func TestFacesAreKeptApart(t *testing.T) {
 		if !ok {
 			t.Fatalf("no rule for %s", from)
 		}
-		for _, to := range append(faces, "tunnel/plan", "tunnel/probe", "tunnel/firewall", "internal/agent", "internal/offload", "internal/controller", "internal/automatic", "internal/market", "internal/lending", "internal/store") {
+		for _, to := range append(faces, "tunnel/plan", "tunnel/probe", "tunnel/firewall", "internal/agent", "internal/offload", "internal/controller", "internal/automatic", "internal/market", "internal/provider", "internal/store") {
 			if from != to && !strings.HasPrefix(to, from+"/") && slices.ContainsFunc(r.ours, func(s string) bool { return covers(s, to) }) {
 				t.Errorf("the table lets %s depend on %s", from, to)
 			}

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -27,11 +27,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Lender answers, as a provider, what peers ask. What it advertised it holds
-// back until the offer was signed or lapsed, so that many requests at once never
-// get more than there is. Offers live in memory only: after a restart a consumer
+// Provider answers peers' requests for resources of this cluster. It reserves what it
+// advertised until that is signed or lapses, so that many requests at once never
+// get more than there is. Advertisements live in memory only: after a restart a consumer
 // asks again.
-type Lender struct {
+type Provider struct {
 	// Client reads from a cache, and writes.
 	Client client.Client
 	// Reader reads from the API server itself.
@@ -39,11 +39,11 @@ type Lender struct {
 	// Identity is this cluster's identity as it is now.
 	Identity func() *identity.Identity
 	Now      func() time.Time
-	// Changed is called when a contract with a peer was made or revised, and when there
-	// is something to borrow for a peer and was not, or no longer.
+	// Changed is called when a contract with a peer was made or revised, and when this
+	// cluster begins or ceases to offer the peer anything.
 	Changed func(peer peering.ClusterID)
-	// Informers tell when what there is to lend may have changed. Without them each
-	// answer reads everything again, and what is told of offers does not follow.
+	// Informers report changes of what can be offered. Without them each answer reads
+	// everything again, and watched offers are not updated.
 	Informers cache.Informers
 	// Namespace is the agent's own, whose Services nobody is told of.
 	Namespace string
@@ -68,7 +68,7 @@ type Lender struct {
 	// view is the last look at what there is. wake has Run look again.
 	view view
 	wake notify.Channel
-	// read is the policies, which need no lock of the Lender's.
+	// read is the policies, which need no lock of the Provider's.
 	read policiesRead
 
 	// following says that informers tell of changes: supplyStale says that nodes or pods
@@ -107,82 +107,82 @@ type recentContract struct {
 
 // Advertise answers a request by this cluster's policy and what is free. The
 // same request gets the same answer while that is valid.
-func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	ad, pending, err := l.advertise(ctx, peer, ask)
+func (p *Provider) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+	ad, pending, err := p.advertise(ctx, peer, ask)
 	if pending != nil {
-		if err := l.record(ctx, peer, ask.RequestID, *pending); err != nil {
+		if err := p.record(ctx, peer, ask.RequestID, *pending); err != nil {
 			return peering.Advertisement{}, err
 		}
 	}
 	return ad, err
 }
 
-func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, *v1alpha1.PendingRequest, error) {
-	joined, err := l.joined(ctx, peer)
+func (p *Provider) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, *v1alpha1.PendingRequest, error) {
+	joined, err := p.joined(ctx, peer)
 	if err != nil {
 		return peering.Advertisement{}, nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	m, err := l.marketFor(ctx, peer, joined)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, err := p.marketFor(ctx, peer, joined)
 	if err != nil {
 		return peering.Advertisement{}, nil, err
 	}
 	key := requestKey{peer, ask.RequestID}
-	if o, ok := l.advertised[key]; ok {
+	if o, ok := p.advertised[key]; ok {
 		if o.signing || reflect.DeepEqual(o.ask, ask) {
 			return o.ad, nil, nil
 		}
 		// Another ask under the same name: what was held for the one before is
 		// free for this one.
-		delete(l.advertised, key)
-		l.invalidate()
-		if m, err = l.marketFor(ctx, peer, joined); err != nil {
+		delete(p.advertised, key)
+		p.invalidate()
+		if m, err = p.marketFor(ctx, peer, joined); err != nil {
 			return peering.Advertisement{}, nil, err
 		}
 	}
 	if ask.ContractID == "" {
-		if c := l.view.contractOf(peer, ask.RequestID); c != nil {
-			ad, err := l.readvertise(c)
+		if c := p.view.contractOf(peer, ask.RequestID); c != nil {
+			ad, err := p.readvertise(c)
 			return ad, nil, err
 		}
-		if n := l.view.contractsWith(peer); n >= MaxContractsPerPeer {
+		if n := p.view.contractsWith(peer); n >= MaxContractsPerPeer {
 			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "limit of %d contracts with this peer reached", n)
 		}
 	}
-	a, err := l.answer(m, peer, ask, false)
+	a, err := p.answer(m, peer, ask, false)
 	if err != nil {
 		return peering.Advertisement{}, a.pending, err
 	}
-	if l.advertisedTo(peer) >= MaxAdvertisedPerPeer || len(l.advertised) >= MaxAdvertised {
+	if p.advertisedTo(peer) >= MaxAdvertisedPerPeer || len(p.advertised) >= MaxAdvertised {
 		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many advertisements are unsigned; sign or let them lapse, which takes %s", AdvertisedFor)
 	}
 	if a.ad.ContractID == "" {
 		a.ad.ContractID = newContractID()
 	}
-	if l.advertised == nil {
-		l.advertised = map[requestKey]*advertised{}
+	if p.advertised == nil {
+		p.advertised = map[requestKey]*advertised{}
 	}
-	l.advertised[key] = &advertised{ad: a.ad, ask: ask, tolerations: a.tolerations}
-	l.invalidate()
+	p.advertised[key] = &advertised{ad: a.ad, ask: ask, tolerations: a.tolerations}
+	p.invalidate()
 	return a.ad, nil, nil
 }
 
 // Preview says what Advertise would answer, and holds nothing back.
-func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	joined, err := l.joined(ctx, peer)
+func (p *Provider) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+	joined, err := p.joined(ctx, peer)
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	m, err := l.marketFor(ctx, peer, joined)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, err := p.marketFor(ctx, peer, joined)
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
-	a, err := l.answer(m, peer, ask, false)
+	a, err := p.answer(m, peer, ask, false)
 	if refused, ok := errors.AsType[*peering.Error](err); ok {
-		if ad := l.onceApproved(m, peer, ask, refused); ad != nil {
+		if ad := p.onceApproved(m, peer, ask, refused); ad != nil {
 			return *ad, nil
 		}
 	}
@@ -207,25 +207,25 @@ type answer struct {
 
 // answer decides. The advertisement has a contract's ID only for a revision. approved
 // decides as if an administrator had approved the ask. The lock is held.
-func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
+func (p *Provider) answer(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
 	var old *revision
 	if ask.ContractID != "" {
 		var err error
-		if old, err = l.revising(peer, ask); err != nil {
+		if old, err = p.revising(peer, ask); err != nil {
 			return answer{}, err
 		}
 		ask.Resources = ask.Resources.KeepUnnamed(old.terms.Resources)
 	}
-	now := l.Now().UTC()
+	now := p.Now().UTC()
 	a := answer{ad: peering.Advertisement{
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(AdvertisedFor),
 	}}
-	fc, lending, err := m.PolicyOf(peer)
+	fc, selected, err := m.PolicyOf(peer)
 	asked := ask // without the labels of a pool
 	var policy peering.Policy
 	if err == nil {
-		a.policy = lending.Value.Name
-		ask, policy, err = lending.In(ask)
+		a.policy = selected.Value.Name
+		ask, policy, err = selected.In(ask)
 	}
 	policy.Approved = approved
 	if err == nil && !approved && policy.Accept == peering.AfterApproval {
@@ -243,13 +243,13 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 			return a, err
 		}
 		a.ad.Grant, err = m.Decide(peer, ask, policy, "")
-		a.tolerations = lending.Tolerations(nil, a.ad.NodeSelector)
+		a.tolerations = selected.Tolerations(nil, a.ad.NodeSelector)
 		return a.unlessPending(err), err
 	}
 	a.ad.ContractID, a.ad.Revision, a.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
 	if err == nil {
 		a.ad.Grant, a.ad.NotAfter, err = m.Amend(peer, ask, policy, old.terms, now)
-		a.tolerations = lending.Tolerations(old.kept(a.ad), a.ad.NodeSelector)
+		a.tolerations = selected.Tolerations(old.kept(a.ad), a.ad.NodeSelector)
 	}
 	if err != nil {
 		// Giving back is always possible, if need be on the terms that hold.
@@ -295,19 +295,19 @@ func (r *revision) kept(next peering.Advertisement) []corev1.Toleration {
 }
 
 // revising returns the contract that an ask is to revise. The lock is held.
-func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
-	c := l.view.contracts[ask.ContractID]
+func (p *Provider) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
+	c := p.view.contracts[ask.ContractID]
 	if c == nil || c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
 		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend to the caller by contract %s", ask.ContractID)
 	}
-	contract, terms, err := store.ReadContract(c, l.Identity().ID())
+	contract, terms, err := store.ReadContract(c, p.Identity().ID())
 	if err != nil {
 		return nil, err
 	}
-	if contract, err = contract.Apply(peering.Tick{Now: l.Now()}); err != nil {
+	if contract, err = contract.Apply(peering.Tick{Now: p.Now()}); err != nil {
 		return nil, err
 	}
-	if !store.AcceptsNew(c, contract) || terms.NotAfter.Sub(l.Now()) < time.Second {
+	if !store.AcceptsNew(c, contract) || terms.NotAfter.Sub(p.Now()) < time.Second {
 		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
 	}
 	if terms.RequestID != ask.RequestID {
@@ -321,29 +321,29 @@ func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, e
 
 // readvertise repeats the offer of a contract that is in force: its consumer
 // lost the answer. Signing it returns the contract as it is.
-func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error) {
-	_, terms, err := store.ReadContract(c, l.Identity().ID())
+func (p *Provider) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error) {
+	_, terms, err := store.ReadContract(c, p.Identity().ID())
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
 	return peering.Advertisement{
 		ContractID: terms.ContractID, RequestID: terms.RequestID, Revision: terms.Revision, PreviousHash: terms.Previous,
-		Grant: peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore)}, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(AdvertisedFor),
+		Grant: peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore)}, ValidUntil: p.Now().UTC().Truncate(time.Second).Add(AdvertisedFor),
 	}, nil
 }
 
 // lapse drops advertisements that lapsed. The lock is held.
-func (l *Lender) lapse() {
-	now, n := l.Now(), len(l.advertised)
-	maps.DeleteFunc(l.advertised, func(_ requestKey, o *advertised) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
-	if len(l.advertised) != n {
-		l.invalidate()
+func (p *Provider) lapse() {
+	now, n := p.Now(), len(p.advertised)
+	maps.DeleteFunc(p.advertised, func(_ requestKey, o *advertised) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
+	if len(p.advertised) != n {
+		p.invalidate()
 	}
 }
 
-func (l *Lender) advertisedTo(peer peering.ClusterID) int {
+func (p *Provider) advertisedTo(peer peering.ClusterID) int {
 	n := 0
-	for key := range l.advertised {
+	for key := range p.advertised {
 		if key.peer == peer {
 			n++
 		}
@@ -354,16 +354,16 @@ func (l *Lender) advertisedTo(peer peering.ClusterID) int {
 // Sign countersigns what a consumer signed, if it is what was advertised to it:
 // a new contract, or the next revision of one. Repeating it returns what was
 // signed.
-func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
+func (p *Provider) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
 	terms, err := envelope.VerifyConsumer()
 	if err != nil {
 		return peering.Envelope{}, &peering.Error{Reason: peering.ReasonSignatureInvalid, Message: err.Error(), Err: err}
 	}
-	self := l.Identity()
+	self := p.Identity()
 	if terms.Consumer.ID != peer || terms.Provider.ID != self.ID() {
 		return peering.Envelope{}, peering.Errorf(peering.ReasonSignatureInvalid, "the contract is between %s and %s, and the caller is %s", terms.Consumer.ID, terms.Provider.ID, peer)
 	}
-	release, err := l.claim(ctx, terms.ContractID)
+	release, err := p.claim(ctx, terms.ContractID)
 	if err != nil {
 		return peering.Envelope{}, err
 	}
@@ -372,7 +372,7 @@ func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peer
 	// who did could not tell.
 	look := terms.Revision > 1
 	for {
-		signed, err := l.countersign(ctx, self, envelope, terms, look)
+		signed, err := p.countersign(ctx, self, envelope, terms, look)
 		if (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && ctx.Err() == nil {
 			look = true
 			continue // its state was written meanwhile; look again
@@ -382,25 +382,25 @@ func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peer
 }
 
 // claim waits until no other call signs the contract.
-func (l *Lender) claim(ctx context.Context, contract string) (release func(), err error) {
+func (p *Provider) claim(ctx context.Context, contract string) (release func(), err error) {
 	for {
-		l.mu.Lock()
-		busy, ok := l.signing[contract]
+		p.mu.Lock()
+		busy, ok := p.signing[contract]
 		if !ok {
 			done := make(chan struct{})
-			if l.signing == nil {
-				l.signing = map[string]chan struct{}{}
+			if p.signing == nil {
+				p.signing = map[string]chan struct{}{}
 			}
-			l.signing[contract] = done
-			l.mu.Unlock()
+			p.signing[contract] = done
+			p.mu.Unlock()
 			return func() {
-				l.mu.Lock()
-				delete(l.signing, contract)
-				l.mu.Unlock()
+				p.mu.Lock()
+				delete(p.signing, contract)
+				p.mu.Unlock()
 				close(done)
 			}, nil
 		}
-		l.mu.Unlock()
+		p.mu.Unlock()
 		select {
 		case <-busy:
 		case <-ctx.Done():
@@ -411,9 +411,9 @@ func (l *Lender) claim(ctx context.Context, contract string) (release func(), er
 
 // countersign looks at what there is of the contract and goes on from there. Without
 // look it takes for granted that there is nothing, if its offer stands.
-func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, look bool) (peering.Envelope, error) {
+func (p *Provider) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, look bool) (peering.Envelope, error) {
 	peer := terms.Consumer.ID
-	o, done, lapsed := l.beginSigning(terms)
+	o, done, lapsed := p.beginSigning(terms)
 	if lapsed == nil {
 		defer done()
 	}
@@ -421,7 +421,7 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	var before peering.Contract
 	if look || lapsed != nil {
 		var err error
-		if stored, before, err = l.agreedBefore(ctx, terms); err != nil {
+		if stored, before, err = p.agreedBefore(ctx, terms); err != nil {
 			return peering.Envelope{}, err
 		}
 		if stored != nil && before.Revision == terms.Revision {
@@ -433,34 +433,34 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	if lapsed != nil {
 		return peering.Envelope{}, lapsed
 	}
-	if why := mismatch(o, terms, self, l.Now()); why != "" {
+	if why := mismatch(o, terms, self, p.Now()); why != "" {
 		return peering.Envelope{}, peering.Errorf(peering.ReasonContractMismatch, "the contract is not what was advertised: %s", why)
 	}
-	fc, err := l.trusted(ctx, peer, terms.Consumer)
+	fc, err := p.trusted(ctx, peer, terms.Consumer)
 	if err != nil {
 		return peering.Envelope{}, err
 	}
-	if _, err := before.Apply(peering.Countersigned{Role: peering.Provider, Terms: terms, Hash: envelope.Hash(), Now: l.Now()}); err != nil {
+	if _, err := before.Apply(peering.Countersigned{Role: peering.Provider, Terms: terms, Hash: envelope.Hash(), Now: p.Now()}); err != nil {
 		return peering.Envelope{}, err
 	}
 	signed, err := envelope.Sign(rand.Reader, self.ID(), self.Signer())
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("sign contract %s: %w", terms.ContractID, err)
 	}
-	contract, err := l.write(ctx, fc, stored, signed, o)
+	contract, err := p.write(ctx, fc, stored, signed, o)
 	if err != nil {
 		return peering.Envelope{}, err
 	}
-	l.signed(peer, contract)
-	l.dropFulfilled(ctx, fc, terms)
-	l.Changed(peer)
+	p.signed(peer, contract)
+	p.dropFulfilled(ctx, fc, terms)
+	p.Changed(peer)
 	return signed, nil
 }
 
 // write stores what both signed: a new contract, or the next revision of one that is
 // stored.
-func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored *v1alpha1.Contract, signed peering.Envelope, o *advertised) (*v1alpha1.Contract, error) {
-	self, contract := l.Identity().ID(), stored
+func (p *Provider) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored *v1alpha1.Contract, signed peering.Envelope, o *advertised) (*v1alpha1.Contract, error) {
+	self, contract := p.Identity().ID(), stored
 	var err error
 	if stored == nil {
 		contract, err = store.NewContract(signed, self, fc.Name)
@@ -474,7 +474,7 @@ func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored 
 	if err := store.SetTolerations(contract, o.tolerations); err != nil {
 		return nil, err
 	}
-	err = l.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), contract)
+	err = p.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), contract)
 	if wait, over := store.Later(err); over {
 		return nil, &peering.Error{
 			Reason: peering.ReasonRateLimited, RetryAfter: wait,
@@ -484,9 +484,9 @@ func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored 
 	switch {
 	case err != nil:
 	case stored == nil:
-		err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+		err = p.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	default:
-		err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+		err = p.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("keep contract %s: %w", contract.Name, err)
@@ -496,45 +496,45 @@ func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored 
 
 // beginSigning returns the offer that terms are made of, and keeps it from lapsing
 // until done is called.
-func (l *Lender) beginSigning(terms peering.Terms) (o *advertised, done func(), err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lapse()
-	o = l.advertised[requestKey{terms.Consumer.ID, terms.RequestID}]
+func (p *Provider) beginSigning(terms peering.Terms) (o *advertised, done func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lapse()
+	o = p.advertised[requestKey{terms.Consumer.ID, terms.RequestID}]
 	if o == nil || o.ad.ContractID != terms.ContractID || o.ad.Revision != terms.Revision {
 		return nil, nil, peering.Errorf(peering.ReasonAdvertisementExpired,
 			"no advertisement of revision %d of contract %s stands: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
 	}
 	o.signing = true
 	return o, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		o.signing = false
 	}, nil
 }
 
 // signed puts a contract into its offer's place.
-func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.recent == nil {
-		l.recent = map[string]recentContract{}
+func (p *Provider) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.recent == nil {
+		p.recent = map[string]recentContract{}
 	}
-	l.recent[contract.Name] = recentContract{contract: contract.DeepCopy(), at: l.Now()}
-	delete(l.advertised, requestKey{peer, contract.Spec.RequestID})
-	l.invalidate()
+	p.recent[contract.Name] = recentContract{contract: contract.DeepCopy(), at: p.Now()}
+	delete(p.advertised, requestKey{peer, contract.Spec.RequestID})
+	p.invalidate()
 }
 
 // trusted returns the ForeignCluster of the consumer after checking that it
 // signed with a key that this cluster knows it by, or with a later one. The cache
 // shows what let the consumer call at all; where that does not do, the API server
 // is asked.
-func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
-	fc, err := store.Cached(ctx, l.Client, peer)
+func (p *Provider) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
+	fc, err := store.Cached(ctx, p.Client, peer)
 	if err == nil && fc != nil && signedByKnown(fc, consumer) == nil {
 		return fc, nil
 	}
-	if fc, err = store.Find(ctx, l.Reader, peer); err != nil {
+	if fc, err = store.Find(ctx, p.Reader, peer); err != nil {
 		return nil, err
 	}
 	if fc == nil {
@@ -562,9 +562,9 @@ func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 
 // agreedBefore returns the contract that terms are the next revision of, or that was
 // signed by them already; nil if there is none.
-func (l *Lender) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alpha1.Contract, peering.Contract, error) {
+func (p *Provider) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alpha1.Contract, peering.Contract, error) {
 	c, none := &v1alpha1.Contract{}, peering.Contract{}
-	if err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, c); err != nil {
+	if err := p.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, c); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, none, nil
 		}
@@ -573,7 +573,7 @@ func (l *Lender) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alph
 	if c.Spec.PeerID != string(terms.Consumer.ID) || c.Spec.Role != v1alpha1.ContractProvider || c.Spec.RequestID != terms.RequestID {
 		return nil, none, peering.Errorf(peering.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
 	}
-	contract, _, err := store.ReadContract(c, l.Identity().ID())
+	contract, _, err := store.ReadContract(c, p.Identity().ID())
 	switch {
 	case err != nil:
 		return nil, none, err
@@ -608,30 +608,30 @@ func mismatch(o *advertised, terms peering.Terms, self *identity.Identity, now t
 	return ""
 }
 
-// Lent returns a contract by which this cluster lends. The cache shows it; while it does
-// not show yet what was signed a moment ago, the API server is asked, since a consumer
-// uses a contract as soon as it has the second signature. It is to be read only.
-func (l *Lender) Lent(id string) (*v1alpha1.Contract, bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), lentPatience) //nolint:forbidigo // a cache answers at once, and what is not there yet is there soon
+// Granted returns a contract in which this cluster is the provider. It comes from the cache, or from
+// the API server while the cache lacks a contract that was signed a moment ago: a consumer uses a
+// contract as soon as it has the second signature. Callers must not change it.
+func (p *Provider) Granted(id string) (*v1alpha1.Contract, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), grantedPatience) //nolint:forbidigo // a cache answers at once, and what is not there yet is there soon
 	defer cancel()
 	var c v1alpha1.Contract
-	err := l.Client.Get(ctx, client.ObjectKey{Name: id}, &c, client.UnsafeDisableDeepCopy)
-	if apierrors.IsNotFound(err) && l.signedNow(id) {
-		err = l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
+	err := p.Client.Get(ctx, client.ObjectKey{Name: id}, &c, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) && p.signedNow(id) {
+		err = p.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
 	}
 	return &c, err == nil && c.Spec.Role == v1alpha1.ContractProvider
 }
 
 // signedNow says whether a contract was signed so lately that the cache may not show it.
-func (l *Lender) signedNow(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r, ok := l.recent[id]
-	return ok && l.Now().Sub(r.at) < recentSettle
+func (p *Provider) signedNow(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r, ok := p.recent[id]
+	return ok && p.Now().Sub(r.at) < recentSettle
 }
 
-// Grants is what a policy gives a peer besides resources.
-type Grants struct {
+// Permissions are what a policy allows a peer besides resources, in force at once.
+type Permissions struct {
 	// NamespaceNames is the names that its namespaces may have here, with a * at the end of some.
 	NamespaceNames []string
 	// MinFence is the shortest fence that it may ask for; one that is too long for anybody, while that
@@ -648,41 +648,41 @@ type Grants struct {
 	Tolerations []corev1.Toleration
 }
 
-// Grants returns what the policy that selects a peer gives it: nothing, if there is none. What pods tolerate
-// is that of a contract on nodes with these labels, which it has from when it was signed, too.
-func (l *Lender) Grants(ctx context.Context, peer peering.ClusterID, signed []corev1.Toleration, nodes map[string]string) Grants {
-	p := l.policyOf(ctx, peer)
-	if p == nil {
-		return Grants{MinFence: peering.MaxFence + 1, Tolerations: signed}
+// Permissions returns what the policy that selects a peer allows it: nothing without such a policy. The
+// tolerations are those of the policy for nodes with these labels, and those that the contract was signed with.
+func (p *Provider) Permissions(ctx context.Context, peer peering.ClusterID, signed []corev1.Toleration, nodes map[string]string) Permissions {
+	policy := p.policyOf(ctx, peer)
+	if policy == nil {
+		return Permissions{MinFence: peering.MaxFence + 1, Tolerations: signed}
 	}
-	g := Grants{
-		NamespaceNames: slices.Clone(p.Spec.NamespaceNames), MinFence: peering.MinFence, HomeAPI: p.Spec.HomeAPI == v1alpha1.HomeAPIAllowed,
-		NetworkPolicies: p.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesAllowed,
-		RuntimeClasses:  slices.Clone(p.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(p.Spec.PriorityClassMappings),
-		Tolerations: p.Tolerations(signed, nodes),
+	allowed := Permissions{
+		NamespaceNames: slices.Clone(policy.Spec.NamespaceNames), MinFence: peering.MinFence, HomeAPI: policy.Spec.HomeAPI == v1alpha1.HomeAPIAllowed,
+		NetworkPolicies: policy.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesAllowed,
+		RuntimeClasses:  slices.Clone(policy.Spec.RuntimeClassMappings), PriorityClasses: slices.Clone(policy.Spec.PriorityClassMappings),
+		Tolerations: policy.Tolerations(signed, nodes),
 	}
-	if p.Spec.MinFence != nil {
-		g.MinFence = p.Spec.MinFence.Duration
+	if policy.Spec.MinFence != nil {
+		allowed.MinFence = policy.Spec.MinFence.Duration
 	}
-	return g
+	return allowed
 }
 
 // policyOf returns the policy that selects a peer, nil if there is none or it is not known: that
 // allows nothing.
-func (l *Lender) policyOf(ctx context.Context, peer peering.ClusterID) *market.Policy {
-	fc, err := store.Peek(ctx, l.Client, peer)
+func (p *Provider) policyOf(ctx context.Context, peer peering.ClusterID) *market.Policy {
+	fc, err := store.Peek(ctx, p.Client, peer)
 	if err != nil || fc == nil {
 		return nil
 	}
-	all, err := l.policies(ctx)
+	all, err := p.policies(ctx)
 	if err != nil {
 		return nil
 	}
-	p, err := market.Selecting(all, fc)
+	policy, err := market.Selecting(all, fc)
 	if err != nil {
 		return nil
 	}
-	return p
+	return policy
 }
 
 // newContractID returns a name that nobody has: 80 random bits.

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -22,49 +22,49 @@ import (
 // Offer returns what this cluster would lend a peer now, and a channel that is
 // closed once it may be something else. What nodes, pods and contracts come to is
 // computed once for all peers.
-func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error) {
-	joined, err := l.joined(ctx, peer)
+func (p *Provider) Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error) {
+	joined, err := p.joined(ctx, peer)
 	if err != nil {
 		return peering.Offer{}, nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.changed == nil {
-		l.changed = make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
 	}
-	m, err := l.marketFor(ctx, peer, joined)
+	m, err := p.marketFor(ctx, peer, joined)
 	if err != nil {
 		return peering.Offer{}, nil, err
 	}
-	return m.Offer(peer), l.changed, nil
+	return m.Offer(peer), p.changed, nil
 }
 
 // Lends says whether this cluster would lend a peer anything, as was found out last: it
 // is asked for states, which wait for nobody. For a peer that it was not asked of before
 // that is not known. Changed is called once it is known, and once it is otherwise.
-func (l *Lender) Lends(peer peering.ClusterID) peering.Lending {
-	l.availableMu.Lock()
-	defer l.availableMu.Unlock()
-	lends, ok := l.available[peer]
+func (p *Provider) Lends(peer peering.ClusterID) peering.Lending {
+	p.availableMu.Lock()
+	defer p.availableMu.Unlock()
+	lends, ok := p.available[peer]
 	if !ok {
-		if l.available == nil {
-			l.available = make(map[peering.ClusterID]peering.Lending)
+		if p.available == nil {
+			p.available = make(map[peering.ClusterID]peering.Lending)
 		}
-		l.available[peer] = peering.LendsUnknown
-		l.unknown.Notify()
+		p.available[peer] = peering.LendsUnknown
+		p.unknown.Notify()
 	}
 	return lends
 }
 
 // updateAvailable finds out again whether there is anything for each peer of which that
 // was asked.
-func (l *Lender) updateAvailable(ctx context.Context) {
-	l.availableMu.Lock()
-	was := maps.Clone(l.available)
-	l.availableMu.Unlock()
+func (p *Provider) updateAvailable(ctx context.Context) {
+	p.availableMu.Lock()
+	was := maps.Clone(p.available)
+	p.availableMu.Unlock()
 	for peer, before := range was {
-		l.mu.Lock()
-		m, err := l.marketFor(ctx, peer, nil)
+		p.mu.Lock()
+		m, err := p.marketFor(ctx, peer, nil)
 		lends, known := peering.LendsSomething, false
 		if err == nil && m.Peers[peer] != nil {
 			known = true
@@ -72,39 +72,39 @@ func (l *Lender) updateAvailable(ctx context.Context) {
 				lends = peering.LendsNothing
 			}
 		}
-		l.mu.Unlock()
+		p.mu.Unlock()
 		if err != nil {
 			if ctx.Err() == nil {
-				l.log().Warn("cannot tell what is lent", "peer", peer, "err", err)
+				p.log().Warn("cannot tell what is lent", "peer", peer, "err", err)
 			}
 			return
 		}
-		l.availableMu.Lock()
+		p.availableMu.Lock()
 		if known {
-			l.available[peer] = lends
+			p.available[peer] = lends
 		} else {
-			delete(l.available, peer)
+			delete(p.available, peer)
 		}
-		l.availableMu.Unlock()
+		p.availableMu.Unlock()
 		if known && lends != before {
-			l.Changed(peer)
+			p.Changed(peer)
 		}
 	}
 }
 
 // Run follows what decides until ctx ends: it has offers told again when they may
 // be others, and drops requests that nobody waits for.
-func (l *Lender) Run(ctx context.Context) error {
-	started := l.Now()
-	l.mu.Lock()
-	l.wake = notify.New()
-	l.mu.Unlock()
-	l.availableMu.Lock()
-	l.unknown = notify.New()
-	l.unknown.Notify() // somebody may have asked before
-	l.availableMu.Unlock()
-	if l.Informers != nil {
-		stop, err := l.follow(ctx, l.wake)
+func (p *Provider) Run(ctx context.Context) error {
+	started := p.Now()
+	p.mu.Lock()
+	p.wake = notify.New()
+	p.mu.Unlock()
+	p.availableMu.Lock()
+	p.unknown = notify.New()
+	p.unknown.Notify() // somebody may have asked before
+	p.availableMu.Unlock()
+	if p.Informers != nil {
+		stop, err := p.follow(ctx, p.wake)
 		defer stop()
 		if err != nil {
 			return err
@@ -119,56 +119,56 @@ func (l *Lender) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.unknown:
-			l.updateAvailable(ctx)
+		case <-p.unknown:
+			p.updateAvailable(ctx)
 		case <-sweep.C:
-			l.sweep(ctx, started)
+			p.sweep(ctx, started)
 		case <-lapse.C:
-			l.mu.Lock()
-			l.lapse()
-			l.mu.Unlock()
-		case <-l.wake:
-			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost), refreshPause-l.Now().Sub(looked))) {
+			p.mu.Lock()
+			p.lapse()
+			p.mu.Unlock()
+		case <-p.wake:
+			if !notify.Pause(ctx, max(offerDebounce, min(refreshShare*took, refreshMost), refreshPause-p.Now().Sub(looked))) {
 				return nil
 			}
-			took, looked = l.refresh(ctx), l.Now()
-			l.updateAvailable(ctx)
+			took, looked = p.refresh(ctx), p.Now()
+			p.updateAvailable(ctx)
 		}
 	}
 }
 
 // refresh looks again at what changed, tells that offers may be others, and returns how
 // long that took.
-func (l *Lender) refresh(ctx context.Context) time.Duration {
-	begin := l.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.supplyStale.Swap(false) {
-		l.view.supply, l.view.market = nil, nil
+func (p *Provider) refresh(ctx context.Context) time.Duration {
+	begin := p.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.supplyStale.Swap(false) {
+		p.view.supply, p.view.market = nil, nil
 	}
-	if _, err := l.market(ctx); err != nil && ctx.Err() == nil {
-		l.log().Warn("cannot look at what can be lent", "err", err) // who asks next looks again
+	if _, err := p.market(ctx); err != nil && ctx.Err() == nil {
+		p.log().Warn("cannot look at what can be lent", "err", err) // who asks next looks again
 	}
-	if l.changed != nil {
-		close(l.changed)
-		l.changed = nil
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
 	}
-	return l.Now().Sub(begin)
+	return p.Now().Sub(begin)
 }
 
 // follow has informers say when something that decides changed.
-func (l *Lender) follow(ctx context.Context, wake notify.Channel) (stop func(), err error) {
+func (p *Provider) follow(ctx context.Context, wake notify.Channel) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
-		l.following.Store(false)
+		p.following.Store(false)
 		for _, f := range stops {
 			f()
 		}
 	}
-	supply := func() { l.supplyStale.Store(true); wake.Notify() }
-	terms := func() { l.stale.Store(true); wake.Notify() }
+	supply := func() { p.supplyStale.Store(true); wake.Notify() }
+	terms := func() { p.stale.Store(true); wake.Notify() }
 	services := func() {
-		if l.exporting.Load() {
+		if p.exporting.Load() {
 			terms()
 		}
 	}
@@ -185,16 +185,16 @@ func (l *Lender) follow(ctx context.Context, wake notify.Channel) (stop func(), 
 		{&corev1.Service{}, serviceDiffers, services},
 		{&corev1.Namespace{}, namespaceDiffers, services},
 	} {
-		end, err := kube.OnChange(ctx, l.Informers, kind.object, kind.differs, kind.changed)
+		end, err := kube.OnChange(ctx, p.Informers, kind.object, kind.differs, kind.changed)
 		if err != nil {
 			return stop, fmt.Errorf("follow what can be lent: %w", err)
 		}
 		stops = append(stops, end)
 	}
-	l.mu.Lock()
-	l.view = view{} // what came before nobody followed
-	l.mu.Unlock()
-	l.following.Store(true)
+	p.mu.Lock()
+	p.view = view{} // what came before nobody followed
+	p.mu.Unlock()
+	p.following.Store(true)
 	return stop, nil
 }
 
@@ -254,11 +254,11 @@ func namespaceDiffers(before, after any) bool {
 
 // ExportsChanged has what peers are told of Services found out again: a ServiceExport came
 // or went.
-func (l *Lender) ExportsChanged() {
-	if l.exporting.Load() {
-		l.stale.Store(true)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.wake.Notify()
+func (p *Provider) ExportsChanged() {
+	if p.exporting.Load() {
+		p.stale.Store(true)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.wake.Notify()
 	}
 }

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -20,78 +20,78 @@ import (
 
 func afterApproval(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptAfterApproval }
 
-func (l *lentTest) peer(i int) *v1alpha1.ForeignCluster {
-	l.t.Helper()
+func (p *testProvider) peer(i int) *v1alpha1.ForeignCluster {
+	p.t.Helper()
 	var fc v1alpha1.ForeignCluster
-	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: fmt.Sprint("peer-", i)}, &fc); err != nil {
-		l.t.Fatal(err)
+	if err := p.Client.Get(p.t.Context(), client.ObjectKey{Name: fmt.Sprint("peer-", i)}, &fc); err != nil {
+		p.t.Fatal(err)
 	}
 	return &fc
 }
 
-func (l *lentTest) waiting(peer int) []string {
-	l.t.Helper()
+func (p *testProvider) waiting(peer int) []string {
+	p.t.Helper()
 	var ids []string
-	for _, r := range l.peer(peer).Status.Requests {
+	for _, r := range p.peer(peer).Status.Requests {
 		ids = append(ids, r.ID)
 	}
 	return ids
 }
 
-func (l *lentTest) decided(peer int, approved, denied []string) {
-	l.t.Helper()
-	fc := l.peer(peer)
+func (p *testProvider) decided(peer int, approved, denied []string) {
+	p.t.Helper()
+	fc := p.peer(peer)
 	fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests = approved, denied
-	if err := l.Client.Update(l.t.Context(), fc); err != nil {
-		l.t.Fatal(err)
+	if err := p.Client.Update(p.t.Context(), fc); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
 // pends asks, and checks that it waits.
-func (l *lentTest) pends(peer int, ask peering.Ask) {
-	l.t.Helper()
-	_, err := l.Advertise(l.t.Context(), l.peers[peer].ID(), ask)
-	wants(l.t, err, peering.ReasonPolicyPending, "administrator")
-	l.pass(requestPause)
+func (p *testProvider) pends(peer int, ask peering.Ask) {
+	p.t.Helper()
+	_, err := p.Advertise(p.t.Context(), p.peers[peer].ID(), ask)
+	wants(p.t, err, peering.ReasonPolicyPending, "administrator")
+	p.pass(requestPause)
 }
 
-func TestLenderKeepsARequestForAnAdministrator(t *testing.T) {
+func TestProviderKeepsARequestForAnAdministrator(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
-	ask := l.ask("r", "cpu=2")
+	p := newProvider(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
+	ask := p.ask("r", "cpu=2")
 	ask.Duration, ask.PriceCeiling = time.Hour, euros(t, "1.5")
-	l.pends(0, ask)
-	l.pends(0, ask)
-	requests := l.peer(0).Status.Requests
+	p.pends(0, ask)
+	p.pends(0, ask)
+	requests := p.peer(0).Status.Requests
 	if len(requests) != 1 || requests[0].ID != "r" || requests[0].Resources.Cpu().String() != "2" || requests[0].Duration.Duration != time.Hour ||
 		requests[0].PriceCeiling.Amount != "1.5" || !requests[0].Time.Time.Equal(now) {
 		t.Fatalf("to be seen is %+v", requests)
 	}
-	if ad, err := l.Preview(t.Context(), l.peers[1].ID(), ask); err != nil || !ad.NeedsApproval || ad.ContractID != "" || len(l.waiting(1)) != 0 {
-		t.Errorf("a preview: %+v, %v, waiting %v", ad, err, l.waiting(1))
+	if ad, err := p.Preview(t.Context(), p.peers[1].ID(), ask); err != nil || !ad.NeedsApproval || ad.ContractID != "" || len(p.waiting(1)) != 0 {
+		t.Errorf("a preview: %+v, %v, waiting %v", ad, err, p.waiting(1))
 	}
-	if offer, _, err := l.Offer(t.Context(), l.peers[0].ID()); err != nil || !offer.Available || !strings.Contains(offer.Message, "approves") {
+	if offer, _, err := p.Offer(t.Context(), p.peers[0].ID()); err != nil || !offer.Available || !strings.Contains(offer.Message, "approves") {
 		t.Errorf("offered %+v, %v", offer, err)
 	}
-	l.decided(0, []string{"r"}, nil)
-	terms := l.mustContract(0, ask)
-	if got := l.waiting(0); len(got) != 0 {
+	p.decided(0, []string{"r"}, nil)
+	terms := p.mustContract(0, ask)
+	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("what was signed waits still: %v", got)
 	}
 	// It is renewed and may give back without being asked about again.
-	l.pass(30 * time.Minute)
-	if _, err := l.contracted(t.Context(), 0, l.amend(terms, time.Hour, "cpu=1")); err != nil {
+	p.pass(30 * time.Minute)
+	if _, err := p.contracted(t.Context(), 0, p.amend(terms, time.Hour, "cpu=1")); err != nil {
 		t.Error(err)
 	}
 	// Another peer's request of that name is another request.
-	l.pends(1, ask)
+	p.pends(1, ask)
 }
 
 func TestOfferChangesWithADecision(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
+	p := newProvider(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
 	says := func(peer int) *v1alpha1.ForeignCluster {
-		offer, _, err := l.Offer(t.Context(), l.peers[peer].ID())
+		offer, _, err := p.Offer(t.Context(), p.peers[peer].ID())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,14 +102,14 @@ func TestOfferChangesWithADecision(t *testing.T) {
 		return fc
 	}
 	differs := func(a, b *v1alpha1.ForeignCluster) bool { return a.Status.Offer.Message != b.Status.Offer.Message }
-	l.pends(0, l.ask("r", "cpu=2"))
+	p.pends(0, p.ask("r", "cpu=2"))
 	waits, other := says(0), says(1)
 	if differs(waits, says(0)) {
 		t.Error("a decision is told before there is one")
 	}
 	for _, decision := range []struct{ approved, denied []string }{{nil, []string{"r"}}, {[]string{"r"}, nil}} {
 		before := says(0)
-		l.decided(0, decision.approved, decision.denied)
+		p.decided(0, decision.approved, decision.denied)
 		if after := says(0); !differs(before, after) {
 			t.Errorf("after %v the offer says %q as before", decision, after.Status.Offer.Message)
 		}
@@ -124,100 +124,100 @@ func TestOfferChangesWithADecision(t *testing.T) {
 
 func TestApprovalCoversWhatTheAdministratorSaw(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
-	l.pends(0, l.ask("r", "cpu=2"))
+	p := newProvider(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	p.pends(0, p.ask("r", "cpu=2"))
 	// Just before the administrator says yes the peer asks for more.
-	l.pends(0, l.ask("r", "cpu=12"))
-	if got := l.waiting(0); !slices.Equal(got, []string{"r.2"}) {
+	p.pends(0, p.ask("r", "cpu=12"))
+	if got := p.waiting(0); !slices.Equal(got, []string{"r.2"}) {
 		t.Fatalf("waiting are %v", got)
 	}
-	l.decided(0, []string{"r"}, nil)
-	l.pends(0, l.ask("r", "cpu=12"))
-	l.pends(0, l.ask("r")) // all there is
-	if got := l.waiting(0); !slices.Equal(got, []string{"r.3"}) && !slices.Equal(got, []string{"r.2"}) {
+	p.decided(0, []string{"r"}, nil)
+	p.pends(0, p.ask("r", "cpu=12"))
+	p.pends(0, p.ask("r")) // all there is
+	if got := p.waiting(0); !slices.Equal(got, []string{"r.3"}) && !slices.Equal(got, []string{"r.2"}) {
 		t.Fatalf("waiting are %v", got)
 	}
-	l.decided(0, append([]string{"r"}, l.waiting(0)...), nil)
-	terms := l.mustContract(0, l.ask("r", "cpu=12"))
+	p.decided(0, append([]string{"r"}, p.waiting(0)...), nil)
+	terms := p.mustContract(0, p.ask("r", "cpu=12"))
 	// The contract is to grow: that is for the administrator again.
-	more := l.amend(terms, 0, "cpu=13")
-	l.pends(0, more)
+	more := p.amend(terms, 0, "cpu=13")
+	p.pends(0, more)
 	// Who only asks what would come of it is told, as with a first request.
-	if ad, err := l.Preview(t.Context(), l.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Resources["cpu"].String() != "13" {
+	if ad, err := p.Preview(t.Context(), p.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Resources["cpu"].String() != "13" {
 		t.Errorf("previewed %+v, %v", ad, err)
 	}
-	waiting := l.waiting(0)
+	waiting := p.waiting(0)
 	if len(waiting) != 1 || !isRequest(waiting[0], "r") || waiting[0] == "r" {
 		t.Fatalf("waiting are %v", waiting)
 	}
-	if got, err := l.contracted(t.Context(), 0, l.amend(terms, 0, "cpu=3")); err != nil || got.Resources["cpu"].String() != "3" {
+	if got, err := p.contracted(t.Context(), 0, p.amend(terms, 0, "cpu=3")); err != nil || got.Resources["cpu"].String() != "3" {
 		t.Errorf("giving back meanwhile: %s, %v", got.Resources, err)
 	}
-	l.decided(0, append(l.peer(0).Spec.ApprovedRequests, waiting...), nil)
-	if _, err := l.contracted(t.Context(), 0, more); err != nil {
+	p.decided(0, append(p.peer(0).Spec.ApprovedRequests, waiting...), nil)
+	if _, err := p.contracted(t.Context(), 0, more); err != nil {
 		t.Error(err)
 	}
-	if got := l.waiting(0); len(got) != 0 {
+	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
 	}
 }
 
-func TestLenderRefusesADeniedRequest(t *testing.T) {
+func TestProviderRefusesADeniedRequest(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
-	l.pends(0, l.ask("r", "cpu=2"))
-	l.decided(0, nil, []string{"r"})
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	p.pends(0, p.ask("r", "cpu=2"))
+	p.decided(0, nil, []string{"r"})
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 	wants(t, err, peering.ReasonPolicyRefused, "denied")
-	l.sweep(t.Context(), now)
-	if got := l.waiting(0); len(got) != 0 {
+	p.sweep(t.Context(), now)
+	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
 	}
 	// Approved, and then denied more.
-	l.pends(0, l.ask("s", "cpu=1"))
-	l.decided(0, []string{"s"}, nil)
-	terms := l.mustContract(0, l.ask("s", "cpu=1"))
-	l.pends(0, l.amend(terms, 0, "cpu=2"))
-	l.decided(0, []string{"s"}, l.waiting(0))
-	_, err = l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 0, "cpu=2"))
+	p.pends(0, p.ask("s", "cpu=1"))
+	p.decided(0, []string{"s"}, nil)
+	terms := p.mustContract(0, p.ask("s", "cpu=1"))
+	p.pends(0, p.amend(terms, 0, "cpu=2"))
+	p.decided(0, []string{"s"}, p.waiting(0))
+	_, err = p.Advertise(t.Context(), p.peers[0].ID(), p.amend(terms, 0, "cpu=2"))
 	wants(t, err, peering.ReasonPolicyRefused, "denied to lend more")
-	if _, err := l.contracted(t.Context(), 0, l.amend(terms, 0)); err != nil {
+	if _, err := p.contracted(t.Context(), 0, p.amend(terms, 0)); err != nil {
 		t.Errorf("what was approved is not renewed: %v", err)
 	}
 }
 
 func TestRefusedRequestNeedsNoApproval(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p", afterApproval))...)
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=50"))
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p", afterApproval))...)
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=50"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	if got := l.waiting(0); len(got) != 0 {
+	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
 	}
 }
 
 func TestPendingRequestsAreBounded(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	for i := range maxRequests {
-		l.pends(0, l.ask(fmt.Sprint("r", i), "cpu=1"))
+		p.pends(0, p.ask(fmt.Sprint("r", i), "cpu=1"))
 	}
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("more", "cpu=1"))
 	wants(t, err, peering.ReasonPolicyPending, "limit of")
-	if got := len(l.waiting(0)); got != maxRequests {
+	if got := len(p.waiting(0)); got != maxRequests {
 		t.Errorf("%d wait", got)
 	}
 	// All but one are forgotten by their peer.
 	for range 5 {
-		l.pass(requestLife / 5)
-		l.pends(0, l.ask("r3", "cpu=1"))
+		p.pass(requestLife / 5)
+		p.pends(0, p.ask("r3", "cpu=1"))
 	}
-	l.sweep(t.Context(), now)
-	if got := l.waiting(0); !slices.Equal(got, []string{"r3"}) {
+	p.sweep(t.Context(), now)
+	if got := p.waiting(0); !slices.Equal(got, []string{"r3"}) {
 		t.Errorf("waiting are %v", got)
 	}
-	if len(l.asked) != 1 {
-		t.Errorf("%d are remembered", len(l.asked))
+	if len(p.asked) != 1 {
+		t.Errorf("%d are remembered", len(p.asked))
 	}
 }
 
@@ -225,18 +225,18 @@ func TestPendingRequestsAreBounded(t *testing.T) {
 // hour from then.
 func TestPendingRequestsOutliveARestart(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
-	l.pends(0, l.ask("r", "cpu=1"))
-	l.pass(2 * requestLife)
-	l.asked = nil
-	started := l.now()
-	l.sweep(t.Context(), started)
-	if got := l.waiting(0); len(got) != 1 {
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	p.pends(0, p.ask("r", "cpu=1"))
+	p.pass(2 * requestLife)
+	p.asked = nil
+	started := p.now()
+	p.sweep(t.Context(), started)
+	if got := p.waiting(0); len(got) != 1 {
 		t.Fatalf("waiting are %v", got)
 	}
-	l.pass(requestLife)
-	l.sweep(t.Context(), started)
-	if got := l.waiting(0); len(got) != 0 {
+	p.pass(requestLife)
+	p.sweep(t.Context(), started)
+	if got := p.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
 	}
 }
@@ -244,36 +244,36 @@ func TestPendingRequestsOutliveARestart(t *testing.T) {
 // A peer cannot have this cluster write as often as it likes.
 func TestRepeatedRequestIsWrittenOnce(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	writes := 0
-	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+	p.Client = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			writes++
 			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
 	})
 	for i := range 500 {
-		_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i%3), fmt.Sprint("cpu=", 1+i%10)))
+		_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask(fmt.Sprint("r", i%3), fmt.Sprint("cpu=", 1+i%10)))
 		wants(t, err, peering.ReasonPolicyPending, "")
-		l.pass(10 * time.Millisecond)
+		p.pass(10 * time.Millisecond)
 	}
 	if writes > 5 {
 		t.Errorf("%d writes in 5 seconds", writes)
 	}
-	if len(l.asked) > maxRequests {
-		t.Errorf("%d requests are remembered", len(l.asked))
+	if len(p.asked) > maxRequests {
+		t.Errorf("%d requests are remembered", len(p.asked))
 	}
 }
 
 func TestConflictingWriteLosesNoRequest(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
-	inner, once := l.Client, false
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	inner, once := p.Client, false
+	p.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			if !once {
 				once = true
-				fc := l.peer(0)
+				fc := p.peer(0)
 				fc.Status.Protocol = 7
 				if err := inner.Status().Update(ctx, fc); err != nil {
 					return err
@@ -282,8 +282,8 @@ func TestConflictingWriteLosesNoRequest(t *testing.T) {
 			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
 	})
-	l.pends(0, l.ask("r", "cpu=1"))
-	if fc := l.peer(0); fc.Status.Protocol != 7 || len(fc.Status.Requests) != 1 {
+	p.pends(0, p.ask("r", "cpu=1"))
+	if fc := p.peer(0); fc.Status.Protocol != 7 || len(fc.Status.Requests) != 1 {
 		t.Errorf("protocol %d, %d requests", fc.Status.Protocol, len(fc.Status.Requests))
 	}
 }
@@ -371,13 +371,13 @@ func TestPolicyDecidesWhetherAnApprovedContractRenews(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLent(t, 1, append(nodes(3), policyNamed("p", row.edit...))...)
-			ask := l.ask("r", "cpu=2")
+			p := newProvider(t, 1, append(nodes(3), policyNamed("p", row.edit...))...)
+			ask := p.ask("r", "cpu=2")
 			ask.Duration = time.Hour
-			l.pends(0, ask)
-			l.decided(0, []string{"r"}, nil)
-			terms := l.mustContract(0, ask)
-			ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 48*time.Hour, "cpu=2"))
+			p.pends(0, ask)
+			p.decided(0, []string{"r"}, nil)
+			terms := p.mustContract(0, ask)
+			ad, err := p.Advertise(t.Context(), p.peers[0].ID(), p.amend(terms, 48*time.Hour, "cpu=2"))
 			if row.want == 0 {
 				wants(t, err, peering.ReasonPolicyRefused, "does not renew")
 				return

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"fmt"
@@ -18,8 +18,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// lendsPools is a policy with a pool of GPU nodes and one of all others, and nodes of both.
-func lendsPools(edit ...func(*v1alpha1.PeeringPolicySpec)) []client.Object {
+// offersPools is a policy with a pool of GPU nodes and one of all others, and nodes of both.
+func offersPools(edit ...func(*v1alpha1.PeeringPolicySpec)) []client.Object {
 	policy := policyNamed("pools", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Pools = []v1alpha1.NodePool{
 			{Name: "gpu", NodeSelector: map[string]v1alpha1.LabelValue{"kind": "gpu"}, Price: &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "3"}}},
@@ -39,57 +39,57 @@ func lendsPools(edit ...func(*v1alpha1.PeeringPolicySpec)) []client.Object {
 }
 
 // repool changes the policy's pools.
-func (l *lentTest) repool(edit func(*v1alpha1.PeeringPolicySpec)) {
-	l.t.Helper()
-	var p v1alpha1.PeeringPolicy
-	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: "pools"}, &p); err != nil {
-		l.t.Fatal(err)
+func (p *testProvider) repool(edit func(*v1alpha1.PeeringPolicySpec)) {
+	p.t.Helper()
+	var policy v1alpha1.PeeringPolicy
+	if err := p.Client.Get(p.t.Context(), client.ObjectKey{Name: "pools"}, &policy); err != nil {
+		p.t.Fatal(err)
 	}
-	edit(&p.Spec)
-	if err := l.Client.Update(l.t.Context(), &p); err != nil {
-		l.t.Fatal(err)
+	edit(&policy.Spec)
+	if err := p.Client.Update(p.t.Context(), &policy); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
-func TestLenderLendsPools(t *testing.T) {
+func TestProviderOffersPools(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, lendsPools()...)
-	ask := l.ask("gpu", "cpu=3")
+	p := newProvider(t, 1, offersPools()...)
+	ask := p.ask("gpu", "cpu=3")
 	ask.Pool = "gpu"
-	gpu := l.mustContract(0, ask)
+	gpu := p.mustContract(0, ask)
 	if gpu.Pool != "gpu" || !maps.Equal(gpu.NodeSelector, map[string]string{"kind": "gpu"}) || gpu.Price.PerHour["cpu"].String() != "3" || gpu.NodeLabels["kind"] != "gpu" {
 		t.Errorf("signed %+v", gpu.Clauses)
 	}
-	if c := l.stored(gpu.ContractID); c.Spec.Pool != "gpu" || c.Spec.NodeSelector["kind"] != "gpu" {
+	if c := p.stored(gpu.ContractID); c.Spec.Pool != "gpu" || c.Spec.NodeSelector["kind"] != "gpu" {
 		t.Errorf("kept %+v", c.Spec)
 	}
 	// An older consumer names none, and signs none.
-	cpu := l.mustContract(0, l.ask("cpu", "cpu=3"))
+	cpu := p.mustContract(0, p.ask("cpu", "cpu=3"))
 	if cpu.Pool != "" || !maps.Equal(cpu.NodeSelector, map[string]string{"kind": "cpu"}) || len(cpu.Price.PerHour) > 0 {
 		t.Errorf("signed %+v", cpu.Clauses)
 	}
-	ask = l.ask("more", "cpu=2")
+	ask = p.ask("more", "cpu=2")
 	ask.Pool = "gpu"
-	_, err := l.contracted(t.Context(), 0, ask)
+	_, err := p.contracted(t.Context(), 0, ask)
 	wants(t, err, peering.ReasonCapacityExhausted, "cpu 1 is left now")
 	ask.Pool = "spot"
-	_, err = l.contracted(t.Context(), 0, ask)
+	_, err = p.contracted(t.Context(), 0, ask)
 	wants(t, err, peering.ReasonPolicyRefused, "lends no pool spot")
-	test, err := l.Test(t.Context(), l.peers[0].ID(), peering.Ask{Pool: "gpu"})
+	test, err := p.Test(t.Context(), p.peers[0].ID(), peering.Ask{Pool: "gpu"})
 	if err != nil || test.Advertisement == nil || test.Advertisement.Pool != "gpu" || test.Advertisement.Resources["cpu"] != peering.Whole(1) {
 		t.Errorf("a test says %+v, %v", test, err)
 	}
-	if offer, _ := l.offered(0); len(offer.Pools) != 2 || !offer.Available {
+	if offer, _ := p.offered(0); len(offer.Pools) != 2 || !offer.Available {
 		t.Errorf("offers %+v", offer)
 	}
 }
 
 func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 	t.Parallel()
-	amended := func(l *lentTest, terms peering.Terms, d time.Duration, pairs ...string) (peering.Advertisement, error) {
-		ask := l.amend(terms, d, pairs...)
+	amended := func(p *testProvider, terms peering.Terms, d time.Duration, pairs ...string) (peering.Advertisement, error) {
+		ask := p.amend(terms, d, pairs...)
 		ask.Pool, ask.NodeSelector = terms.Pool, nil // what a consumer's request says
-		return l.Advertise(t.Context(), l.peers[0].ID(), ask)
+		return p.Advertise(t.Context(), p.peers[0].ID(), ask)
 	}
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.PeeringPolicySpec)
@@ -113,14 +113,14 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLent(t, 1, lendsPools()...)
-			ask := l.ask("r", "cpu=2")
+			p := newProvider(t, 1, offersPools()...)
+			ask := p.ask("r", "cpu=2")
 			ask.Pool = "gpu"
-			terms := l.mustContract(0, ask)
-			l.repool(tt.change)
+			terms := p.mustContract(0, ask)
+			p.repool(tt.change)
 			for what, asked := range map[string]struct{ pair, why string }{"renewed": {"cpu=2", tt.renewed}, "grown": {"cpu=3", tt.grown}} {
-				l.pass(time.Hour)
-				ad, err := amended(l, terms, 0, asked.pair)
+				p.pass(time.Hour)
+				ad, err := amended(p, terms, 0, asked.pair)
 				if asked.why != "" {
 					wants(t, err, peering.ReasonOf(err), asked.why)
 					if err == nil {
@@ -133,7 +133,7 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 				}
 			}
 			// What is given back is given back on the terms that hold, if need be.
-			if ad, err := amended(l, terms, 0, "cpu=1"); err != nil || ad.Pool != "gpu" || ad.Resources["cpu"] != peering.Whole(1) {
+			if ad, err := amended(p, terms, 0, "cpu=1"); err != nil || ad.Pool != "gpu" || ad.Resources["cpu"] != peering.Whole(1) {
 				t.Errorf("given back: %+v, %v", ad.Clauses, err)
 			}
 		})
@@ -173,36 +173,36 @@ func TestAContractKeepsWhatItsPodsTolerate(t *testing.T) {
 				}
 				return strings.Join(out, " ")
 			}
-			l := newLent(t, 1, lendsPools(dedicated, func(s *v1alpha1.PeeringPolicySpec) { s.ContractDuration = &metav1.Duration{Duration: 24 * time.Hour} })...)
-			ask := l.ask("r", "cpu=3")
+			p := newProvider(t, 1, offersPools(dedicated, func(s *v1alpha1.PeeringPolicySpec) { s.ContractDuration = &metav1.Duration{Duration: 24 * time.Hour} })...)
+			ask := p.ask("r", "cpu=3")
 			ask.Pool = "gpu"
-			terms := l.mustContract(0, ask)
-			kept := store.Tolerations(l.stored(terms.ContractID))
+			terms := p.mustContract(0, ask)
+			kept := store.Tolerations(p.stored(terms.ContractID))
 			if keys(kept) != "dedicated" {
 				t.Fatalf("kept %+v", kept)
 			}
 			if text := fmt.Sprintf("%+v", terms); strings.Contains(text, "dedicated") {
 				t.Errorf("the consumer signed %s", text)
 			}
-			l.repool(tt.change)
-			if got := l.Grants(t.Context(), l.peers[0].ID(), kept, terms.NodeSelector).Tolerations; keys(got) != tt.now {
+			p.repool(tt.change)
+			if got := p.Permissions(t.Context(), p.peers[0].ID(), kept, terms.NodeSelector).Tolerations; keys(got) != tt.now {
 				t.Errorf("new pods tolerate %+v, want %s", got, tt.now)
 			}
 			// As long as the contract: nothing is renewed by it.
-			less := l.amend(terms, time.Hour, "cpu=2")
+			less := p.amend(terms, time.Hour, "cpu=2")
 			less.Pool = "gpu"
-			next := l.mustContract(0, less)
-			if got := store.Tolerations(l.stored(terms.ContractID)); keys(got) != tt.less || next.Revision != 2 {
+			next := p.mustContract(0, less)
+			if got := store.Tolerations(p.stored(terms.ContractID)); keys(got) != tt.less || next.Revision != 2 {
 				t.Errorf("after something was given back it keeps %+v, want %s", got, tt.less)
 			}
-			l.pass(2 * time.Minute)
-			longer := l.amend(terms, 24*time.Hour, "cpu=2")
+			p.pass(2 * time.Minute)
+			longer := p.amend(terms, 24*time.Hour, "cpu=2")
 			longer.Pool = "gpu"
-			_, err := l.contracted(t.Context(), 0, longer)
+			_, err := p.contracted(t.Context(), 0, longer)
 			if (err == nil) != (tt.renewed != "") {
 				t.Fatalf("renewed: %v", err)
 			}
-			if got := store.Tolerations(l.stored(terms.ContractID)); err == nil && keys(got) != tt.renewed {
+			if got := store.Tolerations(p.stored(terms.ContractID)); err == nil && keys(got) != tt.renewed {
 				t.Errorf("renewed, it keeps %+v, want %s", got, tt.renewed)
 			}
 		})
@@ -211,45 +211,45 @@ func TestAContractKeepsWhatItsPodsTolerate(t *testing.T) {
 
 func TestTaintsAreFollowed(t *testing.T) {
 	t.Parallel()
-	objects := lendsPools()
+	objects := offersPools()
 	for _, o := range objects {
 		if n, ok := o.(*corev1.Node); ok && n.Name == "g" {
 			n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "lent", Effect: corev1.TaintEffectNoSchedule}}
 		}
 	}
-	l := newLent(t, 1, objects...)
-	ask := l.ask("r", "cpu=2")
+	p := newProvider(t, 1, objects...)
+	ask := p.ask("r", "cpu=2")
 	ask.Pool = "gpu"
-	_, err := l.contracted(t.Context(), 0, ask)
+	_, err := p.contracted(t.Context(), 0, ask)
 	wants(t, err, peering.ReasonCapacityExhausted, "no node of the provider that takes pods of this contract has the labels kind=gpu")
-	l.repool(func(s *v1alpha1.PeeringPolicySpec) {
+	p.repool(func(s *v1alpha1.PeeringPolicySpec) {
 		s.Pools[0].Tolerations = []v1alpha1.PoolToleration{{Key: "dedicated", Value: "lent", Effect: "NoSchedule"}}
 	})
-	if got := l.mustContract(0, ask); got.NodeSelector["kind"] != "gpu" || got.Resources["cpu"] != peering.Whole(2) {
+	if got := p.mustContract(0, ask); got.NodeSelector["kind"] != "gpu" || got.Resources["cpu"] != peering.Whole(2) {
 		t.Errorf("signed %+v", got.Clauses)
 	}
 }
 
 func TestApprovalIsOfAPool(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, lendsPools(afterApproval)...)
-	ask := l.ask("r", "cpu=2")
+	p := newProvider(t, 1, offersPools(afterApproval)...)
+	ask := p.ask("r", "cpu=2")
 	ask.Pool = "gpu"
-	l.pends(0, ask)
-	seen := l.peer(0).Status.Requests
+	p.pends(0, ask)
+	seen := p.peer(0).Status.Requests
 	if len(seen) != 1 || seen[0].Pool != "gpu" || seen[0].NodeSelector["kind"] != "gpu" {
 		t.Fatalf("an administrator sees %+v", seen)
 	}
-	l.decided(0, []string{"r"}, nil)
-	terms := l.mustContract(0, ask)
-	more := l.amend(terms, 0, "cpu=1")
+	p.decided(0, []string{"r"}, nil)
+	terms := p.mustContract(0, ask)
+	more := p.amend(terms, 0, "cpu=1")
 	more.Pool, more.NodeSelector = "gpu", nil
-	if ad, err := l.Advertise(t.Context(), l.peers[0].ID(), more); err != nil || ad.Resources["cpu"] != peering.Whole(1) {
+	if ad, err := p.Advertise(t.Context(), p.peers[0].ID(), more); err != nil || ad.Resources["cpu"] != peering.Whole(1) {
 		t.Errorf("what is within the contract waits: %+v, %v", ad, err)
 	}
-	unknown := l.ask("s", "cpu=2")
+	unknown := p.ask("s", "cpu=2")
 	unknown.Pool = "spot"
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), unknown)
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), unknown)
 	wants(t, err, peering.ReasonPolicyRefused, "lends no pool spot")
 }
 

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"cmp"
@@ -14,15 +14,15 @@ import (
 
 // Test says what a peer would be answered, and why. It holds nothing back, and
 // shows no request to anybody.
-func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.PolicyTest, error) {
+func (p *Provider) Test(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.PolicyTest, error) {
 	ask.RequestID = cmp.Or(ask.RequestID, "test")
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	m, err := l.market(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, err := p.market(ctx)
 	if err != nil {
 		return peering.PolicyTest{}, err
 	}
-	a, err := l.answer(m, peer, ask, false)
+	a, err := p.answer(m, peer, ask, false)
 	out := peering.PolicyTest{Policy: a.policy}
 	var said []string
 	var refused *peering.Error
@@ -31,7 +31,7 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 		out.Advertisement = &a.ad
 	case errors.As(err, &refused):
 		out.Reason, said = refused.Reason, append(said, refused.Message)
-		out.Advertisement = l.onceApproved(m, peer, ask, refused)
+		out.Advertisement = p.onceApproved(m, peer, ask, refused)
 		if refused.Err != nil {
 			said = append(said, refused.Err.Error())
 		}
@@ -55,11 +55,11 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 // onceApproved returns what a request that waits for an administrator would be
 // answered once it is let through; nil for one that does not wait, or would get
 // nothing then either.
-func (l *Lender) onceApproved(m *market.Market, peer peering.ClusterID, ask peering.Ask, why *peering.Error) *peering.Advertisement {
+func (p *Provider) onceApproved(m *market.Market, peer peering.ClusterID, ask peering.Ask, why *peering.Error) *peering.Advertisement {
 	if why.Reason != peering.ReasonPolicyPending {
 		return nil
 	}
-	a, err := l.answer(m, peer, ask, true)
+	a, err := p.answer(m, peer, ask, true)
 	if err != nil {
 		return nil
 	}

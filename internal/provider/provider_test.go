@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -32,10 +32,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// lentTest is a provider with peers that ask it.
-type lentTest struct {
+// testProvider is a Provider with peers that ask it.
+type testProvider struct {
 	t testing.TB
-	*Lender
+	*Provider
 	self  *identity.Identity
 	peers []*identity.Identity
 
@@ -44,25 +44,25 @@ type lentTest struct {
 	told  []peering.ClusterID
 }
 
-func (l *lentTest) pass(d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.clock = l.clock.Add(d)
+func (p *testProvider) pass(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clock = p.clock.Add(d)
 }
 
-func (l *lentTest) now() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.clock
+func (p *testProvider) now() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clock
 }
 
-// newLent returns a provider with so many peers and what else there is.
-func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
+// newProvider returns a provider with so many peers and what else there is.
+func newProvider(t testing.TB, peers int, objects ...client.Object) *testProvider {
 	t.Helper()
-	l := &lentTest{t: t, self: generated(t), clock: now}
+	p := &testProvider{t: t, self: generated(t), clock: now}
 	for i := range peers {
 		id := generated(t)
-		l.peers = append(l.peers, id)
+		p.peers = append(p.peers, id)
 		objects = append(objects, &v1alpha1.ForeignCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Labels: map[string]string{"tier": "gold", v1alpha1.LabelPeer: string(id.ID())}},
 			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: id.TrustBundle().PEM()},
@@ -73,15 +73,15 @@ func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
 	}
 	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}))
-	l.Lender = &Lender{
-		Client: c, Reader: c, Identity: func() *identity.Identity { return l.self }, Now: l.now, Budget: &store.WriteBudget{Now: l.now},
+	p.Provider = &Provider{
+		Client: c, Reader: c, Identity: func() *identity.Identity { return p.self }, Now: p.now, Budget: &store.WriteBudget{Now: p.now},
 		Changed: func(id peering.ClusterID) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.told = append(l.told, id)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.told = append(p.told, id)
 		},
 	}
-	return l
+	return p
 }
 
 func policyNamed(name string, edit ...func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolicy {
@@ -96,7 +96,7 @@ func policyNamed(name string, edit ...func(*v1alpha1.PeeringPolicySpec)) *v1alph
 	return p
 }
 
-func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
+func TestPermissionsAreThoseOfTheSelectingPolicy(t *testing.T) {
 	t.Parallel()
 	gives := policyNamed("gives", func(s *v1alpha1.PeeringPolicySpec) {
 		s.NamespaceNames, s.MinFence, s.HomeAPI = []string{"rome-*"}, &metav1.Duration{Duration: time.Hour}, v1alpha1.HomeAPIAllowed
@@ -106,22 +106,22 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 	})
 	for name, test := range map[string]struct {
 		objects []client.Object
-		want    Grants
+		want    Permissions
 	}{
-		"no policy":                        {nil, Grants{MinFence: peering.MaxFence + 1}},
-		"a policy that says nothing of it": {[]client.Object{policyNamed("plain")}, Grants{MinFence: peering.MinFence}},
-		"a policy that gives": {[]client.Object{gives}, Grants{
+		"no policy":                        {nil, Permissions{MinFence: peering.MaxFence + 1}},
+		"a policy that says nothing of it": {[]client.Object{policyNamed("plain")}, Permissions{MinFence: peering.MinFence}},
+		"a policy that gives": {[]client.Object{gives}, Permissions{
 			NamespaceNames: []string{"rome-*"}, MinFence: time.Hour, HomeAPI: true, NetworkPolicies: true,
 			RuntimeClasses: make([]v1alpha1.ClassMapping, 1), PriorityClasses: make([]v1alpha1.PriorityMapping, 2),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLent(t, 1, test.objects...)
-			if diff := cmp.Diff(test.want, l.Grants(t.Context(), l.peers[0].ID(), nil, nil), cmpopts.EquateEmpty()); diff != "" {
+			p := newProvider(t, 1, test.objects...)
+			if diff := cmp.Diff(test.want, p.Permissions(t.Context(), p.peers[0].ID(), nil, nil), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if got := l.Grants(t.Context(), "stranger", nil, nil); got.MinFence <= peering.MaxFence || got.HomeAPI || got.NetworkPolicies {
+			if got := p.Permissions(t.Context(), "stranger", nil, nil); got.MinFence <= peering.MaxFence || got.HomeAPI || got.NetworkPolicies {
 				t.Errorf("a stranger is given %+v", got)
 			}
 		})
@@ -131,22 +131,22 @@ func TestGrantsAreThoseOfTheSelectingPolicy(t *testing.T) {
 func TestGrantsFollowThePolicyAsItIsNow(t *testing.T) {
 	t.Parallel()
 	policy := policyNamed("plain")
-	l := newLent(t, 1, policy)
-	peer := l.peers[0].ID()
-	if g := l.Grants(t.Context(), peer, nil, nil); g.HomeAPI {
+	p := newProvider(t, 1, policy)
+	peer := p.peers[0].ID()
+	if g := p.Permissions(t.Context(), peer, nil, nil); g.HomeAPI {
 		t.Errorf("before, it is %+v", g)
 	}
 	policy.Spec.HomeAPI = v1alpha1.HomeAPIAllowed
-	if err := l.Client.Update(t.Context(), policy); err != nil {
+	if err := p.Client.Update(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
-	if g := l.Grants(t.Context(), peer, nil, nil); !g.HomeAPI {
+	if g := p.Permissions(t.Context(), peer, nil, nil); !g.HomeAPI {
 		t.Errorf("once the policy allows it, it is %+v", g)
 	}
-	if err := l.Client.Delete(t.Context(), policy); err != nil {
+	if err := p.Client.Delete(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
-	if g := l.Grants(t.Context(), peer, nil, nil); g.MinFence <= peering.MaxFence || g.HomeAPI {
+	if g := p.Permissions(t.Context(), peer, nil, nil); g.MinFence <= peering.MaxFence || g.HomeAPI {
 		t.Errorf("once the policy is gone, it is %+v", g)
 	}
 }
@@ -174,71 +174,71 @@ func quantities(t testing.TB, pairs ...string) peering.Resources {
 	return r
 }
 
-func (l *lentTest) ask(request string, pairs ...string) peering.Ask {
-	l.t.Helper()
-	return peering.Ask{RequestID: request, Resources: quantities(l.t, pairs...)}
+func (p *testProvider) ask(request string, pairs ...string) peering.Ask {
+	p.t.Helper()
+	return peering.Ask{RequestID: request, Resources: quantities(p.t, pairs...)}
 }
 
 // terms returns what a peer builds from an advertisement.
-func (l *lentTest) terms(peer int, ad peering.Advertisement) peering.Terms {
-	begin := l.now().UTC().Truncate(time.Second).Add(-time.Minute)
+func (p *testProvider) terms(peer int, ad peering.Advertisement) peering.Terms {
+	begin := p.now().UTC().Truncate(time.Second).Add(-time.Minute)
 	end := begin.Add(ad.Duration)
 	if !ad.NotAfter.IsZero() && ad.NotAfter.Before(end) {
 		end = ad.NotAfter
 	}
 	return peering.Terms{
-		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash, Consumer: l.peers[peer].Party(), Provider: l.self.Party(), NotBefore: begin, NotAfter: end,
+		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash, Consumer: p.peers[peer].Party(), Provider: p.self.Party(), NotBefore: begin, NotAfter: end,
 		Clauses: ad.Clauses,
 	}
 }
 
-func (l *lentTest) envelope(peer int, terms peering.Terms) peering.Envelope {
-	l.t.Helper()
+func (p *testProvider) envelope(peer int, terms peering.Terms) peering.Envelope {
+	p.t.Helper()
 	e, err := peering.NewEnvelope(terms)
 	if err == nil {
-		e, err = e.Sign(rand.Reader, l.peers[peer].ID(), l.peers[peer].Signer())
+		e, err = e.Sign(rand.Reader, p.peers[peer].ID(), p.peers[peer].Signer())
 	}
 	if err != nil {
-		l.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return e
 }
 
 // contracted asks and signs.
-func (l *lentTest) contracted(ctx context.Context, peer int, ask peering.Ask) (peering.Terms, error) {
-	ad, err := l.Advertise(ctx, l.peers[peer].ID(), ask)
+func (p *testProvider) contracted(ctx context.Context, peer int, ask peering.Ask) (peering.Terms, error) {
+	ad, err := p.Advertise(ctx, p.peers[peer].ID(), ask)
 	if err != nil {
 		return peering.Terms{}, err
 	}
-	signed, err := l.Sign(ctx, l.peers[peer].ID(), l.envelope(peer, l.terms(peer, ad)))
+	signed, err := p.Sign(ctx, p.peers[peer].ID(), p.envelope(peer, p.terms(peer, ad)))
 	if err != nil {
 		return peering.Terms{}, err
 	}
 	return signed.Verify()
 }
 
-func (l *lentTest) mustContract(peer int, ask peering.Ask) peering.Terms {
-	l.t.Helper()
-	terms, err := l.contracted(l.t.Context(), peer, ask)
+func (p *testProvider) mustContract(peer int, ask peering.Ask) peering.Terms {
+	p.t.Helper()
+	terms, err := p.contracted(p.t.Context(), peer, ask)
 	if err != nil {
-		l.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return terms
 }
 
-func (l *lentTest) contracts(c client.Reader) []v1alpha1.Contract {
-	l.t.Helper()
+func (p *testProvider) contracts(c client.Reader) []v1alpha1.Contract {
+	p.t.Helper()
 	var list v1alpha1.ContractList
-	if err := c.List(l.t.Context(), &list); err != nil {
-		l.t.Fatal(err)
+	if err := c.List(p.t.Context(), &list); err != nil {
+		p.t.Fatal(err)
 	}
 	return list.Items
 }
 
-// lends returns what the stored contracts lend in all.
-func (l *lentTest) lends() peering.Resources {
-	l.t.Helper()
-	contracts := l.contracts(l.Client)
+// granted returns what the stored contracts grant in all.
+func (p *testProvider) granted() peering.Resources {
+	p.t.Helper()
+	contracts := p.contracts(p.Client)
 	sum := peering.Resources{}
 	for i := range contracts {
 		r, err := store.Resources(contracts[i].Spec.Resources)
@@ -246,17 +246,17 @@ func (l *lentTest) lends() peering.Resources {
 			sum, err = sum.Add(r)
 		}
 		if err != nil {
-			l.t.Fatal(err)
+			p.t.Fatal(err)
 		}
 	}
 	return sum
 }
 
-func (l *lentTest) stored(id string) *v1alpha1.Contract {
-	l.t.Helper()
+func (p *testProvider) stored(id string) *v1alpha1.Contract {
+	p.t.Helper()
 	var c v1alpha1.Contract
-	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: id}, &c); err != nil {
-		l.t.Fatal(err)
+	if err := p.Client.Get(p.t.Context(), client.ObjectKey{Name: id}, &c); err != nil {
+		p.t.Fatal(err)
 	}
 	return &c
 }
@@ -268,80 +268,80 @@ func wants(t testing.TB, err error, reason peering.Reason, says string) {
 	}
 }
 
-func TestLenderReservesAnOfferUntilItIsSignedOrLapses(t *testing.T) {
+func TestProviderReservesAnOfferUntilItIsSignedOrLapses(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(1), policyNamed("all"))...)
+	p := newProvider(t, 2, append(nodes(1), policyNamed("all"))...)
 	ctx := t.Context()
-	first, err := l.Advertise(ctx, l.peers[0].ID(), l.ask("a", "cpu=3"))
+	first, err := p.Advertise(ctx, p.peers[0].ID(), p.ask("a", "cpu=3"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := l.Advertise(ctx, l.peers[0].ID(), l.ask("a", "cpu=3"))
+	again, err := p.Advertise(ctx, p.peers[0].ID(), p.ask("a", "cpu=3"))
 	if err != nil || again.ContractID != first.ContractID {
 		t.Errorf("the same request got %s, then %s, %v", first.ContractID, again.ContractID, err)
 	}
-	_, err = l.Advertise(ctx, l.peers[1].ID(), l.ask("b", "cpu=2"))
+	_, err = p.Advertise(ctx, p.peers[1].ID(), p.ask("b", "cpu=2"))
 	wants(t, err, peering.ReasonCapacityExhausted, "1 ")
-	if p, err := l.Preview(ctx, l.peers[1].ID(), l.ask("b", "cpu=1")); err != nil || p.ContractID != "" || p.Revision != 1 {
-		t.Errorf("previewed %+v, %v", p, err)
+	if preview, err := p.Preview(ctx, p.peers[1].ID(), p.ask("b", "cpu=1")); err != nil || preview.ContractID != "" || preview.Revision != 1 {
+		t.Errorf("previewed %+v, %v", preview, err)
 	}
-	if _, err := l.Advertise(ctx, l.peers[1].ID(), l.ask("c", "cpu=1")); err != nil {
+	if _, err := p.Advertise(ctx, p.peers[1].ID(), p.ask("c", "cpu=1")); err != nil {
 		t.Errorf("a preview held something back: %v", err)
 	}
-	l.pass(AdvertisedFor)
-	if _, err := l.Advertise(ctx, l.peers[1].ID(), l.ask("d", "cpu=4")); err != nil {
+	p.pass(AdvertisedFor)
+	if _, err := p.Advertise(ctx, p.peers[1].ID(), p.ask("d", "cpu=4")); err != nil {
 		t.Errorf("what lapsed is held back still: %v", err)
 	}
-	_, err = l.Sign(ctx, l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
+	_, err = p.Sign(ctx, p.peers[0].ID(), p.envelope(0, p.terms(0, first)))
 	wants(t, err, peering.ReasonAdvertisementExpired, "lapsed")
 }
 
 func TestChangedAskReplacesTheOffer(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("all"))...)
-	first, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=3"))
+	p := newProvider(t, 1, append(nodes(1), policyNamed("all"))...)
+	first, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("a", "cpu=3"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=4"))
+	second, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("a", "cpu=4"))
 	if err != nil || second.ContractID == first.ContractID || second.Grant.Resources.String() != "cpu=4, pods=110" {
 		t.Fatalf("got %+v, %v", second, err)
 	}
-	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
+	_, err = p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, p.terms(0, first)))
 	wants(t, err, peering.ReasonAdvertisementExpired, "")
 }
 
 func TestOffersOfAPeerAreBounded(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(20), policyNamed("all"))...)
+	p := newProvider(t, 1, append(nodes(20), policyNamed("all"))...)
 	for i := range MaxAdvertisedPerPeer {
-		if _, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i), "cpu=1")); err != nil {
+		if _, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask(fmt.Sprint("r", i), "cpu=1")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("more", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "too many advertisements")
 }
 
 func TestContractsOfAPeerAreBounded(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(1), policyNamed("all"))...)
+	p := newProvider(t, 2, append(nodes(1), policyNamed("all"))...)
 	for i := range MaxContractsPerPeer {
 		for _, peer := range []int{0, 1} {
 			c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d-%d", peer, i)}, Spec: v1alpha1.ContractSpec{
-				PeerID: string(l.peers[peer].ID()), Role: v1alpha1.ContractProvider, RequestID: fmt.Sprint("r", i), Revision: 1,
+				PeerID: string(p.peers[peer].ID()), Role: v1alpha1.ContractProvider, RequestID: fmt.Sprint("r", i), Revision: 1,
 			}, Status: v1alpha1.ContractStatus{Phase: "Closed"}}
 			if peer == 0 {
 				c.Finalizers = []string{v1alpha1.Finalizer} // those of the other are over and done with
 			}
-			if err := l.Client.Create(t.Context(), c); err != nil {
+			if err := p.Client.Create(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("more", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "limit of")
-	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("more", "cpu=1")); err != nil {
+	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("more", "cpu=1")); err != nil {
 		t.Errorf("it bounds another peer too: %v", err)
 	}
 }
@@ -423,15 +423,15 @@ func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
 			for _, p := range tc.policies {
 				objects = append(objects, p)
 			}
-			l := newLent(t, 10, objects...)
+			p := newProvider(t, 10, objects...)
 			errs := make(chan error, 100)
 			for i := range 100 {
-				ask := l.ask(fmt.Sprint("r", i), "cpu=1")
+				ask := p.ask(fmt.Sprint("r", i), "cpu=1")
 				if tc.ask != nil {
 					tc.ask(i, &ask)
 				}
 				go func() {
-					_, err := l.contracted(context.WithoutCancel(t.Context()), i%10, ask)
+					_, err := p.contracted(context.WithoutCancel(t.Context()), i%10, ask)
 					errs <- err
 				}()
 			}
@@ -442,10 +442,10 @@ func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
 					}
 				}
 			}
-			if got := l.lends()["cpu"].String(); got != tc.want {
-				t.Errorf("%s cores are lent, want %s", got, tc.want)
+			if got := p.granted()["cpu"].String(); got != tc.want {
+				t.Errorf("%s cores are granted, want %s", got, tc.want)
 			}
-			contracts := l.contracts(l.Client)
+			contracts := p.contracts(p.Client)
 			by := map[string]int64{}
 			for i := range contracts {
 				if by[contracts[i].Spec.PeerID]++; tc.perPeer > 0 && by[contracts[i].Spec.PeerID] > tc.perPeer {
@@ -459,17 +459,17 @@ func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
 // Ten contracts that all want to grow at once share what is left.
 func TestManyThatGrowAtOnceNeverGetMoreThanThereIs(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 10, append(nodes(5), policyNamed("p"))...)
+	p := newProvider(t, 10, append(nodes(5), policyNamed("p"))...)
 	var held [10]peering.Terms
 	for i := range held {
-		held[i] = l.mustContract(i, l.ask(fmt.Sprint("r", i), "cpu=1"))
+		held[i] = p.mustContract(i, p.ask(fmt.Sprint("r", i), "cpu=1"))
 	}
 	errs := make(chan error, 100)
 	for i := range 100 {
 		go func() {
-			ask := l.ask(fmt.Sprint("r", i%10), fmt.Sprint("cpu=", 2+i/10))
+			ask := p.ask(fmt.Sprint("r", i%10), fmt.Sprint("cpu=", 2+i/10))
 			ask.ContractID = held[i%10].ContractID
-			_, err := l.contracted(context.WithoutCancel(t.Context()), i%10, ask)
+			_, err := p.contracted(context.WithoutCancel(t.Context()), i%10, ask)
 			errs <- err
 		}()
 	}
@@ -480,27 +480,27 @@ func TestManyThatGrowAtOnceNeverGetMoreThanThereIs(t *testing.T) {
 		default:
 			t.Errorf("one got %v", err)
 		}
-		if got := l.lends()["cpu"]; got.Cmp(peering.Whole(20)) > 0 {
-			t.Fatalf("%s cores are lent of 20", got)
+		if got := p.granted()["cpu"]; got.Cmp(peering.Whole(20)) > 0 {
+			t.Fatalf("%s cores are granted of 20", got)
 		}
 	}
-	if got := l.lends()["cpu"]; got.Cmp(peering.Whole(11)) < 0 {
-		t.Errorf("%s cores are lent: none grew", got)
+	if got := p.granted()["cpu"]; got.Cmp(peering.Whole(11)) < 0 {
+		t.Errorf("%s cores are granted: none grew", got)
 	}
 }
 
 func TestCordonedNodeIsNotOffered(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(2), policyNamed("p"))...)
+	p := newProvider(t, 1, append(nodes(2), policyNamed("p"))...)
 	var node corev1.Node
-	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "n0"}, &node); err != nil {
+	if err := p.Client.Get(t.Context(), client.ObjectKey{Name: "n0"}, &node); err != nil {
 		t.Fatal(err)
 	}
 	node.Spec.Unschedulable = true
-	if err := l.Client.Update(t.Context(), &node); err != nil {
+	if err := p.Client.Update(t.Context(), &node); err != nil {
 		t.Fatal(err)
 	}
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=5"))
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("a", "cpu=5"))
 	wants(t, err, peering.ReasonCapacityExhausted, "left now")
 }
 
@@ -508,43 +508,43 @@ func TestCordonedNodeIsNotOffered(t *testing.T) {
 // really left.
 func TestPodsOfAnEndedContractCountUntilTheyEnd(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
-	held := l.mustContract(0, l.ask("a", "cpu=3"))
+	p := newProvider(t, 2, append(nodes(1), policyNamed("p"))...)
+	held := p.mustContract(0, p.ask("a", "cpu=3"))
 	for i := range 3 {
-		p := fixture.Pod("n0", fixture.Offloaded(held.ContractID))
-		p.Namespace, p.Name = "default", fmt.Sprint("p", i)
-		if err := l.Client.Create(t.Context(), &p); err != nil {
+		pod := fixture.Pod("n0", fixture.Offloaded(held.ContractID))
+		pod.Namespace, pod.Name = "default", fmt.Sprint("p", i)
+		if err := p.Client.Create(t.Context(), &pod); err != nil {
 			t.Fatal(err)
 		}
 	}
-	less := l.ask("a", "cpu=1")
+	less := p.ask("a", "cpu=1")
 	less.ContractID = held.ContractID
-	l.mustContract(0, less)
-	_, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=2"))
+	p.mustContract(0, less)
+	_, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=2"))
 	wants(t, err, peering.ReasonCapacityExhausted, "1 ")
 	for i := range 2 {
-		if err := l.Client.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)}}); err != nil {
+		if err := p.Client.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=3")); err != nil {
+	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=3")); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestLenderAdvertisesThePolicysTerms(t *testing.T) {
+func TestProviderAdvertisesThePolicysTerms(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
 		s.Renewal, s.Notice, s.StatementPeriod = v1alpha1.RenewalNever, &metav1.Duration{Duration: 2 * time.Hour}, &metav1.Duration{Duration: time.Minute}
 		s.RuntimeClasses, s.StorageClasses = []string{"gvisor", "missing"}, []string{"fast"}
 		s.PodSecurity, s.NodeLabels = "restricted", map[string]string{"region": "eu"}
 		s.LimitRange = &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{Max: v1alpha1.LimitedResources{corev1.ResourceCPU: resource.MustParse("2")}}}
 	}), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}}, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})...)
-	ask := l.ask("a", "cpu=2")
+	ask := p.ask("a", "cpu=2")
 	ask.RuntimeClasses, ask.StorageClasses, ask.Network = []string{"gvisor"}, []string{"fast"}, true
 	ask.NodeSelector = map[string]string{corev1.LabelArchStable: "amd64"}
-	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
+	ad, err := p.Advertise(t.Context(), p.peers[0].ID(), ask)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -563,7 +563,7 @@ func TestLenderAdvertisesThePolicysTerms(t *testing.T) {
 	if want := (map[string]string{corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", "region": "eu"}); fmt.Sprint(g.NodeLabels) != fmt.Sprint(want) {
 		t.Errorf("the node's labels are %v, want %v", g.NodeLabels, want)
 	}
-	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+	if _, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, p.terms(0, ad))); err != nil {
 		t.Error(err)
 	}
 	for name, tc := range map[string]struct {
@@ -578,10 +578,10 @@ func TestLenderAdvertisesThePolicysTerms(t *testing.T) {
 		"nodes by a label that is not for it": {func(a *peering.Ask) { a.NodeSelector = map[string]string{"tenant": "bank"} }, peering.ReasonPolicyRefused, "by the label tenant"},
 		"an architecture that is not here":    {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, peering.ReasonCapacityExhausted, "no node of the provider"},
 	} {
-		ask := l.ask("b"+name[:1], "cpu=1")
+		ask := p.ask("b"+name[:1], "cpu=1")
 		tc.edit(&ask)
 		ask.RequestID = "x"
-		_, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
+		_, err := p.Advertise(t.Context(), p.peers[0].ID(), ask)
 		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
 			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
 		}
@@ -651,15 +651,15 @@ func TestFirstSelectingPolicyDecides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLent(t, 1, nodes(1)...)
-			for _, p := range tc.policies(string(l.peers[0].ID())) {
-				if err := l.Client.Create(t.Context(), p); err != nil {
+			p := newProvider(t, 1, nodes(1)...)
+			for _, policy := range tc.policies(string(p.peers[0].ID())) {
+				if err := p.Client.Create(t.Context(), policy); err != nil {
 					t.Fatal(err)
 				}
 			}
-			_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+			_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 			wants(t, err, tc.want, "")
-			offer, _, err := l.Offer(t.Context(), l.peers[0].ID())
+			offer, _, err := p.Offer(t.Context(), p.peers[0].ID())
 			if err != nil || offer.Available != (tc.want == "") || offer.Available == (offer.Message != "") {
 				t.Errorf("offered %+v, %v", offer, err)
 			}
@@ -673,45 +673,45 @@ func TestFirstSelectingPolicyDecides(t *testing.T) {
 func TestUnconfirmedNameSelectsNoPolicy(t *testing.T) {
 	t.Parallel()
 	gold := policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-0"} })
-	l := newLent(t, 1, append(nodes(1), gold)...)
+	p := newProvider(t, 1, append(nodes(1), gold)...)
 	edit := func(change func(*v1alpha1.ForeignCluster)) {
 		t.Helper()
-		fc := l.peer(0)
+		fc := p.peer(0)
 		change(fc)
-		if err := l.Client.Update(t.Context(), fc); err != nil {
+		if err := p.Client.Update(t.Context(), fc); err != nil {
 			t.Fatal(err)
 		}
 	}
 	edit(func(fc *v1alpha1.ForeignCluster) {
 		fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, "tier": "gold"}
 	})
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 	wants(t, err, peering.ReasonPolicyRefused, "no PeeringPolicy")
-	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1")); err != nil || !strings.Contains(got.Message, "annotate foreigncluster peer-0") {
+	if got, err := p.Test(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1")); err != nil || !strings.Contains(got.Message, "annotate foreigncluster peer-0") {
 		t.Errorf("the administrator is told %+v, %v", got, err)
 	}
 	edit(func(fc *v1alpha1.ForeignCluster) {
 		fc.Annotations = map[string]string{v1alpha1.AnnotationNameConfirmed: "true"}
 	})
-	_, err = l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	_, err = p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 	wants(t, err, "", "")
 }
 
-func TestLenderOffersAStrangerNothing(t *testing.T) {
+func TestProviderOffersAStrangerNothing(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 0, append(nodes(1), policyNamed("all"))...)
-	_, err := l.Advertise(t.Context(), generated(t).ID(), l.ask("r", "cpu=1"))
+	p := newProvider(t, 0, append(nodes(1), policyNamed("all"))...)
+	_, err := p.Advertise(t.Context(), generated(t).ID(), p.ask("r", "cpu=1"))
 	wants(t, err, peering.ReasonPeerNotTrusted, "does not know")
 }
 
-func TestLenderRefusesASignatureOfOtherTerms(t *testing.T) {
+func TestProviderRefusesASignatureOfOtherTerms(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(2), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+	p := newProvider(t, 2, append(nodes(2), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
 	}))...)
-	ask := l.ask("r", "cpu=2", "memory=4Gi")
+	ask := p.ask("r", "cpu=2", "memory=4Gi")
 	ask.Network = true
-	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
+	ad, err := p.Advertise(t.Context(), p.peers[0].ID(), ask)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -746,41 +746,41 @@ func TestLenderRefusesASignatureOfOtherTerms(t *testing.T) {
 		"another request":          {func(x *peering.Terms) { x.RequestID = "other" }, peering.ReasonAdvertisementExpired, ""},
 		"another provider":         {func(x *peering.Terms) { x.Provider = other.Party() }, peering.ReasonSignatureInvalid, "between"},
 	} {
-		terms := l.terms(0, ad)
+		terms := p.terms(0, ad)
 		tc.edit(&terms)
-		_, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+		_, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, terms))
 		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
 			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
 		}
 	}
-	_, err = l.Sign(t.Context(), l.peers[1].ID(), l.envelope(0, l.terms(0, ad)))
+	_, err = p.Sign(t.Context(), p.peers[1].ID(), p.envelope(0, p.terms(0, ad)))
 	wants(t, err, peering.ReasonSignatureInvalid, "caller")
-	unsigned, err := peering.NewEnvelope(l.terms(0, ad))
+	unsigned, err := peering.NewEnvelope(p.terms(0, ad))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.Sign(t.Context(), l.peers[0].ID(), unsigned)
+	_, err = p.Sign(t.Context(), p.peers[0].ID(), unsigned)
 	wants(t, err, peering.ReasonSignatureInvalid, "")
-	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+	if _, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, p.terms(0, ad))); err != nil {
 		t.Errorf("what was advertised is refused: %v", err)
 	}
-	if !slices.Equal(l.told, []peering.ClusterID{l.peers[0].ID()}) {
-		t.Errorf("told %v", l.told)
+	if !slices.Equal(p.told, []peering.ClusterID{p.peers[0].ID()}) {
+		t.Errorf("told %v", p.told)
 	}
 }
 
 func TestSecondSignReturnsTheFirstContract(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
+	ad, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	envelope := l.envelope(0, l.terms(0, ad))
+	envelope := p.envelope(0, p.terms(0, ad))
 	results := make(chan peering.Envelope, 20)
 	for range 20 {
 		go func() {
-			signed, err := l.Sign(context.WithoutCancel(t.Context()), l.peers[0].ID(), envelope)
+			signed, err := p.Sign(context.WithoutCancel(t.Context()), p.peers[0].ID(), envelope)
 			if err != nil {
 				t.Error(err)
 			}
@@ -794,27 +794,27 @@ func TestSecondSignReturnsTheFirstContract(t *testing.T) {
 		}
 	}
 	// The answer was lost, and the consumer began anew a minute later.
-	l.pass(2 * time.Minute)
-	ad, err = l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
-	if err != nil || ad.ContractID != l.stored(ad.ContractID).Name || ad.Revision != 1 {
+	p.pass(2 * time.Minute)
+	ad, err = p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
+	if err != nil || ad.ContractID != p.stored(ad.ContractID).Name || ad.Revision != 1 {
 		t.Fatalf("got %+v, %v", ad, err)
 	}
-	signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad)))
+	signed, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, p.terms(0, ad)))
 	if err != nil || signed.Hash() != first.Hash() {
 		t.Errorf("another payload of the revision: %v, the same %v", err, signed.Hash() == first.Hash())
 	}
-	if got := l.lends().String(); got != "cpu=1, pods=27" {
-		t.Errorf("%s is lent", got)
+	if got := p.granted().String(); got != "cpu=1, pods=27" {
+		t.Errorf("%s is granted", got)
 	}
 }
 
-func (l *lentTest) amend(terms peering.Terms, duration time.Duration, pairs ...string) peering.Ask {
-	a := l.ask(terms.RequestID, pairs...)
+func (p *testProvider) amend(terms peering.Terms, duration time.Duration, pairs ...string) peering.Ask {
+	a := p.ask(terms.RequestID, pairs...)
 	a.ContractID, a.Duration = terms.ContractID, duration
 	return a
 }
 
-func TestLenderAmendsAndRenews(t *testing.T) {
+func TestProviderAmendsAndRenews(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
@@ -873,22 +873,22 @@ func TestLenderAmendsAndRenews(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLent(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.StatementPeriod = &metav1.Duration{Duration: time.Minute} }))...)
-			old := l.mustContract(0, l.ask("r", "cpu=4"))
-			l.pass(day / 2)
+			p := newProvider(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.StatementPeriod = &metav1.Duration{Duration: time.Minute} }))...)
+			old := p.mustContract(0, p.ask("r", "cpu=4"))
+			p.pass(day / 2)
 			if tc.policy != nil {
-				var p v1alpha1.PeeringPolicy
-				if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "p"}, &p); err != nil {
+				var policy v1alpha1.PeeringPolicy
+				if err := p.Client.Get(t.Context(), client.ObjectKey{Name: "p"}, &policy); err != nil {
 					t.Fatal(err)
 				}
-				tc.policy(&p.Spec)
-				p.Spec.StatementPeriod = &metav1.Duration{Duration: time.Hour}
-				p.Spec.LimitRange = &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{DefaultRequest: v1alpha1.LimitedResources{corev1.ResourceCPU: resource.MustParse("1")}}}
-				if err := l.Client.Update(t.Context(), &p); err != nil {
+				tc.policy(&policy.Spec)
+				policy.Spec.StatementPeriod = &metav1.Duration{Duration: time.Hour}
+				policy.Spec.LimitRange = &v1alpha1.LimitRange{Container: &v1alpha1.ContainerLimitRange{DefaultRequest: v1alpha1.LimitedResources{corev1.ResourceCPU: resource.MustParse("1")}}}
+				if err := p.Client.Update(t.Context(), &policy); err != nil {
 					t.Fatal(err)
 				}
 			}
-			ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, tc.duration, tc.amounts...))
+			ad, err := p.Advertise(t.Context(), p.peers[0].ID(), p.amend(old, tc.duration, tc.amounts...))
 			wants(t, err, tc.reason, tc.says)
 			if err != nil {
 				return
@@ -896,7 +896,7 @@ func TestLenderAmendsAndRenews(t *testing.T) {
 			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.StatementPeriod != time.Minute || !ad.LimitRange.IsZero() {
 				t.Errorf("advertised %+v", ad)
 			}
-			terms := l.terms(0, ad)
+			terms := p.terms(0, ad)
 			// A contract begins a minute before it is signed; one that keeps its end has
 			// exactly the end that it had.
 			end := terms.NotBefore.Add(tc.lasts)
@@ -906,18 +906,18 @@ func TestLenderAmendsAndRenews(t *testing.T) {
 			if got := ad.Resources.String(); got != tc.want || !terms.NotAfter.Equal(end) {
 				t.Errorf("granted %s until %s, want %s until %s", got, terms.NotAfter, tc.want, end)
 			}
-			signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+			signed, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, terms))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := signed.Verify(); err != nil {
 				t.Error(err)
 			}
-			c := l.stored(old.ContractID)
+			c := p.stored(old.ContractID)
 			if got, err := store.Resources(c.Spec.Resources); err != nil || got.String() != tc.want || c.Spec.Revision != 2 || !c.Spec.NotAfter.Time.Equal(terms.NotAfter) {
 				t.Errorf("stored %s at revision %d until %s, %v", got, c.Spec.Revision, c.Spec.NotAfter, err)
 			}
-			if kept, _, err := store.ReadContract(c, l.self.ID()); err != nil || kept.Hash != signed.Hash() {
+			if kept, _, err := store.ReadContract(c, p.self.ID()); err != nil || kept.Hash != signed.Hash() {
 				t.Errorf("the envelope that is kept: %v", err)
 			}
 		})
@@ -926,31 +926,31 @@ func TestLenderAmendsAndRenews(t *testing.T) {
 
 func TestAmendmentOfAContractThatIsNotRenewableKeepsItsEnd(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }))...)
-	old := l.mustContract(0, l.ask("r", "cpu=4"))
-	l.pass(time.Hour)
-	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, 0, "cpu=5"))
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }))...)
+	old := p.mustContract(0, p.ask("r", "cpu=4"))
+	p.pass(time.Hour)
+	ad, err := p.Advertise(t.Context(), p.peers[0].ID(), p.amend(old, 0, "cpu=5"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	later := l.terms(0, ad)
+	later := p.terms(0, ad)
 	// A clock that is ahead, or says so.
 	later.NotBefore, later.NotAfter = later.NotBefore.Add(5*time.Minute), later.NotAfter.Add(5*time.Minute)
-	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, later))
+	_, err = p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, later))
 	wants(t, err, peering.ReasonContractMismatch, "may last until")
-	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+	if _, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, p.terms(0, ad))); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestLenderRefusesARevision(t *testing.T) {
+func TestProviderRefusesARevision(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(3), policyNamed("p"))...)
-	old := l.mustContract(0, l.ask("r", "cpu=4"))
-	ended := l.mustContract(0, l.ask("ended", "cpu=1"))
-	c := l.stored(ended.ContractID)
+	p := newProvider(t, 2, append(nodes(3), policyNamed("p"))...)
+	old := p.mustContract(0, p.ask("r", "cpu=4"))
+	ended := p.mustContract(0, p.ask("ended", "cpu=1"))
+	c := p.stored(ended.ContractID)
 	c.Spec.Termination = v1alpha1.TerminateDrain
-	if err := l.Client.Update(t.Context(), c); err != nil {
+	if err := p.Client.Update(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -958,18 +958,18 @@ func TestLenderRefusesARevision(t *testing.T) {
 		ask    peering.Ask
 		reason peering.Reason
 	}{
-		"of an unknown contract":    {0, l.amend(peering.Terms{ContractID: "c-1", RequestID: "r"}, 0), peering.ReasonContractUnknown},
-		"of another's":              {1, l.amend(old, 0), peering.ReasonContractUnknown},
-		"by another request's name": {0, l.amend(peering.Terms{ContractID: old.ContractID, RequestID: "other"}, 0), peering.ReasonRequestInvalid},
-		"of one that ends":          {0, l.amend(ended, 0), peering.ReasonContractClosed},
-		"for half a pod":            {0, l.amend(old, 0, "pods=500m"), peering.ReasonRequestInvalid},
+		"of an unknown contract":    {0, p.amend(peering.Terms{ContractID: "c-1", RequestID: "r"}, 0), peering.ReasonContractUnknown},
+		"of another's":              {1, p.amend(old, 0), peering.ReasonContractUnknown},
+		"by another request's name": {0, p.amend(peering.Terms{ContractID: old.ContractID, RequestID: "other"}, 0), peering.ReasonRequestInvalid},
+		"of one that ends":          {0, p.amend(ended, 0), peering.ReasonContractClosed},
+		"for half a pod":            {0, p.amend(old, 0, "pods=500m"), peering.ReasonRequestInvalid},
 	} {
-		if _, err := l.Advertise(t.Context(), l.peers[tc.peer].ID(), tc.ask); peering.ReasonOf(err) != tc.reason {
+		if _, err := p.Advertise(t.Context(), p.peers[tc.peer].ID(), tc.ask); peering.ReasonOf(err) != tc.reason {
 			t.Errorf("%s: got %v, want %s", name, err, tc.reason)
 		}
 	}
-	l.pass(24 * time.Hour)
-	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, 0))
+	p.pass(24 * time.Hour)
+	_, err := p.Advertise(t.Context(), p.peers[0].ID(), p.amend(old, 0))
 	wants(t, err, peering.ReasonContractClosed, "")
 }
 
@@ -977,84 +977,84 @@ func TestLenderRefusesARevision(t *testing.T) {
 // signing it brings nothing back.
 func TestRevisionReopensNoContract(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
-	ctx, peer := t.Context(), l.peers[0].ID()
-	first, err := l.Advertise(ctx, peer, l.ask("r", "cpu=2"))
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p"))...)
+	ctx, peer := t.Context(), p.peers[0].ID()
+	first, err := p.Advertise(ctx, peer, p.ask("r", "cpu=2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Sign(ctx, peer, l.envelope(0, l.terms(0, first))); err != nil {
+	if _, err := p.Sign(ctx, peer, p.envelope(0, p.terms(0, first))); err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.Advertise(ctx, peer, l.amend(l.terms(0, first), 0, "cpu=1"))
+	second, err := p.Advertise(ctx, peer, p.amend(p.terms(0, first), 0, "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	contract := l.stored(first.ContractID)
+	contract := p.stored(first.ContractID)
 	contract.Finalizers = nil
-	if err := errors.Join(l.Client.Update(ctx, contract), l.Client.Delete(ctx, contract)); err != nil {
+	if err := errors.Join(p.Client.Update(ctx, contract), p.Client.Delete(ctx, contract)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.Sign(ctx, peer, l.envelope(0, l.terms(0, second)))
+	_, err = p.Sign(ctx, peer, p.envelope(0, p.terms(0, second)))
 	if peering.ReasonOf(err) != peering.ReasonContractClosed {
 		t.Errorf("the next revision of what is over: %v", err)
 	}
 	var held v1alpha1.Contract
-	if err := l.Client.Get(ctx, client.ObjectKey{Name: first.ContractID}, &held); !apierrors.IsNotFound(err) {
+	if err := p.Client.Get(ctx, client.ObjectKey{Name: first.ContractID}, &held); !apierrors.IsNotFound(err) {
 		t.Errorf("it is back: %v", err)
 	}
 }
 
 func TestRevisionsFollowEachOther(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
-	ctx, peer := t.Context(), l.peers[0].ID()
-	first, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1"))
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p"))...)
+	ctx, peer := t.Context(), p.peers[0].ID()
+	first, err := p.Advertise(ctx, peer, p.ask("r", "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := l.envelope(0, l.terms(0, first))
-	if _, err := l.Sign(ctx, peer, one); err != nil {
+	one := p.envelope(0, p.terms(0, first))
+	if _, err := p.Sign(ctx, peer, one); err != nil {
 		t.Fatal(err)
 	}
-	l.pass(time.Hour)
-	second, err := l.Advertise(ctx, peer, l.amend(l.terms(0, first), 0, "cpu=2"))
+	p.pass(time.Hour)
+	second, err := p.Advertise(ctx, peer, p.amend(p.terms(0, first), 0, "cpu=2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	terms := l.terms(0, second)
+	terms := p.terms(0, second)
 	wrong := terms
 	wrong.Previous = peering.Hash{7}
-	_, err = l.Sign(ctx, peer, l.envelope(0, wrong))
+	_, err = p.Sign(ctx, peer, p.envelope(0, wrong))
 	wants(t, err, peering.ReasonContractMismatch, "previous hash")
 	skipped := terms
 	skipped.Revision = 3
-	_, err = l.Sign(ctx, peer, l.envelope(0, skipped))
+	_, err = p.Sign(ctx, peer, p.envelope(0, skipped))
 	wants(t, err, peering.ReasonRevisionStale, "")
-	two := l.envelope(0, terms)
-	signed, err := l.Sign(ctx, peer, two)
+	two := p.envelope(0, terms)
+	signed, err := p.Sign(ctx, peer, two)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := l.Sign(ctx, peer, two)
+	again, err := p.Sign(ctx, peer, two)
 	if err != nil || again.Hash() != signed.Hash() {
 		t.Errorf("again: %v", err)
 	}
-	_, err = l.Sign(ctx, peer, one)
+	_, err = p.Sign(ctx, peer, one)
 	wants(t, err, peering.ReasonRevisionStale, "revision 2")
 	// The consumer that lost the answer gets it by asking, as by the contract.
-	if got, err := peering.ParseEnvelope([]byte(l.stored(first.ContractID).Spec.Envelope)); err != nil || got.Hash() != signed.Hash() {
+	if got, err := peering.ParseEnvelope([]byte(p.stored(first.ContractID).Spec.Envelope)); err != nil || got.Hash() != signed.Hash() {
 		t.Errorf("the contract is another, %v", err)
 	}
-	if ad, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1")); err != nil || ad.Revision != 2 || ad.PreviousHash != one.Hash() {
+	if ad, err := p.Advertise(ctx, peer, p.ask("r", "cpu=1")); err != nil || ad.Revision != 2 || ad.PreviousHash != one.Hash() {
 		t.Errorf("asked as if it were new: %+v, %v", ad, err)
 	}
-	c := l.stored(first.ContractID)
+	c := p.stored(first.ContractID)
 	c.Status.Phase = peering.PhaseClosed.String()
-	if err := l.Client.Status().Update(ctx, c); err != nil {
+	if err := p.Client.Status().Update(ctx, c); err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.Sign(ctx, peer, two)
+	_, err = p.Sign(ctx, peer, two)
 	wants(t, err, peering.ReasonContractClosed, "")
 }
 
@@ -1062,16 +1062,16 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 // and what was offered is no offer any more.
 func TestStoredOfferIsAdvertisedAgain(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
-	ctx, peer := t.Context(), l.peers[0].ID()
-	inner := l.Client
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p"))...)
+	ctx, peer := t.Context(), p.peers[0].ID()
+	inner := p.Client
 	cut := func(err error) error {
 		if err != nil {
 			return err
 		}
 		return context.Canceled
 	}
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return cut(c.Create(ctx, o, opts...))
 		},
@@ -1079,23 +1079,23 @@ func TestStoredOfferIsAdvertisedAgain(t *testing.T) {
 			return cut(c.Update(ctx, o, opts...))
 		},
 	})
-	first, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1"))
+	first, err := p.Advertise(ctx, peer, p.ask("r", "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Sign(ctx, peer, l.envelope(0, l.terms(0, first))); !errors.Is(err, context.Canceled) {
+	if _, err := p.Sign(ctx, peer, p.envelope(0, p.terms(0, first))); !errors.Is(err, context.Canceled) {
 		t.Fatalf("it was not cut off: %v", err)
 	}
-	ask := l.amend(l.terms(0, first), 0, "cpu=2")
+	ask := p.amend(p.terms(0, first), 0, "cpu=2")
 	for revision := uint64(2); revision <= 3; revision++ {
-		next, err := l.Advertise(ctx, peer, ask)
+		next, err := p.Advertise(ctx, peer, ask)
 		if err != nil || next.Revision != revision {
 			t.Fatalf("revision %d is offered, want %d: %v", next.Revision, revision, err)
 		}
-		if _, err := l.Sign(ctx, peer, l.envelope(0, l.terms(0, next))); !errors.Is(err, context.Canceled) {
+		if _, err := p.Sign(ctx, peer, p.envelope(0, p.terms(0, next))); !errors.Is(err, context.Canceled) {
 			t.Fatalf("it was not cut off: %v", err)
 		}
-		if got := l.stored(first.ContractID).Spec.Revision; got != int64(revision) {
+		if got := p.stored(first.ContractID).Spec.Revision; got != int64(revision) {
 			t.Fatalf("revision %d is stored, want %d", got, revision)
 		}
 	}
@@ -1105,13 +1105,13 @@ func TestStoredOfferIsAdvertisedAgain(t *testing.T) {
 // signed meanwhile is neither lost nor undoes it.
 func TestSignRetriesAConflict(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
-	terms := l.mustContract(0, l.ask("r", "cpu=1"))
-	inner, writes := l.Client, 0
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p"))...)
+	terms := p.mustContract(0, p.ask("r", "cpu=1"))
+	inner, writes := p.Client, 0
+	p.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			if writes++; writes <= 3 {
-				status := l.stored(terms.ContractID)
+				status := p.stored(terms.ContractID)
 				status.Status.Pods = int32(writes)
 				if err := inner.Status().Update(ctx, status); err != nil {
 					return err
@@ -1120,19 +1120,19 @@ func TestSignRetriesAConflict(t *testing.T) {
 			return c.Update(ctx, o, opts...)
 		},
 	})
-	l.mustContract(0, l.amend(terms, 0, "cpu=2"))
-	if c := l.stored(terms.ContractID); c.Spec.Revision != 2 || c.Status.Pods != 3 || writes != 4 {
+	p.mustContract(0, p.amend(terms, 0, "cpu=2"))
+	if c := p.stored(terms.ContractID); c.Spec.Revision != 2 || c.Status.Pods != 3 || writes != 4 {
 		t.Errorf("revision %d, %d pods, %d writes", c.Spec.Revision, c.Status.Pods, writes)
 	}
 }
 
 // What was just signed counts before the cache shows it, and no longer when it
 // turns out not to be there.
-func TestLaggingCacheLendsNothingTwice(t *testing.T) {
+func TestLaggingCacheGrantsNothingTwice(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
-	inner, lag := l.Client, true
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p := newProvider(t, 2, append(nodes(1), policyNamed("p"))...)
+	inner, lag := p.Client, true
+	p.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if _, ok := list.(*v1alpha1.ContractList); ok && lag {
 				return nil
@@ -1140,22 +1140,22 @@ func TestLaggingCacheLendsNothingTwice(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	held := l.mustContract(0, l.ask("a", "cpu=3"))
-	_, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=2"))
+	held := p.mustContract(0, p.ask("a", "cpu=3"))
+	_, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=2"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	l.mustContract(0, l.amend(held, 0, "cpu=4"))
-	_, err = l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=1"))
+	p.mustContract(0, p.amend(held, 0, "cpu=4"))
+	_, err = p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	l.pass(recentSettle)
-	_, err = l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=1"))
+	p.pass(recentSettle)
+	_, err = p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=1"))
 	wants(t, err, peering.ReasonCapacityExhausted, "")
-	c := l.stored(held.ContractID)
+	c := p.stored(held.ContractID)
 	c.Finalizers = nil
 	if err := errors.Join(inner.Update(t.Context(), c), inner.Delete(t.Context(), c)); err != nil {
 		t.Fatal(err)
 	}
-	l.pass(recentSettle)
-	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=4")); err != nil {
+	p.pass(recentSettle)
+	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("b", "cpu=4")); err != nil {
 		t.Errorf("what is gone is held back still: %v", err)
 	}
 }
@@ -1164,9 +1164,9 @@ func TestLaggingCacheLendsNothingTwice(t *testing.T) {
 // the cache shows the contract.
 func TestSignedContractIsFoundAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	inner, asked := l.Client, 0
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
+	inner, asked := p.Client, 0
+	p.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if _, ok := o.(*v1alpha1.Contract); ok {
 				return apierrors.NewNotFound(schema.GroupResource{Resource: "contracts"}, key.Name)
@@ -1174,69 +1174,69 @@ func TestSignedContractIsFoundAtOnce(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	})
-	l.Reader = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p.Reader = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			asked++
 			return c.Get(ctx, key, o, opts...)
 		},
 	})
-	if _, ok := l.Lent("c-none"); ok || asked != 0 {
+	if _, ok := p.Granted("c-none"); ok || asked != 0 {
 		t.Errorf("a contract that nobody signed is there: %t, and the API server was asked %d times", ok, asked)
 	}
-	held := l.mustContract(0, l.ask("a", "cpu=3"))
-	if c, ok := l.Lent(held.ContractID); !ok || c.Name != held.ContractID {
+	held := p.mustContract(0, p.ask("a", "cpu=3"))
+	if c, ok := p.Granted(held.ContractID); !ok || c.Name != held.ContractID {
 		t.Error("the contract that was just signed is not there")
 	}
-	l.pass(recentSettle)
+	p.pass(recentSettle)
 	asked = 0
-	if _, ok := l.Lent(held.ContractID); ok || asked != 0 {
+	if _, ok := p.Granted(held.ContractID); ok || asked != 0 {
 		t.Errorf("what the cache does not show for long is there: %t, and the API server was asked %d times", ok, asked)
 	}
 }
 
-func TestLenderRefusesARolledOverKey(t *testing.T) {
+func TestProviderRefusesARolledOverKey(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	old := l.peers[0]
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
+	old := p.peers[0]
 	rolled, err := old.Rollover(now, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var fc v1alpha1.ForeignCluster
-	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "peer-0"}, &fc); err != nil {
+	if err := p.Client.Get(t.Context(), client.ObjectKey{Name: "peer-0"}, &fc); err != nil {
 		t.Fatal(err)
 	}
 	fc.Spec.TrustBundle = rolled.TrustBundle().PEM()
-	if err := l.Client.Update(t.Context(), &fc); err != nil {
+	if err := p.Client.Update(t.Context(), &fc); err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.contracted(t.Context(), 0, l.ask("a", "cpu=1"))
+	_, err = p.contracted(t.Context(), 0, p.ask("a", "cpu=1"))
 	wants(t, err, peering.ReasonSignatureInvalid, "rolled over")
-	l.peers[0] = rolled
-	if _, err := l.contracted(t.Context(), 0, l.ask("a", "cpu=1")); err != nil {
+	p.peers[0] = rolled
+	if _, err := p.contracted(t.Context(), 0, p.ask("a", "cpu=1")); err != nil {
 		t.Errorf("the new key: %v", err)
 	}
 	// The provider rolls over too; a consumer that has not heard of it waits.
-	ad, err := l.Advertise(t.Context(), rolled.ID(), l.ask("b", "cpu=1"))
+	ad, err := p.Advertise(t.Context(), rolled.ID(), p.ask("b", "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	stale := l.terms(0, ad)
-	if l.self, err = l.self.Rollover(now, time.Hour); err != nil {
+	stale := p.terms(0, ad)
+	if p.self, err = p.self.Rollover(now, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.Sign(t.Context(), rolled.ID(), l.envelope(0, stale))
+	_, err = p.Sign(t.Context(), rolled.ID(), p.envelope(0, stale))
 	wants(t, err, peering.ReasonContractMismatch, "newest")
-	if _, err := l.Sign(t.Context(), rolled.ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+	if _, err := p.Sign(t.Context(), rolled.ID(), p.envelope(0, p.terms(0, ad))); err != nil {
 		t.Error(err)
 	}
 }
 
 // A peer that just joined is known before the cache shows it.
-func TestLenderAnswersAPeerThatJustJoined(t *testing.T) {
+func TestProviderAnswersAPeerThatJustJoined(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
+	p.Client = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if _, ok := list.(*v1alpha1.ForeignClusterList); ok {
 				return nil
@@ -1244,8 +1244,8 @@ func TestLenderAnswersAPeerThatJustJoined(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	l.mustContract(0, l.ask("r", "cpu=1"))
-	if offer, _, err := l.Offer(t.Context(), l.peers[0].ID()); err != nil || !offer.Available {
+	p.mustContract(0, p.ask("r", "cpu=1"))
+	if offer, _, err := p.Offer(t.Context(), p.peers[0].ID()); err != nil || !offer.Available {
 		t.Errorf("offered %+v, %v", offer, err)
 	}
 }
@@ -1253,9 +1253,9 @@ func TestLenderAnswersAPeerThatJustJoined(t *testing.T) {
 // What many do at once must not cost the API server more than it has to.
 func TestSignStoresAFirstRevisionInOneWrite(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
 	reads := 0
-	l.Reader = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+	p.Reader = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			reads++
 			return c.Get(ctx, key, o, opts...)
@@ -1265,12 +1265,12 @@ func TestSignStoresAFirstRevisionInOneWrite(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	terms := l.mustContract(0, l.ask("r", "cpu=1"))
+	terms := p.mustContract(0, p.ask("r", "cpu=1"))
 	if reads != 0 {
 		t.Errorf("the API server was asked %d times", reads)
 	}
 	// The offer is gone; what is signed again is what was signed.
-	signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+	signed, err := p.Sign(t.Context(), p.peers[0].ID(), p.envelope(0, terms))
 	if err != nil || reads != 1 {
 		t.Fatalf("signed again: %v, with %d reads", err, reads)
 	}
@@ -1282,9 +1282,9 @@ func TestSignStoresAFirstRevisionInOneWrite(t *testing.T) {
 // A contract may have been stored by a call that could not tell.
 func TestSignReturnsAStoredFirstRevision(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	inner, cuts := l.Client, 1
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+	p := newProvider(t, 1, append(nodes(1), policyNamed("p"))...)
+	inner, cuts := p.Client, 1
+	p.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			err := c.Create(ctx, o, opts...)
 			if cuts--; cuts >= 0 && err == nil {
@@ -1293,22 +1293,22 @@ func TestSignReturnsAStoredFirstRevision(t *testing.T) {
 			return err
 		},
 	})
-	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	ad, err := p.Advertise(t.Context(), p.peers[0].ID(), p.ask("r", "cpu=1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	envelope := l.envelope(0, l.terms(0, ad))
-	if _, err := l.Sign(t.Context(), l.peers[0].ID(), envelope); err == nil {
+	envelope := p.envelope(0, p.terms(0, ad))
+	if _, err := p.Sign(t.Context(), p.peers[0].ID(), envelope); err == nil {
 		t.Fatal("it was not cut off")
 	}
-	signed, err := l.Sign(t.Context(), l.peers[0].ID(), envelope)
+	signed, err := p.Sign(t.Context(), p.peers[0].ID(), envelope)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stored := l.stored(ad.ContractID); stored.Spec.Revision != 1 || len(signed.Signatures) != 2 {
+	if stored := p.stored(ad.ContractID); stored.Spec.Revision != 1 || len(signed.Signatures) != 2 {
 		t.Errorf("revision %d is stored, and %d signatures are returned", stored.Spec.Revision, len(signed.Signatures))
 	}
-	if contracts := l.contracts(inner); len(contracts) != 1 {
+	if contracts := p.contracts(inner); len(contracts) != 1 {
 		t.Errorf("%d contracts", len(contracts))
 	}
 }
@@ -1317,14 +1317,14 @@ func TestSignReturnsAStoredFirstRevision(t *testing.T) {
 // written as it may, and then its revision is signed.
 func TestSignStaysWithinThePeersBudget(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	p := newProvider(t, 1, append(nodes(3), policyNamed("p"))...)
 	var bytes, writes int
 	count := func(o client.Object, err error) error {
 		text, _ := json.Marshal(o)
 		bytes, writes = bytes+len(text), writes+1
 		return err
 	}
-	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+	p.Client = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return count(o, c.Create(ctx, o, opts...))
 		},
@@ -1332,22 +1332,22 @@ func TestSignStaysWithinThePeersBudget(t *testing.T) {
 			return count(o, c.Update(ctx, o, opts...))
 		},
 	})
-	ctx, peer := t.Context(), l.peers[0].ID()
-	terms := l.mustContract(0, l.ask("r", "cpu=1"))
-	began := l.now()
+	ctx, peer := t.Context(), p.peers[0].ID()
+	terms := p.mustContract(0, p.ask("r", "cpu=1"))
+	began := p.now()
 	var refusal error
 	var last peering.Envelope
 	for i := 0; refusal == nil && i < 2000; i++ {
-		ad, err := l.Advertise(ctx, peer, l.amend(terms, 0, "cpu="+[]string{"1", "2"}[i%2]))
+		ad, err := p.Advertise(ctx, peer, p.amend(terms, 0, "cpu="+[]string{"1", "2"}[i%2]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		terms = l.terms(0, ad)
-		last = l.envelope(0, terms)
-		if _, err := l.Sign(ctx, peer, last); err != nil {
+		terms = p.terms(0, ad)
+		last = p.envelope(0, terms)
+		if _, err := p.Sign(ctx, peer, last); err != nil {
 			refusal = err
 		}
-		l.pass(10 * time.Millisecond)
+		p.pass(10 * time.Millisecond)
 	}
 	e, ok := errors.AsType[*peering.Error](refusal)
 	if !ok || e.Reason != peering.ReasonRateLimited || e.RetryAfter <= 0 {
@@ -1356,11 +1356,11 @@ func TestSignStaysWithinThePeersBudget(t *testing.T) {
 	// What a write adds to an object, as its version, is not in what is measured before;
 	// and the last write may go beyond, as long as there is room when it begins.
 	limits := store.Writes()
-	if most := limits.UserBurst + limits.UserRate*l.now().Sub(began).Seconds() + float64(256*writes+bytes/writes); float64(bytes) > most {
+	if most := limits.UserBurst + limits.UserRate*p.now().Sub(began).Seconds() + float64(256*writes+bytes/writes); float64(bytes) > most {
 		t.Errorf("%d writes of %d bytes, want at most %.0f", writes, bytes, most)
 	}
-	l.pass(e.RetryAfter)
-	if _, err := l.Sign(ctx, peer, last); err != nil {
+	p.pass(e.RetryAfter)
+	if _, err := p.Sign(ctx, peer, last); err != nil {
 		t.Errorf("after the pause: %v", err)
 	}
 }

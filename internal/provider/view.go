@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -58,62 +58,62 @@ func (v *view) contractsWith(peer peering.ClusterID) int {
 }
 
 // invalidate says that what is held back changed. The lock is held.
-func (l *Lender) invalidate() {
-	l.stale.Store(true)
-	l.wake.Notify()
+func (p *Provider) invalidate() {
+	p.stale.Store(true)
+	p.wake.Notify()
 }
 
-func (l *Lender) log() *slog.Logger {
-	if l.Log == nil {
+func (p *Provider) log() *slog.Logger {
+	if p.Log == nil {
 		return slog.New(slog.DiscardHandler)
 	}
-	return l.Log
+	return p.Log
 }
 
 // market returns what there is now. While informers tell of changes, only what changed
 // is read again, and nodes and pods by refresh alone. The lock is held.
-func (l *Lender) market(ctx context.Context) (*market.Market, error) {
-	l.lapse()
-	following := l.following.Load()
-	if l.view.supply == nil || !following {
-		supply, err := readSupply(ctx, l.Client)
+func (p *Provider) market(ctx context.Context) (*market.Market, error) {
+	p.lapse()
+	following := p.following.Load()
+	if p.view.supply == nil || !following {
+		supply, err := readSupply(ctx, p.Client)
 		if err != nil {
 			return nil, err
 		}
-		l.view.supply, l.view.market = &supply, nil
+		p.view.supply, p.view.market = &supply, nil
 	}
 	// Reset before looking: a change that comes meanwhile has it done again.
-	if l.stale.Swap(false) || !following {
-		l.view.market = nil
+	if p.stale.Swap(false) || !following {
+		p.view.market = nil
 	}
-	if l.view.market == nil {
-		m, err := l.look(ctx)
+	if p.view.market == nil {
+		m, err := p.look(ctx)
 		if err != nil {
 			return nil, err
 		}
-		l.view.market = m
+		p.view.market = m
 	}
-	return l.view.market, nil
+	return p.view.market, nil
 }
 
 // joined returns a peer that just joined, from the API server; nil is one that the cache
 // shows, or a stranger. It is called without the lock, so that others need not wait.
-func (l *Lender) joined(ctx context.Context, peer peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
-	if fc, err := store.Peek(ctx, l.Client, peer); err != nil || fc != nil {
+func (p *Provider) joined(ctx context.Context, peer peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+	if fc, err := store.Peek(ctx, p.Client, peer); err != nil || fc != nil {
 		return nil, err
 	}
-	return store.Find(ctx, l.Reader, peer)
+	return store.Find(ctx, p.Reader, peer)
 }
 
 // marketFor is market with a peer in it that the last look did not show: the one that
 // just joined, or that of the cache. The lock is held.
-func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID, joined *v1alpha1.ForeignCluster) (*market.Market, error) {
-	m, err := l.market(ctx)
+func (p *Provider) marketFor(ctx context.Context, peer peering.ClusterID, joined *v1alpha1.ForeignCluster) (*market.Market, error) {
+	m, err := p.market(ctx)
 	if err != nil || m.Peers[peer] != nil {
 		return m, err
 	}
 	if joined == nil {
-		if joined, err = store.Cached(ctx, l.Client, peer); err != nil {
+		if joined, err = store.Cached(ctx, p.Client, peer); err != nil {
 			return nil, err
 		}
 	}
@@ -124,26 +124,26 @@ func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID, joined *
 }
 
 // look reads everything but nodes and pods. The lock is held.
-func (l *Lender) look(ctx context.Context) (*market.Market, error) {
-	m := market.Market{Supply: *l.view.supply}
+func (p *Provider) look(ctx context.Context) (*market.Market, error) {
+	m := market.Market{Supply: *p.view.supply}
 	var err error
-	if m.Policies, err = l.policies(ctx); err != nil {
+	if m.Policies, err = p.policies(ctx); err != nil {
 		return nil, err
 	}
 	var peers v1alpha1.ForeignClusterList
-	if err := l.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
+	if err := p.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	m.Peers = store.KnownAll(peers.Items)
-	l.readClasses(ctx, m.Policies)
-	m.RuntimeClasses, m.StorageClasses = l.view.runtimeClasses, l.view.storageClasses
-	if m.Exports, err = l.exports(ctx, m.Policies); err != nil {
+	p.readClasses(ctx, m.Policies)
+	m.RuntimeClasses, m.StorageClasses = p.view.runtimeClasses, p.view.storageClasses
+	if m.Exports, err = p.exports(ctx, m.Policies); err != nil {
 		return nil, err
 	}
-	if l.view.contracts, err = l.contracts(ctx); err != nil {
+	if p.view.contracts, err = p.contracts(ctx); err != nil {
 		return nil, err
 	}
-	reserved, err := l.reservations()
+	reserved, err := p.reservations()
 	if err != nil {
 		return nil, err
 	}
@@ -152,10 +152,10 @@ func (l *Lender) look(ctx context.Context) (*market.Market, error) {
 
 // reservations returns what contracts and offers hold back. An offer that was stored as
 // a contract is dropped. The lock is held.
-func (l *Lender) reservations() ([]market.Reservation, error) {
-	out := make([]market.Reservation, 0, len(l.view.contracts)+len(l.advertised))
-	for _, name := range slices.Sorted(maps.Keys(l.view.contracts)) {
-		c := l.view.contracts[name]
+func (p *Provider) reservations() ([]market.Reservation, error) {
+	out := make([]market.Reservation, 0, len(p.view.contracts)+len(p.advertised))
+	for _, name := range slices.Sorted(maps.Keys(p.view.contracts)) {
+		c := p.view.contracts[name]
 		if !store.Unverified(c).Wants().Capacity {
 			continue
 		}
@@ -168,11 +168,11 @@ func (l *Lender) reservations() ([]market.Reservation, error) {
 			Tolerations: store.Tolerations(c),
 		})
 	}
-	for key, o := range l.advertised {
+	for key, o := range p.advertised {
 		// What it was to become may be stored, and whoever signed it gone before it
 		// could be told.
-		if c := l.view.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
-			delete(l.advertised, key)
+		if c := p.view.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
+			delete(p.advertised, key)
 			continue
 		}
 		out = append(out, market.Reservation{
@@ -186,33 +186,33 @@ func (l *Lender) reservations() ([]market.Reservation, error) {
 // contracts returns the contracts by name: those that the cache shows, and what
 // was signed since. Whether one of the latter is there after all is asked for
 // when the cache takes long.
-func (l *Lender) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, error) {
+func (p *Provider) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, error) {
 	var list v1alpha1.ContractList
-	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list contracts: %w", err)
 	}
-	out := make(map[string]*v1alpha1.Contract, len(list.Items)+len(l.recent))
+	out := make(map[string]*v1alpha1.Contract, len(list.Items)+len(p.recent))
 	for i := range list.Items {
 		out[list.Items[i].Name] = &list.Items[i]
 	}
-	for name, r := range l.recent {
+	for name, r := range p.recent {
 		if shown := out[name]; shown != nil && shown.Spec.Revision >= r.contract.Spec.Revision {
-			delete(l.recent, name)
+			delete(p.recent, name)
 			continue
 		}
-		if l.Now().Sub(r.at) >= recentSettle {
+		if p.Now().Sub(r.at) >= recentSettle {
 			var now v1alpha1.Contract
-			err := l.Reader.Get(ctx, client.ObjectKey{Name: name}, &now)
+			err := p.Reader.Get(ctx, client.ObjectKey{Name: name}, &now)
 			if apierrors.IsNotFound(err) {
-				delete(l.recent, name)
+				delete(p.recent, name)
 				delete(out, name)
 				continue
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read contract %s: %w", name, err)
 			}
-			r = recentContract{contract: &now, at: l.Now()}
-			l.recent[name] = r
+			r = recentContract{contract: &now, at: p.Now()}
+			p.recent[name] = r
 		}
 		out[name] = r.contract
 	}
@@ -221,25 +221,25 @@ func (l *Lender) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, 
 
 // readClasses reads which runtime and storage classes there are, if a policy lends
 // any. Where they cannot be read they are as they were. The lock is held.
-func (l *Lender) readClasses(ctx context.Context, policies []market.Policy) {
-	v, now := &l.view, l.Now()
+func (p *Provider) readClasses(ctx context.Context, policies []market.Policy) {
+	v, now := &p.view, p.Now()
 	if !slices.ContainsFunc(policies, func(p market.Policy) bool { return len(p.Value.RuntimeClasses)+len(p.Value.StorageClasses) > 0 }) {
 		v.runtimeClasses, v.storageClasses, v.classesAt = nil, nil, time.Time{}
 		return
 	}
-	if l.following.Load() && now.Sub(v.classesAt) < classesPause {
+	if p.following.Load() && now.Sub(v.classesAt) < classesPause {
 		return
 	}
 	v.classesAt = now
 	var runtime nodev1.RuntimeClassList
-	if err := l.Reader.List(ctx, &runtime); err != nil {
-		l.log().Warn("cannot tell which runtime classes there are", "err", err)
+	if err := p.Reader.List(ctx, &runtime); err != nil {
+		p.log().Warn("cannot tell which runtime classes there are", "err", err)
 	} else {
 		v.runtimeClasses = names(runtime.Items, func(c nodev1.RuntimeClass) string { return c.Name })
 	}
 	var storage storagev1.StorageClassList
-	if err := l.Reader.List(ctx, &storage); err != nil {
-		l.log().Warn("cannot tell which storage classes there are", "err", err)
+	if err := p.Reader.List(ctx, &storage); err != nil {
+		p.log().Warn("cannot tell which storage classes there are", "err", err)
 	} else {
 		v.storageClasses = names(storage.Items, func(c storagev1.StorageClass) string { return c.Name })
 	}
@@ -257,7 +257,7 @@ func names[T any](classes []T, name func(T) string) []string {
 
 // exports returns what the peers of each policy are told, by the policy's name. The
 // lock is held.
-func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[string]market.Exported, error) {
+func (p *Provider) exports(ctx context.Context, policies []market.Policy) (map[string]market.Exported, error) {
 	named, sets := map[string]bool{}, false
 	for i := range policies {
 		for _, e := range policies[i].Exports {
@@ -266,8 +266,8 @@ func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[str
 		sets = sets || policies[i].HasSet()
 	}
 	inSet := map[peering.ServiceName]bool{}
-	if sets && l.ServiceExports != nil {
-		exported, err := l.ServiceExports(ctx)
+	if sets && p.ServiceExports != nil {
+		exported, err := p.ServiceExports(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -276,16 +276,16 @@ func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[str
 		}
 	}
 	// Before looking: a change that comes meanwhile has it done again.
-	l.exporting.Store(sets || len(named) > 0)
-	namespaces, services, err := l.open(ctx, slices.Sorted(maps.Keys(named)))
+	p.exporting.Store(sets || len(named) > 0)
+	namespaces, services, err := p.open(ctx, slices.Sorted(maps.Keys(named)))
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]market.Exported{}
 	for i := range policies {
-		if p := &policies[i]; p.HasSet() || len(p.Exports) > 0 {
-			out[p.Value.Name] = market.Exports(p.Exports, services, func(s *corev1.Service) bool {
-				return inSet[peering.ServiceName{Namespace: s.Namespace, Name: s.Name}] && p.Shares(namespaces[s.Namespace], l.Namespace)
+		if policy := &policies[i]; policy.HasSet() || len(policy.Exports) > 0 {
+			out[policy.Value.Name] = market.Exports(policy.Exports, services, func(s *corev1.Service) bool {
+				return inSet[peering.ServiceName{Namespace: s.Namespace, Name: s.Name}] && policy.Shares(namespaces[s.Namespace], p.Namespace)
 			})
 		}
 	}
@@ -293,20 +293,20 @@ func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[str
 }
 
 // open returns those of the named namespaces whose Services may be told of, and the Services.
-func (l *Lender) open(ctx context.Context, names []string) (map[string]*corev1.Namespace, []corev1.Service, error) {
+func (p *Provider) open(ctx context.Context, names []string) (map[string]*corev1.Namespace, []corev1.Service, error) {
 	namespaces := map[string]*corev1.Namespace{}
 	var services []corev1.Service
 	for _, name := range names {
 		var namespace corev1.Namespace
-		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
+		err := p.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, nil, fmt.Errorf("read namespace %s: %w", name, err)
 		}
-		if err != nil || market.Closed(&namespace, l.Namespace) {
+		if err != nil || market.Closed(&namespace, p.Namespace) {
 			continue
 		}
 		var list corev1.ServiceList
-		if err := l.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
+		if err := p.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
 			return nil, nil, fmt.Errorf("list services of namespace %s: %w", name, err)
 		}
 		namespaces[name] = &namespace
@@ -324,13 +324,13 @@ type policiesRead struct {
 
 // policies returns the policies in the order in which they are asked, to be read only. They are
 // read again once one changed: each pod of a peer asks for what it is granted.
-func (l *Lender) policies(ctx context.Context) ([]market.Policy, error) {
+func (p *Provider) policies(ctx context.Context) ([]market.Policy, error) {
 	var list v1alpha1.PeeringPolicyList
-	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list peering policies: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b v1alpha1.PeeringPolicy) int { return strings.Compare(a.Name, b.Name) })
-	r := &l.read
+	r := &p.read
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	same := func(a, b v1alpha1.PeeringPolicy) bool {

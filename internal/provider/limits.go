@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import "time"
 
@@ -44,6 +44,6 @@ const (
 	// recentSettle is how old a contract may be that the cache does not show before
 	// the API server is asked about it.
 	recentSettle = 5 * time.Second
-	// lentPatience is how long the API server may take to show such a contract.
-	lentPatience = 2 * time.Second
+	// grantedPatience is how long the API server may take to show such a contract.
+	grantedPatience = 2 * time.Second
 )

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -120,26 +120,26 @@ func sameKind(a, b peering.Ask) bool {
 
 // record shows to administrators, in the peer's ForeignCluster, what waits of a
 // request. What is there already was repeated.
-func (l *Lender) record(ctx context.Context, peer peering.ClusterID, request string, pending v1alpha1.PendingRequest) error {
-	now := l.Now()
+func (p *Provider) record(ctx context.Context, peer peering.ClusterID, request string, pending v1alpha1.PendingRequest) error {
+	now := p.Now()
 	repeated := !pending.Time.IsZero()
-	l.mu.Lock()
-	if l.asked == nil {
-		l.asked, l.recorded = map[string]time.Time{}, map[peering.ClusterID]time.Time{}
+	p.mu.Lock()
+	if p.asked == nil {
+		p.asked, p.recorded = map[string]time.Time{}, map[peering.ClusterID]time.Time{}
 	}
-	soon := now.Sub(l.recorded[peer]) < requestPause
+	soon := now.Sub(p.recorded[peer]) < requestPause
 	switch {
 	case repeated:
-		l.asked[askedKey(peer, pending.ID)] = now
+		p.asked[askedKey(peer, pending.ID)] = now
 	case !soon:
-		l.recorded[peer] = now
+		p.recorded[peer] = now
 	}
-	l.mu.Unlock()
+	p.mu.Unlock()
 	if repeated || soon {
 		return nil // what comes too soon is recorded when it is repeated
 	}
 	pending.Time = metav1.NewTime(now)
-	return l.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
+	return p.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
 		// What an ID stands for never changes once it is to be seen. That it is taken
 		// the cache did not show yet; the next repetition gets another.
 		if slices.Contains(fc.Spec.ApprovedRequests, pending.ID) || slices.Contains(fc.Spec.DeniedRequests, pending.ID) ||
@@ -165,9 +165,9 @@ func askedKey(peer peering.ClusterID, id string) string { return string(peer) + 
 
 // editRequests changes what waits in a peer's ForeignCluster, with a
 // compare-and-swap.
-func (l *Lender) editRequests(ctx context.Context, peer peering.ClusterID, edit func(*v1alpha1.ForeignCluster) error) error {
+func (p *Provider) editRequests(ctx context.Context, peer peering.ClusterID, edit func(*v1alpha1.ForeignCluster) error) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		fc, err := store.Find(ctx, l.Reader, peer)
+		fc, err := store.Find(ctx, p.Reader, peer)
 		if err != nil || fc == nil {
 			return err
 		}
@@ -178,23 +178,23 @@ func (l *Lender) editRequests(ctx context.Context, peer peering.ClusterID, edit 
 		if slices.EqualFunc(before.Status.Requests, fc.Status.Requests, func(a, b v1alpha1.PendingRequest) bool { return a.ID == b.ID }) {
 			return nil
 		}
-		return store.PatchStatusLocked(ctx, l.Client, before, fc)
+		return store.PatchStatusLocked(ctx, p.Client, before, fc)
 	})
 }
 
 // dropFulfilled drops the requests that a contract fulfils.
-func (l *Lender) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluster, terms peering.Terms) {
+func (p *Provider) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluster, terms peering.Terms) {
 	if !slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return isRequest(r.ID, terms.RequestID) }) {
 		return
 	}
-	err := l.editRequests(ctx, terms.Consumer.ID, func(fc *v1alpha1.ForeignCluster) error {
+	err := p.editRequests(ctx, terms.Consumer.ID, func(fc *v1alpha1.ForeignCluster) error {
 		fc.Status.Requests = slices.DeleteFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool {
 			return isRequest(r.ID, terms.RequestID) && fulfilled(&r, terms.Resources)
 		})
 		return nil
 	})
 	if err != nil {
-		l.log().Warn("cannot drop a request that was signed; it goes when it is old", "contract", terms.ContractID, "err", err)
+		p.log().Warn("cannot drop a request that was signed; it goes when it is old", "contract", terms.ContractID, "err", err)
 	}
 }
 
@@ -213,21 +213,21 @@ func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
 }
 
 // sweep drops requests that were denied, or that nobody repeats.
-func (l *Lender) sweep(ctx context.Context, started time.Time) {
+func (p *Provider) sweep(ctx context.Context, started time.Time) {
 	var list v1alpha1.ForeignClusterList
-	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
-		l.log().Warn("cannot look at the requests that wait", "err", err)
+	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		p.log().Warn("cannot look at the requests that wait", "err", err)
 		return
 	}
-	now := l.Now()
+	now := p.Now()
 	kept := map[string]bool{}
 	for i := range list.Items {
 		fc := &list.Items[i]
 		peer := peering.ClusterID(fc.Spec.ClusterID)
 		idle := func(r v1alpha1.PendingRequest) bool {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			last, ok := l.asked[askedKey(peer, r.ID)]
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			last, ok := p.asked[askedKey(peer, r.ID)]
 			if !ok {
 				last = started // nothing is known of before
 			}
@@ -238,20 +238,20 @@ func (l *Lender) sweep(ctx context.Context, started time.Time) {
 			return slices.Contains(fc.Spec.DeniedRequests, r.ID) || idle(r) && !slices.Contains(fc.Spec.ApprovedRequests, r.ID)
 		}
 		if slices.ContainsFunc(fc.Status.Requests, gone) {
-			err := l.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
+			err := p.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {
 				fc.Status.Requests = slices.DeleteFunc(fc.Status.Requests, gone)
 				return nil
 			})
 			if err != nil {
-				l.log().Warn("cannot drop requests that nobody repeats", "peer", fc.Name, "err", err)
+				p.log().Warn("cannot drop requests that nobody repeats", "peer", fc.Name, "err", err)
 			}
 		}
 		for _, r := range fc.Status.Requests {
 			kept[askedKey(peer, r.ID)] = true
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.asked, func(key string, at time.Time) bool { return !kept[key] && now.Sub(at) >= requestLife })
-	maps.DeleteFunc(l.recorded, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= requestPause })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.asked, func(key string, at time.Time) bool { return !kept[key] && now.Sub(at) >= requestLife })
+	maps.DeleteFunc(p.recorded, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= requestPause })
 }

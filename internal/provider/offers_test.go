@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -26,14 +26,14 @@ import (
 
 // followed runs a provider that follows informers, which say nothing by
 // themselves.
-func followed(t testing.TB, l *lentTest) *informertest.FakeInformers {
+func followed(t testing.TB, p *testProvider) *informertest.FakeInformers {
 	t.Helper()
 	informers := &informertest.FakeInformers{Scheme: testScheme(t)}
-	l.Informers, l.Now = informers, time.Now
+	p.Informers, p.Now = informers, time.Now
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- l.Run(ctx) }()
-	for !l.following.Load() {
+	go func() { done <- p.Run(ctx) }()
+	for !p.following.Load() {
 		runtime.Gosched()
 	}
 	t.Cleanup(func() {
@@ -54,11 +54,11 @@ func awaitClosed(t testing.TB, c <-chan struct{}) {
 	}
 }
 
-func (l *lentTest) offered(peer int) (peering.Offer, <-chan struct{}) {
-	l.t.Helper()
-	offer, changed, err := l.Offer(l.t.Context(), l.peers[peer].ID())
+func (p *testProvider) offered(peer int) (peering.Offer, <-chan struct{}) {
+	p.t.Helper()
+	offer, changed, err := p.Offer(p.t.Context(), p.peers[peer].ID())
 	if err != nil {
-		l.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return offer, changed
 }
@@ -69,10 +69,10 @@ func TestOfferFollowsNodesOffersAndLapses(t *testing.T) {
 }
 
 func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
-	l := newLent(t, 2, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+	p := newProvider(t, 2, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
 	}))...)
-	informers := followed(t, l)
+	informers := followed(t, p)
 	inform := func(o client.Object, edit func()) {
 		t.Helper()
 		informer, err := informers.FakeInformerFor(t.Context(), o)
@@ -83,70 +83,70 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 		edit()
 		informer.Update(before, o)
 	}
-	offer, changed := l.offered(0)
+	offer, changed := p.offered(0)
 	if !offer.Available || offer.Resources.String() != "cpu=4, memory=8Gi, pods=110" || offer.Price.PerHour["cpu"].String() != "0.025" ||
 		offer.Duration != 24*time.Hour || fmt.Sprint(offer.Architectures) != "[amd64]" || offer.NodeLabels[corev1.LabelOSStable] != "linux" {
 		t.Fatalf("offered %+v", offer)
 	}
 
 	var node corev1.Node
-	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "n0"}, &node); err != nil {
+	if err := p.Client.Get(t.Context(), client.ObjectKey{Name: "n0"}, &node); err != nil {
 		t.Fatal(err)
 	}
 	inform(&node, func() {
 		node.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("3")
-		if err := l.Client.Status().Update(t.Context(), &node); err != nil {
+		if err := p.Client.Status().Update(t.Context(), &node); err != nil {
 			t.Fatal(err)
 		}
 	})
 	awaitClosed(t, changed)
-	if offer, changed = l.offered(0); offer.Resources["cpu"].String() != "3" {
+	if offer, changed = p.offered(0); offer.Resources["cpu"].String() != "3" {
 		t.Errorf("after a node shrank %s is offered", offer.Resources)
 	}
 
 	// What another peer is advertised is held back at once, and comes back when it
 	// is let go.
-	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("r", "cpu=1")); err != nil {
+	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("r", "cpu=1")); err != nil {
 		t.Fatal(err)
 	}
 	awaitClosed(t, changed)
-	if offer, changed = l.offered(0); offer.Resources["cpu"].String() != "2" {
+	if offer, changed = p.offered(0); offer.Resources["cpu"].String() != "2" {
 		t.Errorf("while another holds 1 %s is offered", offer.Resources)
 	}
 
 	told := func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return slices.Contains(l.told, l.peers[0].ID())
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return slices.Contains(p.told, p.peers[0].ID())
 	}
 	forgotten := peering.ClusterID("somebody who is not known any more")
-	_ = l.Lends(forgotten)
+	_ = p.Lends(forgotten)
 	says := func(want peering.Lending) {
 		t.Helper()
-		if !waittest.Soon(func() bool { return l.Lends(l.peers[0].ID()) == want && told() }) {
-			t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", l.Lends(l.peers[0].ID()), want, told())
+		if !waittest.Soon(func() bool { return p.Lends(p.peers[0].ID()) == want && told() }) {
+			t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", p.Lends(p.peers[0].ID()), want, told())
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.told = nil
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.told = nil
 	}
 	says(peering.LendsSomething)
 	inform(&node, func() {
 		node.Spec.Unschedulable = true
-		if err := l.Client.Update(t.Context(), &node); err != nil {
+		if err := p.Client.Update(t.Context(), &node); err != nil {
 			t.Fatal(err)
 		}
 	})
 	awaitClosed(t, changed)
-	if offer, changed = l.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
+	if offer, changed = p.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
 		t.Errorf("without a node %+v is offered", offer)
 	}
 	says(peering.LendsNothing)
-	l.availableMu.Lock()
-	if _, ok := l.available[forgotten]; ok {
+	p.availableMu.Lock()
+	if _, ok := p.available[forgotten]; ok {
 		t.Error("a cluster that is no peer is looked at again and again")
 	}
-	l.availableMu.Unlock()
+	p.availableMu.Unlock()
 
 	// A heartbeat of a node changes nothing.
 	inform(&node, func() { node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
@@ -212,14 +212,14 @@ func with[T client.Object](o T, edit func(T)) T {
 
 // large returns a provider with so many nodes, pods and peers, whose reads cost
 // what those of a cache cost, and how often its nodes were read.
-func large(t testing.TB, nodes, pods, peers int) (l *lentTest, lists *struct {
+func large(t testing.TB, nodes, pods, peers int) (p *testProvider, lists *struct {
 	nodes []corev1.Node
 	pods  []corev1.Pod
 	reads int
 },
 ) {
 	t.Helper()
-	l = newLent(t, 0, policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.PercentOfFree = new(int32(10)) }))
+	p = newProvider(t, 0, policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.PercentOfFree = new(int32(10)) }))
 	lists = &struct {
 		nodes []corev1.Node
 		pods  []corev1.Pod
@@ -228,7 +228,7 @@ func large(t testing.TB, nodes, pods, peers int) (l *lentTest, lists *struct {
 	var clusters []v1alpha1.ForeignCluster
 	id := generated(t)
 	for i := range peers {
-		l.peers = append(l.peers, id)
+		p.peers = append(p.peers, id)
 		clusters = append(clusters, v1alpha1.ForeignCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("peer-", i)}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: peerID(i)},
 		})
@@ -242,7 +242,7 @@ func large(t testing.TB, nodes, pods, peers int) (l *lentTest, lists *struct {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
 		}))
 	}
-	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+	p.Client = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			switch list := list.(type) {
 			case *corev1.NodeList:
@@ -263,7 +263,7 @@ func large(t testing.TB, nodes, pods, peers int) (l *lentTest, lists *struct {
 			return nil
 		},
 	})
-	return l, lists
+	return p, lists
 }
 
 func peerID(i int) string {
@@ -274,15 +274,15 @@ func peerID(i int) string {
 // A change of one node is told to 250 peers, of a cluster of a thousand nodes,
 // from one look at what there is.
 func TestOneRefreshServesAllPeers(t *testing.T) {
-	l, lists := large(t, 1000, 5000, 250)
-	informers := followed(t, l)
+	p, lists := large(t, 1000, 5000, 250)
+	informers := followed(t, p)
 	informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var changes []<-chan struct{}
 	for i := range 250 {
-		offer, changed, err := l.Offer(t.Context(), peering.ClusterID(peerID(i)))
+		offer, changed, err := p.Offer(t.Context(), peering.ClusterID(peerID(i)))
 		if err != nil || offer.Resources["cpu"].String() != "399500m" {
 			t.Fatalf("offered %v, %v", offer, err)
 		}
@@ -290,9 +290,9 @@ func TestOneRefreshServesAllPeers(t *testing.T) {
 	}
 	reads := lists.reads
 	before := lists.nodes[7]
-	l.mu.Lock()
+	p.mu.Lock()
 	lists.nodes[7] = fixture.Node("n7", fixture.Ready(corev1.ConditionUnknown))
-	l.mu.Unlock()
+	p.mu.Unlock()
 	begin := time.Now()
 	informer.Update(&before, &lists.nodes[7])
 	var wait sync.WaitGroup
@@ -300,7 +300,7 @@ func TestOneRefreshServesAllPeers(t *testing.T) {
 		wait.Go(func() {
 			for changed := changes[i]; ; {
 				<-changed
-				offer, next, err := l.Offer(t.Context(), peering.ClusterID(peerID(i)))
+				offer, next, err := p.Offer(t.Context(), peering.ClusterID(peerID(i)))
 				if err == nil && offer.Resources["cpu"].String() == "399100m" {
 					return
 				}
@@ -326,13 +326,13 @@ func TestOneRefreshServesAllPeers(t *testing.T) {
 // BenchmarkRefresh is what a change of one pod costs a provider with 500 nodes, 5000
 // pods and 250 peers, each of which is told its offer.
 func BenchmarkRefresh(b *testing.B) {
-	l, _ := large(b, 500, 5000, 250)
-	l.following.Store(true)
+	p, _ := large(b, 500, 5000, 250)
+	p.following.Store(true)
 	for b.Loop() {
-		l.supplyStale.Store(true)
-		l.refresh(b.Context())
+		p.supplyStale.Store(true)
+		p.refresh(b.Context())
 		for i := range 250 {
-			if o, _, err := l.Offer(b.Context(), peering.ClusterID(peerID(i))); err != nil || !o.Available {
+			if o, _, err := p.Offer(b.Context(), peering.ClusterID(peerID(i))); err != nil || !o.Available {
 				b.Fatal(o.Message, err)
 			}
 		}
@@ -340,8 +340,8 @@ func BenchmarkRefresh(b *testing.B) {
 }
 
 func BenchmarkOffer(b *testing.B) {
-	l, _ := large(b, 1000, 1000, 1)
-	m, err := l.market(b.Context())
+	p, _ := large(b, 1000, 1000, 1)
+	m, err := p.market(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func BenchmarkOffer(b *testing.B) {
 
 func TestPolicyTestReservesNothing(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(2),
+	p := newProvider(t, 2, append(nodes(2),
 		policyNamed("gold", func(s *v1alpha1.PeeringPolicySpec) {
 			s.Names = []string{"peer-0"}
 			s.Limits = v1alpha1.PolicyLimits{PercentOfFree: new(int32(50)), Resources: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")}}
@@ -368,31 +368,31 @@ func TestPolicyTestReservesNothing(t *testing.T) {
 		reason peering.Reason
 		says   string
 	}{
-		"all there is":           {l.peers[0].ID(), peering.Ask{}, "gold", "", "memory: 3Gi, bounded by ceiling of 3Gi"},
-		"what fits":              {l.peers[0].ID(), l.ask("", "cpu=1"), "gold", "", "cpu: 1"},
-		"more than percent of":   {l.peers[0].ID(), l.ask("", "cpu=5"), "gold", "CAPACITY_EXHAUSTED", "cpu: 4 of 5, bounded by percent of free of 4"},
-		"more than the ceiling":  {l.peers[0].ID(), l.ask("", "memory=4Gi"), "gold", "POLICY_REFUSED", "memory: 3Gi of 4Gi, bounded by ceiling of 3Gi"},
-		"what has to be allowed": {l.peers[1].ID(), l.ask("", "cpu=1"), "tin", "POLICY_PENDING", "cpu: 1"},
-		"more, and to allow":     {l.peers[1].ID(), l.ask("", "cpu=500"), "tin", "CAPACITY_EXHAUSTED", "cpu: 8 of 500"},
-		"of a stranger":          {generated(t).ID(), l.ask("", "cpu=1"), "", "PEER_NOT_TRUSTED", "does not know"},
+		"all there is":           {p.peers[0].ID(), peering.Ask{}, "gold", "", "memory: 3Gi, bounded by ceiling of 3Gi"},
+		"what fits":              {p.peers[0].ID(), p.ask("", "cpu=1"), "gold", "", "cpu: 1"},
+		"more than percent of":   {p.peers[0].ID(), p.ask("", "cpu=5"), "gold", "CAPACITY_EXHAUSTED", "cpu: 4 of 5, bounded by percent of free of 4"},
+		"more than the ceiling":  {p.peers[0].ID(), p.ask("", "memory=4Gi"), "gold", "POLICY_REFUSED", "memory: 3Gi of 4Gi, bounded by ceiling of 3Gi"},
+		"what has to be allowed": {p.peers[1].ID(), p.ask("", "cpu=1"), "tin", "POLICY_PENDING", "cpu: 1"},
+		"more, and to allow":     {p.peers[1].ID(), p.ask("", "cpu=500"), "tin", "CAPACITY_EXHAUSTED", "cpu: 8 of 500"},
+		"of a stranger":          {generated(t).ID(), p.ask("", "cpu=1"), "", "PEER_NOT_TRUSTED", "does not know"},
 	} {
-		got, err := l.Test(ctx, tc.peer, tc.ask)
+		got, err := p.Test(ctx, tc.peer, tc.ask)
 		if err != nil || got.Policy != tc.policy || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || (got.Advertisement != nil) != (tc.reason == "" || name == "what has to be allowed") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if len(l.advertised) != 0 || len(l.waiting(1)) != 0 {
-		t.Errorf("trying out held %d offers back, and %v wait", len(l.advertised), l.waiting(1))
+	if len(p.advertised) != 0 || len(p.waiting(1)) != 0 {
+		t.Errorf("trying out held %d offers back, and %v wait", len(p.advertised), p.waiting(1))
 	}
-	var p v1alpha1.PeeringPolicy
-	if err := l.Client.Get(ctx, client.ObjectKey{Name: "gold"}, &p); err != nil {
+	var policy v1alpha1.PeeringPolicy
+	if err := p.Client.Get(ctx, client.ObjectKey{Name: "gold"}, &policy); err != nil {
 		t.Fatal(err)
 	}
-	p.Spec.NodeLabels = map[string]string{"a b": ""}
-	if err := l.Client.Update(ctx, &p); err != nil {
+	policy.Spec.NodeLabels = map[string]string{"a b": ""}
+	if err := p.Client.Update(ctx, &policy); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.Test(ctx, l.peers[0].ID(), peering.Ask{}); err != nil || got.Reason != "POLICY_REFUSED" || !strings.Contains(got.Message, "nodeLabels") {
+	if got, err := p.Test(ctx, p.peers[0].ID(), peering.Ask{}); err != nil || got.Reason != "POLICY_REFUSED" || !strings.Contains(got.Message, "nodeLabels") {
 		t.Errorf("a policy that makes no sense: %+v, %v", got, err)
 	}
 }

@@ -1,4 +1,4 @@
-package lending
+package provider
 
 import (
 	"context"
@@ -52,7 +52,7 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 	theirs := namespace("theirs")
 	theirs.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelPeer: "p"}
 	all := []v1alpha1.ServiceExports{{Namespace: "shop"}, {Namespace: "theirs"}, {Namespace: "entente-system"}, {Namespace: "gone"}}
-	l := newLent(t, 5, append(nodes(1), namespace("shop"), namespace("lab"), namespace("entente-system"), theirs,
+	p := newProvider(t, 5, append(nodes(1), namespace("shop"), namespace("lab"), namespace("entente-system"), theirs,
 		fixture.Service("shop", "cart"), fixture.Service("shop", "db"), fixture.Service("lab", "jobs"), fixture.Service("theirs", "web"),
 		fixture.Service("entente-system", "entente-peer"), fixture.Service("gone", "x"),
 		policyNamed("0", exporting("peer-0", all...)),
@@ -63,25 +63,25 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 		// It selects all, and decides about none of them.
 		policyNamed("9", func(s *v1alpha1.PeeringPolicySpec) { s.Services = all }),
 	)...)
-	l.Namespace = "entente-system"
+	p.Namespace = "entente-system"
 	for peer, want := range []string{"shop/cart shop/db", "lab/jobs", "", "", ""} {
-		offer, _ := l.offered(peer)
+		offer, _ := p.offered(peer)
 		if got := keys(offer.Services); got != want || offer.Available != (peer < 3) {
 			t.Errorf("peer %d is told of %q, want %q, and lent %v", peer, got, want, offer.Available)
 		}
 	}
-	if offer, _, err := l.Offer(t.Context(), generated(t).ID()); err != nil || len(offer.Services) > 0 {
+	if offer, _, err := p.Offer(t.Context(), generated(t).ID()); err != nil || len(offer.Services) > 0 {
 		t.Errorf("a stranger is told of %q, %v", keys(offer.Services), err)
 	}
 	// What can be imported does not depend on what else is left.
-	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("r", "cpu=4", "memory=8Gi", "pods=110")); err != nil {
+	if _, err := p.Advertise(t.Context(), p.peers[1].ID(), p.ask("r", "cpu=4", "memory=8Gi", "pods=110")); err != nil {
 		t.Fatal(err)
 	}
-	if offer, _ := l.offered(0); offer.Available || keys(offer.Services) != "shop/cart shop/db" {
+	if offer, _ := p.offered(0); offer.Available || keys(offer.Services) != "shop/cart shop/db" {
 		t.Errorf("where nothing is left %+v is offered", offer)
 	}
 	// The provider's own people are told too.
-	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("", "cpu=1")); err != nil || !strings.Contains(got.Message, "services: 2 announced") {
+	if got, err := p.Test(t.Context(), p.peers[0].ID(), p.ask("", "cpu=1")); err != nil || !strings.Contains(got.Message, "services: 2 announced") {
 		t.Errorf("trying the policy out says %q, %v", got.Message, err)
 	}
 }
@@ -95,18 +95,18 @@ func TestOfferHasWhatIsExportedToTheClusterSet(t *testing.T) {
 	sharing := func(peer string, set *v1alpha1.ClusterSet) func(*v1alpha1.PeeringPolicySpec) {
 		return func(s *v1alpha1.PeeringPolicySpec) { s.Names, s.ClusterSet = []string{peer}, set }
 	}
-	l := newLent(t, 3, append(nodes(1), namespace("shop", "yes"), namespace("lab", "no"), namespace("kube-system", "yes"),
+	p := newProvider(t, 3, append(nodes(1), namespace("shop", "yes"), namespace("lab", "no"), namespace("kube-system", "yes"),
 		fixture.Service("shop", "cart"), fixture.Service("shop", "db"), fixture.Service("lab", "jobs"), fixture.Service("kube-system", "dns"),
 		policyNamed("0", sharing("peer-0", &v1alpha1.ClusterSet{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"shared": "yes"}}})),
 		policyNamed("1", sharing("peer-1", &v1alpha1.ClusterSet{})),
 		policyNamed("2", sharing("peer-2", nil)),
 	)...)
-	l.Namespace = "entente-system"
-	l.ServiceExports = func(context.Context) ([]peering.ServiceName, error) {
+	p.Namespace = "entente-system"
+	p.ServiceExports = func(context.Context) ([]peering.ServiceName, error) {
 		return []peering.ServiceName{{Namespace: "kube-system", Name: "dns"}, {Namespace: "lab", Name: "jobs"}, {Namespace: "shop", Name: "cart"}, {Namespace: "shop", Name: "gone"}}, nil
 	}
 	for peer, want := range []string{"shop/cart", "lab/jobs shop/cart", ""} {
-		offer, _ := l.offered(peer)
+		offer, _ := p.offered(peer)
 		if got := keys(offer.Services); got != want {
 			t.Errorf("peer %d is told of %q, want %q", peer, got, want)
 		}
@@ -124,9 +124,9 @@ func TestOfferFollowsServices(t *testing.T) {
 }
 
 func testOfferFollowsServices(t *testing.T) {
-	l := newLent(t, 2, append(nodes(1), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, fixture.Service("shop", "cart"),
+	p := newProvider(t, 2, append(nodes(1), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, fixture.Service("shop", "cart"),
 		policyNamed("0", exporting("peer-0", v1alpha1.ServiceExports{Namespace: "shop"})), policyNamed("1"))...)
-	informers := followed(t, l)
+	informers := followed(t, p)
 	services, err := informers.FakeInformerFor(t.Context(), &corev1.Service{})
 	if err != nil {
 		t.Fatal(err)
@@ -137,11 +137,11 @@ func testOfferFollowsServices(t *testing.T) {
 	}
 	told := func(want string) <-chan struct{} {
 		t.Helper()
-		mine, changed := l.offered(0)
+		mine, changed := p.offered(0)
 		if got := keys(mine.Services); got != want {
 			t.Errorf("told of %q, want %q", got, want)
 		}
-		if others, _ := l.offered(1); len(others.Services) > 0 {
+		if others, _ := p.offered(1); len(others.Services) > 0 {
 			t.Errorf("another peer is told of %q", keys(others.Services))
 		}
 		return changed
@@ -150,7 +150,7 @@ func testOfferFollowsServices(t *testing.T) {
 	changed := told("shop/cart")
 
 	db := fixture.Service("shop", "db", func(s *corev1.Service) { s.ResourceVersion = "" })
-	if err := l.Client.Create(ctx, db); err != nil {
+	if err := p.Client.Create(ctx, db); err != nil {
 		t.Fatal(err)
 	}
 	services.Add(db)
@@ -159,7 +159,7 @@ func testOfferFollowsServices(t *testing.T) {
 
 	before := db.DeepCopy()
 	db.Labels[v1alpha1.LabelExport] = "false"
-	if err := l.Client.Update(ctx, db); err != nil {
+	if err := p.Client.Update(ctx, db); err != nil {
 		t.Fatal(err)
 	}
 	services.Update(before, db)
@@ -177,7 +177,7 @@ func testOfferFollowsServices(t *testing.T) {
 	}
 
 	cart := fixture.Service("shop", "cart")
-	if err := l.Client.Delete(ctx, cart); err != nil {
+	if err := p.Client.Delete(ctx, cart); err != nil {
 		t.Fatal(err)
 	}
 	services.Delete(cart)
@@ -185,16 +185,16 @@ func testOfferFollowsServices(t *testing.T) {
 	changed = told("")
 
 	// Where no policy tells of any, nobody looks.
-	var p v1alpha1.PeeringPolicy
-	if err := l.Client.Get(ctx, client.ObjectKey{Name: "0"}, &p); err != nil {
+	var policy v1alpha1.PeeringPolicy
+	if err := p.Client.Get(ctx, client.ObjectKey{Name: "0"}, &policy); err != nil {
 		t.Fatal(err)
 	}
-	was := p.DeepCopy()
-	p.Spec.Services, p.Generation = nil, p.Generation+1
-	if err := l.Client.Update(ctx, &p); err != nil {
+	was := policy.DeepCopy()
+	policy.Spec.Services, policy.Generation = nil, policy.Generation+1
+	if err := p.Client.Update(ctx, &policy); err != nil {
 		t.Fatal(err)
 	}
-	policies.Update(was, &p)
+	policies.Update(was, &policy)
 	awaitClosed(t, changed)
 	changed = told("")
 	services.Add(fixture.Service("shop", "more"))
