@@ -28,23 +28,23 @@ type PeerState struct {
 	// BundleHash is the hash of the receiver's trust bundle as the sender holds it;
 	// zero is unset.
 	BundleHash Hash
-	// Lends is whether WatchOffer would tell the receiver of anything.
-	Lends Lending
+	// Offering is whether the sender offers the receiver anything by WatchOffer.
+	Offering Offering
 	// Patience is for how long the sender waits for the receiver's next state; 0 if it
 	// did not say.
 	Patience time.Duration
 }
 
-// Lending is whether a cluster lends another anything.
-type Lending uint8
+// Offering is whether a cluster offers another anything.
+type Offering uint8
 
 const (
-	// LendsUnknown is when it did not say, or not in terms that are known here.
-	LendsUnknown Lending = iota
-	// LendsNothing is neither resources nor services.
-	LendsNothing
-	// LendsSomething is some.
-	LendsSomething
+	// OfferingUnknown means that it did not say, or in terms that are not known here.
+	OfferingUnknown Offering = iota
+	// OfferingNothing means neither resources nor Services.
+	OfferingNothing
+	// OfferingSomething means resources, Services or both.
+	OfferingSomething
 )
 
 // CapabilityCarry is what a cluster names that carries sessions between the receiver and other

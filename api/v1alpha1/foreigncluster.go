@@ -463,9 +463,9 @@ type OfferedPool struct {
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 }
 
-// Lends returns the names of the pools of which there is anything, and an empty one where there is
-// for a request that names none.
-func (o *Offer) Lends() []string {
+// OfferedPools returns the names of the pools that have something to offer, and an empty name if
+// requests that name no pool are offered something.
+func (o *Offer) OfferedPools() []string {
 	var out []string
 	if o == nil {
 		return out

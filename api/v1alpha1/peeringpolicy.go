@@ -468,11 +468,11 @@ type PeeringGroup struct {
 	SecretRef SecretKey `json:"secretRef"`
 }
 
-// Uses says whether this cluster asks such peers.
+// Uses reports whether this cluster asks such peers.
 func (a *AutomaticPeering) Uses() bool { return a.Direction != DirectionLend }
 
-// Lends says whether it lends to them.
-func (a *AutomaticPeering) Lends() bool { return a.Direction != DirectionUse }
+// Provides reports whether this cluster is a provider of such peers.
+func (a *AutomaticPeering) Provides() bool { return a.Direction != DirectionUse }
 
 // ConditionAutomatic tells of a PeeringPolicy whether it peers by itself, or why not.
 const ConditionAutomatic = "Automatic"

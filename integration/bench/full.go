@@ -349,7 +349,7 @@ func (b *bench) limits(ctx context.Context, percent int) (r limitsResult, err er
 	if err != nil {
 		return r, err
 	}
-	if bad.Peer, err = puppet.New(ctx, 2, &puppet.Lends{Offer: offer, Pods: bad.statuses}); err != nil {
+	if bad.Peer, err = puppet.New(ctx, 2, &puppet.Provider{Offer: offer, Pods: bad.statuses}); err != nil {
 		return r, err
 	}
 	for i, p := range []*puppet.Peer{honest, bad.Peer} {

@@ -83,7 +83,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	}
 	attackers := []*puppet.Peer{
 		playing(t, abroad, 2, nil), playing(t, abroad, 3, nil),
-		playing(t, abroad, 4, &puppet.Lends{Offer: peering.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: texts}),
+		playing(t, abroad, 4, &puppet.Provider{Offer: peering.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: texts}),
 	}
 	borrow(ctx, t, abroad, attackers[2].Name)
 	texts.Flood.Store(true)

@@ -117,7 +117,7 @@ func metadataOf(group, version, kind string) *metav1.PartialObjectMetadataList {
 }
 
 // playing is a puppet that joined a cluster, and lives until the test ends.
-func playing(t *testing.T, c *cluster, number int, lends *puppet.Lends) *puppet.Peer {
+func playing(t *testing.T, c *cluster, number int, lends *puppet.Provider) *puppet.Peer {
 	t.Helper()
 	ctx := t.Context()
 	p, err := puppet.New(ctx, number, lends)
@@ -337,7 +337,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := playing(t, home, 1, &puppet.Lends{Offer: peering.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: statuses})
+	provider := playing(t, home, 1, &puppet.Provider{Offer: peering.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: statuses})
 	consumer := playing(t, abroad, 2, nil)
 
 	namespace, _ := offloaded(t, home, abroad)

@@ -186,7 +186,7 @@ func TestPoolsAreNodesOfTheirOwn(t *testing.T) {
 		t.Error(err)
 	}
 	var fc v1alpha1.ForeignCluster
-	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 3 || !slices.Equal(fc.Status.Offer.Lends(), []string{"cpu", "gpu"}) {
+	if err := home.get(ctx, abroadName, &fc); err != nil || fc.Status.Offer == nil || len(fc.Status.Offer.Pools) != 3 || !slices.Equal(fc.Status.Offer.OfferedPools(), []string{"cpu", "gpu"}) {
 		t.Errorf("the offer is %+v, %v", fc.Status.Offer, err)
 	}
 }

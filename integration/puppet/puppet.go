@@ -34,9 +34,9 @@ import (
 // PodCIDR is the pods' prefix of those that puppets peer with.
 var PodCIDR = netip.MustParsePrefix("10.200.0.0/16") //nolint:gochecknoglobals // a constant, if the type had any
 
-// Lends is what a puppet does as a provider.
-type Lends struct {
-	// Offer is what it says it lends. It grants whatever is asked for.
+// Provider is what a puppet does as a provider.
+type Provider struct {
+	// Offer is what it offers. It grants whatever is asked for.
 	Offer peering.Offer
 	// Pods takes the pods.
 	Pods ententev1.OffloadServiceServer
@@ -55,7 +55,7 @@ type Peer struct {
 	Sessions *session.Manager
 	endpoint string
 	other    identity.ClusterInfo
-	lends    *Lends
+	provider *Provider
 	// ID is that of the cluster that it joined.
 	ID peering.ClusterID
 
@@ -74,15 +74,15 @@ type Peer struct {
 	ententev1.UnimplementedPeeringServiceServer
 }
 
-// New returns a puppet; each of a run needs another number, from 1. It lends nothing
-// where lends is nil.
-func New(ctx context.Context, number int, lends *Lends) (*Peer, error) {
+// New returns a puppet; each of a run needs another number, from 1. It offers nothing
+// where provider is nil.
+func New(ctx context.Context, number int, provider *Provider) (*Peer, error) {
 	id, err := identity.Generate(time.Now())
 	if err != nil {
 		return nil, err
 	}
 	p := &Peer{
-		Name: fmt.Sprintf("peer-%04d", number), bundles: identity.NewBundles(), watches: map[int]func(){}, lends: lends,
+		Name: fmt.Sprintf("peer-%04d", number), bundles: identity.NewBundles(), watches: map[int]func(){}, provider: provider,
 		address: netip.AddrFrom4([4]byte{127, 1, byte(number >> 8), byte(number)}).Next(),
 		prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + number>>8), byte(number), 0}), 24),
 	}
@@ -94,12 +94,12 @@ func New(ctx context.Context, number int, lends *Lends) (*Peer, error) {
 		return nil, err
 	}
 	p.endpoint = listener.Addr().String()
-	p.state = peering.PeerState{Protocol: 1, Endpoints: []string{p.endpoint}, Lends: peering.LendsNothing}
+	p.state = peering.PeerState{Protocol: 1, Endpoints: []string{p.endpoint}, Offering: peering.OfferingNothing}
 	calls := wiretest.NewServer(grpc.Creds(session.ServerCredentials()), grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
 	ententev1.RegisterPeeringServiceServer(calls, p)
-	if lends != nil {
-		p.state.Lends = peering.LendsSomething
-		ententev1.RegisterOffloadServiceServer(calls, lends.Pods)
+	if provider != nil {
+		p.state.Offering = peering.OfferingSomething
+		ententev1.RegisterOffloadServiceServer(calls, provider.Pods)
 	}
 	p.Sessions, err = session.New(session.Config{
 		Source: p.source, Bundles: p.bundles, Server: calls, Listener: listener, Up: p.up, Dial: p.dial,
@@ -340,9 +340,9 @@ func (p *Peer) Session(stream grpc.BidiStreamingServer[ententev1.SessionRequest,
 
 // WatchOffer implements PeeringService.
 func (p *Peer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStreamingServer[ententev1.WatchOfferResponse]) error {
-	offer := peering.Offer{Message: "nothing is lent here"}
-	if p.lends != nil {
-		offer = p.lends.Offer
+	offer := peering.Offer{Message: "nothing is offered here"}
+	if p.provider != nil {
+		offer = p.provider.Offer
 	}
 	if err := stream.Send(wire.OfferTo(offer, nil)); err != nil {
 		return err
@@ -357,8 +357,8 @@ func (p *Peer) RequestPeering(_ context.Context, req *ententev1.RequestPeeringRe
 	if err != nil {
 		return nil, err
 	}
-	if p.lends == nil {
-		return nil, peering.Errorf(peering.ReasonPolicyRefused, "nothing is lent here")
+	if p.provider == nil {
+		return nil, peering.Errorf(peering.ReasonPolicyRefused, "nothing is offered here")
 	}
 	ad := peering.Advertisement{
 		ContractID: "c-" + newID(), RequestID: ask.RequestID, Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second),

@@ -175,7 +175,7 @@ func (a *agent) buildStates(_ context.Context, own statesConfig) error {
 		Exchange: keys,
 		Client:   a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: plan.Aggregate, Half: a.half, KeyEvery: own.KeyEvery, Now: time.Now, Versions: a.mgr.GetCache(),
-		Lends:          func(peer peering.ClusterID) peering.Lending { return a.provider.Lends(peer) },
+		Offering:       func(peer peering.ClusterID) peering.Offering { return a.provider.Offering(peer) },
 		Capabilities:   func(peer peering.ClusterID) []string { return a.thirds.capabilities(peer) },
 		SessionAddress: a.sessionAddress, Observed: a.observed(),
 		Budget: &store.WriteBudget{Now: time.Now},

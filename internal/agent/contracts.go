@@ -75,7 +75,7 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 // watchOffers keeps what peers would lend.
 func (a *agent) watchOffers() *provider.OfferWatch {
 	return &provider.OfferWatch{
-		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.exchange.Lends, WatchLends: a.exchange.WatchLends,
+		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Offering: a.exchange.Offering, WatchOffering: a.exchange.WatchOffering,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
 			return a.peeringClient(peer).WatchOffer(ctx, changed)
 		},

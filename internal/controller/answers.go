@@ -63,7 +63,7 @@ func (a *Answers) Statements(ctx context.Context, peer peering.ClusterID, id str
 		return nil, err
 	}
 	if c.Spec.Role != v1alpha1.ContractProvider {
-		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend by contract %s", id)
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster grants nothing by contract %s", id)
 	}
 	var out []peering.Envelope
 	for _, s := range c.Status.Statements {

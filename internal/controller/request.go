@@ -106,7 +106,7 @@ func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 // ask. Most of its status changes with every state of the peer.
 func mayChangeRequests(a, b *v1alpha1.ForeignCluster) bool {
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
-		(market.Unusable(a) == "") != (market.Unusable(b) == "") || !slices.Equal(a.Status.Offer.Lends(), b.Status.Offer.Lends())
+		(market.Unusable(a) == "") != (market.Unusable(b) == "") || !slices.Equal(a.Status.Offer.OfferedPools(), b.Status.Offer.OfferedPools())
 }
 
 // offerMessageChanged says whether a peer changed the message of its offer, as it does when an

@@ -52,8 +52,8 @@ type States struct {
 	Now      func() time.Time
 	// Exchange derives the preshared keys of in-band tunnels. Required where there are any.
 	Exchange *inband.Exchange
-	// Lends says whether this cluster would lend a peer anything now; nil does not say.
-	Lends func(peer peering.ClusterID) peering.Lending
+	// Offering returns whether this cluster offers a peer anything now; nil leaves that unsaid.
+	Offering func(peer peering.ClusterID) peering.Offering
 	// Capabilities is what this cluster can do for a peer beyond the protocol's revision; nil
 	// is nothing.
 	Capabilities func(peer peering.ClusterID) []string
@@ -86,8 +86,8 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 		return state, err
 	}
 	state.Contracts, _ = contractStates(contracts)
-	if s.Lends != nil {
-		state.Lends = s.Lends(peer)
+	if s.Offering != nil {
+		state.Offering = s.Offering(peer)
 	}
 	if s.Capabilities != nil {
 		state.Capabilities = s.Capabilities(peer)

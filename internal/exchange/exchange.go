@@ -48,11 +48,11 @@ type peerExchange struct {
 	sent, received stateCopy
 	failures       int
 	notBefore      time.Time
-	// lends is whether the peer lends this cluster anything, by its last state.
-	lends peering.Lending
+	// offering is whether the peer offers this cluster anything, by its last state.
+	offering peering.Offering
 	// These are called when sent may have changed, when a state was received, and when
-	// lends changed.
-	onChange, onReceive, onLending []*func()
+	// offering changed.
+	onChange, onReceive, onOffering []*func()
 }
 
 const (
@@ -136,9 +136,9 @@ func (s *Exchange) Watch(peer peering.ClusterID, changed func()) (stop func()) {
 	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onChange }, changed)
 }
 
-// WatchLends has changed called whenever it changes whether a peer lends anything.
-func (s *Exchange) WatchLends(peer peering.ClusterID, changed func()) (stop func()) {
-	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onLending }, changed)
+// WatchOffering calls changed whenever Offering of a peer changes.
+func (s *Exchange) WatchOffering(peer peering.ClusterID, changed func()) (stop func()) {
+	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onOffering }, changed)
 }
 
 func (s *Exchange) watch(peer peering.ClusterID, of func(*peerExchange) *[]*func(), call func()) (stop func()) {
@@ -210,7 +210,7 @@ func (s *Exchange) receive(ctx context.Context, peer peering.ClusterID, state *e
 	s.mu.Lock()
 	c.received, c.failures = stateCopy{state: proto.CloneOf(state)}, 0
 	callAll(c.onReceive)
-	s.setLending(c, parsed.Lends)
+	s.setOffering(c, parsed.Offering)
 	s.mu.Unlock()
 	s.record(ctx, peer, c, parsed)
 	return nil
@@ -312,14 +312,14 @@ func (s *Exchange) recordAgain(ctx context.Context, peer peering.ClusterID) {
 	}
 }
 
-// Lends returns whether a peer lends anything, by its last state.
-func (s *Exchange) Lends(peer peering.ClusterID) peering.Lending {
+// Offering returns whether a peer offers anything, by its last state.
+func (s *Exchange) Offering(peer peering.ClusterID) peering.Offering {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.peers[peer]; c != nil {
-		return c.lends
+		return c.offering
 	}
-	return peering.LendsUnknown
+	return peering.OfferingUnknown
 }
 
 // Carries says whether a peer told that it carries.
@@ -330,11 +330,11 @@ func (s *Exchange) Carries(peer peering.ClusterID) bool {
 	return c != nil && slices.Contains(c.received.state.GetCapabilities(), peering.CapabilityCarry)
 }
 
-// setLending sets whether a peer lends anything. mu is held.
-func (s *Exchange) setLending(c *peerExchange, lends peering.Lending) {
-	if c.lends != lends {
-		c.lends = lends
-		callAll(c.onLending)
+// setOffering sets whether a peer offers anything. mu is held.
+func (s *Exchange) setOffering(c *peerExchange, offering peering.Offering) {
+	if c.offering != offering {
+		c.offering = offering
+		callAll(c.onOffering)
 	}
 }
 
@@ -361,14 +361,14 @@ func (s *Exchange) Ended(peer peering.ClusterID, session uint64) {
 	c := s.of(peer)
 	if c.session == session {
 		c.session, c.sent, c.received = 0, stateCopy{}, stateCopy{}
-		s.setLending(c, peering.LendsUnknown)
+		s.setOffering(c, peering.OfferingUnknown)
 	}
 	s.forget(peer)
 }
 
 // forget forgets a peer without session and watchers. mu is held.
 func (s *Exchange) forget(peer peering.ClusterID) {
-	if c := s.peers[peer]; c.session == 0 && len(c.onChange) == 0 && len(c.onReceive) == 0 && len(c.onLending) == 0 {
+	if c := s.peers[peer]; c.session == 0 && len(c.onChange) == 0 && len(c.onReceive) == 0 && len(c.onOffering) == 0 {
 		delete(s.peers, peer)
 	}
 }

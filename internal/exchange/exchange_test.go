@@ -287,37 +287,37 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}, slog.New(slog.DiscardHandler))
-	said, lent := 0, 0
-	unwatch, unwatchLends := s.Watch(peer, func() { said++ }), s.WatchLends(peer, func() { lent++ })
+	said, changes := 0, 0
+	unwatch, unwatchOffering := s.Watch(peer, func() { said++ }), s.WatchOffering(peer, func() { changes++ })
 	hear := func(l ententev1.PeerState_Lending) {
 		t.Helper()
 		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1, Lending: l}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := func(what string, lends peering.Lending, timesSaid, timesLent int) {
+	want := func(what string, offering peering.Offering, timesSaid, timesOffering int) {
 		t.Helper()
-		if got := s.Lends(peer); got != lends || said != timesSaid || lent != timesLent {
-			t.Errorf("%s: it lends %d, said %d, lent %d, want %d, %d, %d", what, got, said, lent, lends, timesSaid, timesLent)
+		if got := s.Offering(peer); got != offering || said != timesSaid || changes != timesOffering {
+			t.Errorf("%s: it offers %d, said %d, with %d changes of that, want %d, %d, %d", what, got, said, changes, offering, timesSaid, timesOffering)
 		}
 	}
-	want("before", peering.LendsUnknown, 0, 0)
+	want("before", peering.OfferingUnknown, 0, 0)
 	s.Started(peer, 1)
 	hear(ententev1.PeerState_LENDING_NOTHING)
 	hear(ententev1.PeerState_LENDING_NOTHING)
-	want("the first session", peering.LendsNothing, 0, 1)
+	want("the first session", peering.OfferingNothing, 0, 1)
 	s.Started(peer, 2)
 	hear(ententev1.PeerState_LENDING_SOMETHING)
 	s.Ended(peer, 1)
-	want("the first ended after the second began", peering.LendsSomething, 0, 2)
+	want("the first ended after the second began", peering.OfferingSomething, 0, 2)
 	s.Changed(peer)
-	want("after a change", peering.LendsSomething, 1, 2)
+	want("after a change", peering.OfferingSomething, 1, 2)
 	s.Ended(peer, 2)
-	want("none is left", peering.LendsUnknown, 1, 3)
+	want("none is left", peering.OfferingUnknown, 1, 3)
 	unwatch()
-	unwatchLends()
+	unwatchOffering()
 	s.Changed(peer)
-	want("nobody watches", peering.LendsUnknown, 1, 3)
+	want("nobody watches", peering.OfferingUnknown, 1, 3)
 	if len(s.peers) != 0 {
 		t.Errorf("%d peers are remembered", len(s.peers))
 	}

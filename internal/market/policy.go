@@ -70,7 +70,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 		policy.Accept = peering.AfterApproval
 	case v1alpha1.AcceptNever:
 	}
-	if a := p.Spec.Automatic; a != nil && !a.Lends() {
+	if a := p.Spec.Automatic; a != nil && !a.Provides() {
 		policy.Accept = peering.Never
 	}
 	for to, from := range map[*time.Duration]*metav1.Duration{

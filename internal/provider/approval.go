@@ -198,7 +198,7 @@ func (p *Provider) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluste
 	}
 }
 
-// fulfilled says whether what a contract lends is what a request was about. One
+// fulfilled reports whether what a contract grants is what a request was about. One
 // that leaves the amounts to the policy is by any.
 func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
 	if len(r.Resources) == 0 {

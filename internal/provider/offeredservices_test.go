@@ -67,7 +67,7 @@ func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 	for peer, want := range []string{"shop/cart shop/db", "lab/jobs", "", "", ""} {
 		offer, _ := p.offered(peer)
 		if got := keys(offer.Services); got != want || offer.Available != (peer < 3) {
-			t.Errorf("peer %d is told of %q, want %q, and lent %v", peer, got, want, offer.Available)
+			t.Errorf("peer %d is told of %q, want %q, and available is %v", peer, got, want, offer.Available)
 		}
 	}
 	if offer, _, err := p.Offer(t.Context(), generated(t).ID()); err != nil || len(offer.Services) > 0 {

@@ -19,9 +19,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Offer returns what this cluster would lend a peer now, and a channel that is
-// closed once it may be something else. What nodes, pods and contracts come to is
-// computed once for all peers.
+// Offer returns what this cluster offers a peer now, and a channel that is closed
+// when the offer may have changed. Nodes, pods and contracts are summed up once for
+// all peers.
 func (p *Provider) Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error) {
 	joined, err := p.joined(ctx, peer)
 	if err != nil {
@@ -39,54 +39,54 @@ func (p *Provider) Offer(ctx context.Context, peer peering.ClusterID) (peering.O
 	return m.Offer(peer), p.changed, nil
 }
 
-// Lends says whether this cluster would lend a peer anything, as was found out last: it
-// is asked for states, which wait for nobody. For a peer that it was not asked of before
-// that is not known. Changed is called once it is known, and once it is otherwise.
-func (p *Provider) Lends(peer peering.ClusterID) peering.Lending {
-	p.availableMu.Lock()
-	defer p.availableMu.Unlock()
-	lends, ok := p.available[peer]
+// Offering returns whether this cluster offers a peer anything, by the last offer that was
+// computed: states are written without waiting for a new one. It is unknown when a peer
+// is asked about for the first time. Changed is called once it is known, and when it changes.
+func (p *Provider) Offering(peer peering.ClusterID) peering.Offering {
+	p.offeringsMu.Lock()
+	defer p.offeringsMu.Unlock()
+	offering, ok := p.offerings[peer]
 	if !ok {
-		if p.available == nil {
-			p.available = make(map[peering.ClusterID]peering.Lending)
+		if p.offerings == nil {
+			p.offerings = make(map[peering.ClusterID]peering.Offering)
 		}
-		p.available[peer] = peering.LendsUnknown
+		p.offerings[peer] = peering.OfferingUnknown
 		p.unknown.Notify()
 	}
-	return lends
+	return offering
 }
 
-// updateAvailable finds out again whether there is anything for each peer of which that
-// was asked.
-func (p *Provider) updateAvailable(ctx context.Context) {
-	p.availableMu.Lock()
-	was := maps.Clone(p.available)
-	p.availableMu.Unlock()
+// updateOfferings computes again, for each peer that Offering was asked about, whether it
+// is offered anything.
+func (p *Provider) updateOfferings(ctx context.Context) {
+	p.offeringsMu.Lock()
+	was := maps.Clone(p.offerings)
+	p.offeringsMu.Unlock()
 	for peer, before := range was {
 		p.mu.Lock()
 		m, err := p.marketFor(ctx, peer, nil)
-		lends, known := peering.LendsSomething, false
+		offering, known := peering.OfferingSomething, false
 		if err == nil && m.Peers[peer] != nil {
 			known = true
 			if offer := m.Offer(peer); nothing(&offer) {
-				lends = peering.LendsNothing
+				offering = peering.OfferingNothing
 			}
 		}
 		p.mu.Unlock()
 		if err != nil {
 			if ctx.Err() == nil {
-				p.log().Warn("cannot tell what is lent", "peer", peer, "err", err)
+				p.log().Warn("cannot compute what a peer is offered", "peer", peer, "err", err)
 			}
 			return
 		}
-		p.availableMu.Lock()
+		p.offeringsMu.Lock()
 		if known {
-			p.available[peer] = lends
+			p.offerings[peer] = offering
 		} else {
-			delete(p.available, peer)
+			delete(p.offerings, peer)
 		}
-		p.availableMu.Unlock()
-		if known && lends != before {
+		p.offeringsMu.Unlock()
+		if known && offering != before {
 			p.Changed(peer)
 		}
 	}
@@ -99,10 +99,10 @@ func (p *Provider) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.wake = notify.New()
 	p.mu.Unlock()
-	p.availableMu.Lock()
+	p.offeringsMu.Lock()
 	p.unknown = notify.New()
 	p.unknown.Notify() // somebody may have asked before
-	p.availableMu.Unlock()
+	p.offeringsMu.Unlock()
 	if p.Informers != nil {
 		stop, err := p.follow(ctx, p.wake)
 		defer stop()
@@ -120,7 +120,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-p.unknown:
-			p.updateAvailable(ctx)
+			p.updateOfferings(ctx)
 		case <-sweep.C:
 			p.sweep(ctx, started)
 		case <-lapse.C:
@@ -132,7 +132,7 @@ func (p *Provider) Run(ctx context.Context) error {
 				return nil
 			}
 			took, looked = p.refresh(ctx), p.Now()
-			p.updateAvailable(ctx)
+			p.updateOfferings(ctx)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (p *Provider) refresh(ctx context.Context) time.Duration {
 		p.view.supply, p.view.market = nil, nil
 	}
 	if _, err := p.market(ctx); err != nil && ctx.Err() == nil {
-		p.log().Warn("cannot look at what can be lent", "err", err) // who asks next looks again
+		p.log().Warn("cannot read what can be offered", "err", err) // the next request reads it again
 	}
 	if p.changed != nil {
 		close(p.changed)
@@ -187,7 +187,7 @@ func (p *Provider) follow(ctx context.Context, wake notify.Channel) (stop func()
 	} {
 		end, err := kube.OnChange(ctx, p.Informers, kind.object, kind.differs, kind.changed)
 		if err != nil {
-			return stop, fmt.Errorf("follow what can be lent: %w", err)
+			return stop, fmt.Errorf("watch what can be offered: %w", err)
 		}
 		stops = append(stops, end)
 	}
@@ -213,7 +213,7 @@ func podDiffers(before, after any) bool {
 	})
 }
 
-// A node writes its status every few seconds. Only what is lent of it counts.
+// A node writes its status every few seconds. Only what can be offered of it counts.
 func nodeDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Node) bool {
 		return market.TakesPods(a) != market.TakesPods(b) || !slices.Equal(market.Taints(a), market.Taints(b)) || !maps.Equal(a.Labels, b.Labels) ||

@@ -120,17 +120,17 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 		return slices.Contains(p.told, p.peers[0].ID())
 	}
 	forgotten := peering.ClusterID("somebody who is not known any more")
-	_ = p.Lends(forgotten)
-	says := func(want peering.Lending) {
+	_ = p.Offering(forgotten)
+	says := func(want peering.Offering) {
 		t.Helper()
-		if !waittest.Soon(func() bool { return p.Lends(p.peers[0].ID()) == want && told() }) {
-			t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", p.Lends(p.peers[0].ID()), want, told())
+		if !waittest.Soon(func() bool { return p.Offering(p.peers[0].ID()) == want && told() }) {
+			t.Fatalf("it offers %d, want %d; reported as changed: %t", p.Offering(p.peers[0].ID()), want, told())
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.told = nil
 	}
-	says(peering.LendsSomething)
+	says(peering.OfferingSomething)
 	inform(&node, func() {
 		node.Spec.Unschedulable = true
 		if err := p.Client.Update(t.Context(), &node); err != nil {
@@ -141,12 +141,12 @@ func testOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	if offer, changed = p.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
 		t.Errorf("without a node %+v is offered", offer)
 	}
-	says(peering.LendsNothing)
-	p.availableMu.Lock()
-	if _, ok := p.available[forgotten]; ok {
+	says(peering.OfferingNothing)
+	p.offeringsMu.Lock()
+	if _, ok := p.offerings[forgotten]; ok {
 		t.Error("a cluster that is no peer is looked at again and again")
 	}
-	p.availableMu.Unlock()
+	p.offeringsMu.Unlock()
 
 	// A heartbeat of a node changes nothing.
 	inform(&node, func() { node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })

@@ -37,19 +37,19 @@ const (
 	offerDigits = 2
 )
 
-// OfferWatch keeps in each ForeignCluster what the peer would lend this cluster.
+// OfferWatch keeps in each ForeignCluster what the peer offers this cluster.
 type OfferWatch struct {
 	Client client.Client
 	// Watch hands over a peer's offer, at first and whenever it changes, until ctx or
 	// the stream ends.
 	Watch func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error
-	// Lends returns whether the peer says in its states that it lends anything.
-	Lends func(peer peering.ClusterID) peering.Lending
-	// WatchLends has changed called when it says something else, until stop. changed
+	// Offering returns whether the peer says in its states that it offers anything.
+	Offering func(peer peering.ClusterID) peering.Offering
+	// WatchOffering has changed called when it says something else, until stop. changed
 	// does not wait, and calls nothing of this.
-	WatchLends func(peer peering.ClusterID, changed func()) (stop func())
-	Now        func() time.Time
-	Log        *slog.Logger
+	WatchOffering func(peer peering.ClusterID, changed func()) (stop func())
+	Now           func() time.Time
+	Log           *slog.Logger
 	// Budget bounds what peers have written here by what they say. Required.
 	Budget *store.WriteBudget
 }
@@ -61,8 +61,8 @@ type OfferWatch struct {
 // it, and itself a goroutine.
 func (w *OfferWatch) Follow(ctx context.Context, peer peering.ClusterID) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &offerFollower{watch: w, ctx: ctx, peer: peer, lends: make(chan struct{}, 1)}
-	unwatch := w.WatchLends(peer, f.changed)
+	f := &offerFollower{watch: w, ctx: ctx, peer: peer, offering: make(chan struct{}, 1)}
+	unwatch := w.WatchOffering(peer, f.changed)
 	f.relisten()
 	return func() {
 		cancel()
@@ -81,8 +81,8 @@ type offerFollower struct {
 	watch *OfferWatch
 	ctx   context.Context //nolint:containedctx // that of Follow, which outlives the call
 	peer  peering.ClusterID
-	// lends is poked when the peer says something else of whether it lends.
-	lends     chan struct{}
+	// offering is poked when the peer says something else of whether it offers anything.
+	offering  chan struct{}
 	listening sync.WaitGroup
 	// pace is over all streams, so that opening them again gains a peer nothing. It
 	// belongs to who listens.
@@ -110,7 +110,7 @@ func (f *offerFollower) listen(anyway bool) {
 	f.anyway = f.anyway || anyway
 	if f.busy {
 		select {
-		case f.lends <- struct{}{}:
+		case f.offering <- struct{}{}:
 		default:
 		}
 		return
@@ -127,13 +127,13 @@ func (f *offerFollower) run() {
 	for {
 		f.mu.Lock()
 		select {
-		case <-f.lends: // what was said is looked at now
+		case <-f.offering: // what was said is looked at now
 		default:
 		}
 		anyway := f.anyway
 		f.anyway = false
 		f.mu.Unlock()
-		if f.ctx.Err() == nil && (anyway || f.watch.Lends(f.peer) != peering.LendsNothing) {
+		if f.ctx.Err() == nil && (anyway || f.watch.Offering(f.peer) != peering.OfferingNothing) {
 			f.pace.kept = nil
 			f.follow()
 			continue
@@ -150,7 +150,7 @@ func (f *offerFollower) rests() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ctx.Err() == nil {
-		if len(f.lends) > 0 || f.anyway {
+		if len(f.offering) > 0 || f.anyway {
 			return false
 		}
 		f.again = time.AfterFunc(offerAnew, f.relisten)
@@ -177,7 +177,7 @@ func (f *offerFollower) follow() {
 	var timer <-chan time.Time
 	var newest *peering.Offer
 	for {
-		if newest == nil && nothing(pace.kept) && w.Lends(f.peer) == peering.LendsNothing {
+		if newest == nil && nothing(pace.kept) && w.Offering(f.peer) == peering.OfferingNothing {
 			return
 		}
 		select {
@@ -186,7 +186,7 @@ func (f *offerFollower) follow() {
 				return
 			}
 			newest = &offer
-		case <-f.lends:
+		case <-f.offering:
 			continue
 		case <-timer:
 		}

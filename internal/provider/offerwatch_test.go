@@ -81,9 +81,9 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	say := make(chan peering.Offer)
 	var mu sync.Mutex
 	streams, open := 0, 0
-	word, changed := peering.LendsUnknown, func() {}
-	// lend has the peer say in its states whether it lends anything.
-	lend := func(l peering.Lending) {
+	word, changed := peering.OfferingUnknown, func() {}
+	// setOffering changes what the peer says of that in its states.
+	setOffering := func(l peering.Offering) {
 		mu.Lock()
 		defer mu.Unlock()
 		word = l
@@ -94,13 +94,13 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 		defer mu.Unlock()
 		return open
 	}
-	lends := func(peering.ClusterID) peering.Lending {
+	offering := func(peering.ClusterID) peering.Offering {
 		mu.Lock()
 		defer mu.Unlock()
 		return word
 	}
 	watched := false
-	watchLends := func(_ peering.ClusterID, f func()) func() {
+	watchOffering := func(_ peering.ClusterID, f func()) func() {
 		mu.Lock()
 		defer mu.Unlock()
 		changed, watched = f, true
@@ -110,7 +110,7 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 			watched = false
 		}
 	}
-	w := &OfferWatch{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, WatchLends: watchLends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(peering.Offer)) error {
+	w := &OfferWatch{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Offering: offering, WatchOffering: watchOffering, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(peering.Offer)) error {
 		mu.Lock()
 		streams++
 		open++
@@ -169,25 +169,25 @@ func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	wait("the next stream", func(o *v1alpha1.Offer) bool {
 		return !o.Available && o.Message == "nothing is left" && o.Resources == nil
 	})
-	// A peer that says in its states too that it lends nothing is not listened to, until
+	// A peer that says in its states too that it offers nothing is not listened to, until
 	// it says something else; and never before its offer said so.
-	lend(peering.LendsNothing)
+	setOffering(peering.OfferingNothing)
 	wait("the stream ends", func(*v1alpha1.Offer) bool { return opened() == 0 })
-	lend(peering.LendsSomething)
+	setOffering(peering.OfferingSomething)
 	say <- full // to the next stream
-	wait("what it lends now", func(o *v1alpha1.Offer) bool { return o.Available })
-	lend(peering.LendsNothing)
+	wait("what it offers now", func(o *v1alpha1.Offer) bool { return o.Available })
+	setOffering(peering.OfferingNothing)
 	more := full
 	more.Resources = peering.Resources{"cpu": peering.Whole(60)}
 	say <- more // to the same stream
 	wait("what it says after that", func(o *v1alpha1.Offer) bool { return o.Available && o.Resources.Cpu().String() == "60" })
 	say <- peering.Offer{Message: "nothing again"}
 	wait("what it says at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
-	lend(peering.LendsSomething)
+	setOffering(peering.OfferingSomething)
 	say <- full
-	wait("what it lends in the end", func(o *v1alpha1.Offer) bool { return o.Available })
+	wait("what it offers in the end", func(o *v1alpha1.Offer) bool { return o.Available })
 	stop() // and nothing of it goes on
-	lend(peering.LendsNothing)
+	setOffering(peering.OfferingNothing)
 	mu.Lock()
 	defer mu.Unlock()
 	if streams != 4 || open != 0 || watched {
@@ -203,16 +203,16 @@ func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 	c := knowing(t, provider)
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		streams, word, changed := 0, peering.LendsNothing, func() {}
+		streams, word, changed := 0, peering.OfferingNothing, func() {}
 		w := &OfferWatch{
 			Budget: &store.WriteBudget{Now: time.Now},
 			Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-			Lends: func(peering.ClusterID) peering.Lending {
+			Offering: func(peering.ClusterID) peering.Offering {
 				mu.Lock()
 				defer mu.Unlock()
 				return word
 			},
-			WatchLends: func(_ peering.ClusterID, f func()) func() {
+			WatchOffering: func(_ peering.ClusterID, f func()) func() {
 				f() // it changes while this side begins to follow
 				changed = f
 				return func() {}
@@ -226,7 +226,7 @@ func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 				return nil
 			},
 		}
-		say := func(l peering.Lending) {
+		say := func(l peering.Offering) {
 			mu.Lock()
 			defer mu.Unlock()
 			word = l
@@ -243,9 +243,9 @@ func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 			t.Errorf("%d streams at first, want 1: why there is nothing is in the offer", n)
 		}
 		for range 60 {
-			say(peering.LendsSomething)
+			say(peering.OfferingSomething)
 			time.Sleep(3 * time.Second)
-			say(peering.LendsNothing)
+			say(peering.OfferingNothing)
 			time.Sleep(3 * time.Second)
 		}
 		before := count()

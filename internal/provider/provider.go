@@ -77,10 +77,10 @@ type Provider struct {
 	// exporting says that a policy tells of Services, so that they matter.
 	exporting atomic.Bool
 
-	// available is what each peer is told of whether there is anything for it. unknown
-	// wakes Run when somebody asked for a peer of which that is not known.
-	availableMu sync.Mutex
-	available   map[peering.ClusterID]peering.Lending
+	// offerings is what Offering returns, by peer. unknown wakes Run when Offering was called
+	// for a peer that is not in it.
+	offeringsMu sync.Mutex
+	offerings   map[peering.ClusterID]peering.Offering
 	unknown     notify.Channel
 }
 
@@ -298,7 +298,7 @@ func (r *revision) kept(next peering.Advertisement) []corev1.Toleration {
 func (p *Provider) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
 	c := p.view.contracts[ask.ContractID]
 	if c == nil || c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
-		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend to the caller by contract %s", ask.ContractID)
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster grants the caller nothing by contract %s", ask.ContractID)
 	}
 	contract, terms, err := store.ReadContract(c, p.Identity().ID())
 	if err != nil {

@@ -219,7 +219,7 @@ func (p *Provider) contracts(ctx context.Context) (map[string]*v1alpha1.Contract
 	return out, nil
 }
 
-// readClasses reads which runtime and storage classes there are, if a policy lends
+// readClasses reads which runtime and storage classes there are, if a policy offers
 // any. Where they cannot be read they are as they were. The lock is held.
 func (p *Provider) readClasses(ctx context.Context, policies []market.Policy) {
 	v, now := &p.view, p.Now()

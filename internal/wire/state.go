@@ -19,7 +19,7 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 		Capabilities: s.Capabilities,
 		Endpoints:    s.Endpoints,
 		EchoSequence: s.EchoSequence,
-		Lending:      crosses(lendings(), s.Lends),
+		Lending:      crosses(offerings(), s.Offering),
 		Patience:     writeDuration(s.Patience),
 	}
 	if s.BundleHash != (peering.Hash{}) {
@@ -37,11 +37,11 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 	return m
 }
 
-// lendings is what a cluster may say of its lending, and phases how a contract may be, by
-// what crosses. What is not there is that nothing is said.
-func lendings() map[ententev1.PeerState_Lending]peering.Lending {
-	return map[ententev1.PeerState_Lending]peering.Lending{
-		ententev1.PeerState_LENDING_NOTHING: peering.LendsNothing, ententev1.PeerState_LENDING_SOMETHING: peering.LendsSomething,
+// offerings and phases are the values of peering by those of the wire. A value that is not among
+// them is read as unspecified.
+func offerings() map[ententev1.PeerState_Lending]peering.Offering {
+	return map[ententev1.PeerState_Lending]peering.Offering{
+		ententev1.PeerState_LENDING_NOTHING: peering.OfferingNothing, ententev1.PeerState_LENDING_SOMETHING: peering.OfferingSomething,
 	}
 }
 
@@ -57,7 +57,7 @@ func StateFrom(m *ententev1.PeerState) (peering.PeerState, error) {
 	if m == nil {
 		return peering.PeerState{}, invalid("state", "want a state")
 	}
-	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Lends: lendings()[m.GetLending()]}
+	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Offering: offerings()[m.GetLending()]}
 	var err error
 	keep(&err, &s.SentAt)(readTime("state.sent_at", m.GetSentAt()))
 	keep(&err, &s.Capabilities)(readAll("state.capabilities", m.GetCapabilities(), peering.MaxCapabilities, func(field, c string) (string, error) {

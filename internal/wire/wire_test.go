@@ -53,7 +53,7 @@ func fullState() peering.PeerState {
 			Observations:    []peering.Observation{{PublicKey: [32]byte{4, 5}, Endpoint: netip.MustParseAddrPort("[2001:db8::5]:51820")}},
 			ReceiverAddress: netip.MustParseAddr("198.51.100.3"),
 		},
-		Lends:        peering.LendsSomething,
+		Offering:     peering.OfferingSomething,
 		Contracts:    []peering.ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
 		EchoSequence: 6,
 		Patience:     3 * time.Minute,
