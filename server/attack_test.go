@@ -75,8 +75,8 @@ func nested(message []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), message)
 }
 
-// A million labels do not fit a message. As many as fit are refused by the name of
-// the field, with an answer that is small, before anything looks at them.
+// A million labels do not fit a message. As many as fit are refused by the name of the field,
+// with a small response, before any of them is checked.
 func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
@@ -169,7 +169,7 @@ func TestAFloodOfPingsEndsItsConnection(t *testing.T) {
 		}
 	}
 	select {
-	case <-r.Told:
+	case <-r.Closed:
 	case <-time.After(servertest.Patience):
 		t.Fatal("the connection is still there")
 	}
@@ -181,7 +181,7 @@ func TestAFloodOfPingsEndsItsConnection(t *testing.T) {
 
 // Calls that are begun and reset at once, as fast as they can be written, get as
 // many handlers as calls may run and no more (CVE-2023-44487).
-func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
+func TestCallsThatAreResetAtOnceDelayNoOtherCaller(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	other := p.another(t)
@@ -223,16 +223,15 @@ func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
 	}
 }
 
-// A peer that asks for streams and reads none of them, begins calls and does not
-// end them, costs its own places: others are served, and the server stops in
-// time.
-func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
+// A peer that opens streams and does not read them, and begins calls and does not end them, uses
+// up only its own limits: others are served, and the server stops in time.
+func TestAPeerThatStallsItsStreamsDelaysNoOther(t *testing.T) {
 	p := newPeerTest(t, func(c *PeerConfig) { c.HeartbeatInterval = 10 * time.Millisecond })
 	p.trustCaller(t)
 	other := p.another(t)
 	r := p.raw(t, p.caller)
-	// Streams on which the server speaks, and a client that gives it no room: the
-	// window of a stream is 64 KiB, and nothing is ever read from these.
+	// Streams on which the server sends, and a client that opens no window: that of a stream is 64
+	// KiB, and nothing is ever read from these.
 	stalled := p.dial(t, p.caller)
 	for range MaxSessionsPerPeer {
 		s, err := ententev1.NewPeeringServiceClient(stalled).Session(t.Context())
@@ -240,7 +239,7 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() {
-			// It beats, so that its silence is no reason to end it.
+			// It sends heartbeats, so that it is not ended for its silence.
 			for i := uint64(1); s.Send(&ententev1.SessionRequest{State: &ententev1.PeerState{Sequence: i}}) == nil; i++ {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -265,7 +264,7 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 	begin = time.Now()
 	p.stop()
 	select {
-	case <-r.Told:
+	case <-r.Closed:
 	case <-time.After(servertest.Patience):
 		t.Error("the server waits for calls that never come")
 	}
@@ -275,9 +274,9 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 }
 
 // One peer's flood is refused beyond its rate, and takes nothing from another's.
-func TestFloodingPeerLeavesOthersTheirTurn(t *testing.T) {
-	// The clock of the limits stands still: what is refused does not depend on how
-	// fast this machine is.
+func TestAFloodingPeerDoesNotDelayOthers(t *testing.T) {
+	// The clock of the limits does not move: what is refused does not depend on how fast this
+	// machine is.
 	now := time.Now()
 	p := newPeerTest(t, func(c *PeerConfig) { c.Now = func() time.Time { return now } })
 	p.trustCaller(t)
@@ -318,8 +317,8 @@ func TestFloodingPeerLeavesOthersTheirTurn(t *testing.T) {
 	if answered.Load() != PeerBurst || limited.Load() != 2000-PeerBurst {
 		t.Errorf("%d were answered and %d were refused, want %d and the rest", answered.Load(), limited.Load(), PeerBurst)
 	}
-	// A flood must not become a flood of log lines: what is refused for its rate is
-	// told to whoever looks for everything, and nobody else.
+	// A flood must not become a flood of log lines: a call that is refused for its rate is logged
+	// at the level of debugging alone.
 	for line := range strings.Lines(p.log.String()) {
 		if strings.Contains(line, string(peering.ReasonRateLimited)) && !strings.Contains(line, `"level":"DEBUG"`) {
 			t.Fatalf("the log has %s", line)
@@ -327,9 +326,9 @@ func TestFloodingPeerLeavesOthersTheirTurn(t *testing.T) {
 	}
 }
 
-// A stranger begins calls, announces the largest message for each and sends all of
-// it but the end. gRPC keeps what came of a message, so who begins a call has to
-// have a place for it before the message comes: the rest is refused unread.
+// A stranger begins calls, announces the largest message for each and sends all but the end. gRPC
+// keeps the part of a message that came, so a call has to have a place before its message comes:
+// the other calls are refused unread.
 func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
@@ -368,7 +367,7 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	}
 	p.served(t, "a peer", p.caller)
 	_ = r.Conn.Close()
-	<-r.Told
+	<-r.Closed
 	// Its places are free again.
 	eventuallyServed(t, p, stranger)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// manyStatements is a provider with as many statements as numbers go, of which it
-// gives more at once than may be. A statement's payload is its number.
+// manyStatements is a provider with a statement for each number, which returns more at once than
+// the limit. A statement's payload is its number.
 type manyStatements struct {
 	fakePeering
 	asked uint64

@@ -13,14 +13,14 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Exports is what watching exported Services needs.
+// Exports returns the Services that peers may import.
 type Exports interface {
-	// Exported returns how Services are now, as the consumer of a contract may import
-	// them, in the order of their names, and a channel that is closed when that may
-	// have changed. An error is the contract's.
+	// Exported returns the current state of the named Services that the consumer of a contract may
+	// import, sorted by name, and a channel that is closed when that may have changed. It returns
+	// an error if the contract is unknown or closed.
 	Exported(ctx context.Context, peer peering.ClusterID, contract string, names []peering.ServiceName) ([]peering.ExportedService, <-chan struct{}, error)
-	// InSet returns those that are exported to a cluster set that the consumer is in, each
-	// with its export. An error is the contract's.
+	// InSet returns the Services that are exported to a cluster set of the consumer, each with its
+	// export. It returns an error if the contract is unknown or closed.
 	InSet(ctx context.Context, peer peering.ClusterID, contract string) ([]peering.ExportedService, <-chan struct{}, error)
 }
 
@@ -79,14 +79,14 @@ func (s *exportServer) WatchClusterSet(req *ententev1.WatchClusterSetRequest, st
 	return watchEnded(ctx, err, "cluster set of", peer)
 }
 
-// sendExports sends what changed of Services, until ctx ends or the contract does: that and
-// the policy are looked at each ExportCheck, too. What is not among the current ones any more
-// is refused. round is called after each time that all were sent.
+// sendExports sends changes of Services until ctx or the contract ends. It also checks the
+// contract and the policy once per ExportCheck. A Service that is no longer exported is refused.
+// round is called whenever all changes were sent.
 func sendExports(
 	ctx context.Context, current func(context.Context) ([]peering.ExportedService, <-chan struct{}, error),
 	send func(*ententev1.WatchServicesResponse) error, round func() error,
 ) error {
-	told := map[peering.ServiceName]*peering.ExportedService{}
+	sent := map[peering.ServiceName]*peering.ExportedService{}
 	for {
 		var changed <-chan struct{}
 		if err := middleware.OnFreshStack("exported services", func() (err error) {
@@ -94,7 +94,7 @@ func sendExports(
 			if now, changed, err = current(ctx); err != nil {
 				return err
 			}
-			if err := sendChanged(now, told, send); err != nil {
+			if err := sendChanged(now, sent, send); err != nil {
 				return err
 			}
 			return round()
@@ -108,7 +108,7 @@ func sendExports(
 		case <-changed:
 		case <-time.After(ExportCheck):
 		}
-		select { // what changes meanwhile goes with it
+		select { // changes in this pause are sent together
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-pause:
@@ -116,27 +116,28 @@ func sendExports(
 	}
 }
 
-// sendChanged sends what changed of Services since it was told, and keeps what it told.
-func sendChanged(now []peering.ExportedService, told map[peering.ServiceName]*peering.ExportedService, send func(*ententev1.WatchServicesResponse) error) error {
-	gone := maps.Clone(told)
+// sendChanged sends the Services that differ from sent, which is what was sent before, and
+// updates sent.
+func sendChanged(now []peering.ExportedService, sent map[peering.ServiceName]*peering.ExportedService, send func(*ententev1.WatchServicesResponse) error) error {
+	gone := maps.Clone(sent)
 	for i := range now {
 		name := now[i].ServiceName
-		for _, m := range wire.ExportTo(now[i], told[name]) {
+		for _, m := range wire.ExportTo(now[i], sent[name]) {
 			if err := send(m); err != nil {
 				return err
 			}
 		}
-		told[name] = &now[i]
+		sent[name] = &now[i]
 		delete(gone, name)
 	}
 	for name := range gone {
-		refused := peering.ExportedService{ServiceName: name, Refusal: "it is exported no longer"}
+		refused := peering.ExportedService{ServiceName: name, Refusal: "it is no longer exported"}
 		for _, m := range wire.ExportTo(refused, gone[name]) {
 			if err := send(m); err != nil {
 				return err
 			}
 		}
-		delete(told, name)
+		delete(sent, name)
 	}
 	return nil
 }

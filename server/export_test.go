@@ -27,9 +27,9 @@ func exportedDB(addresses ...string) peering.ExportedService {
 	return s
 }
 
-// A Service that changes ten times a second is told five times, as it is then, and a
-// contract that ends is noticed though nothing changes.
-func TestExportsAreToldAtAPaceAndEndWithTheContract(t *testing.T) {
+// A Service that changes ten times a second is sent five times, each time in its current state,
+// and the end of a contract is noticed though nothing changes.
+func TestExportsAreSentAtAPaceAndEndWithTheContract(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		now, changed := exportedDB("10.1.0.1"), make(chan struct{})
@@ -41,7 +41,7 @@ func TestExportsAreToldAtAPaceAndEndWithTheContract(t *testing.T) {
 			defer mu.Unlock()
 			f()
 		}
-		reader, messages, heard := wire.NewExports([]peering.ServiceName{bankDB}), 0, peering.ExportedService{}
+		reader, messages, received := wire.NewExports([]peering.ServiceName{bankDB}), 0, peering.ExportedService{}
 		done := make(chan error)
 		go func() {
 			done <- sendExports(t.Context(), func(context.Context) ([]peering.ExportedService, <-chan struct{}, error) {
@@ -53,7 +53,7 @@ func TestExportsAreToldAtAPaceAndEndWithTheContract(t *testing.T) {
 				defer mu.Unlock()
 				messages++
 				s, _, err := reader.Read(m)
-				heard = s
+				received = s
 				return err
 			}, func() error { return nil })
 		}()
@@ -70,8 +70,8 @@ func TestExportsAreToldAtAPaceAndEndWithTheContract(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		locked(func() {
-			if messages < 3 || messages > 7 || len(heard.Service.Endpoints) != 2 || heard.Service.Endpoints[1].Address != "10.1.1.9" {
-				t.Errorf("%d messages, of which the last says %+v", messages, heard)
+			if messages < 3 || messages > 7 || len(received.Service.Endpoints) != 2 || received.Service.Endpoints[1].Address != "10.1.1.9" {
+				t.Errorf("%d messages, the last one %+v", messages, received)
 			}
 			end = closed
 		})
@@ -112,8 +112,9 @@ func (e exportsBy) InSet(_ context.Context, peer peering.ClusterID, contract str
 	return []peering.ExportedService{out}, nil, nil
 }
 
-// What is exported to a cluster set is told once, then that this was all; what leaves it is refused.
-func TestAClusterSetIsToldWholeAndThenAsItChanges(t *testing.T) {
+// The Services exported to a cluster set are sent once, followed by the end of the list; one that
+// leaves the set is refused.
+func TestAClusterSetIsSentWholeAndThenAsItChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -152,7 +153,7 @@ func TestAClusterSetIsToldWholeAndThenAsItChanges(t *testing.T) {
 			synctest.Wait()
 			mu.Lock()
 			if names := reader.Names(); len(names) != want || rounds == 0 {
-				t.Errorf("%d exported are told as %v, after %d rounds", want, names, rounds)
+				t.Errorf("%d exported are sent as %v, after %d rounds", want, names, rounds)
 			}
 			mu.Unlock()
 		}
@@ -183,10 +184,10 @@ func TestExportedServicesGoToPartiesOfTheContractOnly(t *testing.T) {
 	}
 	stream, m, err := ask(p.caller, "c-1", names)
 	if err != nil || len(m.GetSet()) != 1 || !m.GetComplete() {
-		t.Fatalf("told %v, %v", m, err)
+		t.Fatalf("received %v, %v", m, err)
 	}
 	if m, err = stream.Recv(); err != nil || m.GetRefusal() != "no" || m.GetState() != nil || len(m.GetSet()) > 0 {
-		t.Errorf("of what is not exported it is told %v, %v", m, err)
+		t.Errorf("of what is not exported it receives %v, %v", m, err)
 	}
 	for what, test := range map[string]struct {
 		as   *identity.Source
@@ -207,7 +208,7 @@ func TestExportedServicesGoToPartiesOfTheContractOnly(t *testing.T) {
 	first, err := set.Recv()
 	second, errs := set.Recv()
 	if err != nil || errs != nil || first.GetChange().GetState().GetExport() == nil || !second.GetSynced() {
-		t.Errorf("of the cluster set it is told %v and %v, %v", first, second, errors.Join(err, errs))
+		t.Errorf("of the cluster set it receives %v and %v, %v", first, second, errors.Join(err, errs))
 	}
 	for what, test := range map[string]struct {
 		as       *identity.Source
@@ -215,15 +216,15 @@ func TestExportedServicesGoToPartiesOfTheContractOnly(t *testing.T) {
 		names    []*ententev1.ServiceName
 		want     peering.Reason
 	}{
-		"a stranger":          {stranger, "c-1", names, peering.ReasonPeerNotTrusted},
-		"another's contract":  {other, "c-1", names, peering.ReasonContractUnknown},
-		"no such contract":    {p.caller, "c-2", names, peering.ReasonContractUnknown},
-		"no names":            {p.caller, "c-1", nil, peering.ReasonRequestInvalid},
-		"a name that is none": {p.caller, "c-1", []*ententev1.ServiceName{{Namespace: "bank", Name: "../db"}}, peering.ReasonRequestInvalid},
-		"one name twice":      {p.caller, "c-1", append(names, names[0]), peering.ReasonRequestInvalid},
+		"a stranger":         {stranger, "c-1", names, peering.ReasonPeerNotTrusted},
+		"another's contract": {other, "c-1", names, peering.ReasonContractUnknown},
+		"no such contract":   {p.caller, "c-2", names, peering.ReasonContractUnknown},
+		"no names":           {p.caller, "c-1", nil, peering.ReasonRequestInvalid},
+		"a malformed name":   {p.caller, "c-1", []*ententev1.ServiceName{{Namespace: "bank", Name: "../db"}}, peering.ReasonRequestInvalid},
+		"one name twice":     {p.caller, "c-1", append(names, names[0]), peering.ReasonRequestInvalid},
 	} {
 		if _, m, err := ask(test.as, test.contract, test.names); wire.ReasonOf(err) != test.want {
-			t.Errorf("%s: told %v, %v, want %s", what, m, err, test.want)
+			t.Errorf("%s: received %v, %v, want %s", what, m, err, test.want)
 		}
 	}
 }

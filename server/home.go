@@ -10,10 +10,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// HomeAPI answers pods that run at a provider as the API server of this cluster, their home.
+// HomeAPI serves the API of this cluster to its pods that run at a provider.
 type HomeAPI interface {
-	// Connect answers a connection of the pod with a UID here that a provider runs by a
-	// contract, until it ends.
+	// Connect serves a connection, until it ends, of a pod that a provider runs under a contract.
+	// uid is that of the pod in this cluster.
 	Connect(ctx context.Context, provider peering.ClusterID, contract, uid string, s CarryStream) error
 }
 

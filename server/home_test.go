@@ -9,7 +9,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// fakeHomeAPI sends back what comes, and says whom it was asked for.
+// fakeHomeAPI sends back what comes, and records the pods that it was called for.
 type fakeHomeAPI struct{ fakeCarrier }
 
 func (f *fakeHomeAPI) Connect(_ context.Context, provider peering.ClusterID, contract, uid string, s CarryStream) error {
@@ -28,7 +28,7 @@ func TestATrustedProviderConnectsPodsToTheAPIOfTheirHome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = stream.Send(first) // Recv says what came of it
+		_ = stream.Send(first) // Recv returns why it failed
 		_, err = stream.Recv()
 		return stream, err
 	}

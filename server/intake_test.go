@@ -36,22 +36,21 @@ func unread(change func(*intake.Config)) func(*PeerConfig) {
 	return func(c *PeerConfig) { c.unread = change }
 }
 
-// holds is what the server holds of all messages that were not taken.
-func (p *peerTest) holds() int64 {
+// unread is how many bytes of messages that were not taken the server has in memory.
+func (p *peerTest) unread() int64 {
 	return p.server.meter.Held()
 }
 
-// givenBack waits until the server holds no more than so much.
-func (p *peerTest) givenBack(t *testing.T, most int64) {
+// released waits until no more than most bytes are unread.
+func (p *peerTest) released(t *testing.T, most int64) {
 	t.Helper()
-	if !waittest.Soon(func() bool { return p.holds() <= most }) {
-		t.Errorf("%d bytes are held, %d are never given back", p.holds(), p.holds()-most)
+	if !waittest.Soon(func() bool { return p.unread() <= most }) {
+		t.Errorf("%d bytes are unread, %d are never released", p.unread(), p.unread()-most)
 	}
 }
 
-// A trusted peer announces the largest message on each call and sends all of it but
-// the end, in frames of any size: what that takes is counted as it is, bounded, and
-// given back.
+// A trusted peer announces the largest message on each call and sends all but the end, in frames
+// of any size: the memory for that is counted exactly, bounded, and released.
 func TestUnfinishedMessagesOfAPeerAreBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		size int
@@ -102,32 +101,33 @@ func TestUnfinishedMessagesOfAPeerAreBounded(t *testing.T) {
 			if !r.Reached(t) {
 				t.Fatal("it was cut off before it was due")
 			}
-			held, grown := p.holds(), servertest.Heap()-before
+			unread, grown := p.unread(), servertest.Heap()-before
 			// What came while the heap was measured is in both.
-			held = max(held, p.holds())
-			t.Logf("%d calls, %d KiB are counted, the heap grew by %d KiB", stream/2, held>>10, grown>>10)
-			if held < limit/2 || held > limit {
-				t.Errorf("%d KiB are counted", held>>10)
+			unread = max(unread, p.unread())
+			t.Logf("%d calls, %d KiB are counted, the heap grew by %d KiB", stream/2, unread>>10, grown>>10)
+			if unread < limit/2 || unread > limit {
+				t.Errorf("%d KiB are counted", unread>>10)
 			}
-			if grown > held*5/4+4<<20 {
-				t.Errorf("the heap grew by %d KiB, and %d are counted", grown>>10, held>>10)
+			if grown > unread*5/4+4<<20 {
+				t.Errorf("the heap grew by %d KiB, and %d are counted", grown>>10, unread>>10)
 			}
 			fill(4 * limit)
-			if held := p.holds(); held > limit+64<<10 { // what is being read
-				t.Errorf("it may hold more than its share: %d KiB", held>>10)
+			if unread := p.unread(); unread > limit+64<<10 { // what is being read
+				t.Errorf("more than its share is unread: %d KiB", unread>>10)
 			}
 			if r.Ends.Load() == 0 && !r.Cut() {
 				t.Error("no call was ended")
 			}
 			_ = r.Conn.Close()
-			p.givenBack(t, 0)
+			p.released(t, 0)
 			p.served(t, "another", other)
 			p.served(t, "the same", p.caller)
 		})
 	}
 }
 
-// When all together hold too much, it is who holds the most whose calls have to go.
+// When all callers together exceed the limit, the calls of the caller with the most unread bytes
+// are ended.
 func TestCallersWithTheMostUnreadBytesLoseTheirCalls(t *testing.T) {
 	p := newPeerTest(t, unread(func(c *intake.Config) { c.All = 12 << 20 }))
 	p.trustCaller(t)
@@ -153,17 +153,17 @@ func TestCallersWithTheMostUnreadBytesLoseTheirCalls(t *testing.T) {
 	hog := p.raw(t, p.caller)
 	hold(hog, 8)
 	if !waittest.Soon(func() bool { return hog.Ends.Load() > 0 }) {
-		t.Fatal("it holds more than all may")
+		t.Fatal("more is unread than the limit of all callers")
 	}
 	for i, r := range small {
 		if r.Ends.Load() != 0 {
-			t.Errorf("a call of %d, which held little, was ended", i)
+			t.Errorf("a call of %d, which had few unread bytes, was ended", i)
 		}
 		if !r.Reached(t) {
-			t.Errorf("%d, which held little, was cut off", i)
+			t.Errorf("%d, which had few unread bytes, was cut off", i)
 		}
 	}
-	p.givenBack(t, 12<<20)
+	p.released(t, 12<<20)
 	p.served(t, "the same", p.caller)
 }
 
@@ -180,22 +180,22 @@ func TestACallThatStallsEndsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It fills its window, unless it is told before.
+	// It fills its window, unless it receives a status before.
 	go typeOn(s)
-	told := make(chan error, 1)
+	status := make(chan error, 1)
 	go func() {
 		_, err := s.Recv()
-		told <- err
+		status <- err
 	}()
 	select {
-	case err := <-told:
+	case err := <-status:
 		if wire.ReasonOf(err) != peering.ReasonTooManyCalls {
-			t.Errorf("it is told %v", err)
+			t.Errorf("its status is %v", err)
 		}
 	case <-time.After(servertest.Patience):
 		t.Fatal("it goes on")
 	}
-	p.givenBack(t, 0)
+	p.released(t, 0)
 	if err := quiet.Context().Err(); err != nil {
 		t.Errorf("the other ended: %v", err)
 	}
@@ -237,7 +237,7 @@ func TestCallsThatStallLeaveTheConnection(t *testing.T) {
 	}
 	calls.Wait()
 	if ended.Load() == 0 || limited.Load() != ended.Load() {
-		t.Errorf("%d ended, %d of them for what they hold", ended.Load(), limited.Load())
+		t.Errorf("%d ended, %d of them for their unread bytes", ended.Load(), limited.Load())
 	}
 	if n := p.server.meter.Conns(); n != 1 {
 		t.Errorf("there are %d connections", n)
@@ -246,7 +246,7 @@ func TestCallsThatStallLeaveTheConnection(t *testing.T) {
 	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Error(err)
 	}
-	p.givenBack(t, 12<<20)
+	p.released(t, 12<<20)
 	t.Logf("%d were ended", ended.Load())
 }
 
@@ -266,7 +266,7 @@ func typeOn(s ententev1.OffloadService_ExecClient) {
 	}
 }
 
-// stalledExec has an Exec that reads nothing, whatever its context says.
+// stalledExec has an Exec that reads nothing, even when its context ends.
 type stalledExec struct {
 	ententev1.UnimplementedOffloadServiceServer
 	free chan struct{}
@@ -314,7 +314,7 @@ func TestCallsThatAreRefusedAreNotKept(t *testing.T) {
 	p.served(t, "a peer", p.caller)
 }
 
-// Messages as large as may be that are taken hold nothing, whatever their number.
+// Messages of the largest size that are taken take no memory, however many there are.
 func TestLargeMessagesThatAreTakenPass(t *testing.T) {
 	p := newPeerTest(t, unread(func(c *intake.Config) { c.Peer = 8 << 20 }))
 	p.trustCaller(t)
@@ -346,10 +346,10 @@ func TestLargeMessagesThatAreTakenPass(t *testing.T) {
 			}
 		}
 	}
-	p.givenBack(t, 0)
+	p.released(t, 0)
 }
 
-func TestDataForAnUnopenedStreamHoldsNothing(t *testing.T) {
+func TestDataForAnUnopenedStreamIsNotKept(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	r := p.raw(t, p.caller)
@@ -359,14 +359,14 @@ func TestDataForAnUnopenedStreamHoldsNothing(t *testing.T) {
 	if !r.Reached(t) {
 		t.Fatal("it was cut off")
 	}
-	if held := p.holds(); held != 0 {
-		t.Errorf("%d bytes are held", held)
+	if unread := p.unread(); unread != 0 {
+		t.Errorf("%d bytes are unread", unread)
 	}
 }
 
-// Headers that never end are given up: the frames of a connection have to wait for
-// them, so no ping is answered either.
-func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
+// Headers that never end lead to the end of the connection: its frames have to wait for them, so
+// no ping is answered either.
+func TestHeadersThatNeverEndEndTheConnection(t *testing.T) {
 	t.Parallel()
 	const probe = time.Second // gRPC takes no less
 	p := newPeerTest(t, func(c *PeerConfig) { c.Keepalive = probe })
@@ -377,7 +377,7 @@ func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
 	}
 	p.served(t, "the same", p.caller)
 	select {
-	case <-r.Told:
+	case <-r.Closed:
 	case <-time.After(probe + middleware.KeepaliveTimeout + servertest.Patience):
 		t.Error("they are waited for still")
 	}
@@ -411,9 +411,9 @@ func TestAFloodOfContinuationsEndsItsConnection(t *testing.T) {
 	p.served(t, "the same", p.caller)
 }
 
-// Frames that have to be answered, from one who reads no answer, are not read
-// either, so that nothing waits to be said.
-func TestAFloodOfSettingsFillsNothing(t *testing.T) {
+// Frames that need a response are not read from a client that reads no responses, so that no
+// responses pile up.
+func TestAFloodOfSettingsFillsNoMemory(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	other := p.another(t)
@@ -437,7 +437,7 @@ func TestAFloodOfSettingsFillsNothing(t *testing.T) {
 }
 
 // Calls that are refused have to be answered too.
-func TestAFloodOfCallsThatAreRefusedFillsNothing(t *testing.T) {
+func TestAFloodOfCallsThatAreRefusedFillsNoMemory(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	other := p.another(t)
@@ -487,7 +487,7 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !waittest.Soon(func() bool { return r.Ends.Load() > 0 }) {
-		t.Fatal("there is no answer")
+		t.Fatal("no response came")
 	}
 	p.served(t, "the same", p.caller)
 }

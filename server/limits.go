@@ -17,13 +17,12 @@ const (
 	PeerRate  = 200
 	PeerBurst = 1000
 	PeerCalls = 256
-	// fenceAskEvery is how often a consumer is asked whether it is there, where it has a fence.
+	// fenceAskEvery is how often a consumer that has a fence is asked whether it is there.
 	fenceAskEvery = 5 * time.Second
 	// UnaryTimeout is how long a unary call of a peer may take.
 	UnaryTimeout = 30 * time.Second
-	// MaxSessionsPerPeer is how many exchanges of states a peer can have open, and
-	// how many watches of its offer and of exported Services: the one that works and the one that takes
-	// over.
+	// MaxSessionsPerPeer is how many state exchanges a peer can have open, and how many watches of
+	// its offer and of exported Services: the current one and the one that takes over.
 	MaxSessionsPerPeer = 2
 	// OfferPause is the least time between two messages of a peer's offer, and
 	// OfferSmallPause where no amount changed by OfferSmallPercent. A change of whether
@@ -32,12 +31,12 @@ const (
 	OfferSmallPause   = 30 * time.Second
 	OfferSmallPercent = 5
 	// ExportPause is the least time between two changes of the Services that a peer
-	// imports, and ExportCheck how often it is checked that it still may.
+	// imports, and ExportCheck how often it is checked that the peer still may import them.
 	ExportPause = 200 * time.Millisecond
 	ExportCheck = 2 * time.Second
-	// CarryOpenTimeout is how long a call that carries a connection may take to say to whom.
+	// CarryOpenTimeout is how long a call that carries a connection may take to name its target.
 	CarryOpenTimeout = 5 * time.Second
-	// MaxStatements is how many statements of use one answer has.
+	// MaxStatements is how many statements of use one response has.
 	MaxStatements = 64
 	// TrustCheck is how often open streams are checked to be of trusted callers.
 	TrustCheck = 2 * time.Second
@@ -58,7 +57,7 @@ const (
 	PeerUnread     = 64 << 20
 	StrangerUnread = 4 << 20
 	AllUnread      = 128 << 20
-	// CallUnread is the same of one call. It is the largest message, and a full
+	// CallUnread is the same limit for one call. It is the largest message, and a full
 	// StreamWindow behind it in frames that cost four times what they carry, with
 	// room to spare.
 	CallUnread = 4 << 20
@@ -90,8 +89,8 @@ const (
 	offloadMaxWork = 16
 	// offloadMaxEvents is how many events wait to be sent; the oldest goes first.
 	offloadMaxEvents = 256
-	// offloadMaxLastBytes is how many bytes the statuses of pods that are gone have that wait to be sent. Of
-	// those beyond it is sent only that they are gone.
+	// offloadMaxLastBytes is how many bytes the last statuses of pods that are gone may have while
+	// they wait to be sent. Beyond it only the fact is sent that a pod is gone.
 	offloadMaxLastBytes = 8 << 20
 	// offloadSendTimeout is how long one message may wait for a slow reader before the
 	// stream ends.
@@ -106,7 +105,7 @@ const (
 	// offloadMaxStreams is how many logs, execs and port-forwards one peer may
 	// have open at once, over all its contracts.
 	offloadMaxStreams = 128
-	// offloadMetricsTimeout is how long an answer about the metrics of pods may take.
+	// offloadMetricsTimeout is how long a response with the metrics of pods may take.
 	offloadMetricsTimeout = 15 * time.Second
 	// offloadChunk is the most bytes of a log, a process or a connection in one message.
 	offloadChunk = 32 << 10

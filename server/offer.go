@@ -12,11 +12,11 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Offers is what watching offers needs.
+// Offers returns what peers are offered.
 type Offers interface {
-	// Offer returns what this cluster would lend a peer now, and a channel that is
-	// closed when that may have changed; nil is never closed. The offer to a peer that
-	// gets nothing says why.
+	// Offer returns what this cluster offers a peer now, and a channel that is closed when that
+	// may have changed, or nil if it cannot change. The offer to a peer that gets nothing says
+	// why.
 	Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error)
 }
 
@@ -76,8 +76,9 @@ func sendOffers(
 	}
 }
 
-// offerPause is the least time between the last message and one with a changed offer: none
-// where Available changes, a long one for small changes. An equal offer is not sent.
+// offerPause returns the least time between the last message and one with a changed offer, 0
+// where Available changes and a long one for small changes, and whether the offers differ. An
+// equal offer is not sent.
 func offerPause(sent, now peering.Offer) (pause time.Duration, differs bool) {
 	switch change := sent.Compare(now, OfferSmallPercent); {
 	case sent.Available != now.Available:

@@ -16,14 +16,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// offering is an offer that changes, and who is told of it.
+// offering is an offer that changes, and what a peer received of it.
 type offering struct {
-	mu      sync.Mutex
-	offer   peering.Offer
-	changed chan struct{}
-	heard   peering.Offer
-	at      []time.Duration // of each message
-	begin   time.Time
+	mu       sync.Mutex
+	offer    peering.Offer
+	changed  chan struct{}
+	received peering.Offer
+	at       []time.Duration // of each message
+	begin    time.Time
 }
 
 func (o *offering) current(context.Context) (peering.Offer, <-chan struct{}, error) {
@@ -44,11 +44,11 @@ func (o *offering) set(edit func(*peering.Offer)) {
 func (o *offering) send(m *ententev1.WatchOfferResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	heard, err := wire.OfferFrom(m, o.heard)
+	received, err := wire.OfferFrom(m, o.received)
 	if err != nil {
 		return err
 	}
-	o.heard = heard
+	o.received = received
 	o.at = append(o.at, time.Since(o.begin))
 	return nil
 }
@@ -82,23 +82,23 @@ func TestSmallOfferChangesAreSentLater(t *testing.T) {
 		steps []step
 		want  []time.Duration
 	}{
-		"an offer that stays is told once":       {nil, []time.Duration{0}},
-		"a first change is told at once":         {[]step{{5 * time.Second, cpu(50)}}, []time.Duration{0, 5 * time.Second}},
-		"the next waits for a second":            {[]step{{5 * time.Second, cpu(50)}, {5100 * time.Millisecond, cpu(20)}}, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
-		"a small one waits longer":               {[]step{{5 * time.Second, cpu(98)}}, []time.Duration{0, 30 * time.Second}},
-		"one that is small no more does not":     {[]step{{5 * time.Second, cpu(98)}, {7 * time.Second, cpu(96)}, {9 * time.Second, cpu(94)}}, []time.Duration{0, 9 * time.Second}},
-		"one that is undone is not told":         {[]step{{5 * time.Second, cpu(98)}, {6 * time.Second, cpu(100)}}, []time.Duration{0}},
-		"that there is nothing waits for nobody": {[]step{{5 * time.Second, cpu(50)}, {5001 * time.Millisecond, nothing}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}},
-		"nor that there is something":            {[]step{{5 * time.Second, nothing}, {5001 * time.Millisecond, again}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}},
-		"a price is no small thing": {[]step{{5 * time.Second, func(o *peering.Offer) {
+		"an offer that stays is sent once":    {nil, []time.Duration{0}},
+		"a first change is sent at once":      {[]step{{5 * time.Second, cpu(50)}}, []time.Duration{0, 5 * time.Second}},
+		"the next waits for a second":         {[]step{{5 * time.Second, cpu(50)}, {5100 * time.Millisecond, cpu(20)}}, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
+		"a small one waits longer":            {[]step{{5 * time.Second, cpu(98)}}, []time.Duration{0, 30 * time.Second}},
+		"one that is small no more does not":  {[]step{{5 * time.Second, cpu(98)}, {7 * time.Second, cpu(96)}, {9 * time.Second, cpu(94)}}, []time.Duration{0, 9 * time.Second}},
+		"one that is undone is not sent":      {[]step{{5 * time.Second, cpu(98)}, {6 * time.Second, cpu(100)}}, []time.Duration{0}},
+		"an offer of nothing is sent at once": {[]step{{5 * time.Second, cpu(50)}, {5001 * time.Millisecond, nothing}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}},
+		"nor that there is something":         {[]step{{5 * time.Second, nothing}, {5001 * time.Millisecond, again}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}},
+		"a change of price is not small": {[]step{{5 * time.Second, func(o *peering.Offer) {
 			o.Price = peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": {}}}
 		}}}, []time.Duration{0, 5 * time.Second}},
-		"a service that comes is no small thing": {[]step{{5 * time.Second, func(o *peering.Offer) {
+		"a new service is not a small change": {[]step{{5 * time.Second, func(o *peering.Offer) {
 			o.Services = []peering.OfferedService{{Namespace: "shop", Name: "cart", Type: peering.ServiceHeadless}}
 		}}}, []time.Duration{0, 5 * time.Second}},
-		"one that comes and goes all the time is told once a second": {flapping, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
-		"a device that goes is no small thing":                       {[]step{{5 * time.Second, func(o *peering.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}},
-		"a flood of changes is told once a second":                   {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}},
+		"one that comes and goes all the time is sent once a second": {flapping, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
+		"the loss of a device is not a small change":                 {[]step{{5 * time.Second, func(o *peering.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}},
+		"a flood of changes is sent once a second":                   {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -118,15 +118,15 @@ func TestSmallOfferChangesAreSentLater(t *testing.T) {
 					t.Errorf("it ended with %v", err)
 				}
 				if len(o.at) > len(tc.want) {
-					t.Fatalf("told after %v, want %v", o.at, tc.want)
+					t.Fatalf("sent after %v, want %v", o.at, tc.want)
 				}
 				for i, want := range tc.want {
 					if i >= len(o.at) || o.at[i] < want || o.at[i] > want+100*time.Millisecond {
-						t.Fatalf("told after %v, want %v", o.at, tc.want)
+						t.Fatalf("sent after %v, want %v", o.at, tc.want)
 					}
 				}
-				if o.offer.Compare(o.heard, 0) != peering.Unchanged {
-					t.Errorf("heard %+v of %+v", o.heard, o.offer)
+				if o.offer.Compare(o.received, 0) != peering.Unchanged {
+					t.Errorf("received %+v of %+v", o.received, o.offer)
 				}
 			})
 		})
@@ -153,8 +153,8 @@ func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (peering.Offe
 	return o[peer], nil, nil
 }
 
-// Who is told what follows from the certificate alone: a peer cannot read what
-// another is offered, and a stranger nothing.
+// The certificate alone decides which offer a caller gets: a peer cannot read another's, and a
+// stranger gets none.
 func TestEachPeerReceivesItsOwnOffer(t *testing.T) {
 	offers := offersBy{}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Offers = offers })
@@ -166,7 +166,7 @@ func TestEachPeerReceivesItsOwnOffer(t *testing.T) {
 	for id, name := range map[peering.ClusterID]string{p.caller.ID(): "cart", other.ID(): "jobs", stranger.ID(): "none"} {
 		offers[id] = peering.Offer{Message: "nothing is left", Services: []peering.OfferedService{{Namespace: "shop", Name: name, Type: peering.ServiceHeadless}}}
 	}
-	heard := func(as *identity.Source) (peering.Offer, error) {
+	receive := func(as *identity.Source) (peering.Offer, error) {
 		stream, err := ententev1.NewPeeringServiceClient(p.dial(t, as)).WatchOffer(t.Context(), &ententev1.WatchOfferRequest{})
 		if err != nil {
 			return peering.Offer{}, err
@@ -178,11 +178,11 @@ func TestEachPeerReceivesItsOwnOffer(t *testing.T) {
 		return wire.OfferFrom(m, peering.Offer{})
 	}
 	for as, want := range map[*identity.Source]string{p.caller: "shop/cart", other: "shop/jobs"} {
-		if offer, err := heard(as); err != nil || len(offer.Services) != 1 || offer.Services[0].Key() != want {
-			t.Errorf("told %+v, %v, want %s", offer, err, want)
+		if offer, err := receive(as); err != nil || len(offer.Services) != 1 || offer.Services[0].Key() != want {
+			t.Errorf("received %+v, %v, want %s", offer, err, want)
 		}
 	}
-	if offer, err := heard(stranger); wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
-		t.Errorf("a stranger is told %+v, %v", offer, err)
+	if offer, err := receive(stranger); wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
+		t.Errorf("a stranger received %+v, %v", offer, err)
 	}
 }

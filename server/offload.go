@@ -22,16 +22,16 @@ import (
 type OffloadObjects interface {
 	// Held returns all objects that exist for the contract.
 	Held(ctx context.Context, contract string) ([]peering.Held, error)
-	// Admit waits, for a limited time, until the contract's consumer may have something
-	// written, first come first served. Apply is called next, and done after it. A
-	// refusal is a *peering.Refusal.
+	// Admit waits, for a limited time, until the write budget of the contract's consumer allows a
+	// write, first come first served. Apply is called next, and done after it. A refusal is a
+	// *peering.Refusal.
 	Admit(ctx context.Context, contract string) (done func(), err error)
 	// Apply writes the object, and returns nil once it is persisted. A refusal is a
 	// *peering.Refusal.
 	Apply(ctx context.Context, contract string, o peering.Object) error
 	// Delete removes the object if it has the UID of ref, and returns nil once
 	// that is persisted or when there is no such object. grace is the grace period of
-	// a pod in seconds; nil is that of its spec.
+	// a pod in seconds; nil means that of its spec.
 	Delete(ctx context.Context, contract string, ref peering.ObjectRef, grace *int64) error
 	// Watch calls status for each pod of the contract and then whenever one
 	// changes, and event whenever something happens to one, until ctx ends. The
@@ -56,15 +56,15 @@ type OffloadStreams interface {
 
 // OffloadMetrics measures the pods of contracts.
 type OffloadMetrics interface {
-	// PodMetrics returns what the contract's pods use. An error that is no *peering.Error
+	// PodMetrics returns what the contract's pods use. An error that is not a *peering.Error
 	// is not shown to the peer.
 	PodMetrics(ctx context.Context, contract string) (peering.ContractMetrics, error)
 }
 
-// OffloadFences keeps to the fences that consumers agreed on. Its methods do not block.
+// OffloadFences probes consumers that agreed on a fence. Its methods do not block.
 type OffloadFences interface {
-	// Ask returns the number of a question for the consumer of a contract, which is sent at once;
-	// false if it has no fence.
+	// Ask returns the number of a question to the consumer of a contract, which is then sent at
+	// once; false if the contract has no fence.
 	Ask(contract string) (number uint64, ok bool)
 	// Answered records its answer.
 	Answered(contract string, number uint64)
@@ -83,21 +83,21 @@ type OffloadConfig struct {
 	// Objects and Streams do the work. Required.
 	Objects OffloadObjects
 	Streams OffloadStreams
-	// Metrics measures pods. Nil measures none.
+	// Metrics measures pods. If nil, no pod is measured.
 	Metrics OffloadMetrics
-	// Fences keeps to fences. Nil: there are none.
+	// Fences probes consumers of contracts that have a fence. If nil, no contract has one.
 	Fences OffloadFences
 	// Contracts returns a contract in which this cluster is the provider.
 	// Required. It must not block.
 	Contracts func(id string) (OffloadContract, bool)
 	// Peer returns who calls. Required.
 	Peer func(context.Context) (peering.ClusterID, bool)
-	// Log takes what the peer is not told. Nil discards.
+	// Log takes the errors that peers do not see. If nil, they are discarded.
 	Log *slog.Logger
 }
 
-// Offload serves the OffloadService: it checks who calls about which contract,
-// keeps to limits, and leaves the work to others.
+// Offload serves the OffloadService: it authorizes callers by contract, enforces limits, and
+// passes the work to the interfaces of its configuration.
 type Offload struct {
 	ententev1.UnimplementedOffloadServiceServer
 	cfg OffloadConfig
@@ -118,7 +118,7 @@ type peerWork struct {
 	streams    int
 }
 
-// syncTurn is a Sync stream's hold on its contract.
+// syncTurn is the Sync stream that a contract has now.
 type syncTurn struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -190,7 +190,7 @@ func (s *Offload) supersede(ctx context.Context, contract string, cancel context
 	}
 }
 
-// share returns what a stream shares with the others of its peer, until release is called.
+// share returns what the streams of a peer share. It is kept until each of them called release.
 func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +212,7 @@ func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
 	}
 }
 
-// podError is the error that a peer gets of a stream into a pod.
+// podError is the error of a stream into a pod as a peer gets it.
 func podError(err error, pod peering.ObjectRef) error {
 	var own *peering.Error
 	switch {
@@ -245,7 +245,7 @@ func streamCause(err error) string {
 	}
 	text = strings.TrimSuffix(text, ": unknown")
 	if len(text) > maxCause {
-		// What matters stands at the end.
+		// What matters is at the end.
 		text = "…" + strings.ToValidUTF8(text[len(text)-maxCause:], "")
 	}
 	return peering.Text(text, maxCause+len("…"))

@@ -18,7 +18,7 @@ func (s *Offload) PodMetrics(req *ententev1.PodMetricsRequest, stream ententev1.
 		return err
 	}
 	if s.cfg.Metrics == nil {
-		return peering.Errorf(peering.ReasonMetricsUnavailable, "this cluster does not say what pods use")
+		return peering.Errorf(peering.ReasonMetricsUnavailable, "this cluster does not measure pods")
 	}
 	m, err := s.cfg.Metrics.PodMetrics(ctx, req.GetContractId())
 	if own, ok := errors.AsType[*peering.Error](err); ok {
@@ -26,7 +26,7 @@ func (s *Offload) PodMetrics(req *ententev1.PodMetricsRequest, stream ententev1.
 	}
 	if err != nil {
 		s.cfg.Log.Warn("measure the pods of a contract", "contract", req.GetContractId(), "peer", peer, "err", err)
-		return peering.Errorf(peering.ReasonKubernetes, "the provider's cluster does not say now what pods use")
+		return peering.Errorf(peering.ReasonKubernetes, "the provider's cluster cannot measure its pods now")
 	}
 	for _, message := range wire.PodMetricsTo(m) {
 		if err := stream.Send(message); err != nil {

@@ -54,7 +54,7 @@ func TestPodMetricsAreForTheConsumerOfAContract(t *testing.T) {
 		"one that is closed":             {cfg, "a", "c-closed", peering.ReasonContractClosed},
 		"no contract":                    {cfg, "a", "", peering.ReasonRequestInvalid},
 		"nothing measures":               {cfg, "a", "c-none", peering.ReasonMetricsUnavailable},
-		"a cluster that does not say":    {without, "a", "c-1", peering.ReasonMetricsUnavailable},
+		"a cluster without metrics":      {without, "a", "c-1", peering.ReasonMetricsUnavailable},
 		"what is wrong is not for peers": {cfg, "a", "c-sick", peering.ReasonKubernetes},
 	} {
 		t.Run(name, func(t *testing.T) {

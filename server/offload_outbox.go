@@ -11,13 +11,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// outbox is what waits to be sent on a Sync stream. Answers wait for room, so that a slow
-// reader slows down the work. Of statuses only the latest of each pod waits, of events only
-// the latest few: a slow reader costs a bounded amount of memory, and the stream of a stuck
-// one ends.
+// outbox is what waits to be sent on a Sync stream. A sender of acknowledgements waits for room,
+// so that a slow reader slows down the work. Only the latest status of each pod waits, and only
+// the latest few events: a slow reader costs a bounded amount of memory, and the stream of a
+// stuck one ends.
 type outbox struct {
-	// answers has what must not be lost, in order.
-	answers chan *ententev1.SyncResponse
+	// acks has what must not be lost, in order.
+	acks chan *ententev1.SyncResponse
 
 	mu       sync.Mutex
 	statuses map[peering.ObjectRef]peering.PodStatus
@@ -31,7 +31,7 @@ type outbox struct {
 
 func newOutbox() *outbox {
 	return &outbox{
-		answers:  make(chan *ententev1.SyncResponse, offloadMaxInFlight),
+		acks:     make(chan *ententev1.SyncResponse, offloadMaxInFlight),
 		statuses: make(map[peering.ObjectRef]peering.PodStatus),
 		wake:     notify.New(),
 	}
@@ -40,15 +40,15 @@ func newOutbox() *outbox {
 // put queues a message that must not be lost. Its error is that ctx ended.
 func (o *outbox) put(ctx context.Context, m *ententev1.SyncResponse) error {
 	select {
-	case o.answers <- m:
+	case o.acks <- m:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// status queues a pod's status in place of an older one, which that the pod is gone only adds to: how it
-// ended says whether home runs another. It does not block.
+// status queues a pod's status in place of an older one. An empty one that says that the pod is
+// gone only adds to it: how the pod ended decides whether home runs another. It does not block.
 func (o *outbox) status(s peering.PodStatus) {
 	o.mu.Lock()
 	older, waits := o.statuses[s.Ref]
@@ -84,7 +84,7 @@ func (o *outbox) event(e peering.PodEvent) {
 	o.wake.Notify()
 }
 
-// next returns the next status or event; nil if there is none.
+// next returns the next status or event, or nil if none waits.
 func (o *outbox) next() *ententev1.SyncResponse {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -120,7 +120,7 @@ func (o *outbox) send(ctx context.Context, cancel context.CancelCauseFunc, strea
 		select {
 		case <-ctx.Done():
 			return
-		case m = <-o.answers:
+		case m = <-o.acks:
 		default:
 			if m = o.next(); m != nil {
 				break
@@ -128,7 +128,7 @@ func (o *outbox) send(ctx context.Context, cancel context.CancelCauseFunc, strea
 			select {
 			case <-ctx.Done():
 				return
-			case m = <-o.answers:
+			case m = <-o.acks:
 			case <-o.wake:
 				continue
 			}

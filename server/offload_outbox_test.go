@@ -82,7 +82,8 @@ func TestMessagesForASlowReaderAreBounded(t *testing.T) {
 	}
 }
 
-// That a pod went does not say how it ended, and home decides by that whether to run another.
+// An empty status of a pod that is gone must not replace the one that says how it ended, by which
+// home decides whether to run another.
 func TestALastStatusIsSentThoughThePodWentMeanwhile(t *testing.T) {
 	o := newOutbox()
 	ref := func(i int) peering.ObjectRef {
@@ -110,6 +111,6 @@ func TestALastStatusIsSentThoughThePodWentMeanwhile(t *testing.T) {
 		bytes += len(m.GetStatus().GetStatus())
 	}
 	if gone != pods || bytes > offloadMaxLastBytes || bytes < offloadMaxLastBytes/2 || o.lastBytes != 0 {
-		t.Errorf("%d pods are said to be gone, with %d bytes; %d bytes wait", gone, bytes, o.lastBytes)
+		t.Errorf("%d pods are reported as gone, with %d bytes; %d bytes wait", gone, bytes, o.lastBytes)
 	}
 }

@@ -62,7 +62,7 @@ func (s *Offload) Logs(req *ententev1.LogsRequest, stream ententev1.OffloadServi
 		return err
 	}
 	if req.GetTailLines() < 0 || req.LimitBytes != nil && req.GetLimitBytes() < 1 || req.SinceSeconds != nil && req.GetSinceSeconds() < 1 {
-		return peering.Errorf(peering.ReasonRequestInvalid, "want no negative number of lines, and at least one byte and one second")
+		return peering.Errorf(peering.ReasonRequestInvalid, "the number of lines must not be negative, and bytes and seconds have to be positive")
 	}
 	log, err := s.cfg.Streams.Logs(ctx, req.GetContractId(), pod, &corev1.PodLogOptions{
 		Container: req.GetContainer(), Follow: req.GetFollow(), Previous: req.GetPrevious(), Timestamps: req.GetTimestamps(),
@@ -72,7 +72,7 @@ func (s *Offload) Logs(req *ententev1.LogsRequest, stream ententev1.OffloadServi
 		return podError(err, pod)
 	}
 	defer log.Close()
-	// Tells the caller that the log is open, before there is any of it.
+	// The caller learns that the log is open before anything is written to it.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 		Container: start.GetContainer(), Command: start.GetCommand(),
 		Stdin: opts.Stdin != nil, Stdout: opts.Stdout != nil, Stderr: opts.Stderr != nil, TTY: opts.Tty,
 	}, opts, func() { _ = stream.SendHeader(metadata.MD{}) })
-	// Whoever is writing into it shall not wait for ever.
+	// A writer must not wait for ever.
 	stdin.CloseWithError(io.ErrClosedPipe)
 	exit, ended := errors.AsType[exec.CodeExitError](err)
 	if err != nil && !ended {
@@ -145,7 +145,7 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 	return stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Exit_{Exit: &ententev1.ExecResponse_Exit{Code: int32(exit.Code)}}})
 }
 
-// execOptions is the streams that a process is to have, of those that there are.
+// execOptions returns the streams that start asks for.
 func execOptions(start *ententev1.ExecRequest_Start, stdin io.Reader, stdout, stderr io.Writer, sizes sizeQueue) remotecommand.StreamOptions {
 	opts := remotecommand.StreamOptions{Tty: start.GetTty()}
 	if start.GetStdin() {
@@ -199,7 +199,7 @@ func receiveExec(stream ententev1.OffloadService_ExecServer, stdin *io.PipeWrite
 			if len(x.Stdin) > offloadStdinChunk {
 				return
 			}
-			// A process that closed its input does not mind more of it.
+			// Input is discarded once the process closed its end.
 			_, _ = stdin.Write(x.Stdin)
 		case *ententev1.ExecRequest_StdinEnd_:
 			stdin.Close()
@@ -215,7 +215,7 @@ func receiveExec(stream ententev1.OffloadService_ExecServer, stdin *io.PipeWrite
 	}
 }
 
-// sizeQueue holds the latest size of a terminal.
+// sizeQueue has the latest size of a terminal.
 type sizeQueue chan remotecommand.TerminalSize
 
 // put replaces the size that waits. Only one goroutine may call it.
@@ -257,7 +257,7 @@ func (w *pieces) Write(p []byte) (sent int, err error) {
 	return sent, nil
 }
 
-// end has nothing more sent.
+// end makes later writes fail.
 func (w *pieces) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -318,14 +318,14 @@ func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer)
 	return podError(err, pod)
 }
 
-// forwardConn is the consumer's end of a forwarded connection: it reads what the consumer
-// sends, and writes what the port says.
+// forwardConn is the consumer's end of a forwarded connection: Read returns what the consumer
+// sends, and Write sends it what the port sent.
 type forwardConn struct {
 	*io.PipeReader
 	pieces
 }
 
-// Close implements io.Closer. It does not end what was written already.
+// Close implements io.Closer. What was written already is still sent.
 func (c *forwardConn) Close() error {
 	err := c.CloseWithError(io.ErrClosedPipe)
 	c.end()

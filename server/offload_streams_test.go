@@ -8,7 +8,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestAnExecThatFailsSaysItsCause(t *testing.T) {
+func TestAnExecThatFailsReturnsItsCause(t *testing.T) {
 	t.Parallel()
 	const runtime = `error executing command in container: failed to exec in container: failed to start exec "5d3c1a7be2f94c3f9a7e1b0c5d3c1a7be2f94c3f9a7e1b0c5d3c1a7be2f94c3f": ` +
 		`OCI runtime exec failed: exec failed: unable to start container process: exec: "bash": executable file not found in $PATH: unknown`

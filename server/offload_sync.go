@@ -21,8 +21,8 @@ import (
 func (s *Offload) Sync(stream ententev1.OffloadService_SyncServer) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	// Recv and Send cannot be interrupted but by the end of this function. So they
-	// have goroutines of their own, which end right after it.
+	// Only the end of this function interrupts Recv and Send. So they have goroutines of their
+	// own, which end right after it.
 	in := make(chan *ententev1.SyncRequest)
 	go func() {
 		for {
@@ -156,7 +156,7 @@ func (r *syncRun) serve(ctx context.Context) error {
 	held, err := r.cfg.Objects.Held(ctx, r.contract)
 	if err != nil {
 		return &peering.Error{
-			Reason: peering.ReasonKubernetes, Message: "the provider could not list what it holds; try again",
+			Reason: peering.ReasonKubernetes, Message: "the provider could not list the objects of the contract; try again",
 			RetryAfter: time.Second, Err: err,
 		}
 	}
@@ -199,7 +199,7 @@ func (r *syncRun) serve(ctx context.Context) error {
 	}
 }
 
-// ask asks the consumer whether it is there, where that matters.
+// ask asks the consumer whether it is there, if the contract has a fence.
 func (r *syncRun) ask(ctx context.Context) error {
 	if r.cfg.Fences == nil {
 		return nil
@@ -300,8 +300,8 @@ func (r *syncRun) refuseInvalid(ctx context.Context, m *ententev1.SyncRequest_Ap
 	}))
 }
 
-// refuseLater refuses only an object of a kind that a later revision of the protocol added,
-// by the reference that it came with.
+// refuseLater refuses an object of a kind that a later revision of the protocol added, by the
+// reference that came with it.
 func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, hash []byte, cause error) error {
 	ref.ProtoReflect().SetUnknown(nil)
 	return r.out.put(ctx, &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: &ententev1.SyncResponse_Ack{
@@ -309,9 +309,9 @@ func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, has
 	}}})
 }
 
-// enqueue puts a task behind the others of its namespace, and begins those that can begin.
-// Where an object is applied again before an earlier state of it was begun, the new task
-// replaces the older one, which is returned.
+// enqueue puts a task behind the others of its namespace, and begins the tasks that can begin. If
+// an earlier state of the same object has not begun yet, the new task replaces the older one,
+// which is returned.
 func (r *syncRun) enqueue(ctx context.Context, t *syncTask) (older *syncTask, superseded bool) {
 	space := t.ref.Namespace
 	if t.ref.Kind == peering.KindNamespace {
@@ -339,7 +339,7 @@ func (r *syncRun) enqueue(ctx context.Context, t *syncTask) (older *syncTask, su
 	return nil, false
 }
 
-// begin starts the tasks of a namespace that are due. The lock is held.
+// begin starts the tasks of a namespace that are due. The caller holds the lock.
 func (r *syncRun) begin(ctx context.Context, space string, l *lane) {
 	for _, t := range l.due() {
 		r.work.Go(func() {
@@ -355,7 +355,7 @@ func (r *syncRun) begin(ctx context.Context, space string, l *lane) {
 	}
 }
 
-// carryOut does a task and acknowledges it. If ctx ends first there is no acknowledgement,
+// carryOut runs a task and acknowledges it. If ctx ends first there is no acknowledgement,
 // and the consumer compares again.
 func (r *syncRun) carryOut(ctx context.Context, t *syncTask) {
 	defer r.count.Release(1)
@@ -376,7 +376,7 @@ func (r *syncRun) carryOut(ctx context.Context, t *syncTask) {
 	_ = r.out.put(ctx, wire.AckTo(ack))
 }
 
-// inTurn does a task when a slot of the peer is free. A task that waits for the peer's write
+// inTurn runs a task when a slot of the peer is free. A task that waits for the peer's write
 // budget occupies none.
 func (r *syncRun) inTurn(ctx context.Context, t *syncTask) error {
 	turn := r.shared.deletes
@@ -407,7 +407,7 @@ func try(ctx context.Context, do func(context.Context) error) (err error) {
 	return do(ctx)
 }
 
-// apply applies an object, if the contract is open still.
+// apply applies an object if the contract is still open.
 func (r *syncRun) apply(ctx context.Context, o peering.Object) error {
 	if err := r.open(r.peer, r.contract); err != nil {
 		return &peering.Refusal{Reason: peering.RefusedContract, Message: err.Error()}

@@ -20,7 +20,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// slowObjects takes objects and is done with none until it is let go.
+// slowObjects takes objects, and each call returns only once it is released.
 type slowObjects struct {
 	OffloadStreams
 	begun chan string
@@ -49,8 +49,8 @@ func (slowObjects) Watch(ctx context.Context, _ string, _ func(peering.PodStatus
 	return nil
 }
 
-// However many contracts a peer has, so much is done for it at once; what makes room
-// does not wait for it, nor does another peer.
+// The limit of concurrent work for a peer is the same however many contracts it has; neither
+// deletes nor another peer wait for it.
 func TestConcurrentWorkForAPeerIsBounded(t *testing.T) {
 	t.Parallel()
 	objects := slowObjects{begun: make(chan string, 1024), done: make(chan struct{})}
@@ -160,7 +160,7 @@ func (o spentObjects) Delete(_ context.Context, _ string, ref peering.ObjectRef,
 	return nil
 }
 
-// pipe is a stream of which the test is the other side.
+// pipe is a stream whose other side is the test.
 type pipe struct {
 	ententev1.OffloadService_SyncServer
 	ctx context.Context
@@ -180,7 +180,7 @@ func (p pipe) Recv() (*ententev1.SyncRequest, error) {
 
 func (pipe) Send(*ententev1.SyncResponse) error { return nil }
 
-// syncWith has a test be a consumer, and say what was done since it asked last.
+// syncWith runs a test as a consumer. did returns what was done since it was called last.
 func syncWith(t *testing.T, f func(o spentObjects, send func(...*ententev1.SyncRequest), did func() []string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -227,8 +227,8 @@ func deleteTo(kind peering.Kind, name, uid string) *ententev1.SyncRequest {
 	return wire.DeleteTo(peering.ObjectRef{Kind: kind, Namespace: "shop", Name: name, UID: uid}, nil)
 }
 
-// However much is to be applied, whether it waits for the budget or for its turn, a
-// delete of another object does not wait for it, and nor does the reading of it.
+// However many objects wait to be applied, for the budget or for a slot, neither a delete of
+// another object waits for them nor does reading it.
 func TestADeleteWaitsForNoOtherObject(t *testing.T) {
 	for name, admitted := range map[string]int{"applies wait for the budget": 0, "applies are at work": 1000} {
 		t.Run(name, func(t *testing.T) {
@@ -250,8 +250,8 @@ func TestADeleteWaitsForNoOtherObject(t *testing.T) {
 	}
 }
 
-// What is said of one object, and of another of its name, is done in the order in which
-// it was said.
+// Changes of an object, and of another one of its name, are made in the order in which they were
+// sent.
 func TestChangesOfAnObjectStayInOrder(t *testing.T) {
 	syncWith(t, func(o spentObjects, send func(...*ententev1.SyncRequest), did func() []string) {
 		step := func(want ...string) {

@@ -30,50 +30,49 @@ import (
 
 // PeerConfig configures what other clusters see.
 type PeerConfig struct {
-	// Log takes one line for each call that changes something; nil discards.
+	// Log takes one line for each call that changes something. If nil, they are discarded.
 	Log *slog.Logger
 	// Credentials makes the identity.AuthInfo of each connection. Required.
 	Credentials credentials.TransportCredentials
 	// Self is this cluster's ID. Required.
 	Self peering.ClusterID
-	// Trusted says whether a cluster is trusted now. It is asked for each call, and
-	// again each TrustCheck while a stream lives, so that a stream does not outlive
-	// the trust that it began with. Required.
+	// Trusted reports whether a cluster is trusted now. It is called for each call, and once per
+	// TrustCheck while a stream is open, so that the stream does not outlive the trust. Required.
 	Trusted func(peering.ClusterID) bool
-	// Trust, Introductions and Proofs are what joining needs, in any of three ways. Required.
+	// Trust, Introductions and Proofs make peers trusted, each in its own way. Required.
 	Trust         Trust
 	Introductions Introductions
 	Proofs        Proofs
-	// Negotiator is what negotiating contracts needs, and Contracts what those need that were made. Required.
+	// Negotiator makes and changes contracts, and Contracts serves those that were signed. Required.
 	Negotiator Negotiator
 	Contracts  Contracts
-	// Offers is what watching offers needs. Required.
+	// Offers returns what peers are offered. Required.
 	Offers Offers
-	// Sessions is what exchanging states needs. Required.
+	// Sessions exchanges states with peers. Required.
 	Sessions Sessions
-	// Silent is called when the heartbeat of a peer is lost, with the session, as in
-	// identity.AuthInfo; nil does nothing.
+	// Silent is called, if not nil, when the heartbeat of a peer is lost, with the session as in
+	// identity.AuthInfo.
 	Silent func(session uint64)
 	// Datagrams takes datagrams for this cluster's gateways; nil refuses them.
 	Datagrams Datagrams
 	// Carrier carries connections between peers, and from peers to this cluster; nil refuses
 	// them.
 	Carrier Carrier
-	// HomeAPI answers this cluster's pods that peers run; nil leaves the service out.
+	// HomeAPI serves this cluster's pods that peers run; nil leaves the service out.
 	HomeAPI HomeAPI
 	// Offload runs the peers' pods; nil leaves the service out.
 	Offload ententev1.OffloadServiceServer
-	// Exports tells consumers of Services that they import; nil leaves the service out.
+	// Exports returns the Services that consumers may import; nil leaves the service out.
 	Exports Exports
-	// HeartbeatInterval is the pause between two states of a session; 0 is the
-	// default of package heartbeat.
+	// HeartbeatInterval is the pause between two states of a session; 0 means the default of
+	// package heartbeat.
 	HeartbeatInterval time.Duration
-	// Keepalive is after how much silence gRPC probes a connection; 0 is PeerKeepalive.
+	// Keepalive is after how much silence gRPC probes a connection; 0 means PeerKeepalive.
 	Keepalive time.Duration
-	// Now is the clock of the limits; nil is time.Now.
+	// Now is the clock of the limits; nil means time.Now.
 	Now func() time.Time
 
-	// unread changes the limits on unread messages in tests; nil does nothing.
+	// unread, if not nil, changes the limits on unread messages in tests.
 	unread func(*intake.Config)
 }
 
@@ -107,7 +106,7 @@ func (cfg PeerConfig) withDefaults() (PeerConfig, error) {
 	return cfg, nil
 }
 
-// NewPeer returns a server that serves nothing yet.
+// NewPeer returns a server, which Run starts.
 func NewPeer(cfg PeerConfig) (*Peer, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -168,8 +167,8 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	return p, nil
 }
 
-// limited bounds calls before a message is read: gRPC gives room to each that is announced,
-// and interceptors see it only once it is whole.
+// limited bounds calls before a message is read: gRPC allocates memory for each message that is
+// announced, and interceptors see it only once it is whole.
 func (p *Peer) limited() tap.ServerInHandle {
 	strangers := middleware.NewLimiter(StrangerRate, StrangerBurst, StrangerCalls, p.cfg.Now)
 	peers := middleware.NewLimiter(PeerRate, PeerBurst, PeerCalls, p.cfg.Now)
@@ -188,7 +187,7 @@ func (p *Peer) limited() tap.ServerInHandle {
 	}
 }
 
-// GRPC returns the gRPC server, for whoever accepts connections.
+// GRPC returns the gRPC server, for code that accepts connections for it.
 func (p *Peer) GRPC() *grpc.Server { return p.grpc }
 
 // Run serves the listeners, if any, until ctx ends; then calls have DrainTimeout
@@ -225,7 +224,7 @@ func (p *Peer) trusts(info identity.AuthInfo) bool {
 	return info.Trusted && info.ID != "" && p.cfg.Trusted(info.ID)
 }
 
-// sender returns on whose account the bytes of a connection are.
+// sender returns the name under which the unread bytes of a connection are counted.
 func (p *Peer) sender(remote net.Addr, auth credentials.AuthInfo) (name string, trusted bool) {
 	if info, ok := auth.(identity.AuthInfo); ok && p.trusts(info) {
 		return string(info.ID), true
@@ -233,8 +232,8 @@ func (p *Peer) sender(remote net.Addr, auth credentials.AuthInfo) (name string, 
 	return "address " + middleware.AddressKey(remote.String()), false
 }
 
-// admit lets strangers join, introduce themselves and ask for health, and peers do
-// everything for as long as they are trusted.
+// admit lets strangers join, introduce themselves and ask for health, and trusted peers call
+// every method.
 func (p *Peer) admit(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
 	info, ok := identity.PeerFromContext(ctx)
 	if ok {
@@ -260,7 +259,7 @@ func (p *Peer) admit(ctx context.Context, c *middleware.Call, next func(context.
 	return p.streams.run(ctx, info.ID, c.ID, next)
 }
 
-// peerMutates says which calls of peers change something and are audited.
+// peerMutates reports whether a method changes something, so that calls of it are audited.
 func peerMutates(method string) bool {
 	switch method {
 	case ententev1.TrustService_Join_FullMethodName,

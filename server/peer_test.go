@@ -36,8 +36,8 @@ import (
 	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
-// peerCreds is the TLS of the peer API on plain TCP connections. session is the number
-// of the session that they are said to be of, 0 for none.
+// peerCreds is the TLS of the peer API on plain TCP connections. session is the session number
+// that they are given; 0 means no session.
 type peerCreds struct {
 	config  *tls.Config
 	bundles *identity.Bundles
@@ -181,7 +181,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 		Credentials: peerCreds{p.self.ServerTLS(p.bundles, "h2"), p.bundles, 0},
 		Self:        p.self.ID(), Trusted: p.bundles.Has,
 		Trust: p.trust, Introductions: p.trust, Proofs: p.trust, Negotiator: p.peering, Contracts: p.peering, Offers: p.peering, Sessions: p.peering,
-		// Nobody is silent for too long but where a test has it so.
+		// No caller is silent for too long unless a test sets a shorter interval.
 		HeartbeatInterval: time.Minute,
 	}
 	for _, c := range change {
@@ -405,7 +405,7 @@ func TestAJoinThatFailedHalfWayCanBeRepeated(t *testing.T) {
 	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
 	_, err := c.Join(t.Context(), joinRequest(token, p.caller))
 	if wire.ReasonOf(err) != peering.ReasonInternal || strings.Contains(err.Error(), "etcd") {
-		t.Errorf("got %v, want INTERNAL that tells nothing", err)
+		t.Errorf("got %v, want INTERNAL without details", err)
 	}
 	if !strings.Contains(p.log.String(), "etcd at 10.0.0.1") {
 		t.Error("the log does not have the cause")
@@ -562,8 +562,8 @@ func TestASilentSessionEnds(t *testing.T) {
 	<-silent
 }
 
-// Whether a caller is there shows in its session; of other connections only the
-// states tell.
+// Keepalives of its session show whether a caller is there; on other connections only the states
+// do.
 func TestOnlySessionsHaveALongerHeartbeatTimeout(t *testing.T) {
 	for session, want := range map[uint64]time.Duration{0: 0, 7: heartbeat.SessionPatience} {
 		p := newPeerTest(t, func(c *PeerConfig) {
@@ -639,7 +639,7 @@ func TestStoppingEndsStreamsAndHealth(t *testing.T) {
 }
 
 func TestStrangersAreLimitedByAddressAndPeersAreNot(t *testing.T) {
-	// The limits' clock stands still: who calls slowly is limited as well.
+	// The limits' clock does not move: slow callers are limited as well.
 	now := time.Now()
 	p := newPeerTest(t, func(c *PeerConfig) { c.Now = func() time.Time { return now } })
 	conn := p.dial(t, p.caller)
@@ -719,7 +719,7 @@ func TestReflectionIsForTrustedPeers(t *testing.T) {
 	}
 }
 
-// raw connects as a cluster and says no more than the preface.
+// raw connects as a cluster and sends only the preface.
 func (p *peerTest) raw(t *testing.T, as *identity.Source) *servertest.H2 {
 	t.Helper()
 	r := p.rawSilent(t, as)

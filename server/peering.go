@@ -19,27 +19,25 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Negotiator is what making contracts and changing them needs. Its errors are *peering.Error where
-// the peer is told the reason.
+// Negotiator makes contracts and changes them. An error whose reason the peer may see is a
+// *peering.Error.
 type Negotiator interface {
-	// Advertise answers an ask. The same request ID gets the same answer while that
-	// is valid.
+	// Advertise returns what this cluster offers for an ask. The same request ID gets the same
+	// advertisement while that is valid.
 	Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
-	// Preview returns what Advertise would, and reserves nothing. The answer has no
-	// contract ID.
+	// Preview returns what Advertise would, without a contract ID, and reserves nothing.
 	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Sign takes a contract that the peer signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error)
 }
 
-// Contracts is what peers may do with contracts that both sides signed.
+// Contracts serves contracts that both sides signed.
 type Contracts interface {
 	// Contract returns the newest revision of a contract with the peer, in either
 	// role, signed by both.
 	Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error)
-	// Statements returns the statements of use of a contract by which the peer
-	// consumes that come after a sequence number, oldest first, at most
-	// MaxStatements.
+	// Statements returns at most MaxStatements statements of use of a contract in which the peer
+	// is the consumer: those after a sequence number, oldest first.
 	Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error)
 	// Terminate records that the peer ended a contract: pods may run on until
 	// drainUntil; zero ends it at once. A contract that is closed, unknown or another
@@ -47,7 +45,7 @@ type Contracts interface {
 	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error
 }
 
-// Sessions is what exchanging states with peers needs.
+// Sessions exchanges states with peers.
 type Sessions interface {
 	// State returns this cluster's state for a peer. The caller may change it.
 	State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error)
@@ -205,9 +203,10 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	return err
 }
 
-var errSuperseded = &peering.Error{Reason: peering.ReasonSessionSuperseded, Message: "the peer opened newer streams of the kind"}
+var errSuperseded = &peering.Error{Reason: peering.ReasonSessionSuperseded, Message: "the peer opened newer streams of the same kind"}
 
-// watchEnded returns why a stream of what a peer watches ended: a newer one, or an error about it.
+// watchEnded returns why a peer's watch ended: a newer one superseded it, or an error, to which
+// it adds what was watched.
 func watchEnded(ctx context.Context, err error, what string, peer peering.ClusterID) error {
 	if errors.Is(context.Cause(ctx), errSuperseded) {
 		return errSuperseded
@@ -218,8 +217,8 @@ func watchEnded(ctx context.Context, err error, what string, peer peering.Cluste
 	return nil
 }
 
-// streamCount limits a peer to MaxSessionsPerPeer streams of a kind: the oldest one ends
-// when another begins.
+// streamCount limits each peer to MaxSessionsPerPeer streams of one kind: beyond that a new
+// stream ends the oldest.
 type streamCount struct {
 	mu   sync.Mutex
 	open map[peering.ClusterID][]*openStream

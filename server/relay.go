@@ -12,17 +12,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Datagrams takes what peers' gateways send to this cluster's through the agents.
+// Datagrams takes the frames that gateways of peers send to gateways of this cluster through the
+// agents.
 type Datagrams interface {
-	// Receive takes frames of a peer. It waits as long as the peer has to. An error that is no
+	// Receive takes frames of a peer. It waits as long as the peer has to. An error that is not a
 	// *peering.Error says that the frames are malformed.
 	Receive(ctx context.Context, peer peering.ClusterID, frames []byte) error
 }
 
 // Carrier carries connections between peers, and takes those that peers carry to this cluster.
 type Carrier interface {
-	// Carry carries a connection of a peer to the one that it names, as CarryTarget does, until
-	// it ends.
+	// Carry carries a connection of a peer to the cluster that it names, as CarryTarget does,
+	// until it ends.
 	Carry(ctx context.Context, from peering.ClusterID, nonce [16]byte, name [32]byte, s CarryStream) error
 	// Take takes a connection that a peer carries, until it ends.
 	Take(ctx context.Context, third peering.ClusterID, s CarryStream) error
@@ -58,7 +59,7 @@ func (s carryStream) Recv() ([]byte, error) {
 
 func (s carryStream) End(why error) { endStream(s.Context(), why) }
 
-// errNoRequest ends a call whose caller does not say what it wants.
+// errNoRequest ends a call whose first request did not come in time.
 var errNoRequest = peering.Errorf(peering.ReasonRequestInvalid, "the first request did not come within %s", CarryOpenTimeout)
 
 // relayServer serves RelayService.
@@ -75,7 +76,7 @@ func (s *relayServer) SendDatagrams(stream grpc.ClientStreamingServer[ententev1.
 		return err
 	}
 	if s.cfg.Datagrams == nil {
-		return peering.Errorf(peering.ReasonPolicyRefused, "an administrator of this cluster turned off that its agent carries datagrams (network.relay.enabled)")
+		return peering.Errorf(peering.ReasonPolicyRefused, "an administrator of this cluster turned off the relay of datagrams (network.relay.enabled)")
 	}
 	ctx, leave := s.datagrams.enter(stream.Context(), peer)
 	defer leave()

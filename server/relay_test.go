@@ -31,7 +31,7 @@ func (f *fakeDatagrams) Receive(_ context.Context, _ peering.ClusterID, frames [
 	return nil
 }
 
-func TestDatagramsOfATrustedPeerAreTakenAndOfNobodyElse(t *testing.T) {
+func TestOnlyDatagramsOfATrustedPeerAreTaken(t *testing.T) {
 	d := &fakeDatagrams{took: make(chan []byte, 4)}
 	p := newPeerTest(t, func(cfg *PeerConfig) { cfg.Datagrams = d })
 	send := func(frames ...[]byte) error {
@@ -86,7 +86,7 @@ func TestWithoutRelayingDatagramsAreRefused(t *testing.T) {
 	}
 }
 
-// fakeCarrier sends back what comes, and says whom it was asked for.
+// fakeCarrier sends back what comes, and records the targets that it was called for.
 type fakeCarrier struct{ asked chan string }
 
 func (f *fakeCarrier) Carry(_ context.Context, from peering.ClusterID, nonce [16]byte, name [32]byte, s CarryStream) error {

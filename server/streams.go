@@ -17,9 +17,9 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// trustedStreams is the open streams of peers. They end with the trust in their callers, and
-// when the process is about to stop. One periodic check of all of them costs less than one
-// for each.
+// trustedStreams are the open streams of peers. They end when their callers are no longer
+// trusted, and when the process is about to stop. One periodic check of all of them costs less
+// than one for each.
 type trustedStreams struct {
 	trusted func(peering.ClusterID) bool
 
@@ -38,9 +38,9 @@ type trustedStream struct {
 	why error
 }
 
-// finisher is what gRPC's transport stream of a call can do beyond
-// grpc.ServerTransportStream: it sends the status and ends the context of the call, so that
-// a blocked Recv or Send returns. If only the context ended, gRPC would send CANCELLED.
+// finisher is a method that gRPC's transport stream of a call has beyond
+// grpc.ServerTransportStream. It sends the status and ends the context of the call, so that a
+// blocked Recv or Send returns. If only the context ended, gRPC would send CANCELLED.
 type finisher interface {
 	WriteStatus(*status.Status) error
 }
@@ -85,7 +85,8 @@ func (s *trustedStreams) run(ctx context.Context, peer peering.ClusterID, call s
 	return err
 }
 
-// end ends the stream with the status of an error, nil for OK. The first call counts.
+// end ends the stream with the status of an error, or OK for nil. Only the first call has an
+// effect.
 func (o *trustedStream) end(why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,22 +12,22 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Trust is what making trust by a token, keeping it and ending it needs. The connection proved the ID of the
-// cluster, and its ClusterInfo was checked against that.
+// Trust makes clusters trusted by a token, keeps their bundles, and ends trust. The connection
+// proved the ID of the cluster, and its ClusterInfo was checked against that.
 type Trust interface {
 	// Join redeems a token for a cluster, makes the cluster trusted, and returns
 	// this cluster's own ClusterInfo. Of several clusters exactly one succeeds, and
 	// it may repeat the call. A token that is unknown, expired, used by another
 	// or has another secret is a *peering.Error with the reason TOKEN_INVALID.
 	Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret jointoken.Secret) (identity.ClusterInfo, error)
-	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
-	// do not follow from those that are held.
+	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they do not follow
+	// from those that are known.
 	UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error
-	// Revoked records that a peer trusts this cluster no longer.
+	// Revoked records that a peer no longer trusts this cluster.
 	Revoked(ctx context.Context, id peering.ClusterID, message string) error
 }
 
-// Introductions is what clusters that are not trusted need to introduce themselves.
+// Introductions takes the introductions of clusters that are not trusted.
 type Introductions interface {
 	// Introduce keeps the ClusterInfo of a cluster until it opens its commitment, and
 	// returns this cluster's own and its random number. Errors have
@@ -41,7 +41,7 @@ type Introductions interface {
 
 // Introduction is a cluster that introduces itself.
 type Introduction struct {
-	// ID is what it proved to be.
+	// ID is the one that the connection proved.
 	ID peering.ClusterID
 	// From is the key of its address in limits.
 	From string
@@ -49,11 +49,11 @@ type Introduction struct {
 	Info identity.ClusterInfo
 	// Commitment is the hash of its random number.
 	Commitment peering.Hash
-	// Requested says that an administrator there asked for it.
+	// Requested means that an administrator there asked for it.
 	Requested bool
 }
 
-// Proofs is what clusters need to prove to each other that they hold a group's secret.
+// Proofs serves the runs by which two clusters prove to each other that they know a group's secret.
 type Proofs interface {
 	// Prove begins a run, and returns this cluster's own ClusterInfo, its share and its
 	// confirmation. Errors have the reasons GROUP_UNKNOWN, TRUST_DENIED, TRUST_FORGOTTEN,
@@ -71,7 +71,7 @@ type trustServer struct {
 	cfg PeerConfig
 }
 
-// openToStrangers says which calls a cluster may make that is not trusted.
+// openToStrangers reports whether a cluster that is not trusted may call a method.
 func openToStrangers(method string) bool {
 	switch method {
 	case ententev1.TrustService_Join_FullMethodName,

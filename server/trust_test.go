@@ -42,7 +42,7 @@ func (f *fakeTrust) Confirm(_ context.Context, id peering.ClusterID, channel [id
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != f.proof.ID || channel != f.proof.Channel {
-		return peering.Errorf(peering.ReasonProofUnknown, "there is none")
+		return peering.Errorf(peering.ReasonProofUnknown, "there is no such run")
 	}
 	f.confirmed = append([]byte{}, confirmation...)
 	return f.err
@@ -59,7 +59,7 @@ func (f *fakeTrust) Reveal(_ context.Context, id peering.ClusterID, nonce [32]by
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != f.last.ID {
-		return peering.Errorf(peering.ReasonIntroductionUnknown, "there is none")
+		return peering.Errorf(peering.ReasonIntroductionUnknown, "there is no such introduction")
 	}
 	f.revealed = nonce
 	return f.err
@@ -229,7 +229,7 @@ func TestInvalidProofsAreRefused(t *testing.T) {
 		"with a short share":              {p.caller, func(r *ententev1.ProveRequest) { r.Share = r.Share[:31] }, peering.ReasonRequestInvalid},
 		"with a long share":               {p.caller, func(r *ententev1.ProveRequest) { r.Share = make([]byte, 33) }, peering.ReasonRequestInvalid},
 		"with no group":                   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "" }, peering.ReasonRequestInvalid},
-		"with a group that is no label":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "Blue\n" }, peering.ReasonRequestInvalid},
+		"with a malformed group":          {p.caller, func(r *ententev1.ProveRequest) { r.Group = "Blue\n" }, peering.ReasonRequestInvalid},
 		"with a group that is too long":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = strings.Repeat("x", 64) }, peering.ReasonRequestInvalid},
 		"of the cluster to itself":        {p.self, func(*ententev1.ProveRequest) {}, peering.ReasonPeerIsSelf},
 		"a confirmation that is too long": {p.caller, nil, peering.ReasonRequestInvalid},
@@ -273,13 +273,13 @@ func TestAPeerUpdatesItsOwnBundleAndRevokesItsOwnTrust(t *testing.T) {
 	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
 	own := &ententev1.ClusterInfo{Bundle: p.caller.Identity().TrustBundle().DER()}
 	if _, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: own}); err != nil || len(p.trust.updated[p.caller.ID()].Roots) != 1 {
-		t.Errorf("update: %v, holds %v", err, p.trust.updated)
+		t.Errorf("update: %v, keeps %v", err, p.trust.updated)
 	}
 	p.trust.updated = nil
 	others := &ententev1.ClusterInfo{Bundle: identitytest.NewSource(t).Identity().TrustBundle().DER()}
 	_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: others})
 	if wire.ReasonOf(err) != peering.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
-		t.Errorf("another cluster's roots: %v, holds %v", err, p.trust.updated)
+		t.Errorf("another cluster's roots: %v, keeps %v", err, p.trust.updated)
 	}
 	if _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{Message: "bye\x1b[2J"}); err != nil || p.trust.revoked[p.caller.ID()] != "bye [2J" {
 		t.Errorf("revoke: %v, %q", err, p.trust.revoked)

@@ -139,7 +139,7 @@ func TestInfoShowsDomains(t *testing.T) {
 	for range 6 {
 		w.domains = append(w.domains, &ententev1.DNSDomain{Domain: "more.test", AnswerTime: at(time.Minute), LeftOut: 3})
 	}
-	w.problems = []string{"domain second.test cannot be asked for clusters since 2026-03-01T11:00:00Z: " + servfail}
+	w.problems = []string{"domain second.test cannot be queried for clusters since 2026-03-01T11:00:00Z: " + servfail}
 	golden(t, "info-domains", w, []string{"info"}, []string{"info", "--get", "cluster.dnsDomains[3]"})
 }
 

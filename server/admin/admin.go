@@ -19,8 +19,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// adminFieldManager writes what administrators ask for, so that it can be told
-// from what the reconcilers write.
+// adminFieldManager is the field manager of administrators' changes, which tells them apart from
+// those of the reconcilers.
 const adminFieldManager = "entente-admin"
 
 // service is the AdminService. It reads and writes custom resources, and calls what Config
@@ -33,7 +33,7 @@ type service struct {
 func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*ententev1.GetInfoResponse, error) {
 	self, err := s.cfg.Self(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("tell of this cluster: %w", err)
+		return nil, fmt.Errorf("describe this cluster: %w", err)
 	}
 	var peers v1alpha1.ForeignClusterList
 	var asks v1alpha1.PeeringRequestList
@@ -41,7 +41,7 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 	if err := readAll(ctx, s.cfg.Client, &peers, &asks, &policies); err != nil {
 		return nil, err
 	}
-	view, err := s.view(ctx, s.cfg.Client)
+	snapshot, err := s.snapshot(ctx, s.cfg.Client)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 		Protocol:              self.Protocol,
 		RootExpireTime:        timeMessage(self.RootExpires),
 		CertificateExpireTime: timeMessage(self.CertificateExpires),
-		Problems:              view.problems(self, peers.Items, asks.Items, policies.Items),
+		Problems:              snapshot.problems(self, peers.Items, asks.Items, policies.Items),
 		Fingerprint:           self.Fingerprint,
 		Automatic:             self.Automatic,
 		DnsPublications:       publicationMessages(self.DNS),
@@ -72,7 +72,7 @@ func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication
 	return out
 }
 
-// domainMessages returns the domains, those first that cannot be asked.
+// domainMessages returns the domains, those that cannot be queried first.
 func domainMessages(list []DNSDomain) (out []*ententev1.DNSDomain) {
 	list = slices.SortedFunc(slices.Values(list), func(a, b DNSDomain) int {
 		return cmp.Or(cmp.Compare(listed(a), listed(b)), cmp.Compare(a.Domain, b.Domain))
@@ -154,8 +154,8 @@ func trusted(fc *v1alpha1.ForeignCluster) bool {
 	return meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 }
 
-// change reads an object, has it changed, and writes it if nobody did meanwhile;
-// else it reads and changes it again.
+// change reads an object, calls mutate to change it, and writes it. If the object was written
+// meanwhile, it starts again.
 func change[T ctrlclient.Object](ctx context.Context, c ctrlclient.Client, o T, mutate func() error, opts ...ctrlclient.PatchOption) error {
 	key := ctrlclient.ObjectKeyFromObject(o)
 	opts = append(slices.Clone(opts), ctrlclient.FieldOwner(adminFieldManager))
@@ -171,7 +171,7 @@ func change[T ctrlclient.Object](ctx context.Context, c ctrlclient.Client, o T, 
 	})
 }
 
-// remove deletes what was looked at and nothing that came by its name since.
+// remove deletes the object that was read, and not a newer one of its name.
 func (s *service) remove(ctx context.Context, o ctrlclient.Object) error {
 	if !o.GetDeletionTimestamp().IsZero() {
 		return nil
@@ -184,13 +184,12 @@ func (s *service) remove(ctx context.Context, o ctrlclient.Object) error {
 // named returns the last part of a name such as peerings/NAME.
 func named(collection, name string) string { return strings.TrimPrefix(name, collection+"/") }
 
-// unknown is an error that something is not there; key and value name it for
-// programs.
+// unknown is the error that something does not exist; key and value name it for programs.
 func unknown(reason peering.Reason, key, value, format string, args ...any) error {
 	return &peering.Error{Reason: reason, Message: fmt.Sprintf(format, args...), Metadata: map[string]string{key: value}}
 }
 
-// timeMessage writes a time; the zero time is none.
+// timeMessage writes a time. It returns nil for the zero time.
 func timeMessage(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

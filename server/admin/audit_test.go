@@ -15,9 +15,9 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// TestEveryChangeHasItsLine calls each method that changes something and looks
-// for its line in the log: who, what, about whom, and how it ended. What only
-// looks has none at that level.
+// TestEveryChangeHasItsLine calls each method that changes something and checks its line in the
+// log: who, what, about whom, and how it ended. Methods that only read have no line at that
+// level.
 func TestEveryChangeHasItsLine(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	fc := peerObject("office", id)
@@ -138,12 +138,12 @@ func TestEveryChangeHasItsLine(t *testing.T) {
 	if strings.Contains(a.log.String(), made.GetToken()) {
 		t.Error("the log has a token")
 	}
-	if _, err := c.ListPeers(metadata.AppendToOutgoingContext(t.Context(), middleware.CallIDHeader, "audit-look"), &ententev1.ListPeersRequest{}); err != nil {
+	if _, err := c.ListPeers(metadata.AppendToOutgoingContext(t.Context(), middleware.CallIDHeader, "audit-read"), &ententev1.ListPeersRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	for text := range strings.Lines(a.log.String()) {
-		if strings.Contains(text, "audit-look") && !strings.Contains(text, `"level":"DEBUG"`) {
-			t.Errorf("looking has the line %s", text)
+		if strings.Contains(text, "audit-read") && !strings.Contains(text, `"level":"DEBUG"`) {
+			t.Errorf("reading has the line %s", text)
 		}
 	}
 }

@@ -25,17 +25,17 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// caller is who makes a request.
+// caller is the user that makes a request.
 type caller struct {
 	remote string
-	// user is zero for requests that need no caller.
+	// user is empty for requests that need no caller.
 	user authenticationv1.UserInfo
 	// again authenticates the request again.
 	again func(context.Context) (authenticationv1.UserInfo, error)
 }
 
-// callerKey is where a gRPC call's context has its caller. That of a call of REST is found by
-// the number in the metadata of the gateway's connection, and of no other.
+// callerKey is the key of the caller in a gRPC call's context. A REST call's caller is found by
+// callerNumber in its metadata, which is only read on the gateway's connection.
 type callerKey struct{}
 
 const callerNumber = "entente-gateway-caller"
@@ -51,8 +51,8 @@ func (addr) Network() string { return "tcp" }
 
 func (a addr) String() string { return string(a) }
 
-// admitted authenticates requests and counts those of each address and user, before a byte
-// of their bodies is read. What it refuses is logged as a call is.
+// admitted authenticates requests and limits those of each address and user, before a byte of
+// their bodies is read. It logs refused requests as calls.
 func (a *Server) admitted(next http.Handler) http.Handler {
 	audit := middleware.Audited(a.cfg.Log, true, mutates)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +129,7 @@ func (a *Server) admit(w http.ResponseWriter, r *http.Request, c *middleware.Cal
 	return admitted, leave, tooLong(err)
 }
 
-// authenticate returns the Kubernetes user who makes a request.
+// authenticate returns the Kubernetes user that makes a request.
 func (a *Server) authenticate(r *http.Request) (authenticationv1.UserInfo, error) {
 	user, err := a.reviewer.Authenticate(r)
 	switch unknown, ok := errors.AsType[kubeauth.UnknownError](err); {
@@ -173,7 +173,7 @@ func callerOf(ctx context.Context) *caller {
 	return one
 }
 
-// refuse answers a request with an error that is a status.
+// refuse responds to a request with an error, which is a status.
 func refuse(w http.ResponseWriter, framed bool, err error) {
 	st := status.Convert(err)
 	h := w.Header()
@@ -181,7 +181,7 @@ func refuse(w http.ResponseWriter, framed bool, err error) {
 		h.Set("Retry-After", strconv.Itoa(int(wait.Seconds()+1)))
 	}
 	if framed {
-		// An answer of trailers alone (gRPC over HTTP/2).
+		// A response of trailers alone (gRPC over HTTP/2).
 		h.Set("Content-Type", "application/grpc")
 		h.Set("Grpc-Status", strconv.Itoa(int(st.Code())))
 		h.Set("Grpc-Message", url.PathEscape(st.Message()))

@@ -40,8 +40,7 @@ const (
 	roleAdmin   = "entente-admin"
 )
 
-// grant is the command with which an administrator gives a user the role that has the
-// permission.
+// grant returns the command by which an administrator binds a user to a role with the permission.
 func (p permission) grant(user string) string {
 	subject := "--user=NAME"
 	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok && plainName.MatchString(account) {
@@ -58,11 +57,11 @@ func (p permission) grant(user string) string {
 	return fmt.Sprintf("kubectl create clusterrolebinding NAME --clusterrole=%s %s", roleAdmin, subject)
 }
 
-// plainName is names that a shell takes as they are.
+// plainName matches names that need no quoting in a shell.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:@._/-]{0,255}$`)
 
-// Resources of group entente.dev. tokens and identity are no objects: they are
-// there for roles to name.
+// Resources of group entente.dev. There are no objects of tokens and identity: they exist for
+// roles to name.
 const (
 	resourcePeers       = "foreignclusters"
 	resourcePolicies    = "peeringpolicies"
@@ -77,7 +76,7 @@ const (
 // request names.
 type right struct {
 	verb, resource string
-	// name returns the name in the request; nil where the method is about all.
+	// name returns the name in the request. It is nil for a method that concerns all objects.
 	name func(request any) string
 }
 
@@ -121,8 +120,8 @@ var rights = map[string]right{
 	ententev1.AdminService_UnoffloadNamespace_FullMethodName:    {"delete", resourceOffloadings, nil},
 }
 
-// permissions returns what a call to the AdminService needs; false for methods
-// that are not known, which are refused. Streams have no request yet.
+// permissions returns the permissions that a call to the AdminService needs; false for unknown
+// methods, which are refused. Streams have no request yet.
 func permissions(method string, request any) ([]permission, bool) {
 	r, ok := rights[method]
 	if !ok {
@@ -166,8 +165,8 @@ func requestIn(request any) string {
 	return permissionName(peer)
 }
 
-// mutates says whether a call to the AdminService changes something: it needs
-// more than the right to look.
+// mutates reports whether a method of the AdminService changes something: whether it needs
+// another permission than get or list.
 func mutates(method string) bool {
 	needs, ok := permissions(method, nil)
 	return ok && slices.ContainsFunc(needs, func(p permission) bool { return p.verb != "get" && p.verb != "list" })
@@ -176,8 +175,9 @@ func mutates(method string) bool {
 func peerName(resource string) string      { return named("peers", resource) }
 func namespaceName(resource string) string { return named("namespaces", resource) }
 
-// permissionName is the name for which permission is asked. A cluster ID may
-// stand for a ForeignCluster of any name, and - does for each, so permission for all is asked then.
+// permissionName is the name of the object for which permission is required. A cluster ID may
+// belong to a ForeignCluster of any name, and - means each peer, so these need permission for
+// all.
 func permissionName(resource string) string {
 	name := peerName(resource)
 	if _, err := peering.ParseClusterID(name); err == nil || name == anyPeer {
@@ -195,7 +195,7 @@ func (a *Server) authorize(ctx context.Context, user authenticationv1.UserInfo, 
 		})
 		if err != nil {
 			return &peering.Error{
-				Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not say what you may do",
+				Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not review your permissions",
 				RetryAfter: middleware.RetryKubernetes, Err: err,
 			}
 		}

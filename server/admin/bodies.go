@@ -14,9 +14,9 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// bodies reads the bodies of requests. gRPC over net/http reads a body to its end, whether
-// or not anybody takes it, in pieces of 16 KiB each however small, and REST decodes it: so a
-// body is read as a whole, of known callers, in time, and few large ones at once.
+// bodies reads the bodies of requests. gRPC over net/http reads a body to its end even if no
+// handler does, and keeps 16 KiB for each piece however small, and REST decodes it. So a body is
+// read as a whole before, only of known callers, within a time, and few large ones at once.
 type bodies struct {
 	users, all *middleware.Limiter
 	timeout    time.Duration
@@ -32,7 +32,7 @@ func newBodies(now func() time.Time, timeout time.Duration) *bodies {
 
 var errBodyTooLong = &http.MaxBytesError{Limit: MaxBody}
 
-// read reads a body of limit bytes at most. leave has to be called when it is no longer
+// read reads a body of limit bytes at most. leave has to be called when the body is no longer
 // needed.
 func (b *bodies) read(w http.ResponseWriter, r *http.Request, user string, limit int64) (body []byte, leave func(), err error) {
 	leave = func() {}
@@ -77,8 +77,8 @@ func (b *bodies) large(user string) (leave func(), err error) {
 	return func() { own(); all() }, nil
 }
 
-// messages hands out the body of a stream a message at a time, and MaxBodyMessages of them
-// at most.
+// messages returns the body of a stream one message at a time, and MaxBodyMessages of them at
+// most.
 type messages struct {
 	io.Closer
 	body io.Reader
@@ -90,7 +90,7 @@ func (m *messages) Read(p []byte) (int, error) {
 	if m.buf.Len() == 0 {
 		var head [5]byte
 		if _, err := io.ReadFull(m.body, head[:]); err != nil {
-			return 0, err //nolint:wrapcheck // gRPC looks for the end
+			return 0, err //nolint:wrapcheck // gRPC checks for io.EOF
 		}
 		size := binary.BigEndian.Uint32(head[1:])
 		if m.n++; m.n > MaxBodyMessages || size > SmallBody {

@@ -42,7 +42,7 @@ func (a *adminTest) raw(t *testing.T, ip string) *servertest.H2 {
 	go r.Read()
 	t.Cleanup(func() {
 		_ = conn.Close()
-		<-r.Told
+		<-r.Closed
 	})
 	return r
 }
@@ -57,7 +57,7 @@ var callers = map[string]struct {
 	"a user of reflection": {reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName, [][2]string{asNobody}},
 }
 
-func TestBodyInPiecesOfAByteHoldsItsBytes(t *testing.T) {
+func TestBodyInPiecesOfAByteKeepsOnlyItsBytes(t *testing.T) {
 	for name, c := range callers {
 		t.Run(name, func(t *testing.T) {
 			a := newAdminTest(t)
@@ -139,7 +139,7 @@ func TestLargeBodiesAreFew(t *testing.T) {
 	a.administered(t)
 }
 
-func TestBodyThatDoesNotComeIsGivenUp(t *testing.T) {
+func TestBodyThatDoesNotComeIsRefused(t *testing.T) {
 	a := newAdminTestWith(t, bodyTimeout(500*time.Millisecond))
 	r := a.raw(t, "127.0.0.1")
 	for i, message := range [][]byte{
@@ -240,7 +240,7 @@ func (a *adminTest) administered(t *testing.T) {
 	}
 }
 
-func TestStrangersBodiesLockNobodyOut(t *testing.T) {
+func TestBodiesOfStrangersLockNoUserOut(t *testing.T) {
 	a := newAdminTest(t)
 	body := servertest.Message(MaxBody, make([]byte, 16<<10)...)
 	for _, ip := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
@@ -257,7 +257,7 @@ func TestStrangersBodiesLockNobodyOut(t *testing.T) {
 	a.administered(t)
 }
 
-func TestHealthWatchesLockNobodyOut(t *testing.T) {
+func TestHealthWatchesLockNoCallerOut(t *testing.T) {
 	a := newAdminTest(t)
 	for _, ip := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
 		c := healthpb.NewHealthClient(a.from(t, ip))

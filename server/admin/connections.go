@@ -9,10 +9,10 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// atMost is a listener that keeps so many connections from loopback, and so many from
-// other addresses, no more than perAddress of them from one. It closes those beyond
-// unread, but a newcomer from an address that has few takes the place of the oldest one
-// of the address that has the most.
+// atMost returns a listener that keeps at most loopback connections from loopback and others from
+// other addresses, no more than perAddress of them from one. It closes those beyond the limits
+// unread, but a new connection from an address with few takes the place of the oldest one of the
+// address with the most.
 func atMost(l net.Listener, loopback, others, perAddress int) net.Listener {
 	return &countedListener{
 		Listener: l, perAddress: perAddress,
@@ -29,7 +29,7 @@ type countedListener struct {
 	loopback, others connections
 }
 
-// connections is those that share a limit, by address, the oldest first.
+// connections are those that share a limit, by address, the oldest first.
 type connections struct {
 	limit, total int
 	open         map[string][]*countedConn
@@ -39,7 +39,7 @@ func (l *countedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			return nil, err //nolint:wrapcheck // net/http looks at what it is
+			return nil, err //nolint:wrapcheck // net/http checks its type
 		}
 		kept, instead := l.keep(c)
 		if instead != nil {
@@ -53,14 +53,14 @@ func (l *countedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// keep counts a connection, unless there is no place for it, and returns the one whose
-// place it took.
+// keep counts a connection if a place is free, and returns the connection whose place it took, if
+// any.
 func (l *countedListener) keep(c net.Conn) (kept, instead *countedConn) {
 	remote := c.RemoteAddr().String()
 	kept = &countedConn{Conn: c, l: l, address: middleware.AddressKey(remote), among: &l.others}
 	perAddress := l.perAddress
 	if at, err := netip.ParseAddrPort(remote); err == nil && at.Addr().Unmap().IsLoopback() {
-		// The API server's port-forwarding: nobody else can have these addresses.
+		// The API server's port-forwarding: no other client can have these addresses.
 		kept.among, kept.address, perAddress = &l.loopback, "loopback", l.loopback.limit
 	}
 	l.mu.Lock()
@@ -93,7 +93,7 @@ type countedConn struct {
 	among   *connections
 }
 
-// forget gives its place back, once. It is called with the lock.
+// forget frees the place of the connection, once. The caller holds the lock.
 func (c *countedConn) forget() {
 	open := c.among.open[c.address]
 	i := slices.Index(open, c)

@@ -62,7 +62,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	_ = first.Close()
 	_ = first.Close()
 	if dial() == nil || dial() != nil {
-		t.Error("a place that was given back is not one place")
+		t.Error("a place that was freed is not one place")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestConnectionsOfAFewLeaveOthersTheirPlaces(t *testing.T) {
 	if fourth == nil || second == nil || second.address == instead.address || first != instead && first != second {
 		t.Fatalf("another one: %v, %v after %v", fourth, second, instead)
 	}
-	// Each of them has two now, or one: nobody has more than a newcomer's second.
+	// Each address has one or two now: none has more than the two of a newcomer.
 	if _, kept, _ := dial("10.0.0.3"); kept != nil {
 		t.Error("one that would have as many as any other takes a place")
 	}

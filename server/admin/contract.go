@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// closed says whether a contract is over.
+// closed reports whether a contract ended.
 func closed(c *v1alpha1.Contract) bool { return c.Status.Phase == peering.PhaseClosed.String() }
 
 func (s *service) ListContracts(ctx context.Context, req *ententev1.ListContractsRequest) (*ententev1.ListContractsResponse, error) {
@@ -47,7 +47,7 @@ func (s *service) contract(ctx context.Context, resource string) (*v1alpha1.Cont
 	var c v1alpha1.Contract
 	err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &c)
 	if apierrors.IsNotFound(err) {
-		return nil, unknown(peering.ReasonContractUnknown, "contract", name, "no contract %q is there", name)
+		return nil, unknown(peering.ReasonContractUnknown, "contract", name, "there is no contract %q", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get contract %s: %w", name, err)
@@ -55,7 +55,7 @@ func (s *service) contract(ctx context.Context, resource string) (*v1alpha1.Cont
 	return &c, nil
 }
 
-// TerminateContract implements AdminService. One that is over stays as it is.
+// TerminateContract implements AdminService. A contract that ended is not changed.
 func (s *service) TerminateContract(ctx context.Context, req *ententev1.AdminServiceTerminateContractRequest) (*ententev1.AdminServiceTerminateContractResponse, error) {
 	c, err := s.contract(ctx, req.GetName())
 	if err != nil {
@@ -69,8 +69,9 @@ func (s *service) TerminateContract(ctx context.Context, req *ententev1.AdminSer
 	return &ententev1.AdminServiceTerminateContractResponse{Contract: contractMessage(c)}, nil
 }
 
-// terminate asks for a contract to end: by draining where nothing was asked yet,
-// or at once. What drains can be cut short, and not the other way round.
+// terminate writes that a contract is to end: at once with now, otherwise by draining, which has
+// no effect if its end was asked for already. Draining can be cut short, and not the other way
+// round.
 func (s *service) terminate(ctx context.Context, c *v1alpha1.Contract, now bool) error {
 	mode := v1alpha1.TerminateDrain
 	if now {

@@ -172,7 +172,7 @@ func usage(t testing.TB, hours string) peering.Usage {
 	return u
 }
 
-func TestUsageIsToldByBothCounts(t *testing.T) {
+func TestUsageHasBothCounts(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	cents, err := peering.ParseDecimal("0.5")
 	if err != nil {
@@ -192,7 +192,7 @@ func TestUsageIsToldByBothCounts(t *testing.T) {
 		Sequence: 4, Periods: []v1alpha1.UsagePeriod{period(2, "4h"), period(3, "1h"), period(4, "1h")},
 		Since: metav1.NewMicroTime(epoch.Add(4 * time.Hour)), Until: metav1.NewMicroTime(epoch.Add(5 * time.Hour)), UnitSeconds: usage(t, "30m").Strings(),
 	}
-	// The meter was begun anew: this is no count of the whole period.
+	// The meter was restarted: this does not count the whole period.
 	consumer.Status.Usage.Periods[0].Since = metav1.NewMicroTime(epoch.Add(90 * time.Minute))
 	provider := contractObject("k2", "lab", strings.Repeat("b", 32), v1alpha1.ContractProvider, "Closed", 0)
 	provider.Status.Statements = []v1alpha1.Statement{
@@ -240,7 +240,7 @@ func TestUsageIsToldByBothCounts(t *testing.T) {
 	free := &ententev1.Usage{
 		Contract: "contracts/k2", Peer: "peers/lab", Role: "Provider", Sequence: 1,
 		StartTime: timestamppb.New(epoch), EndTime: timestamppb.New(epoch.Add(time.Hour)), Stated: cpu("3"), Counted: cpu("3"), DifferencePercent: "0",
-		State: "Stated", Phase: "Closed", // what is over is told as long as it is kept
+		State: "Stated", Phase: "Closed", // a contract that ended is shown as long as it is kept
 	}
 	want := []*ententev1.Usage{second, third, fourth, now, free}
 	for _, size := range []int32{0, 1, 2} {

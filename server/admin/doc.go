@@ -1,4 +1,4 @@
-// Package admin answers the cluster's own people: AdminService of proto/entente/v1 over
-// gRPC, and over REST by grpc-gateway, on one port. Callers are known by a client certificate
-// or a bearer token of their Kubernetes cluster, and are allowed what its RBAC allows them.
+// Package admin serves AdminService of proto/entente/v1 to the cluster's administrators, over
+// gRPC, and over REST by grpc-gateway, on one port. A client certificate or a bearer token of the
+// Kubernetes cluster authenticates callers, and its RBAC authorizes them.
 package admin

@@ -43,7 +43,7 @@ func readDoc(t testing.TB) string {
 	return string(b)
 }
 
-// TestTheDocumentHasEachMethod holds the table of methods to the proto.
+// TestTheDocumentHasEachMethod compares the table of methods with the proto.
 func TestTheDocumentHasEachMethod(t *testing.T) {
 	const begin, end = "<!-- begin: methods. Made by `go test ./server/admin -run TestTheDocument -update`. -->\n", "<!-- end: methods -->\n"
 	source, err := os.ReadFile("../../proto/entente/v1/admin.proto")
@@ -84,8 +84,8 @@ func TestTheDocumentHasEachMethod(t *testing.T) {
 	}
 }
 
-// TestTheDocumentHasEachReason holds the tables of reasons to package peering: all of
-// them, each once, with its code.
+// TestTheDocumentHasEachReason compares the tables of reasons with package peering: each reason
+// is there once, with its code.
 func TestTheDocumentHasEachReason(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../peering/error.go", nil, 0)
 	if err != nil {
@@ -185,8 +185,8 @@ func checkManifest(t *testing.T, manifest string) {
 	}
 }
 
-// requestOf returns the message that a line of the document sends, with what is in
-// its path and query, and its body; nil for lines that call nothing.
+// requestOf returns the message that a line of the document sends, from its path, query and body,
+// or nil for a line that calls no method.
 func requestOf(t *testing.T, line string) (proto.Message, string) {
 	t.Helper()
 	body := ""

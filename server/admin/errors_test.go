@@ -55,7 +55,7 @@ func TestAPermissionErrorNamesTheRole(t *testing.T) {
 	}
 }
 
-func TestListOffloadingsTellsHowEachIs(t *testing.T) {
+func TestListOffloadingsHasTheStateOfEach(t *testing.T) {
 	t.Parallel()
 	offloading := func(namespace, state string) *v1alpha1.NamespaceOffloading {
 		o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}}
@@ -84,7 +84,7 @@ func TestListOffloadingsTellsHowEachIs(t *testing.T) {
 	}
 }
 
-func TestAPeerSaysThatItsNodeIsCordoned(t *testing.T) {
+func TestAPeersMessageShowsThatItsNodeIsCordoned(t *testing.T) {
 	t.Parallel()
 	id := strings.Repeat("d", 32)
 	contract := func(name string) *v1alpha1.Contract {

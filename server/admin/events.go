@@ -14,10 +14,9 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// What happens is read off two states of an object, before and after: so it
-// needs no other record than the custom resources, and what happened while
-// nobody looked shows as one step. A nil object is one that was not there yet, or
-// is there no more.
+// Events are derived from two states of an object, before and after. So no record but the custom
+// resources is needed, and changes while no state was read show as one step. A nil object is one
+// that did not exist yet, or no longer exists.
 
 // event is something that happened.
 type event = *ententev1.WatchEventsResponse
@@ -56,7 +55,7 @@ func (h *happening) conditions(before, after []metav1.Condition) {
 	}
 }
 
-// peerEvents says what happened to a ForeignCluster.
+// peerEvents returns what happened to a ForeignCluster.
 func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
 	name := cmp.Or(after, before).Name
 	h := happening{now: now, peer: name, subject: "peers/" + name}
@@ -75,8 +74,8 @@ func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
 		policy := after.Labels[v1alpha1.LabelAutomatic]
 		switch {
 		case d == "":
-			h.add("Undecided", "there is no decision any more whether to trust it")
-		case d == v1alpha1.DecisionApproved && policy != "" && after.Annotations[v1alpha1.AnnotationAutomaticBy] != "": // a policy denies nobody
+			h.add("Undecided", "the decision whether to trust it was taken back")
+		case d == v1alpha1.DecisionApproved && policy != "" && after.Annotations[v1alpha1.AnnotationAutomaticBy] != "": // a policy never denies
 			h.add(string(d), "the policy %s decided: %s", policy, d)
 		default:
 			h.add(string(d), "an administrator decided: %s", d)
@@ -91,7 +90,7 @@ func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
 	return h.events
 }
 
-// requestEvents says what happened to a PeeringRequest.
+// requestEvents returns what happened to a PeeringRequest.
 func requestEvents(before, after *v1alpha1.PeeringRequest, now time.Time) []event {
 	last := cmp.Or(after, before)
 	h := happening{now: now, peer: provider(last), subject: "peerings/" + last.Name}
@@ -107,7 +106,7 @@ func requestEvents(before, after *v1alpha1.PeeringRequest, now time.Time) []even
 	return h.events
 }
 
-// contractEvents says what happened to a Contract.
+// contractEvents returns what happened to a Contract.
 func contractEvents(before, after *v1alpha1.Contract, now time.Time) []event {
 	last := cmp.Or(after, before)
 	h := happening{now: now, peer: last.Spec.ForeignCluster, subject: "contracts/" + last.Name}

@@ -17,7 +17,7 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(epoch.Add(-time.Minute))}
 }
 
-func TestEventsAreReadOffTwoStates(t *testing.T) {
+func TestEventsAreDerivedFromTwoStates(t *testing.T) {
 	t.Parallel()
 	id := strings.Repeat("a", 32)
 	peer := func(f func(*v1alpha1.ForeignCluster)) *v1alpha1.ForeignCluster {
@@ -56,7 +56,7 @@ func TestEventsAreReadOffTwoStates(t *testing.T) {
 			peer(same), peer(func(fc fcs) { fc.Status.Conditions[0].Reason = "Accepted" }),
 			[]string{"office|peers/office|Accepted|Connected is True: up"},
 		},
-		"a condition has another message, which is no event": {
+		"a condition has another message, which is not an event": {
 			peer(same), peer(func(fc fcs) { fc.Status.Conditions[0].Message = "still" }), nil,
 		},
 		"a peer introduces itself": {
@@ -89,7 +89,7 @@ func TestEventsAreReadOffTwoStates(t *testing.T) {
 		},
 		"a decision is taken back": {
 			peer(func(fc fcs) { fc.Spec.Decision = v1alpha1.DecisionDenied }), peer(same),
-			[]string{"office|peers/office|Undecided|there is no decision any more whether to trust it"},
+			[]string{"office|peers/office|Undecided|the decision whether to trust it was taken back"},
 		},
 		"a request waits": {
 			peer(func(fc fcs) { fc.Status.Requests = []v1alpha1.PendingRequest{{ID: "r1"}} }),
@@ -144,7 +144,7 @@ func TestEventsAreReadOffTwoStates(t *testing.T) {
 	}
 }
 
-func TestProblemsAreToldAndNothingElse(t *testing.T) {
+func TestProblemsAreListedAndNothingElse(t *testing.T) {
 	t.Parallel()
 	id := strings.Repeat("a", 32)
 	well := func() *v1alpha1.ForeignCluster {
@@ -163,10 +163,10 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 		}
 	}
 	type world struct {
-		self  Self
-		view  view
-		peers []v1alpha1.ForeignCluster
-		asks  []v1alpha1.PeeringRequest
+		self     Self
+		snapshot snapshot
+		peers    []v1alpha1.ForeignCluster
+		asks     []v1alpha1.PeeringRequest
 	}
 	for name, tc := range map[string]struct {
 		change func(*world)
@@ -177,15 +177,15 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 		"the root ends soon":    {func(w *world) { w.self.RootExpires = epoch.AddDate(0, 1, 0) }, []string{"root certificate ends at 2026-04-01"}},
 		"the certificate ended": {func(w *world) { w.self.CertificateExpires = epoch }, []string{"shows to peers ended at 2026-03-01"}},
 		"a LAN of a node has one": {func(w *world) {
-			w.view.lans = []v1alpha1.NodeDiscovery{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.NodeDiscoveryStatus{Problems: []string{"another machine"}}}}
+			w.snapshot.lans = []v1alpha1.NodeDiscovery{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.NodeDiscoveryStatus{Problems: []string{"another machine"}}}}
 		}, []string{"node n1: discovery on its LANs: another machine"}},
 		"a node has a problem": {func(w *world) {
-			w.view.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch), Problems: []string{"no /dev/net/tun"}}}}
+			w.snapshot.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch), Problems: []string{"no /dev/net/tun"}}}}
 		}, []string{"node n1: no /dev/net/tun"}},
 		"a fabric is silent": {func(w *world) {
-			w.view.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch.Add(-FabricFresh - time.Second))}}}
-		}, []string{"node n1: its fabric was last heard of"}},
-		"a fabric starts": {func(w *world) { w.view.nodes = []v1alpha1.FabricNode{{}} }, nil},
+			w.snapshot.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch.Add(-FabricFresh - time.Second))}}}
+		}, []string{"node n1: its fabric last reported at"}},
+		"a fabric starts": {func(w *world) { w.snapshot.nodes = []v1alpha1.FabricNode{{}} }, nil},
 		"a peer is away": {func(w *world) { set(&w.peers[0], condition("Connected", "False", "NoSession", "refused")) }, []string{
 			"peer office: Connected is False: refused",
 		}},
@@ -207,22 +207,22 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 		"a tunnel is down that a contract wants": {func(w *world) {
 			c := contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 1)
 			c.Spec.Network = v1alpha1.NetworkTunnel
-			w.view.contracts = []v1alpha1.Contract{*c}
+			w.snapshot.contracts = []v1alpha1.Contract{*c}
 			set(&w.peers[0], condition("Network", "False", "ProbesLost", "no probe came back"))
 			set(&w.peers[0], condition("Offloading", "True", "NodeReady", "ok"))
 		}, []string{"peer office: Network is False: no probe came back"}},
 		"a node is not ready": {func(w *world) {
-			w.view.contracts = []v1alpha1.Contract{*contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 1)}
-			w.view.contracts[0].Status.Conditions = []metav1.Condition{condition("NodeReady", "False", "Starting", "it starts")}
+			w.snapshot.contracts = []v1alpha1.Contract{*contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 1)}
+			w.snapshot.contracts[0].Status.Conditions = []metav1.Condition{condition("NodeReady", "False", "Starting", "it starts")}
 			set(&w.peers[0], condition("Offloading", "False", "Starting", "it starts"))
 		}, []string{"peer office: Offloading is False: it starts"}},
 		"a contract is over": {func(w *world) {
-			w.view.contracts = []v1alpha1.Contract{*contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Closed", 0)}
-			w.view.contracts[0].Status.Conditions = []metav1.Condition{condition("UsageAgrees", "False", "Differs", "by 7 percent")}
+			w.snapshot.contracts = []v1alpha1.Contract{*contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Closed", 0)}
+			w.snapshot.contracts[0].Status.Conditions = []metav1.Condition{condition("UsageAgrees", "False", "Differs", "by 7 percent")}
 		}, nil},
 		"two counts of use differ": {func(w *world) {
-			w.view.contracts = []v1alpha1.Contract{*contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 0)}
-			w.view.contracts[0].Status.Conditions = []metav1.Condition{condition("UsageAgrees", "False", "Differs", "by 7 percent")}
+			w.snapshot.contracts = []v1alpha1.Contract{*contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 0)}
+			w.snapshot.contracts[0].Status.Conditions = []metav1.Condition{condition("UsageAgrees", "False", "Differs", "by 7 percent")}
 			set(&w.peers[0], condition("Offloading", "True", "NodeReady", "ok"))
 		}, []string{"contract k1: by 7 percent"}},
 		"a clock is wrong": {func(w *world) {
@@ -234,20 +234,20 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 			}}}
 		}, []string{"peering batch: Accepted is False: it lends nothing"}},
 		"more than anybody reads, with control characters": {func(w *world) {
-			w.view.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch)}}}
+			w.snapshot.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch)}}}
 			for range 2 * MaxProblems {
-				w.view.nodes[0].Status.Problems = append(w.view.nodes[0].Status.Problems, "\x1b[2Jx")
+				w.snapshot.nodes[0].Status.Problems = append(w.snapshot.nodes[0].Status.Problems, "\x1b[2Jx")
 			}
 		}, slices.Repeat([]string{"node n1:  [2Jx"}, MaxProblems)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &world{
-				self: Self{RootExpires: epoch.AddDate(9, 0, 0), CertificateExpires: epoch.Add(time.Hour)},
-				view: view{now: epoch}, peers: []v1alpha1.ForeignCluster{*well()},
+				self:     Self{RootExpires: epoch.AddDate(9, 0, 0), CertificateExpires: epoch.Add(time.Hour)},
+				snapshot: snapshot{now: epoch}, peers: []v1alpha1.ForeignCluster{*well()},
 			}
 			tc.change(w)
-			got := w.view.problems(w.self, w.peers, w.asks, nil)
+			got := w.snapshot.problems(w.self, w.peers, w.asks, nil)
 			if len(got) != len(tc.want) {
 				t.Fatalf("got %q, want %q", got, tc.want)
 			}

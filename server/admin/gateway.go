@@ -32,7 +32,7 @@ var openAPI []byte
 // that every call goes through the same middleware.
 type gateway struct {
 	listener *bufconn.Listener
-	// callers is the callers of the calls under way, by number.
+	// callers has the callers of the calls in progress, by number.
 	callers sync.Map
 	last    atomic.Uint64
 }
@@ -52,7 +52,7 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, func(), error) {
 	setQueryParser()
 	none := func(string) (string, bool) { return "", false }
 	mux := runtime.NewServeMux(
-		// Nothing of a request becomes metadata by its name.
+		// No header of a request becomes metadata.
 		runtime.WithIncomingHeaderMatcher(none),
 		runtime.WithOutgoingHeaderMatcher(func(key string) (string, bool) { return "X-Request-Id", key == middleware.CallIDHeader }),
 		runtime.WithOutgoingTrailerMatcher(none),
@@ -85,7 +85,7 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, func(), error) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(hints))
 	})
-	// A browser that holds a client certificate sends it for any page.
+	// A browser with a client certificate presents it for any page.
 	return hardened(http.NewCrossOriginProtection().Handler(root)), func() { _ = conn.Close() }, nil
 }
 
@@ -102,8 +102,8 @@ cluster. The CLI does it all: entente --help
 
 type numberKey struct{}
 
-// forwarded says for whom the gateway calls. What the request says of that itself never gets
-// here.
+// forwarded returns the metadata that names the caller for whom the gateway calls. It is never
+// taken from the request's own headers.
 func forwarded(ctx context.Context, r *http.Request) metadata.MD {
 	number, _ := ctx.Value(numberKey{}).(string)
 	md := metadata.Pairs(callerNumber, number)
@@ -113,17 +113,19 @@ func forwarded(ctx context.Context, r *http.Request) metadata.MD {
 	return md
 }
 
-// allowedHeaders is what of a request's headers gets past the edge.
+// allowedHeaders are the headers of a request that are not removed.
 //
 //nolint:gochecknoglobals // a constant set
 var allowedHeaders = map[string]bool{
 	"Accept": true, "Content-Type": true, "Content-Length": true, "X-Request-Id": true,
 }
 
-// contentType is the header, and the field of the error, that says what a body is.
+// contentType is the header with the media type of a body, and the field that an error about it
+// names.
 const contentType = "Content-Type"
 
-// sanitized strips every header that is not on the list, and takes bodies that are JSON.
+// sanitized removes every header that is not in allowedHeaders, and refuses bodies that are not
+// JSON.
 func (g *gateway) sanitized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		clean := make(http.Header)
@@ -148,7 +150,7 @@ func (g *gateway) sanitized(next http.Handler) http.Handler {
 	})
 }
 
-// hardened keeps browsers from making anything of an answer but data.
+// hardened keeps browsers from treating a response as anything but data.
 func hardened(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

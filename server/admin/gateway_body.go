@@ -28,13 +28,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// marshaler is JSON as the proto says. A watch is a message a line.
+// marshaler reads and writes JSON as the proto defines it. A watch has one message a line.
 type marshaler struct{ *runtime.JSONPb }
 
 func (marshaler) StreamContentType(any) string { return streamType }
 
-// NewDecoder implements runtime.Marshaler. It reads a body that is one JSON value
-// and says which field of it is wrong.
+// NewDecoder implements runtime.Marshaler. Its decoder reads a body that is one JSON value, and
+// its error names the field that is wrong.
 func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
 		body, err := io.ReadAll(r)
@@ -64,8 +64,8 @@ func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 // jsonSpace is what JSON calls white space (RFC 8259, section 2).
 const jsonSpace = " \t\r\n"
 
-// bodyError says what is wrong with a body, and where. The library passes on no
-// more of an error than its text, so that is JSON, which gatewayError reads.
+// bodyError is what is wrong with a body, and where. The library passes on only the text of an
+// error, so the text is JSON, which gatewayError reads.
 type bodyError peering.Violation
 
 func (e *bodyError) Error() string {
@@ -73,7 +73,7 @@ func (e *bodyError) Error() string {
 	return string(text)
 }
 
-// wellFormed says why a body is not exactly one JSON value.
+// wellFormed returns an error unless a body is exactly one JSON value.
 func wellFormed(body []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	var value json.RawMessage
@@ -90,7 +90,8 @@ func wellFormed(body []byte) error {
 	return &bodyError{"", "is not JSON: it ends too early"}
 }
 
-// messageOf returns a message of the kind that a body is read into, nil for none.
+// messageOf returns an empty message of the type that a body is read into, or nil if it is not
+// read into a message.
 func messageOf(v any) protoreflect.Message {
 	if t := reflect.TypeOf(v); t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Pointer {
 		v = reflect.Zero(t.Elem()).Interface()
@@ -101,8 +102,8 @@ func messageOf(v any) protoreflect.Message {
 	return nil
 }
 
-// misfit says which field of a body does not fit its message, and how. The library says
-// that in words for people only, so the fields are read one by one.
+// misfit returns which field of a body does not fit its message, and how. The library's errors
+// have that only as prose, so the fields are read one by one.
 func misfit(body []byte, v any) *bodyError {
 	if m := messageOf(v); m != nil {
 		return misfitOf(body, m, "")
@@ -193,11 +194,11 @@ func elements(array []byte) (out []json.RawMessage) {
 	return out
 }
 
-// queryParser says which parameter of a query does not fit its message.
+// queryParser parses queries, and its errors name the parameter that does not fit its message.
 type queryParser struct{ runtime.DefaultQueryParser }
 
-// setQueryParser has all of the library's muxes parse queries by queryParser: what looks like an option
-// of one of them writes a variable of its package.
+// setQueryParser makes all muxes of the library parse queries by queryParser: the option of one
+// mux writes a variable of the library's package.
 var setQueryParser = sync.OnceFunc(func() { runtime.SetQueryParameterParser(&queryParser{})(nil) }) //nolint:gochecknoglobals // it guards one
 
 func (p *queryParser) Parse(m proto.Message, values url.Values, filter *utilities.DoubleArray) error {
@@ -213,9 +214,8 @@ func (p *queryParser) Parse(m proto.Message, values url.Values, filter *utilitie
 	return nil
 }
 
-// gatewayError answers with an error. One that the library made of a request that
-// it could not read gets a reason and a field like all others; those of the server
-// have them.
+// gatewayError responds with an error. An error of the library about a request that it could not
+// read gets a reason and a field, as the server's own errors have.
 func gatewayError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	if st := status.Convert(err); st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
 		var v peering.Violation
@@ -229,18 +229,18 @@ func gatewayError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshale
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }
 
-// watchBegun is the metadata by which a watch says that its caller was let
-// through and that from then on nothing is missed.
+// watchBegun is the metadata that a watch sends once its caller was let through. From then on it
+// misses no change.
 const watchBegun = "entente-watch-begun"
 
-// beginStream answers a watch at once, also while there is nothing to tell. The
-// library calls it without a message before the first one.
+// beginStream sends the header of a watch at once, even before the first message. The library
+// calls it then without a message.
 func beginStream(ctx context.Context, w http.ResponseWriter, message proto.Message) error {
 	if message != nil {
 		return nil
 	}
 	if md, ok := runtime.ServerMetadataFromContext(ctx); !ok || len(md.HeaderMD.Get(watchBegun)) == 0 {
-		return nil // no watch, or one that was refused
+		return nil // not a watch, or one that was refused
 	}
 	w.Header().Set("Content-Type", streamType)
 	w.WriteHeader(http.StatusOK)

@@ -44,9 +44,9 @@ func readRESTError(t testing.TB, body string) (reason, field, description string
 	return reason, field, description
 }
 
-// TestRESTSaysWhatIsWrongWithARequest is about requests that never get to the
+// TestRESTErrorsNameWhatIsWrongWithARequest is about requests that never get to the
 // gRPC server.
-func TestRESTSaysWhatIsWrongWithARequest(t *testing.T) {
+func TestRESTErrorsNameWhatIsWrongWithARequest(t *testing.T) {
 	a := newAdminTest(t, peerObject("office", strings.Repeat("d", 32)))
 	header := asAlice()
 	header.Set("Content-Type", "application/json")
@@ -59,7 +59,7 @@ func TestRESTSaysWhatIsWrongWithARequest(t *testing.T) {
 		"one of a message inside":             {"POST", peerings, `{"priceCeiling":{"amount":"1","curency":"EUR"}}`, "price_ceiling.curency", "no such field"},
 		"one behind what is longer than byte": {"POST", peerings, "{\"nodeSelector\":{\"ü\":\"€\"},\n \"resorces\":{}}", "resorces", "no such field"},
 		"one of an update":                    {"PATCH", office, `{"price":{}}`, "price", "no such field"},
-		"one whose name tells too much":       {"POST", tokens, `{"` + strings.Repeat("x", 5000) + `\u001b":1}`, strings.Repeat("x", 1000), "no such field"},
+		"one whose name is too long":          {"POST", tokens, `{"` + strings.Repeat("x", 5000) + `\u001b":1}`, strings.Repeat("x", 1000), "no such field"},
 		"a wrong type":                        {"POST", tokens, `{"ttl":60}`, "ttl", "60"},
 		"a wrong type inside":                 {"POST", peerings, `{"resources":{"amounts":{"cpu":{"a":1}}}}`, `resources.amounts["cpu"]`, ""},
 		"a list in place of a message":        {"POST", peerings, `{"resources":[]}`, "resources", ""},
@@ -71,9 +71,9 @@ func TestRESTSaysWhatIsWrongWithARequest(t *testing.T) {
 		"a body that is no JSON":              {"POST", tokens, `ttl=60`, "body", "is not JSON"},
 		"a body that ends too early":          {"POST", tokens, `{"ttl":"60s"`, "body", "ends too early"},
 		"a body with something behind it":     {"POST", tokens, `{"ttl":"60s"}{}`, "body", "follows"},
-		"a body that is no object":            {"POST", tokens, `[]`, "body", ""},
+		"a body that is not an object":        {"POST", tokens, `[]`, "body", ""},
 		"a body that is too large":            {"POST", tokens, `{"ttl":"` + strings.Repeat("0", MaxBody) + `1s"}`, "body", "larger than"},
-		"a parameter that is no number":       {"GET", "/v1/peers?pageSize=many", "", "page_size", "many"},
+		"a parameter that is not a number":    {"GET", "/v1/peers?pageSize=many", "", "page_size", "many"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, body, _ := a.rest(t, tc.method, tc.path, tc.body, header)
@@ -101,9 +101,8 @@ func TestRESTSaysWhatIsWrongWithARequest(t *testing.T) {
 	}
 }
 
-// FuzzBodies holds the reader of bodies to the one of the library: what the
-// library takes is taken, and what it does not, or what is not one value, is
-// refused with a field and a text.
+// FuzzBodies compares the reader of bodies with the library's: it accepts what the library
+// accepts, and refuses everything else, and what is not one value, with a field and a text.
 func FuzzBodies(f *testing.F) {
 	for _, seed := range []string{
 		`{"peer":"peers/a","resources":{"amounts":{"cpu":"1"}}}`, `{"resources":{"amounts":{"cpu":1}}}`, `{"a":{"b":[{"c":1}]}}`,
@@ -128,8 +127,8 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
-// TestAWatchIsAnsweredAtOnce holds REST to answering before there is anything to
-// tell: a caller has to know that it was let through.
+// TestAWatchIsAnsweredAtOnce: REST sends the header before the first message, since a caller has
+// to know that it was let through.
 func TestAWatchIsAnsweredAtOnce(t *testing.T) {
 	a := newAdminTest(t)
 	transport := &http.Transport{TLSClientConfig: a.tls(), ForceAttemptHTTP2: true, ResponseHeaderTimeout: 30 * time.Second}

@@ -14,10 +14,10 @@ import (
 func (s *service) GetNetworkParameters(ctx context.Context, _ *ententev1.GetNetworkParametersRequest) (*ententev1.GetNetworkParametersResponse, error) {
 	own, err := s.cfg.NetworkParameters(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("tell this cluster's network parameters: %w", err)
+		return nil, fmt.Errorf("read this cluster's network parameters: %w", err)
 	}
 	if len(own.Gateways) == 0 {
-		return nil, peering.Errorf(peering.ReasonNoEndpoint, "no node of this cluster is a gateway that has announced its key: look at DaemonSet entente-fabric")
+		return nil, peering.Errorf(peering.ReasonNoEndpoint, "no node of this cluster is a gateway that has announced its key: check DaemonSet entente-fabric")
 	}
 	out := &ententev1.NetworkParameters{ClusterId: string(own.ID), DisplayName: own.Name, ExchangeKey: own.ExchangeKey[:]}
 	for _, g := range own.Gateways {
@@ -33,7 +33,7 @@ func (s *service) ConnectInBand(ctx context.Context, req *ententev1.ConnectInBan
 	}
 	self, err := s.cfg.Self(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("tell of this cluster: %w", err)
+		return nil, fmt.Errorf("describe this cluster: %w", err)
 	}
 	if parameters.ID == self.ID {
 		return nil, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the parameters are this cluster's own: they are for the administrator of the other one"}

@@ -24,7 +24,7 @@ func officeParameters() *ententev1.NetworkParameters {
 	}
 }
 
-func TestPrintedParametersCanBeGiven(t *testing.T) {
+func TestPrintedParametersAreAccepted(t *testing.T) {
 	parameters, err := parametersFrom(officeParameters())
 	if err != nil {
 		t.Fatal(err)
@@ -41,19 +41,19 @@ func TestPrintedParametersCanBeGiven(t *testing.T) {
 		}
 	}, peerObject("office", strings.Repeat("a", 32)))
 	c := a.alice(t)
-	told, err := c.GetNetworkParameters(t.Context(), &ententev1.GetNetworkParametersRequest{})
+	announced, err := c.GetNetworkParameters(t.Context(), &ententev1.GetNetworkParametersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(officeParameters(), told.GetParameters(), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(officeParameters(), announced.GetParameters(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	resp, err := c.ConnectInBand(t.Context(), &ententev1.ConnectInBandRequest{Parameters: told.GetParameters()})
+	resp, err := c.ConnectInBand(t.Context(), &ententev1.ConnectInBandRequest{Parameters: announced.GetParameters()})
 	if err != nil || resp.GetPeer().GetName() != "peers/office" {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	if diff := cmp.Diff(parameters, given, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("(-told +given)\n%s", diff)
+		t.Errorf("(-announced +given)\n%s", diff)
 	}
 	if _, err := c.ConnectInBand(t.Context(), &ententev1.ConnectInBandRequest{Parameters: officeParameters(), Name: "taken"}); wire.ReasonOf(err) != peering.ReasonPeerNameTaken {
 		t.Errorf("a name that is taken: %v", err)
@@ -64,7 +64,7 @@ func TestPrintedParametersCanBeGiven(t *testing.T) {
 	}
 }
 
-func TestParametersThatAreNotTaken(t *testing.T) {
+func TestMalformedParametersAreRefused(t *testing.T) {
 	a := newAdminTest(t)
 	c := a.alice(t)
 	for name, edit := range map[string]func(*ententev1.NetworkParameters){

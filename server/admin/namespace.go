@@ -59,7 +59,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
 			namespace, strings.TrimSpace(string(old.Spec.NameMapping)+" "+old.Spec.RemoteName), namespace)
 	}
-	want.Unschedulable = old.Spec.Unschedulable // this call does not speak of it
+	want.Unschedulable = old.Spec.Unschedulable // this call cannot set it
 	want.PeerLost = cmp.Or(want.PeerLost, old.Spec.PeerLost)
 	want.HomeAPI = cmp.Or(want.HomeAPI, old.Spec.HomeAPI)
 	old.Spec = want
@@ -69,7 +69,7 @@ func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNa
 	return &ententev1.OffloadNamespaceResponse{}, nil
 }
 
-// offloadingSpec is what a request asks for of a namespace.
+// offloadingSpec returns the spec that a request asks for.
 func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.LabelSelector) v1alpha1.NamespaceOffloadingSpec {
 	want := v1alpha1.NamespaceOffloadingSpec{
 		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
@@ -95,8 +95,8 @@ func offloadingSpec(req *ententev1.OffloadNamespaceRequest, selector *metav1.Lab
 	return want
 }
 
-// currentOffloading returns the NamespaceOffloading of a namespace. It waits for one
-// that is being deleted to be gone, since what is written to that is lost.
+// currentOffloading returns the NamespaceOffloading of a namespace. It waits until one that is
+// being deleted is gone, since writes to that are lost.
 func (s *service) currentOffloading(ctx context.Context, key ctrlclient.ObjectKey) (*v1alpha1.NamespaceOffloading, error) {
 	var o *v1alpha1.NamespaceOffloading
 	err := wait.PollUntilContextTimeout(ctx, unoffloadPoll, unoffloadWait, true, func(ctx context.Context) (bool, error) {
@@ -115,9 +115,9 @@ func (s *service) currentOffloading(ctx context.Context, key ctrlclient.ObjectKe
 	return o, err
 }
 
-// awaitPlacement waits until pods of the namespace are placed as its offloading
-// says, which they are by the namespace's label. Who made the offloading makes pods
-// next. An agent that is slow to label does not fail the call.
+// awaitPlacement waits until the agent labelled the namespace, from when on its new pods are
+// placed as its offloading says: callers usually create pods next. An agent that is slow to label
+// does not fail the call.
 func (s *service) awaitPlacement(ctx context.Context, namespace string) {
 	_ = wait.PollUntilContextTimeout(ctx, unoffloadPoll, placementWait, true, func(ctx context.Context) (bool, error) {
 		var ns corev1.Namespace
@@ -126,8 +126,8 @@ func (s *service) awaitPlacement(ctx context.Context, namespace string) {
 	})
 }
 
-// selectPeers returns a selector of the named peers; nil, which is all, for none.
-// Peers are selected by the label that carries their cluster ID.
+// selectPeers returns a selector of the named peers by the label with their cluster ID. Without
+// names it returns nil, which selects all.
 func (s *service) selectPeers(ctx context.Context, names []string) (*metav1.LabelSelector, error) {
 	if len(names) == 0 {
 		return nil, nil //nolint:nilnil // no selector is what selects all

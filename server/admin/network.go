@@ -35,8 +35,8 @@ func (s *service) GetNetworkStatus(ctx context.Context, req *ententev1.GetNetwor
 	return networkStatus(nodes.Items, peers, only, s.cfg.Now()), nil
 }
 
-// networkStatus is what nodes say of the network: of the paths to one peer, where only is its
-// ID.
+// networkStatus returns what the fabrics of nodes report of the network. If only is a cluster ID,
+// it has the paths to that peer alone.
 func networkStatus(nodes []v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster, only string, now time.Time) *ententev1.GetNetworkStatusResponse {
 	resp := &ententev1.GetNetworkStatusResponse{}
 	for i := range nodes {
@@ -107,7 +107,7 @@ func nodeMessage(n *v1alpha1.FabricNode, silent bool) *ententev1.NetworkNode {
 		m.KeyUseTime = writeTime(*n.Status.PublicKeySince)
 	}
 	if silent {
-		m.Problems = append([]string{"the fabric on this node was not heard of lately: look at its pod of DaemonSet entente-fabric"}, m.GetProblems()...)
+		m.Problems = append([]string{"the fabric on this node has not reported lately: check its pod of DaemonSet entente-fabric"}, m.GetProblems()...)
 	}
 	if n.Status.Preflight != nil {
 		for _, f := range n.Status.Preflight.Findings {
@@ -125,11 +125,11 @@ func pathMessage(n *v1alpha1.FabricNode, p v1alpha1.FabricPath, silent bool) *en
 		Node: n.Name, Gateway: p.Node, Endpoint: p.Endpoint, State: p.State, Mtu: p.MTU, Standby: p.Standby, Message: p.Message, Way: p.Way,
 	}
 	if p.Way == pathRelayed {
-		m.Endpoint = "" // an address on the node's own loopback tells nothing
+		m.Endpoint = "" // an address on the node's own loopback is of no use to a reader
 	}
 	switch {
 	case silent:
-		m.State, m.Message = "Unknown", "the fabric on node "+n.Name+" was not heard of lately; it was "+p.State
+		m.State, m.Message = "Unknown", "the fabric on node "+n.Name+" has not reported lately; it was "+p.State
 	case p.RoundTripMicroseconds > 0:
 		m.RoundTrip = durationpb.New(time.Duration(p.RoundTripMicroseconds) * time.Microsecond)
 	}
@@ -175,7 +175,7 @@ func (s *service) PlanNetwork(ctx context.Context, req *ententev1.PlanNetworkReq
 	return resp, nil
 }
 
-// mtuTo is the size of the packets that pass to a peer from each gateway that carries some.
+// mtuTo is the size of the packets that pass to a peer from each gateway with a path to it.
 func mtuTo(nodes []v1alpha1.FabricNode, id string) (least int32) {
 	for i := range nodes {
 		for _, p := range nodes[i].Status.Paths {

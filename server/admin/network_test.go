@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestNetworkStatusTellsWorstFirstAndNotAll(t *testing.T) {
+func TestNetworkStatusListsWorstFirstAndNotAll(t *testing.T) {
 	t.Parallel()
 	fresh := metav1.NewTime(epoch)
 	peer := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "o"}}
@@ -91,7 +91,7 @@ func TestNetworksArePlanned(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if resp, err := c.PlanNetwork(t.Context(), &ententev1.PlanNetworkRequest{Prefixes: []string{"10.0.0.0/16"}}); err != nil || len(resp.GetPlans()) != 1 || resp.GetPlans()[0].GetPeer() != "" {
-		t.Errorf("a cluster that is no peer: %v, %v", resp, err)
+		t.Errorf("a cluster that is not a peer: %v, %v", resp, err)
 	}
 	for name, tc := range map[string]struct {
 		req  *ententev1.PlanNetworkRequest
@@ -114,7 +114,7 @@ func TestNetworksArePlanned(t *testing.T) {
 	}
 }
 
-func TestNetworkStatusTellsWhoCarriesTheSessionOfRelayedPaths(t *testing.T) {
+func TestNetworkStatusNamesTheCarrierOfRelayedPaths(t *testing.T) {
 	t.Parallel()
 	peer := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "o"}}
 	peer.Status.Session = &v1alpha1.PeerSession{Through: "genoa"}

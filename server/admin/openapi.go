@@ -15,9 +15,8 @@ import (
 // result or error.
 const streamType = "application/x-ndjson"
 
-// describe completes the generated description with what the protos do not say:
-// how callers authenticate, how watches are framed, and what a variable in a path
-// stands for.
+// describe completes the generated description with what the protos do not have: how callers
+// authenticate, how watches are framed, and what a variable in a path means.
 func describe(generated []byte) ([]byte, error) {
 	var doc map[string]any
 	if err := json.Unmarshal(generated, &doc); err != nil {
@@ -63,7 +62,7 @@ func operation(m protoreflect.MethodDescriptor) string {
 	return string(m.Parent().Name()) + "_" + string(m.Name())
 }
 
-// object returns a member that is an object, which it makes if need be.
+// object returns a member that is an object, and creates it if it is missing.
 func object(in map[string]any, name string) map[string]any {
 	out, ok := in[name].(map[string]any)
 	if !ok {
@@ -73,8 +72,8 @@ func object(in map[string]any, name string) map[string]any {
 	return out
 }
 
-// describePath says of each variable in a path that it is the open part only:
-// the name that it belongs to includes the collection before it.
+// describePath describes each variable in a path as the last part of a name, which begins with
+// the collection before it.
 func describePath(path string, op map[string]any) {
 	parameters, _ := op["parameters"].([]any)
 	for _, p := range parameters {
@@ -89,7 +88,7 @@ func describePath(path string, op map[string]any) {
 	}
 }
 
-// describeStream says that the answer is many messages, a line each.
+// describeStream describes the response as many messages, one a line.
 func describeStream(op map[string]any) {
 	ok := object(object(op, "responses"), "200")
 	content := object(object(ok, "content"), "application/json")

@@ -11,29 +11,28 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// A page token says where the page before ended, and of which list it was. It is
-// opaque and gives no right: a call with one needs the same permission as a call
-// without, and one that somebody made up only begins elsewhere. Rows have a fixed
-// order by unique keys, so that what comes and goes between two pages neither
-// repeats nor hides another row (AIP-158).
+// A page token has the last key of the page before and the list to which it belongs. It is opaque
+// and grants nothing: a call with a token needs the same permission as one without, and an
+// invented token only begins elsewhere. Rows are ordered by unique keys, so that rows that come
+// and go between two pages neither repeat nor hide another row (AIP-158).
 
 const (
-	// pageVersion begins each token; another meaning of the rest is another version.
+	// pageVersion is the first byte of each token. It changes with the format of the rest.
 	pageVersion = 2
-	// pageScope is how many bytes of a hash say which list a token is of.
+	// pageScope is how many bytes the hash of a token's list has.
 	pageScope = 12
 	// maxPageKey is the longest key of a row: a peer's name and a request's ID.
 	maxPageKey = 340
 )
 
-// pageToken returns the token for what comes after a key in a list.
+// pageToken returns the token of the page that follows a key in a list.
 func pageToken(list, after string) string {
 	b := append([]byte{pageVersion}, scopeOf(list)...)
 	return base64.RawURLEncoding.EncodeToString(append(b, after...))
 }
 
-// parsePageToken returns the key after which a page of a list begins; empty is
-// the list's begin.
+// parsePageToken returns the key after which a page of a list begins, or an empty one for the
+// first page.
 func parsePageToken(list, token string) (after string, err error) {
 	if token == "" {
 		return "", nil
@@ -73,9 +72,9 @@ func pageOf[T, M any](req paged, list string, rows []T, key func(*T) string, mes
 	return out, next, err
 }
 
-// page returns the rows that a request is for, ordered by their keys, and the
-// token of the next page. list names the list and what it was filtered by: a
-// token is for that only. It sorts rows in place.
+// page returns the rows of the page that a request asks for, ordered by their keys, and the token
+// of the next page. list names the list and its filter: a token is valid for that only. It sorts
+// rows in place.
 func page[T any](req paged, list string, rows []T, key func(*T) string) (part []T, next string, err error) {
 	after, err := parsePageToken(list, req.GetPageToken())
 	if err != nil {

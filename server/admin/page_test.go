@@ -141,7 +141,7 @@ func FuzzPageToken(f *testing.F) {
 		if token == "" {
 			return
 		}
-		// What is taken is what would have been made: there are no two spellings.
+		// A token that is accepted is the one that would have been issued: there are no two spellings.
 		if again := pageToken(list, after); again != token {
 			t.Fatalf("%q means %q, which is written %q", token, after, again)
 		}

@@ -24,11 +24,11 @@ func (s *service) ListPeers(ctx context.Context, req *ententev1.ListPeersRequest
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.view(ctx, s.cfg.Client)
+	snapshot, err := s.snapshot(ctx, s.cfg.Client)
 	if err != nil {
 		return nil, err
 	}
-	part, next, err := pageOf(req, "peers", list, func(fc *v1alpha1.ForeignCluster) string { return fc.Name }, view.peer)
+	part, next, err := pageOf(req, "peers", list, func(fc *v1alpha1.ForeignCluster) string { return fc.Name }, snapshot.peer)
 	return &ententev1.ListPeersResponse{Peers: part, NextPageToken: next}, err
 }
 
@@ -43,11 +43,11 @@ func (s *service) GetPeer(ctx context.Context, req *ententev1.GetPeerRequest) (*
 
 // peer returns a ForeignCluster as a message.
 func (s *service) peer(ctx context.Context, fc *v1alpha1.ForeignCluster) (*ententev1.Peer, error) {
-	view, err := s.view(ctx, s.cfg.Client)
+	snapshot, err := s.snapshot(ctx, s.cfg.Client)
 	if err != nil {
 		return nil, err
 	}
-	return view.peer(fc), nil
+	return snapshot.peer(fc), nil
 }
 
 func (s *service) JoinPeer(ctx context.Context, req *ententev1.JoinPeerRequest) (*ententev1.JoinPeerResponse, error) {
@@ -57,13 +57,13 @@ func (s *service) JoinPeer(ctx context.Context, req *ententev1.JoinPeerRequest) 
 	}
 	self, err := s.cfg.Self(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("tell of this cluster: %w", err)
+		return nil, fmt.Errorf("describe this cluster: %w", err)
 	}
 	if token.Issuer == self.ID {
 		return nil, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
 	}
-	// The issuer's clock decides whether the token still holds; this one only saves
-	// a call that is sure to fail.
+	// The issuer's clock decides whether the token is still valid; this check only saves a call
+	// that is sure to fail.
 	if now := s.cfg.Now(); now.Sub(token.Expires) > tokenClockSkew {
 		return nil, peering.Errorf(peering.ReasonTokenExpired, "the token expired at %s; it is %s by this cluster's clock. Make another with `entente token create`",
 			token.Expires.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
@@ -94,7 +94,7 @@ func (s *service) IntroducePeer(ctx context.Context, req *ententev1.IntroducePee
 	}
 	self, err := s.cfg.Self(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("tell of this cluster: %w", err)
+		return nil, fmt.Errorf("describe this cluster: %w", err)
 	}
 	if id == self.ID {
 		return nil, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "that is this cluster's own ID"}
@@ -107,8 +107,7 @@ func (s *service) IntroducePeer(ctx context.Context, req *ententev1.IntroducePee
 	return &ententev1.IntroducePeerResponse{Peer: peer}, err
 }
 
-// ApprovePeer implements AdminService: it writes the decision, and the
-// reconcilers do what follows.
+// ApprovePeer implements AdminService: it writes the decision, on which the reconcilers act.
 func (s *service) ApprovePeer(ctx context.Context, req *ententev1.ApprovePeerRequest) (*ententev1.ApprovePeerResponse, error) {
 	code := strings.ReplaceAll(req.GetCode(), " ", "")
 	peer, err := s.decide(ctx, req.GetName(), v1alpha1.DecisionApproved, func(fc *v1alpha1.ForeignCluster) error {
@@ -117,13 +116,13 @@ func (s *service) ApprovePeer(ctx context.Context, req *ententev1.ApprovePeerReq
 	return &ententev1.ApprovePeerResponse{Peer: peer}, err
 }
 
-// checkCode compares the code that the other side's administrator read out; no
-// code is an administrator who did so by eye. A cluster that was approved before, and
-// has no code now, was compared then: its ID has not changed since.
+// checkCode compares the code that the other side's administrator read out. An empty code means
+// that the administrator compared the codes by eye. A cluster that was approved before and has no
+// code now was compared then: its ID has not changed since.
 func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	if fc.Hint() {
 		return peering.Errorf(peering.ReasonIntroductionUnknown,
-			"there is no code to compare with: discovery found %s, and nothing proves who it is; join it with a token, or by one of its endpoints to get a code", fc.Name)
+			"there is no code to compare with: discovery found %s, and nothing proves its identity; join it with a token, or by one of its endpoints to get a code", fc.Name)
 	}
 	pending := fc.Status.Introduction != nil && fc.Status.Introduction.Code != ""
 	if code == "" || !pending && fc.Spec.Decision == v1alpha1.DecisionApproved {
@@ -135,7 +134,7 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	}
 	if fc.Status.Introduction.Code != code {
 		return peering.Errorf(peering.ReasonCodeMismatch,
-			"the code is not the one that this cluster has for %s: either one of you misread it, or somebody stands between the two clusters. Introduce them again and compare the new code", fc.Name)
+			"the code is not the one that this cluster has for %s: either one of you misread it, or somebody intercepts the connection between the two clusters. Introduce them again and compare the new code", fc.Name)
 	}
 	return nil
 }
@@ -145,8 +144,8 @@ func (s *service) DenyPeer(ctx context.Context, req *ententev1.DenyPeerRequest) 
 	return &ententev1.DenyPeerResponse{Peer: peer}, err
 }
 
-// decide writes a decision about a peer. What check saw is what is decided about:
-// a peer that changed meanwhile is checked again.
+// decide writes a decision about a peer after check accepted it. A peer that changed meanwhile is
+// checked again.
 func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decision, check func(*v1alpha1.ForeignCluster) error) (*ententev1.Peer, error) {
 	fc, err := s.foreignCluster(ctx, resource)
 	if err != nil {
@@ -160,7 +159,7 @@ func (s *service) decide(ctx context.Context, resource string, d v1alpha1.Decisi
 		}
 		fc.Spec.Decision = d
 		if d == v1alpha1.DecisionApproved {
-			fc.Disown() // it is a person's word from now on
+			fc.Disown() // from now on an administrator's decision
 		}
 		return nil
 	})

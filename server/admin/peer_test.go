@@ -31,7 +31,7 @@ func (a *adminTest) peer(t testing.TB, name string) v1alpha1.ForeignCluster {
 	return fc
 }
 
-func TestAPeerIsToldWithAllThatIsKnown(t *testing.T) {
+func TestAPeersMessageHasAllThatIsKnown(t *testing.T) {
 	fc := peerObject("office", strings.Repeat("b", 32))
 	fc.Labels = map[string]string{"region": "north"}
 	fc.Spec.Decision = v1alpha1.DecisionApproved
@@ -116,7 +116,7 @@ func TestAClusterIsIntroduced(t *testing.T) {
 		req  *ententev1.IntroducePeerRequest
 		want peering.Reason
 	}{
-		"approved by nobody's word":  {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", Approve: true}, peering.ReasonRequestInvalid},
+		"approved without an ID":     {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", Approve: true}, peering.ReasonRequestInvalid},
 		"an endpoint without a port": {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7"}, peering.ReasonRequestInvalid},
 		"an endpoint that is a URL":  {&ententev1.IntroducePeerRequest{Endpoint: "https://192.0.2.7:7443"}, peering.ReasonRequestInvalid},
 		"no endpoint":                {&ententev1.IntroducePeerRequest{}, peering.ReasonRequestInvalid},
@@ -165,7 +165,7 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	introduced := peerObject("office", id)
 	introduced.Status.Introduction = &v1alpha1.Introduction{Code: "042917"}
-	// Discovery found it: nobody here ever compared anything, nor wrote its ID.
+	// Discovery found it: no administrator here compared a code or wrote its ID.
 	hint := peerObject("workshop-cccccccc", strings.Repeat("c", 32))
 	hint.Spec.TrustBundle = ""
 	hint.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
@@ -180,13 +180,13 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 		peer, code string
 		want       peering.Reason
 	}{
-		"another code":               {"peers/office", "042918", peering.ReasonCodeMismatch},
-		"a code where there is none": {"peers/lab", "042917", peering.ReasonIntroductionUnknown},
-		"a malformed code":           {"peers/office", "42917", peering.ReasonRequestInvalid},
-		"a code in letters":          {"peers/office", "o42917", peering.ReasonRequestInvalid},
-		"a peer that is not known":   {"peers/nobody", "", peering.ReasonPeerUnknown},
-		"what discovery found":       {"peers/workshop-cccccccc", "", peering.ReasonIntroductionUnknown},
-		"the same by its ID":         {"peers/" + strings.Repeat("c", 32), "", peering.ReasonIntroductionUnknown},
+		"another code":                  {"peers/office", "042918", peering.ReasonCodeMismatch},
+		"a code for a peer without one": {"peers/lab", "042917", peering.ReasonIntroductionUnknown},
+		"a malformed code":              {"peers/office", "42917", peering.ReasonRequestInvalid},
+		"a code in letters":             {"peers/office", "o42917", peering.ReasonRequestInvalid},
+		"a peer that is not known":      {"peers/nobody", "", peering.ReasonPeerUnknown},
+		"what discovery found":          {"peers/workshop-cccccccc", "", peering.ReasonIntroductionUnknown},
+		"the same by its ID":            {"peers/" + strings.Repeat("c", 32), "", peering.ReasonIntroductionUnknown},
 	} {
 		if err := approve(tc.peer, tc.code); wire.ReasonOf(err) != tc.want || strings.Contains(fmt.Sprint(err), "042917") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
@@ -242,9 +242,9 @@ func TestTheCodeThatWasComparedIsDecidedAbout(t *testing.T) {
 	introduced.Status.Introduction = &v1alpha1.Introduction{Code: "042917"}
 	a := newAdminTest(t, introduced)
 	s := &service{cfg: Config{Client: a.client, Now: time.Now}}
-	looked := 0
+	reads := 0
 	_, err := s.decide(t.Context(), "peers/office", v1alpha1.DecisionApproved, func(fc *v1alpha1.ForeignCluster) error {
-		if looked++; looked == 1 {
+		if reads++; reads == 1 {
 			other := a.peer(t, "office")
 			other.Status.Introduction = &v1alpha1.Introduction{Code: "111111"}
 			if err := a.client.Update(t.Context(), &other); err != nil {
@@ -254,8 +254,8 @@ func TestTheCodeThatWasComparedIsDecidedAbout(t *testing.T) {
 		}
 		return checkCode(fc, "042917")
 	})
-	if wire.ReasonOf(err) != peering.ReasonCodeMismatch || looked != 2 || a.peer(t, "office").Spec.Decision != "" {
-		t.Errorf("looked %d times: %v; the decision is %q", looked, err, a.peer(t, "office").Spec.Decision)
+	if wire.ReasonOf(err) != peering.ReasonCodeMismatch || reads != 2 || a.peer(t, "office").Spec.Decision != "" {
+		t.Errorf("read %d times: %v; the decision is %q", reads, err, a.peer(t, "office").Spec.Decision)
 	}
 }
 
@@ -399,7 +399,7 @@ func TestThereIsRoomForEachDecision(t *testing.T) {
 	}
 }
 
-func TestInfoTellsOfTheIdentityAndOfProblems(t *testing.T) {
+func TestInfoHasTheIdentityAndProblems(t *testing.T) {
 	fc := peerObject("office", strings.Repeat("a", 32))
 	fc.Status.Conditions = append(fc.Status.Conditions, condition("Connected", "False", "NoSession", "refused"))
 	a := newAdminTest(t, fc)
@@ -430,9 +430,9 @@ func TestInfoTellsOfTheIdentityAndOfProblems(t *testing.T) {
 	}
 }
 
-// Of each domain it is told how the last question went; a host in it that nobody resolves
-// is whoever's who published it, and no problem of this cluster.
-func TestInfoTellsOfDomains(t *testing.T) {
+// Of each domain the result of the last query is listed. A host in it that cannot be resolved is
+// a problem of its publisher, and not one of this cluster.
+func TestInfoListsDomains(t *testing.T) {
 	a := newAdminTest(t)
 	failed := epoch.Add(-time.Hour)
 	a.self = func(s *Self) {
@@ -455,7 +455,7 @@ func TestInfoTellsOfDomains(t *testing.T) {
 	if diff := cmp.Diff(want, info.GetDnsDomains(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if want := []string{"domain b.example cannot be asked for clusters since " + failed.UTC().Format(time.RFC3339) + ": SERVFAIL"}; !slices.Equal(info.GetProblems(), want) {
+	if want := []string{"domain b.example cannot be queried for clusters since " + failed.UTC().Format(time.RFC3339) + ": SERVFAIL"}; !slices.Equal(info.GetProblems(), want) {
 		t.Errorf("the problems are %q, want %q", info.GetProblems(), want)
 	}
 	a.self = func(s *Self) {
@@ -465,12 +465,12 @@ func TestInfoTellsOfDomains(t *testing.T) {
 	}
 	info, err = a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
 	if err != nil || len(info.GetDnsDomains()) != MaxDNSDomains || len(info.GetProblems()) != maxAlike+1 {
-		t.Errorf("of %d domains it tells of %d, and of %d problems: %v", MaxDNSDomains+1, len(info.GetDnsDomains()), len(info.GetProblems()), err)
+		t.Errorf("of %d domains it lists %d, and %d problems: %v", MaxDNSDomains+1, len(info.GetDnsDomains()), len(info.GetProblems()), err)
 	}
 }
 
 // A policy that cannot peer by itself is a problem of this cluster.
-func TestInfoTellsOfPoliciesThatCannotPeer(t *testing.T) {
+func TestInfoListsPoliciesThatCannotPeer(t *testing.T) {
 	policy := func(name string, spec v1alpha1.AutomaticPeering, conditions ...metav1.Condition) *v1alpha1.PeeringPolicy {
 		return &v1alpha1.PeeringPolicy{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringPolicySpec{Automatic: &spec},
@@ -512,7 +512,7 @@ func TestInfoTellsOfPoliciesThatCannotPeer(t *testing.T) {
 }
 
 // What is wrong with discovery is reported, and leaves room for all else that is wrong.
-func TestInfoTellsOfProblemsOfDiscovery(t *testing.T) {
+func TestInfoListsProblemsOfDiscovery(t *testing.T) {
 	fc := peerObject("office", strings.Repeat("a", 32))
 	fc.Status.Conditions = append(fc.Status.Conditions, condition("Connected", "False", "NoSession", "refused"))
 	a := newAdminTest(t, fc)

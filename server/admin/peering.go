@@ -27,11 +27,11 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// anyPeer stands for whichever peer lends, in peers/-.
+// anyPeer means any peer that provides what is asked for, in peers/-.
 const anyPeer = "-"
 
-// annotationRequest is the ID of the call that made a PeeringRequest, and a hash
-// of what it asked for: a call that comes twice makes one.
+// annotationRequest has the ID of the call that created a PeeringRequest, and a hash of what it
+// asked for: a repeated call creates only one.
 const annotationRequest = "entente.dev/request-id"
 
 // CreatePeering implements AdminService: it writes a PeeringRequest.
@@ -44,9 +44,9 @@ func (s *service) CreatePeering(ctx context.Context, req *ententev1.CreatePeerin
 		return s.validatePeering(ctx, request)
 	}
 	if id := req.GetRequestId(); id != "" {
-		mark := id + ":" + hashOf(request)
-		request.Annotations = map[string]string{annotationRequest: mark}
-		made, err := s.madeBy(ctx, id, mark)
+		idAndHash := id + ":" + hashOf(request)
+		request.Annotations = map[string]string{annotationRequest: idAndHash}
+		made, err := s.madeBy(ctx, id, idAndHash)
 		if err != nil || made != "" {
 			return &ententev1.CreatePeeringResponse{PeeringRequest: made}, err
 		}
@@ -62,8 +62,8 @@ func (s *service) CreatePeering(ctx context.Context, req *ententev1.CreatePeerin
 	return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name}, nil
 }
 
-// newRequest is what a request asks for as a PeeringRequest. It has no name where
-// the request leaves that to this cluster.
+// newRequest returns the PeeringRequest that a request asks for. It has no name if the request
+// leaves that to this cluster.
 func (s *service) newRequest(ctx context.Context, req *ententev1.CreatePeeringRequest) (*v1alpha1.PeeringRequest, error) {
 	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: req.GetPeeringRequest()}}
 	spec := &request.Spec
@@ -116,9 +116,8 @@ func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringR
 	return nil
 }
 
-// askedResources reads amounts by the core's rules, so that what cannot be agreed
-// on is refused here and not by the provider. zero says that a resource may be given
-// back.
+// askedResources reads amounts by the rules of package peering, so that amounts that no provider
+// accepts are refused here. zero allows an amount of 0, which gives a resource back.
 func askedResources(field string, m *ententev1.ResourceList, zero bool) (corev1.ResourceList, error) {
 	resources, err := peering.ParseResources(m.GetAmounts())
 	if err != nil {
@@ -128,7 +127,7 @@ func askedResources(field string, m *ententev1.ResourceList, zero bool) (corev1.
 	for _, name := range resources.Names() {
 		q := resources[name]
 		if q.IsZero() && !zero {
-			return nil, middleware.BadField(field, "%s is nothing: leave it out", name)
+			return nil, middleware.BadField(field, "%s is 0: leave it out", name)
 		}
 		if !peering.Fractional(name) && !q.IsWhole() {
 			return nil, middleware.BadField(field, "%s is not a whole number", name)
@@ -147,7 +146,7 @@ func askedResources(field string, m *ententev1.ResourceList, zero bool) (corev1.
 
 func askedDuration(field string, m *durationpb.Duration) (*metav1.Duration, error) {
 	if m == nil {
-		return nil, nil //nolint:nilnil // no duration leaves it to the provider
+		return nil, nil //nolint:nilnil // without a duration the provider chooses
 	}
 	d := m.AsDuration()
 	if err := m.CheckValid(); err != nil || d <= 0 || d > peering.MaxContractLife {
@@ -158,7 +157,7 @@ func askedDuration(field string, m *durationpb.Duration) (*metav1.Duration, erro
 
 func askedMoney(field string, m *ententev1.Money) (*v1alpha1.Money, error) {
 	if m == nil {
-		return nil, nil //nolint:nilnil // no ceiling is any price
+		return nil, nil //nolint:nilnil // without a ceiling any price is accepted
 	}
 	money, err := wire.MoneyFrom(field, m)
 	if err != nil {
@@ -181,7 +180,7 @@ func askedNetwork(none bool) v1alpha1.NetworkMode {
 	return v1alpha1.NetworkTunnel
 }
 
-// tunnelAlone says whether nothing but a tunnel is asked for: no pods, and no other resource.
+// tunnelAlone reports whether only a tunnel is asked for: no pods, and no other resource.
 func tunnelAlone(req *ententev1.CreatePeeringRequest) bool {
 	_, pods := req.GetResources().GetAmounts()[peering.Pods]
 	return pods && len(req.GetResources().GetAmounts()) == 1 && !req.GetNoNetwork()
@@ -205,7 +204,7 @@ func nameInPool(peer, pool string) string {
 	return strings.TrimRight(peer[:min(len(peer), validation.LabelValueMaxLength-1-len(pool))], "-.") + "-" + pool
 }
 
-// hashOf tells two asks apart.
+// hashOf is a hash of what a PeeringRequest asks for.
 func hashOf(request *v1alpha1.PeeringRequest) string {
 	// Structs of strings, numbers and maps of them: it cannot fail, and JSON of maps
 	// is ordered.
@@ -214,8 +213,8 @@ func hashOf(request *v1alpha1.PeeringRequest) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// nameFor is the name of a PeeringRequest that asks any peer: derived from the
-// call's ID, so that a call that comes twice finds it.
+// nameFor is the name of a PeeringRequest that asks any peer. It is derived from the call's ID,
+// so that a repeated call finds it.
 func nameFor(requestID string) string {
 	if requestID == "" {
 		return "any-" + rand.String(8)
@@ -224,15 +223,15 @@ func nameFor(requestID string) string {
 	return "any-" + hex.EncodeToString(sum[:4])
 }
 
-// madeBy returns the PeeringRequest that a call with this ID made before, if any.
-func (s *service) madeBy(ctx context.Context, id, mark string) (string, error) {
+// madeBy returns the PeeringRequest that a call with this ID created before, if any.
+func (s *service) madeBy(ctx context.Context, id, idAndHash string) (string, error) {
 	var list v1alpha1.PeeringRequestList
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
 		return "", fmt.Errorf("list peering requests: %w", err)
 	}
 	for i := range list.Items {
 		switch got := list.Items[i].Annotations[annotationRequest]; {
-		case got == mark:
+		case got == idAndHash:
 			return list.Items[i].Name, nil
 		case strings.HasPrefix(got, id+":"):
 			return "", middleware.BadField("request_id", "was used for another ask, peering request %s: a new ask needs a new ID", list.Items[i].Name)
@@ -241,14 +240,14 @@ func (s *service) madeBy(ctx context.Context, id, mark string) (string, error) {
 	return "", nil
 }
 
-// peeringExists answers a call that found its name taken: by itself, when it
-// came twice at once, or by another.
+// peeringExists returns the response to a call whose name is taken: by the same call, if it came
+// twice at once, or by another.
 func (s *service) peeringExists(ctx context.Context, request *v1alpha1.PeeringRequest) (*ententev1.CreatePeeringResponse, error) {
 	var old v1alpha1.PeeringRequest
 	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(request), &old); err != nil {
 		return nil, fmt.Errorf("get peering request %s: %w", request.Name, err)
 	}
-	if mark := request.Annotations[annotationRequest]; mark != "" && mark == old.Annotations[annotationRequest] {
+	if idAndHash := request.Annotations[annotationRequest]; idAndHash != "" && idAndHash == old.Annotations[annotationRequest] {
 		return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name}, nil
 	}
 	e := &peering.Error{
@@ -259,7 +258,7 @@ func (s *service) peeringExists(ctx context.Context, request *v1alpha1.PeeringRe
 	}
 	switch {
 	case !old.DeletionTimestamp.IsZero():
-		e.Message = fmt.Sprintf("peering request %s is being taken down; try again when it is gone", request.Name)
+		e.Message = fmt.Sprintf("peering request %s is being deleted; try again when it is gone", request.Name)
 		e.Metadata["ending"] = "true"
 		e.RetryAfter = middleware.RetryConflict
 	case old.Spec.ForeignCluster != request.Spec.ForeignCluster:
@@ -304,10 +303,10 @@ func (s *service) request(ctx context.Context, resource string) (*v1alpha1.Peeri
 	return &request, nil
 }
 
-// peeringUnknown makes an error of reading a PeeringRequest one that callers know.
+// peeringUnknown turns an error of reading a PeeringRequest into one that callers see.
 func peeringUnknown(name string, err error) error {
 	if apierrors.IsNotFound(err) {
-		return unknown(peering.ReasonPeeringUnknown, "peering", name, "no peering %q is there: no PeeringRequest has that name", name)
+		return unknown(peering.ReasonPeeringUnknown, "peering", name, "there is no peering %q: no PeeringRequest has that name", name)
 	}
 	return fmt.Errorf("peering request %s: %w", name, err)
 }
@@ -338,7 +337,7 @@ func (s *service) UpdatePeering(ctx context.Context, req *ententev1.UpdatePeerin
 	return resp, nil
 }
 
-// DeletePeering implements AdminService: the contract ends with the ask.
+// DeletePeering implements AdminService: the contract ends with the PeeringRequest.
 func (s *service) DeletePeering(ctx context.Context, req *ententev1.DeletePeeringRequest) (*ententev1.DeletePeeringResponse, error) {
 	request, err := s.request(ctx, req.GetName())
 	if err != nil {
@@ -378,13 +377,13 @@ func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 	return p
 }
 
-// provider is the ForeignCluster that lends, or is asked to.
+// provider is the ForeignCluster that is the provider, or is asked to be.
 func provider(request *v1alpha1.PeeringRequest) string {
 	return cmp.Or(request.Status.ForeignCluster, request.Spec.ForeignCluster)
 }
 
-// EndPeering implements AdminService. It says what is to end and leaves ending
-// it to the reconcilers, which do not wait for the peer.
+// EndPeering implements AdminService. It deletes objects and ends contracts; the reconcilers do
+// the rest and do not wait for the peer.
 func (s *service) EndPeering(ctx context.Context, req *ententev1.EndPeeringRequest) (*ententev1.EndPeeringResponse, error) {
 	fc, err := s.foreignCluster(ctx, req.GetPeer())
 	if err != nil {
@@ -406,7 +405,7 @@ func (s *service) EndPeering(ctx context.Context, req *ententev1.EndPeeringReque
 	if req.GetRefuseIfRunning() && resp.GetPods() > 0 {
 		return nil, &peering.Error{
 			Reason:   peering.ReasonPodsRunning,
-			Message:  fmt.Sprintf("%d pods run by the contracts with %s", resp.GetPods(), fc.Name),
+			Message:  fmt.Sprintf("%d pods run under the contracts with %s", resp.GetPods(), fc.Name),
 			Metadata: map[string]string{"pods": fmt.Sprint(resp.GetPods())},
 		}
 	}
@@ -435,9 +434,8 @@ func (s *service) EndPeering(ctx context.Context, req *ententev1.EndPeeringReque
 	return resp, nil
 }
 
-// leaveOut has the asks of any peer that this one fulfils look for another. They
-// would only come back to it if it were not left out, so that is written before
-// their contracts end. A peer that is forgotten is not asked anyway.
+// leaveOut excludes a peer from the asks of any peer that it fulfils, before their contracts end:
+// otherwise they would choose it again. A peer that is forgotten is not asked anyway.
 func (s *service) leaveOut(ctx context.Context, asks []v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, forget bool) error {
 	for i := range asks {
 		ask := &asks[i]

@@ -35,7 +35,7 @@ func (a *adminTest) requests(t testing.TB) []v1alpha1.PeeringRequest {
 	return list.Items
 }
 
-func TestAnAskSaysAllThatIsWanted(t *testing.T) {
+func TestAnAskHasAllThatTheRequestAsksFor(t *testing.T) {
 	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)))
 	c := a.alice(t)
 	full := func(peer string) *ententev1.CreatePeeringRequest {
@@ -176,11 +176,11 @@ func offer(t *testing.T, price string) *peering.Advertisement {
 	}}
 }
 
-func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
+func TestValidateOnlyReturnsTheOfferAndWritesNothing(t *testing.T) {
 	office := strings.Repeat("a", 32)
 	a := newAdminTestWith(t, func(cfg *Config) {
-		// As an API server does, and the fake does not, it looks whether the name is
-		// taken where nothing is to be written, and says what it would store.
+		// As an API server does, and the fake does not, it checks in a dry run whether the name is
+		// taken, and returns what it would store.
 		cfg.Client = interceptor.NewClient(cfg.Client.(ctrlclient.WithWatch), interceptor.Funcs{
 			Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
 				if err := c.Get(ctx, ctrlclient.ObjectKeyFromObject(o), &v1alpha1.PeeringRequest{}); err == nil {
@@ -227,7 +227,7 @@ func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
 	if diff := cmp.Diff(asked, got.Spec); diff != "" || got.UID != "uid" || got.Name != "office" {
 		t.Errorf("asked of %s, %s (-want +got)\n%s", got.Name, got.UID, diff)
 	}
-	// What would be offered once an administrator there approved it is told, too.
+	// The response also has what would be offered once an administrator there approved it.
 	a.preview = func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) {
 		ad := offer(t, "0.25")
 		ad.NeedsApproval = true
@@ -250,7 +250,7 @@ func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
 		"what is not valid":           {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, nil, peering.ReasonRequestInvalid, ""},
 		"it refuses":                  {nil, wire.Status(&peering.Error{Reason: peering.ReasonPolicyRefused, Message: "lends nothing"}).Err(), peering.ReasonPolicyRefused, "peer office: lends nothing"},
 		"it is away":                  {nil, peering.Errorf(peering.ReasonPeerUnreachable, "no session"), peering.ReasonPeerUnreachable, "peer office: no session"},
-		"none of several grants it":   {anybody, peering.Errorf(peering.ReasonCapacityExhausted, "none grants it"), peering.ReasonCapacityExhausted, "none grants it"},
+		"no one of several grants it": {anybody, peering.Errorf(peering.ReasonCapacityExhausted, "no peer grants it"), peering.ReasonCapacityExhausted, "no peer grants it"},
 		"it answers nonsense":         {nil, peering.Errorf(peering.ReasonResponseInvalid, "nonsense"), peering.ReasonResponseInvalid, "nonsense"},
 		"something breaks here":       {nil, errors.New("secret path /var/x"), peering.ReasonInternal, ""},
 		"something breaks among many": {anybody, errors.New("secret path /var/x"), peering.ReasonInternal, ""},
@@ -400,9 +400,9 @@ func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 	}
 }
 
-// TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother: who ends a peering does not
-// mean to do without what any other cluster would lend.
-func TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother(t *testing.T) {
+// TestUnpeeringLetsAsksOfAnyPeerChooseAnother: the end of a peering with one peer must not end
+// asks that another one can fulfil.
+func TestUnpeeringLetsAsksOfAnyPeerChooseAnother(t *testing.T) {
 	ask := func(name, provider string) *v1alpha1.PeeringRequest {
 		return &v1alpha1.PeeringRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"}, Spec: v1alpha1.PeeringRequestSpec{ClusterSelector: &metav1.LabelSelector{}},
@@ -460,7 +460,7 @@ func TestPoliciesAreTested(t *testing.T) {
 	want := []string{
 		"peers/lab||POLICY_REFUSED|no policy selects it||",
 		"peers/office|default||cpu: 4 of 4 asked|2|",
-		"peers/pending||PEER_NOT_TRUSTED|which cluster this is becomes known when its token is redeemed||",
+		"peers/pending||PEER_NOT_TRUSTED|the ID of this cluster is not known until its token is redeemed||",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -487,9 +487,9 @@ func TestPoliciesAreTested(t *testing.T) {
 	}
 }
 
-// TestADryAmendmentTellsWhatWouldComeOfIt: that a peering could be changed so is what
+// TestADryAmendmentReturnsTheOffer: that a peering could be changed so is what
 // its provider says, not only that the change is well formed.
-func TestADryAmendmentTellsWhatWouldComeOfIt(t *testing.T) {
+func TestADryAmendmentReturnsTheOffer(t *testing.T) {
 	office := strings.Repeat("a", 32)
 	request := &v1alpha1.PeeringRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "uid-1"},

@@ -37,7 +37,7 @@ func (s *service) ListPeeringRequests(ctx context.Context, req *ententev1.ListPe
 	return &ententev1.ListPeeringRequestsResponse{Requests: part, NextPageToken: next}, err
 }
 
-// peersOrOne returns the peer that a name is of, or all of them for peers/-.
+// peersOrOne returns the named peer, or all of them for peers/-.
 func (s *service) peersOrOne(ctx context.Context, resource string) ([]v1alpha1.ForeignCluster, error) {
 	if peerName(resource) == anyPeer {
 		return s.foreignClusters(ctx)
@@ -67,8 +67,7 @@ func requestName(resource string) (peer, id string) {
 	return peer, id
 }
 
-// decideRequest puts a request on one list of its peer and takes it off the
-// other.
+// decideRequest adds a request to one list of its peer and removes it from the other.
 func (s *service) decideRequest(ctx context.Context, resource string, lists func(*v1alpha1.ForeignCluster) (to, from *[]string)) error {
 	peer, id := requestName(resource)
 	fc, err := s.foreignCluster(ctx, peer)
@@ -99,8 +98,8 @@ func (s *service) decideRequest(ctx context.Context, resource string, lists func
 	})
 }
 
-// roomFor drops the oldest of decided requests where as many are kept as can be:
-// one that no contract in force goes back to, if there is one.
+// roomFor drops a decided request when the list is full: the oldest one without a contract in
+// force, or the oldest one of all.
 func roomFor(decided []string, inForce map[string]bool) []string {
 	for len(decided) >= MaxDecidedRequests {
 		i := max(slices.IndexFunc(decided, func(id string) bool { return !inForce[id] }), 0)
@@ -129,7 +128,7 @@ func (s *service) TestPolicy(ctx context.Context, req *ententev1.TestPolicyReque
 		resp.Results = append(resp.Results, result)
 		id := peering.ClusterID(peers[i].Spec.ClusterID)
 		if id == "" {
-			result.Reason, result.Message = string(peering.ReasonPeerNotTrusted), "which cluster this is becomes known when its token is redeemed"
+			result.Reason, result.Message = string(peering.ReasonPeerNotTrusted), "the ID of this cluster is not known until its token is redeemed"
 			continue
 		}
 		got, err := s.cfg.TestPolicy(ctx, id, request)

@@ -23,11 +23,11 @@ func TestAPeerIsAskedForEachOfItsPools(t *testing.T) {
 			t.Errorf("%s asks for pool %q, %v", name, made.Spec.Pool, err)
 		}
 		if got, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/" + name}); err != nil || got.GetPeering().GetPool() != pool {
-			t.Errorf("%s is told as %v, %v", name, got, err)
+			t.Errorf("%s is returned as %v, %v", name, got, err)
 		}
 	}
 	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office", Pool: "GPU"}); err == nil {
-		t.Error("a pool that is no label was asked for")
+		t.Error("a malformed pool was asked for")
 	}
 	for peer, want := range map[string]string{
 		"a": "a-" + strings.Repeat("p", 32), strings.Repeat("a", 63): strings.Repeat("a", 30) + "-" + strings.Repeat("p", 32),

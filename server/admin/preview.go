@@ -15,8 +15,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// validatePeering has the API server check a PeeringRequest, and tells what would come
-// of it. Nothing is written here or there.
+// validatePeering asks the API server to check a PeeringRequest, and returns what the provider
+// would offer. Nothing is written here or there.
 func (s *service) validatePeering(ctx context.Context, request *v1alpha1.PeeringRequest) (*ententev1.CreatePeeringResponse, error) {
 	request.Name = cmp.Or(request.Name, nameFor(""))
 	stored := request.DeepCopy()
@@ -34,8 +34,8 @@ func (s *service) validatePeering(ctx context.Context, request *v1alpha1.Peering
 	return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name, Provider: "peers/" + provider, Advertisement: previewMessage(offer)}, nil
 }
 
-// previewMessage is an offer that binds nobody; nil means none. What its request is called
-// means nothing to a caller.
+// previewMessage returns an offer that is not binding, or nil for nil. It leaves out the request
+// ID, which callers cannot use.
 func previewMessage(a *peering.Advertisement) *ententev1.Advertisement {
 	if a == nil {
 		return nil
@@ -45,7 +45,7 @@ func previewMessage(a *peering.Advertisement) *ententev1.Advertisement {
 	return m
 }
 
-// previewRevision tells what would come of a changed peering.
+// previewRevision adds to a response what the provider would offer for a changed peering.
 func (s *service) previewRevision(ctx context.Context, request *v1alpha1.PeeringRequest, resp *ententev1.UpdatePeeringResponse) error {
 	provider, offer, err := s.cfg.Preview(ctx, request)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *service) previewRevision(ctx context.Context, request *v1alpha1.Peering
 	return nil
 }
 
-// previewError says which peer was asked, where it could be no other.
+// previewError adds the peer that was asked, if the request names it.
 func previewError(request *v1alpha1.PeeringRequest, err error) error {
 	name := request.Spec.ForeignCluster
 	if name == "" {

@@ -14,27 +14,26 @@ import (
 )
 
 const (
-	// rootExpiresSoon is how long before its end a root certificate is a problem:
-	// peers that are away for weeks should still learn of its successor.
+	// rootExpiresSoon is how long before its end a root certificate is a problem: peers that are
+	// away for weeks should still receive its successor.
 	rootExpiresSoon = 60 * 24 * time.Hour
 	// clocksApart is how far a peer's clock may be from this one's. Tokens live for
 	// minutes, and certificates in tests, too.
 	clocksApart = time.Minute
-	// maxAlike is how many problems of one kind, and maybe one cause, are told one by one.
+	// maxAlike is how many problems of one kind, which may have one cause, are listed one by one.
 	maxAlike = 8
 )
 
-// problems returns what is not as it should be, a line each: what is wrong, where,
-// and what to do next. It names what an administrator has to act on, and leaves
-// out what merely was not asked for.
-func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.PeeringRequest, policies []v1alpha1.PeeringPolicy) []string {
+// problems returns problems on which an administrator has to act, a line each: what is wrong,
+// where, and what to do. A part that is merely not configured is not a problem.
+func (v *snapshot) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.PeeringRequest, policies []v1alpha1.PeeringPolicy) []string {
 	var out []string
 	say := func(format string, args ...any) {
 		if len(out) < MaxProblems {
 			out = append(out, peering.Text(fmt.Sprintf(format, args...), 2*peering.MaxMessageLen))
 		}
 	}
-	// few says the first of what may be many with one cause, so that others find room.
+	// few lists only the first of many problems with one cause, so that others find room.
 	few := func(more string, n int, one func(i int)) {
 		for i := range min(n, maxAlike) {
 			one(i)
@@ -78,19 +77,19 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 	return out
 }
 
-// selfProblems says what is wrong with this cluster's identity and with how it is found.
-func (v *view) selfProblems(self Self, say func(format string, args ...any), few func(more string, n int, one func(i int))) {
+// selfProblems lists what is wrong with this cluster's identity and its discovery.
+func (v *snapshot) selfProblems(self Self, say func(format string, args ...any), few func(more string, n int, one func(i int))) {
 	if !self.RootExpires.IsZero() && self.RootExpires.Sub(v.now) < rootExpiresSoon {
 		say("this cluster's root certificate ends at %s: replace its key with RolloverIdentity", self.RootExpires.UTC().Format(time.RFC3339))
 	}
 	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
-		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
+		say("the certificate that this cluster shows to peers ended at %s and was not renewed: see the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
 	}
 	few("problems of discovery: see the agent's log", len(self.Problems), func(i int) { say("%s", self.Problems[i]) })
 	unlisted := slices.DeleteFunc(slices.Clone(self.Domains), func(d DNSDomain) bool { return !d.Unlisted })
-	few("domains that cannot be asked for clusters", len(unlisted), func(i int) {
+	few("domains that cannot be queried for clusters", len(unlisted), func(i int) {
 		d := &unlisted[i]
-		say("domain %s cannot be asked for clusters since %s: %s", d.Domain, d.Since.UTC().Format(time.RFC3339), d.Error)
+		say("domain %s cannot be queried for clusters since %s: %s", d.Domain, d.Since.UTC().Format(time.RFC3339), d.Error)
 	})
 	for _, p := range self.DNS {
 		if p.Problem != "" {
@@ -99,8 +98,8 @@ func (v *view) selfProblems(self Self, say func(format string, args ...any), few
 	}
 }
 
-// nodeProblems says what is wrong on the nodes.
-func (v *view) nodeProblems(say func(format string, args ...any)) {
+// nodeProblems lists what is wrong on the nodes.
+func (v *snapshot) nodeProblems(say func(format string, args ...any)) {
 	for i := range v.nodes {
 		node := &v.nodes[i]
 		for _, p := range node.Status.Problems {
@@ -108,7 +107,7 @@ func (v *view) nodeProblems(say func(format string, args ...any)) {
 		}
 		seen := node.Status.ObservedAt
 		if !seen.IsZero() && v.now.Sub(seen.Time) > FabricFresh {
-			say("node %s: its fabric was last heard of at %s: look at its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
+			say("node %s: its fabric last reported at %s: check its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
 		}
 	}
 	if text := blockedNodes(v.nodes); text != "" {
@@ -121,8 +120,8 @@ func (v *view) nodeProblems(say func(format string, args ...any)) {
 	}
 }
 
-// blockedNodes is one line of the nodes on which something keeps the packets of tunnels from
-// passing, apart from the tunnels themselves; empty if there are none.
+// blockedNodes returns one line for the nodes on which something other than the tunnels
+// themselves blocks packets of tunnels, or nothing if there are no such nodes.
 func blockedNodes(nodes []v1alpha1.FabricNode) string {
 	blocked, reasons := 0, []string{}
 	for i := range nodes {
@@ -153,8 +152,8 @@ func blockedNodes(nodes []v1alpha1.FabricNode) string {
 	return fmt.Sprintf("nodes on which packets of tunnels do not pass: %d (%s%s): see `entente doctor network`", blocked, strings.Join(reasons, ", "), more)
 }
 
-// policyProblem returns why a policy cannot peer by itself, with clusters that discovery finds
-// by sources; empty if it can, or is not to.
+// policyProblem returns why a policy cannot peer automatically with clusters that discovery finds
+// by sources. It is empty if the policy can, or does not ask for it.
 func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Found) string {
 	automatic := p.Spec.Automatic
 	if automatic == nil {
@@ -174,7 +173,7 @@ func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Found) string {
 	return "it trusts clusters on first use (firstUse) where discovery finds them, and that is off: set " + what + " in the chart's values"
 }
 
-func (v *view) peerProblems(fc *v1alpha1.ForeignCluster) []string {
+func (v *snapshot) peerProblems(fc *v1alpha1.ForeignCluster) []string {
 	var out []string
 	bad := func(kind string) {
 		if c := meta.FindStatusCondition(fc.Status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {

@@ -14,8 +14,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// RotatePresharedKey implements AdminService: it writes the annotation that asks for another
-// key, and the agents of both sides do what follows.
+// RotatePresharedKey implements AdminService: it writes the annotation that asks for another key,
+// on which the agents of both sides act.
 func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotatePresharedKeyRequest) (*ententev1.RotatePresharedKeyResponse, error) {
 	peers, err := s.peersOrOne(ctx, req.GetName())
 	if err != nil {
@@ -42,8 +42,8 @@ func (s *service) RotatePresharedKey(ctx context.Context, req *ententev1.RotateP
 	return resp, nil
 }
 
-// RotateNodeKeys implements AdminService: it writes the annotation that asks for another key, and
-// the fabrics of the nodes do what follows.
+// RotateNodeKeys implements AdminService: it writes the annotation that asks for another key, on
+// which the fabrics of the nodes act.
 func (s *service) RotateNodeKeys(ctx context.Context, req *ententev1.RotateNodeKeysRequest) (*ententev1.RotateNodeKeysResponse, error) {
 	var list v1alpha1.FabricNodeList
 	if err := readAll(ctx, s.cfg.Client, &list); err != nil {
@@ -79,8 +79,8 @@ func annotate(o *metav1.ObjectMeta, asked time.Time) {
 	metav1.SetMetaDataAnnotation(o, v1alpha1.AnnotationRotateKey, asked.Format(time.RFC3339))
 }
 
-// askTime is the time from which on a key is another one than that which is in use now. What
-// tells when a key was first used does so in whole seconds.
+// askTime is the time since which a key has to be in use to count as another one. The time since
+// which a key is in use has whole seconds.
 func askTime(now time.Time) time.Time {
 	return now.UTC().Add(time.Second - time.Nanosecond).Truncate(time.Second)
 }

@@ -39,109 +39,108 @@ type Self struct {
 	Name string
 	// Version is the agent's version.
 	Version string
-	// Endpoints is where its peer API can be dialled, as host:port.
+	// Endpoints are where its peer API can be dialled, as host:port.
 	Endpoints []string
 	// Protocol is the newest protocol revision that it speaks.
 	Protocol uint32
-	// RootExpires is when its newest root certificate ends, CertificateExpires when
-	// that ends which it shows to peers.
+	// RootExpires is when its newest root certificate ends, CertificateExpires when the
+	// certificate that it presents to peers ends.
 	RootExpires, CertificateExpires time.Time
 	// Fingerprint and Automatic are what discovery publishes of it.
 	Fingerprint string
 	Automatic   bool
-	// DNS is where it is published in DNS, or should be, or should be no longer.
+	// DNS is where it is published in DNS, should be published, or should no longer be.
 	DNS []DNSPublication
-	// Sources is by what clusters are looked for: LAN, DNS.
+	// Sources are the kinds of discovery that are turned on: LAN, DNS.
 	Sources []v1alpha1.Found
-	// Domains is the domains in which clusters are looked for.
+	// Domains are the domains that are queried for clusters.
 	Domains []DNSDomain
-	// Problems is what is wrong with how it was configured, a line each.
+	// Problems is what is wrong with its configuration, a line each.
 	Problems []string
 }
 
 // DNSPublication is a domain that lists this cluster, or should.
 type DNSPublication struct {
-	// Domain is where, in a zone of a server, and Instance and Host are under which names.
+	// Domain is the domain, in a zone of a server; Instance and Host are the names of the records.
 	Domain, Zone, Server, Instance, Host string
 	// Confirmed is when the server was last seen to have the cluster's own records.
 	Confirmed time.Time
-	// Leaving says that it is to be removed.
+	// Leaving means that the records are being removed.
 	Leaving bool
-	// Problem is what is wrong, empty for nothing.
+	// Problem is what is wrong, if anything.
 	Problem string
 }
 
-// DNSDomain is a domain in which clusters are looked for.
+// DNSDomain is a domain that is queried for clusters.
 type DNSDomain struct {
 	Domain string
 	// Clusters is how many it lists with an address, this one among them.
 	Clusters int
-	// Answered is when its list was answered last; zero for never.
+	// Answered is when its list was last received, if it ever was.
 	Answered time.Time
-	// Error is why the list, or something in it, cannot be asked for, Since since when, and
-	// Unlisted whether it is the list.
+	// Error is why a query for the list, or for one of its entries, fails, and Since since when.
+	// Unlisted means that the list itself cannot be queried.
 	Error    string
 	Since    time.Time
 	Unlisted bool
-	// Problems is what of its records is of no use, LeftOut how many were beyond the limits.
+	// Problems is what is wrong with its records, LeftOut how many were beyond the limits.
 	Problems []string
 	LeftOut  int
-	// Authenticated is the resolver's word that DNSSEC proves all of it.
+	// Authenticated means that, according to the resolver, DNSSEC proves all of its records.
 	Authenticated bool
 }
 
 // Config configures the API for the cluster's own people.
 type Config struct {
-	// Log takes one line for each call that changes something; nil discards.
+	// Log takes one line for each call that changes something. If nil, they are discarded.
 	Log *slog.Logger
 	// Client reads and writes custom resources and reads Namespaces. It reads what
 	// it wrote: no cache. Required.
 	Client ctrlclient.Client
-	// Cache tells of changes. Required.
+	// Cache notifies of changes. Required.
 	Cache Cache
 	// Kubernetes reviews tokens and access and reads the cluster's client CA.
 	// Required.
 	Kubernetes kubernetes.Interface
-	// TLS has the serving certificate. What it says of clients is replaced.
-	// Required.
+	// TLS has the serving certificate. Its settings about clients are replaced. Required.
 	TLS *tls.Config
-	// Self tells of this cluster. Required.
+	// Self describes this cluster. Required.
 	Self func(context.Context) (Self, error)
-	// Tokens is this cluster's one-time tokens. Required.
+	// Tokens are this cluster's one-time tokens. Required.
 	Tokens Tokens
-	// Join redeems a token and returns the name of the peer's ForeignCluster, which
-	// is name where that is not empty. Required.
+	// Join redeems a token and returns the name of the peer's ForeignCluster, which is name unless
+	// that is empty. Required.
 	Join func(ctx context.Context, token jointoken.Token, name string) (foreignCluster string, err error)
-	// Introduce introduces this cluster to the one at an endpoint, which has to prove
-	// id unless that is empty, and approves it where approve says so. It returns the
-	// name of the ForeignCluster, as Join. Required.
+	// Introduce introduces this cluster to the one at an endpoint, which has to prove id unless
+	// that is empty, and approves it if approve is set. It returns the name of the ForeignCluster,
+	// as Join does. Required.
 	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (foreignCluster string, err error)
-	// Preview says with which ForeignCluster a PeeringRequest would be agreed now, and
-	// by which offer: nil where the contract is as it asks for. The error is why it
-	// would not be. Nothing is held back by anybody. Required.
+	// Preview returns the ForeignCluster with which a PeeringRequest would be agreed now, and the
+	// offer, which is nil if the contract already has what is asked for. The error is why it would
+	// not be agreed. No provider reserves anything. Required.
 	Preview func(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *peering.Advertisement, err error)
-	// TestPolicy says what a peer would be offered here that had such a PeeringRequest.
-	// That nothing would be is no error. Required.
+	// TestPolicy returns what this cluster would offer a peer for a PeeringRequest. A refusal is
+	// not an error. Required.
 	TestPolicy func(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error)
-	// PlanNetwork says what the network with a peer would be, which has prefixes if it told
-	// none itself. Required.
+	// PlanNetwork plans the network with a peer. prefixes are the peer's if it announced none
+	// itself. Required.
 	PlanNetwork func(ctx context.Context, peer *v1alpha1.ForeignCluster, prefixes []string) (peering.NetworkPlan, error)
 	// NetworkParameters is this cluster's end of in-band tunnels. Required.
 	NetworkParameters func(context.Context) (inband.Parameters, error)
-	// ConnectInBand has a peer reached by its parameters, trusts it, and returns the name of
-	// its ForeignCluster, as Join. Required.
+	// ConnectInBand trusts a peer, connects to it by its parameters, and returns the name of its
+	// ForeignCluster, as Join does. Required.
 	ConnectInBand func(ctx context.Context, parameters inband.Parameters, name string) (foreignCluster string, err error)
-	// Rollover replaces the key under this cluster's root, and returns when the new
-	// root ends and until when the old one is shown too. Required.
+	// Rollover replaces the key of this cluster's root, and returns when the new root ends and
+	// until when the old one is presented too. Required.
 	Rollover func(ctx context.Context) (root, overlap time.Time, err error)
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
 	// pace replaces the pauses of watches in tests.
 	pace *pace
 }
 
-// pace is how long things take that go on by themselves.
+// pace has the pauses of watches.
 type pace struct {
 	check, grace, write, body time.Duration
 }
@@ -160,7 +159,7 @@ type Server struct {
 	stopping chan struct{}
 }
 
-// New returns a server that serves nothing yet.
+// New returns a server, which Run starts.
 func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Client == nil || cfg.Cache == nil || cfg.Kubernetes == nil || cfg.TLS == nil:
@@ -228,7 +227,7 @@ func (a *Server) Run(ctx context.Context, listener net.Listener) error {
 	defer closeREST()
 	listener = atMost(listener, LoopbackConnections, MaxConnections, ConnectionsPerAddress)
 	web := a.web(rest)
-	// The first caller may have a certificate, too.
+	// The first caller may already have a certificate.
 	if err := a.reviewer.Refresh(ctx); err != nil {
 		a.cfg.Log.WarnContext(ctx, "read the cluster's client CA", "err", err)
 	}
@@ -258,7 +257,7 @@ func (a *Server) Run(ctx context.Context, listener net.Listener) error {
 		if web.Shutdown(drain) != nil {
 			_ = web.Close()
 		}
-		// Calls that came over net/http end with it; what is left is the gateway's.
+		// Calls over net/http have ended with it; only calls of the gateway are left.
 		a.grpc.Stop()
 		return nil
 	})
@@ -287,9 +286,8 @@ func (a *Server) web(rest http.Handler) *http.Server {
 	}
 }
 
-// tls asks clients for a certificate and leaves it to kubeauth what it
-// is worth, so that the error says why, and so that a bearer token counts beside
-// a certificate that does not.
+// tls requests a certificate of clients and does not verify it. kubeauth does, so that the error
+// says what is wrong, and so that a bearer token counts beside an invalid certificate.
 func (a *Server) tls() *tls.Config {
 	c := a.cfg.TLS.Clone()
 	c.MinVersion = tls.VersionTLS13
@@ -301,12 +299,12 @@ func (a *Server) tls() *tls.Config {
 
 type connectedKey struct{}
 
-// handler gives gRPC to gRPC and the rest to REST.
+// handler passes gRPC requests to the gRPC server and all others to REST.
 func (a *Server) handler(rest http.Handler) http.Handler {
 	calls := a.admitted(a.grpc)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if at, ok := r.Context().Value(connectedKey{}).(time.Time); ok && time.Since(at) > middleware.ConnectionAge {
-			// net/http makes this a GOAWAY on HTTP/2: what runs goes on.
+			// net/http sends a GOAWAY for it on HTTP/2: running calls go on.
 			w.Header().Set("Connection", "close")
 		}
 		w = &patientWriter{ResponseWriter: w, patience: a.cfg.pace.write}
@@ -318,9 +316,8 @@ func (a *Server) handler(rest http.Handler) http.Handler {
 	})
 }
 
-// patientWriter cuts off a reader that makes no room for what it asked for: a
-// watch that nobody reads would hold its goroutines for ever. While nothing is
-// being written it waits as long as it likes.
+// patientWriter cuts off a reader that does not read what is written to it: a watch without a
+// reader would keep its goroutines for ever. There is no limit while nothing is written.
 type patientWriter struct {
 	http.ResponseWriter
 	patience time.Duration
@@ -339,13 +336,13 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 
 func (w *patientWriter) Flush() { _ = w.FlushError() }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError is a method that http.ResponseController uses.
 func (w *patientWriter) FlushError() error {
 	defer w.hurry()()
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// Unwrap is what http.ResponseController looks for.
+// Unwrap is a method that http.ResponseController uses.
 func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func isGRPC(contentType string) bool {
@@ -353,12 +350,12 @@ func isGRPC(contentType string) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// open says which methods need no caller: health, which tells nothing.
+// open reports whether a method needs no caller. Those of health do not, since they reveal nothing.
 func open(method string) bool {
 	return strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
 }
 
-// isReflection says which methods tell what methods there are. Every known caller may call them.
+// isReflection reports whether a method is one of reflection, which every known caller may call.
 func isReflection(method string) bool {
 	return strings.HasPrefix(method, "/grpc.reflection.v1.") || strings.HasPrefix(method, "/grpc.reflection.v1alpha.")
 }
@@ -380,14 +377,14 @@ func healthOnly(watches *middleware.Limiter, long time.Duration) middleware.Func
 	}
 }
 
-// authorized asks whether the caller may. A method that is not known is for nobody.
+// authorized checks whether the caller may call a method. No caller may call an unknown method.
 func (a *Server) authorized(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
 	if open(c.Method) || isReflection(c.Method) {
 		return next(ctx)
 	}
 	need, ok := permissions(c.Method, c.Request)
 	if !ok {
-		return &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "this method is for nobody"}
+		return &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "no caller may call this method"}
 	}
 	if err := a.authorize(ctx, callerOf(ctx).user, need); err != nil {
 		return err
@@ -395,9 +392,8 @@ func (a *Server) authorized(ctx context.Context, c *middleware.Call, next func(c
 	return next(ctx)
 }
 
-// whileAllowed ends a watch when its caller may not watch any longer, or when the
-// process is about to stop. Handlers see it by their context, whose cause says
-// which.
+// whileAllowed ends a watch when its caller may no longer watch, or when the process is about to
+// stop. It cancels the handler's context, with the reason as its cause.
 func (a *Server) whileAllowed(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
 	if c.Request != nil || !strings.HasPrefix(c.Method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/") {
 		return next(ctx)
@@ -414,7 +410,7 @@ func (a *Server) whileAllowed(ctx context.Context, c *middleware.Call, next func
 	return err
 }
 
-// allowed returns why a watch has to end, once it has to.
+// allowed blocks until a watch has to end, and returns why.
 func (a *Server) allowed(ctx context.Context, c *middleware.Call) error {
 	tick := time.NewTicker(a.cfg.pace.check)
 	defer tick.Stop()
@@ -432,15 +428,15 @@ func (a *Server) allowed(ctx context.Context, c *middleware.Call) error {
 		case err == nil:
 			sure = time.Now()
 		case wire.ReasonOf(err) == peering.ReasonKubernetes && time.Since(sure) < a.cfg.pace.grace:
-			// Nobody said no.
+			// The review failed, and did not refuse.
 		default:
 			return err
 		}
 	}
 }
 
-// allowedNow asks again who calls, since a token can be taken back, and whether
-// they may.
+// allowedNow authenticates the caller again, since a token can be revoked, and checks whether it
+// may call.
 func (a *Server) allowedNow(ctx context.Context, c *middleware.Call) error {
 	user, err := callerOf(ctx).again(ctx)
 	if err != nil {

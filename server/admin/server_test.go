@@ -145,7 +145,8 @@ type adminTest struct {
 	joinErr error
 	// introduced is what this cluster was introduced with.
 	introduced []string
-	// preview is what would come of a request, and previewed what that was asked of.
+	// preview is what Preview returns for a request, and previewed the requests that it was called
+	// with.
 	preview   func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error)
 	previewed chan *v1alpha1.PeeringRequest
 	// policies is what peers would be answered.
@@ -586,7 +587,7 @@ func TestCallersSpeakOnlyForThemselves(t *testing.T) {
 		}
 	})
 	if strings.Contains(a.log.String(), `"who":"admin-by-certificate"`) {
-		t.Error("somebody was taken for the administrator")
+		t.Error("another user was taken for the administrator")
 	}
 }
 
@@ -718,7 +719,7 @@ func contractObject(name, peer, id string, role v1alpha1.ContractRole, phase str
 	}
 }
 
-func TestAPeerIsToldWithItsContractsAndTunnel(t *testing.T) {
+func TestAPeersMessageHasItsContractsAndTunnel(t *testing.T) {
 	id, other := strings.Repeat("b", 32), strings.Repeat("c", 32)
 	now := metav1.Now()
 	node := func(name string, seen time.Time, path ...v1alpha1.FabricPath) *v1alpha1.FabricNode {
@@ -764,7 +765,7 @@ func TestAPeerIsToldWithItsContractsAndTunnel(t *testing.T) {
 
 func TestATunnelThatNoFreshGatewayCarriesIsDown(t *testing.T) {
 	id, now := strings.Repeat("b", 32), time.Now()
-	v := &view{now: now, tunnels: []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: id}}}}
+	v := &snapshot{now: now, tunnels: []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: id}}}}
 	for name, tc := range map[string]struct {
 		gateway bool
 		seen    time.Time
@@ -782,7 +783,7 @@ func TestATunnelThatNoFreshGatewayCarriesIsDown(t *testing.T) {
 		}
 	}
 	if v.tunnel(peerObject("p", "another")) != nil {
-		t.Error("there is a tunnel to a peer that has none")
+		t.Error("there is a tunnel to a peer without one")
 	}
 }
 
@@ -984,14 +985,14 @@ func TestOffloadWaitsForTheUnoffloadBeforeIt(t *testing.T) {
 		Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName, Finalizers: []string{v1alpha1.Finalizer},
 	}}
 	ending.Spec.PodStrategy, ending.Spec.NameMapping = v1alpha1.StrategyRemote, v1alpha1.MappingSuffixed
-	// Who waits looks at it while it is being deleted, and then once more.
-	looks := make(chan struct{}, 1000)
+	// The call reads it while it is being deleted, and then once more.
+	reads := make(chan struct{}, 1000)
 	a := newAdminTestWith(t, func(cfg *Config) {
 		cfg.Client = interceptor.NewClient(cfg.Client.(ctrlclient.WithWatch), interceptor.Funcs{
 			Get: func(ctx context.Context, c ctrlclient.WithWatch, key ctrlclient.ObjectKey, o ctrlclient.Object, opts ...ctrlclient.GetOption) error {
 				err := c.Get(ctx, key, o, opts...)
 				if _, ok := o.(*v1alpha1.NamespaceOffloading); ok && !o.GetDeletionTimestamp().IsZero() {
-					looks <- struct{}{}
+					reads <- struct{}{}
 				}
 				return err
 			},
@@ -1003,8 +1004,8 @@ func TestOffloadWaitsForTheUnoffloadBeforeIt(t *testing.T) {
 	}
 	released := make(chan error, 1)
 	go func() {
-		<-looks
-		<-looks
+		<-reads
+		<-reads
 		patch := ctrlclient.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 		released <- a.client.Patch(context.WithoutCancel(t.Context()), ending.DeepCopy(), patch)
 	}()
@@ -1046,8 +1047,8 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 	if spec.PodStrategy != "Remote" || spec.Misplaced != v1alpha1.MisplacedMove || spec.NameMapping != "Suffixed" || spec.ClusterSelector == nil {
 		t.Errorf("changed to %+v", spec)
 	}
-	// What becomes of pods when a provider is lost, and whether they may ask home's API server, stays
-	// as it was where a call does not say.
+	// A call that does not set what happens to pods when a provider is lost, and whether they may
+	// call home's API server, leaves it unchanged.
 	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", HomeApi: "Allowed"}); err != nil {
 		t.Fatal(err)
 	}
@@ -1066,7 +1067,7 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 		}
 	}
 	if _, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PeerLost: &ententev1.PeerLost{Action: "Drop"}}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
-		t.Errorf("an action that there is none of: %v", err)
+		t.Errorf("an unknown action: %v", err)
 	}
 	var fc v1alpha1.ForeignCluster
 	if err := a.client.Get(ctx, ctrlclient.ObjectKey{Name: "office"}, &fc); err != nil {
@@ -1083,7 +1084,7 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 		"another name":         {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", RemoteName: "rome"}, peering.ReasonMappingFixed},
 		"no name":              {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Chosen"}, peering.ReasonRequestInvalid},
 		"a name of no use":     {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Same", RemoteName: "rome"}, peering.ReasonRequestInvalid},
-		"what is no name":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", RemoteName: "../x"}, peering.ReasonRequestInvalid},
+		"a malformed name":     {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", RemoteName: "../x"}, peering.ReasonRequestInvalid},
 		"another mapping":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Same"}, peering.ReasonMappingFixed},
 		"an unknown namespace": {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/nope"}, peering.ReasonNamespaceUnknown},
 		"an unknown peer":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", Peers: []string{"nobody"}}, peering.ReasonPeerUnknown},
@@ -1108,7 +1109,7 @@ func (l labelSet) Has(k string) bool              { _, ok := l[k]; return ok }
 func (l labelSet) Get(k string) string            { return l[k] }
 func (l labelSet) Lookup(k string) (string, bool) { v, ok := l[k]; return v, ok }
 
-func TestRESTSaysTheSame(t *testing.T) {
+func TestRESTReturnsTheSame(t *testing.T) {
 	id := strings.Repeat("d", 32)
 	a := newAdminTest(t, peerObject("office", id), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	jsonHeader := asAlice()
@@ -1181,7 +1182,7 @@ func TestTheRequestIDGoesAllTheWay(t *testing.T) {
 		t.Errorf("answered %v", got)
 	}
 	if !strings.Contains(a.log.String(), `"address":"127.0.0.1:`) {
-		t.Error("the log does not tell where REST calls came from")
+		t.Error("the log does not have where REST calls came from")
 	}
 }
 
@@ -1214,7 +1215,7 @@ func TestTheClientCAIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.server.reviewer.Refresh(t.Context()); err == nil {
-		t.Error("a CA that is no certificate was taken")
+		t.Error("a CA that is not a certificate was taken")
 	}
 	if err := call(); err != nil {
 		t.Errorf("the one read before does not stay: %v", err)

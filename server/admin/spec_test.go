@@ -80,7 +80,7 @@ func TestPermissionsAreThoseOfTheSpecification(t *testing.T) {
 	for _, m := range methods(t) {
 		got, ok := permissions(m.full, nil)
 		if !ok || len(got) == 0 {
-			t.Errorf("%s is for nobody", m.name)
+			t.Errorf("no caller may call %s", m.name)
 			continue
 		}
 		if p := got[0].verb + " " + got[0].resource; p != m.permission || len(got) > 1 {
@@ -129,8 +129,8 @@ func TestPermissionsAreForTheNamedObject(t *testing.T) {
 	}
 }
 
-// TestEachMethodIsReachableByREST calls each by its REST form and looks into the
-// log for the gRPC method that was called.
+// TestEachMethodIsReachableByREST calls each method by its REST form and reads in the log which
+// gRPC method was called.
 func TestEachMethodIsReachableByREST(t *testing.T) {
 	a := newAdminTest(t, peerObject("x", strings.Repeat("a", 32)))
 	var description struct {
@@ -208,8 +208,8 @@ func TestEachMethodIsReachableByREST(t *testing.T) {
 	}
 }
 
-// restStream begins a watch, has its answer looked at, and ends it.
-func (a *adminTest) restStream(t testing.TB, path string, header http.Header, look func(*http.Response)) {
+// restStream begins a watch, calls check with its response, and ends it.
+func (a *adminTest) restStream(t testing.TB, path string, header http.Header, check func(*http.Response)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -227,7 +227,7 @@ func (a *adminTest) restStream(t testing.TB, path string, header http.Header, lo
 		return
 	}
 	defer func() { _ = resp.Body.Close() }()
-	look(resp)
+	check(resp)
 }
 
 func TestRequestsHaveBounds(t *testing.T) {

@@ -11,13 +11,14 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// Tokens is the one-time tokens of this cluster.
+// Tokens are the one-time tokens of this cluster.
 type Tokens interface {
 	// Mint makes a token that lives for ttl.
 	Mint(ctx context.Context, ttl time.Duration) (jointoken.Token, error)
-	// List returns those that have not expired, in any order.
+	// List returns the tokens that have not expired, in any order.
 	List(ctx context.Context) ([]jointoken.Info, error)
-	// Revoke revokes one, so that nobody can redeem it. The error is TOKEN_UNKNOWN where there is none.
+	// Revoke revokes a token, so that it can no longer be redeemed. The error is TOKEN_UNKNOWN if
+	// there is no such token.
 	Revoke(ctx context.Context, id string) error
 }
 

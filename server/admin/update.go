@@ -13,18 +13,18 @@ import (
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// fate is what an update may do with a field of a Peering.
+// fate is how an update treats a field of a Peering.
 type fate uint8
 
 const (
-	// fateNone is a field that there is not.
+	// fateNone: the field does not exist.
 	fateNone fate = iota
 	// fateChanges: the update may change it.
 	fateChanges
-	// fateFixed: it may be given as it is, and never changes.
+	// fateFixed: a caller may send the current value, which never changes.
 	fateFixed
-	// fateOutput: it is this cluster's to say, and what a caller says is not looked
-	// at, so that what was read can be sent back (AIP-203).
+	// fateOutput: only this cluster sets it. What a caller sends is ignored, so that a message
+	// that was read can be sent back (AIP-203).
 	fateOutput
 )
 
@@ -40,8 +40,8 @@ func peeringFate(field protoreflect.Name) fate {
 	return fateNone
 }
 
-// updateRequest changes a PeeringRequest as a message says, in the fields that a
-// mask names; without a mask in those that the message sets (AIP-134).
+// updateRequest copies to a PeeringRequest the fields of a message that a mask names, or without
+// a mask those that the message sets (AIP-134).
 func updateRequest(request *v1alpha1.PeeringRequest, to *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
 	now := peeringMessage(request)
 	if err := masked(now, to, mask); err != nil {
@@ -76,7 +76,7 @@ func masked(dst, src *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
 		})
 	case slices.Contains(paths, "*"):
 		if len(paths) > 1 {
-			return middleware.BadField("update_mask", "* is all fields, and stands alone")
+			return middleware.BadField("update_mask", "* means all fields and must be the only path")
 		}
 		paths = nil
 		for i := range fields.Len() {
@@ -105,14 +105,13 @@ func masked(dst, src *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
 	return nil
 }
 
-// maxPath is how much of a path a message repeats.
+// maxPath is how many bytes of a path an error repeats.
 const maxPath = 64
 
 func clipped(path string) string { return path[:min(len(path), maxPath)] }
 
-// resolve finds the fields along a path, by their names in the proto or in JSON.
-// It ends at a field that is no message: an entry of a map or list cannot be
-// named (AIP-161).
+// resolve finds the fields along a path, by their names in the proto or in JSON. A path cannot go
+// into a field that is not a message: an entry of a map or list cannot be named (AIP-161).
 func resolve(d protoreflect.MessageDescriptor, path string) ([]protoreflect.FieldDescriptor, bool) {
 	var out []protoreflect.FieldDescriptor
 	for part := range strings.SplitSeq(path, ".") {

@@ -106,7 +106,7 @@ func TestAnUpdateChangesItsFieldsOnly(t *testing.T) {
 		"an unknown field":               {to: &ententev1.Peering{}, mask: []string{"resources", "owner"}, field: "update_mask"},
 		"an unknown part of a field":     {to: &ententev1.Peering{}, mask: []string{"price_ceiling.tax"}, field: "update_mask"},
 		"an entry of a map":              {to: &ententev1.Peering{Resources: amounts("cpu", "8")}, mask: []string{"resources.amounts.cpu"}, field: "update_mask"},
-		"a part of what has none":        {to: &ententev1.Peering{}, mask: []string{"no_renewal.x"}, field: "update_mask"},
+		"a part of a scalar":             {to: &ententev1.Peering{}, mask: []string{"no_renewal.x"}, field: "update_mask"},
 		"an empty path":                  {to: &ententev1.Peering{}, mask: []string{""}, field: "update_mask"},
 		"an empty part":                  {to: &ententev1.Peering{}, mask: []string{"resources..amounts"}, field: "update_mask"},
 		"a star among others":            {to: &ententev1.Peering{}, mask: []string{"*", "duration"}, field: "update_mask"},

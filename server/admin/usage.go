@@ -42,12 +42,12 @@ func (s *service) ListUsage(ctx context.Context, req *ententev1.ListUsageRequest
 // usageRow is what was used of a contract in one period, by both counts.
 type usageRow struct {
 	contract *v1alpha1.Contract
-	// sequence is the period's number; 0 is the one that has not ended.
+	// sequence is the period's number, 0 for the one that has not ended.
 	sequence uint64
 	from, to time.Time
-	// stated is the provider's signed statement; nil if there is none.
+	// stated is the provider's signed statement, if there is one.
 	stated *peering.Statement
-	// counted is this cluster's own count; nil where it has none.
+	// counted is this cluster's own count, if it has one.
 	counted peering.Usage
 }
 
@@ -60,9 +60,9 @@ func (r *usageRow) key() string {
 	return fmt.Sprintf("%s/%020d", r.contract.Name, at)
 }
 
-// usageOf returns the rows of a contract: the periods of which there is a
-// statement or a count, and the one that goes on. What cannot be read is left out:
-// the agent verified statements before it kept them, and counts are its own.
+// usageOf returns the rows of a contract: the periods with a statement or a count, and the
+// current one. Malformed entries are left out: the agent verified statements before it kept them,
+// and counts are its own.
 func usageOf(c *v1alpha1.Contract) []usageRow {
 	rows := map[uint64]*usageRow{}
 	at := func(sequence uint64) *usageRow {
@@ -83,7 +83,7 @@ func usageOf(c *v1alpha1.Contract) []usageRow {
 		row := at(statement.Sequence)
 		row.stated, row.from, row.to = &statement, statement.From, statement.To
 		if c.Spec.Role == v1alpha1.ContractProvider {
-			row.counted = statement.Used // it is the one who counted
+			row.counted = statement.Used // this cluster made the statement by its own count
 		}
 	}
 	if u := c.Status.Usage; u != nil {
@@ -94,12 +94,12 @@ func usageOf(c *v1alpha1.Contract) []usageRow {
 				continue
 			}
 			row := at(uint64(sequence))
-			// A count that began at another time is of something else.
+			// A count with another begin or end is not of this period.
 			if s := row.stated; s == nil || s.From.Equal(p.Since.Time) && s.To.Equal(p.Until.Time) {
 				row.counted, row.from, row.to = counted, p.Since.Time, p.Until.Time
 			}
 		}
-		// Of a contract that is over nothing goes on.
+		// A closed contract has no current period.
 		if counted, err := peering.ParseUsage(u.UnitSeconds); err == nil && !closed(c) {
 			row := at(0)
 			row.counted, row.from, row.to = counted, u.Since.Time, u.Until.Time
@@ -112,7 +112,7 @@ func usageOf(c *v1alpha1.Contract) []usageRow {
 	return out
 }
 
-// state is what there is of a period.
+// state is which counts of a period there are, and whether they agree.
 func (r *usageRow) state() string {
 	switch {
 	case r.stated != nil:
@@ -132,7 +132,7 @@ func (r *usageRow) message() *ententev1.Usage {
 	price, err := wire.PriceListFrom("price", priceMessage(r.contract.Spec.Price))
 	if r.stated != nil {
 		m.Stated, m.Amount = r.stated.Used.Hours(), wire.MoneyTo(r.stated.Amount)
-		// A revision since may have others.
+		// A later revision may have other prices.
 		price, err = r.stated.Price, nil
 	}
 	if r.counted == nil {
@@ -144,7 +144,7 @@ func (r *usageRow) message() *ententev1.Usage {
 	}
 	cost, err := price.Cost(r.counted)
 	if err != nil {
-		return m // beyond what money can say
+		return m // the amount is out of range
 	}
 	m.CountedAmount = wire.MoneyTo(cost)
 	if r.stated != nil {

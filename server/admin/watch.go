@@ -21,13 +21,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Cache is what the agent knows of its cluster without asking, and hears when it
-// changes. It may lag behind the API server.
+// Cache is the agent's cache of objects, which notifies of changes. It may lag behind the API
+// server.
 type Cache interface {
 	ctrlclient.Reader
-	// Watch calls handler for each object of a kind that is there and then for each
-	// change, one after the other, until stop is called. Objects are not to be
-	// changed.
+	// Watch calls handler for each object of a kind that exists and then for each change, one
+	// after the other, until stop is called. The handler must not change objects.
 	Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (stop func(), err error)
 }
 
@@ -50,9 +49,8 @@ func (s *service) watch(ctx context.Context, handler toolscache.ResourceEventHan
 	return stop, nil
 }
 
-// WatchPeers implements AdminService. It compares what is with what it has sent,
-// as often as something changes: so a slow reader misses steps, and never where
-// they led.
+// WatchPeers implements AdminService. After each change it sends the peers that differ from what
+// it sent before: so a slow reader may miss intermediate states, and never the latest one.
 func (s *service) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.ServerStreamingServer[ententev1.WatchPeersResponse]) error {
 	ctx := stream.Context()
 	changed := notify.New()
@@ -65,8 +63,8 @@ func (s *service) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.ServerS
 		return err
 	}
 	defer stop()
-	// A call that is let through is answered at once, also while there is nothing to
-	// tell.
+	// The header is sent at once, even before there is a message, so that a caller knows that it
+	// was let through.
 	if err := stream.SendHeader(metadata.Pairs(watchBegun, "1")); err != nil {
 		return err
 	}
@@ -94,20 +92,21 @@ func (s *service) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.ServerS
 	}
 }
 
-// sendPeers sends each peer that is not as it was sent, of which it keeps hashes.
+// sendPeers sends each peer whose hash differs from that of the message sent before, and updates
+// the hashes.
 func (s *service) sendPeers(ctx context.Context, stream grpc.ServerStreamingServer[ententev1.WatchPeersResponse], sent map[string][sha256.Size]byte) error {
 	var list v1alpha1.ForeignClusterList
 	if err := readAll(ctx, s.cfg.Cache, &list); err != nil {
 		return err
 	}
-	view, err := s.view(ctx, s.cfg.Cache)
+	snapshot, err := s.snapshot(ctx, s.cfg.Cache)
 	if err != nil {
 		return err
 	}
 	slices.SortFunc(list.Items, byName)
 	gone := maps.Clone(sent)
 	for i := range list.Items {
-		peer := view.peer(&list.Items[i])
+		peer := snapshot.peer(&list.Items[i])
 		delete(gone, peer.GetName())
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(peer)
 		if err != nil {
@@ -158,7 +157,7 @@ func (s *service) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc.Ser
 	}
 	stop, err := s.watch(ctx, toolscache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(o any, initial bool) {
-			if !initial { // what is there already did not happen now
+			if !initial { // objects that existed before are not events
 				put(happened(nil, o, s.cfg.Now()))
 			}
 		},
@@ -190,8 +189,8 @@ func (s *service) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc.Ser
 	}
 }
 
-// happened says what happened to an object of any kind; one of the two is nil
-// where it came or went.
+// happened returns what happened to an object of any kind. before or after is nil if it was
+// created or deleted.
 func happened(before, after any, now time.Time) []event {
 	switch cmp.Or(after, before).(type) {
 	case *v1alpha1.ForeignCluster:

@@ -25,8 +25,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// told reads messages of a stream until one is as wanted.
-func told[T any](t testing.TB, stream grpc.ServerStreamingClient[T], wanted func(*T) bool) (all []*T) {
+// receiveUntil reads messages of a stream until last accepts one, and returns all of them.
+func receiveUntil[T any](t testing.TB, stream grpc.ServerStreamingClient[T], last func(*T) bool) (all []*T) {
 	t.Helper()
 	for {
 		m, err := stream.Recv()
@@ -34,13 +34,13 @@ func told[T any](t testing.TB, stream grpc.ServerStreamingClient[T], wanted func
 			t.Fatalf("after %v: %v", all, err)
 		}
 		all = append(all, m)
-		if wanted(m) {
+		if last(m) {
 			return all
 		}
 	}
 }
 
-func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
+func TestAWatchSendsPeersAndTheirChanges(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	a := newAdminTest(t, peerObject("office", id), peerObject("lab", strings.Repeat("b", 32)))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -50,7 +50,7 @@ func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, m := range told(t, stream, (*ententev1.WatchPeersResponse).GetSynced) {
+	for _, m := range receiveUntil(t, stream, (*ententev1.WatchPeersResponse).GetSynced) {
 		if !m.GetSynced() {
 			names = append(names, m.GetPeer().GetName())
 		}
@@ -62,15 +62,15 @@ func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 	if err := a.client.Create(ctx, contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 3)); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range told(t, stream, func(m *ententev1.WatchPeersResponse) bool { return len(m.GetPeer().GetContracts()) == 1 }) {
+	for _, m := range receiveUntil(t, stream, func(m *ententev1.WatchPeersResponse) bool { return len(m.GetPeer().GetContracts()) == 1 }) {
 		if m.GetPeer().GetName() != "peers/office" {
-			t.Errorf("told of %s", m.GetPeer().GetName())
+			t.Errorf("received %s", m.GetPeer().GetName())
 		}
 	}
 	if err := a.client.Delete(ctx, peerObject("lab", "")); err != nil {
 		t.Fatal(err)
 	}
-	all := told(t, stream, (*ententev1.WatchPeersResponse).GetForgotten)
+	all := receiveUntil(t, stream, (*ententev1.WatchPeersResponse).GetForgotten)
 	if last := all[len(all)-1].GetPeer(); last.GetName() != "peers/lab" || last.GetClusterId() != "" {
 		t.Errorf("forgotten is %v", last)
 	}
@@ -78,7 +78,7 @@ func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 	if err := a.client.Create(ctx, peerObject("lab", strings.Repeat("c", 32))); err != nil {
 		t.Fatal(err)
 	}
-	told(t, stream, func(m *ententev1.WatchPeersResponse) bool {
+	receiveUntil(t, stream, func(m *ententev1.WatchPeersResponse) bool {
 		return m.GetPeer().GetClusterId() == strings.Repeat("c", 32)
 	})
 	cancel()
@@ -87,7 +87,7 @@ func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 	}
 }
 
-func TestAWatchTellsWhatHappensFromNowOn(t *testing.T) {
+func TestAWatchSendsEventsFromItsBeginOn(t *testing.T) {
 	id, other := strings.Repeat("a", 32), strings.Repeat("b", 32)
 	a := newAdminTest(t, peerObject("office", id), peerObject("lab", other), contractObject("k0", "office", id, v1alpha1.ContractConsumer, "Closed", 0))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -122,7 +122,7 @@ func TestAWatchTellsWhatHappensFromNowOn(t *testing.T) {
 	}
 	reasons := func(stream grpc.ServerStreamingClient[ententev1.WatchEventsResponse]) map[string]bool {
 		got := map[string]bool{}
-		for _, e := range told(t, stream, func(e *ententev1.WatchEventsResponse) bool { return e.GetReason() == "Forgotten" }) {
+		for _, e := range receiveUntil(t, stream, func(e *ententev1.WatchEventsResponse) bool { return e.GetReason() == "Forgotten" }) {
 			got[e.GetSubject()+" "+e.GetReason()] = true
 		}
 		return got
@@ -222,7 +222,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
 			if tc.want == peering.ReasonKubernetes && time.Since(begun) < time.Second {
-				t.Error("it was not given the time to recover")
+				t.Error("it had no time to recover")
 			}
 			if !waittest.Soon(func() bool { return a.cache.watching.Load() == 0 }) {
 				t.Error("watches are left behind")
@@ -292,8 +292,8 @@ func TestACallerHasSoManyWatches(t *testing.T) {
 	}
 }
 
-// TestAReaderThatDoesNotReadIsDropped fills the window of a stream that nobody
-// reads, and looks that it does not hold its watch for ever.
+// TestAReaderThatDoesNotReadIsDropped fills the window of a stream that the client does not read,
+// and checks that its watch ends.
 func TestAReaderThatDoesNotReadIsDropped(t *testing.T) {
 	a := newAdminTestWith(t, func(cfg *Config) {
 		cfg.pace = &pace{check: time.Minute, grace: time.Minute, write: time.Second, body: time.Minute}

@@ -16,9 +16,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// requestCodec decodes only what is worth it. gRPC makes of a codec's error that
-// something is wrong here, before any middleware is asked. So a message that is
-// refused becomes an empty one that says so, in a field that no message has.
+// requestCodec refuses messages that would take too much memory. gRPC turns an error of a codec
+// into INTERNAL, before any middleware runs. So a refused message becomes an empty one, with the
+// error in a field number that no message uses.
 type requestCodec struct {
 	encoding.CodecV2
 	log *slog.Logger
@@ -33,7 +33,7 @@ func requests(log *slog.Logger) grpc.ServerOption {
 }
 
 func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	// What went wrong here is said to the caller as it is.
+	// A caller gets an internal error unchanged.
 	err := OnFreshStack("a message", func() error { return c.CodecV2.Unmarshal(data, v) })
 	if wire.ReasonOf(err) == peering.ReasonInternal {
 		c.log.Error("a message cannot be decoded", "kind", fmt.Sprintf("%T", v), "err", err)
@@ -42,7 +42,7 @@ func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return err
 }
 
-// markRefused makes a message one that says which field was refused.
+// markRefused empties a message and records in it which field was refused.
 func markRefused(m proto.Message, err error) error {
 	mark := protowire.AppendTag(nil, refusedField, protowire.BytesType)
 	m.ProtoReflect().SetUnknown(protowire.AppendString(mark, wire.FromStatus(err).Violations[0].Field))

@@ -12,9 +12,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Limiter bounds, for each key, how many calls begin a second and how many run
-// at once. It keeps count of MaxTracked keys: one that has no call and has had
-// the time to refill its bucket makes room for another.
+// Limiter bounds, for each key, how many calls begin a second and how many run at once. It tracks
+// MaxTracked keys: a key without calls and with a full bucket makes room for another.
 type Limiter struct {
 	rate  rate.Limit
 	burst int
@@ -69,9 +68,8 @@ func (l *Limiter) Enter(key string) (leave func(), err error) {
 	}, nil
 }
 
-// makeRoom forgets keys that are as good as new, and says whether there is room.
-// It looks through them once a second at most, so that a flood of addresses
-// costs little.
+// makeRoom forgets keys without calls and with full buckets, and reports whether there is room.
+// It scans them once a second at most, so that a flood of addresses costs little.
 func (l *Limiter) makeRoom(now time.Time) bool {
 	if now.Sub(l.swept) < time.Second {
 		return false
@@ -82,7 +80,7 @@ func (l *Limiter) makeRoom(now time.Time) bool {
 	return len(l.keys) < MaxTracked
 }
 
-// AddressKey is what an address counts as: an IPv4 address, or the /64 of an
+// AddressKey is the key of an address in limits: an IPv4 address, or the /64 of an
 // IPv6 address, which is the least that one holder has (RFC 6177).
 func AddressKey(addr string) string {
 	host, _, err := net.SplitHostPort(addr)

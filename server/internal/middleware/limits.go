@@ -25,9 +25,9 @@ const (
 	WriteTimeout = 30 * time.Second
 )
 
-// Pauses that are asked for with errors that pass.
+// Pauses that callers are asked for with transient errors.
 const (
-	// RetryConflict: until whoever was faster is done.
+	// RetryConflict: until the concurrent change is written.
 	RetryConflict = time.Second
 	// RetryKubernetes: until the API server answers again.
 	RetryKubernetes = 5 * time.Second

@@ -33,20 +33,18 @@ import (
 type Call struct {
 	// Method is the full name: /entente.v1.TrustService/Join.
 	Method string
-	// Request is the message of a unary call, response what it was answered; nil
-	// for a stream.
+	// Request and response are the messages of a unary call, nil for a stream.
 	Request, response any
 	// ID names the call in the log and in hidden errors.
 	ID string
 	// Who is the caller, once known.
 	Who string
-	// Check looks at each message of a stream that comes in.
+	// Check validates each incoming message of a stream.
 	Check func(message any) error
 }
 
-// Func is around a call: it returns an error instead of calling next, or
-// looks at what next returned. The same one serves unary calls and streams, so
-// that none can be forgotten on one of the two.
+// Func wraps a call: it returns an error instead of calling next, or handles the error that next
+// returned. The same Func serves unary calls and streams, so that neither kind can be left out.
 type Func func(ctx context.Context, c *Call, next func(context.Context) error) error
 
 // Options makes gRPC run the middleware, the first one outermost, around every
@@ -101,8 +99,8 @@ func (s *checkedStream) RecvMsg(m any) error {
 	return OnFreshStack("the check of a message", func() error { return s.check(m) })
 }
 
-// Audited gives each call an ID, makes its error a status, and writes one line
-// about it where it changes something or was refused. It is the outermost one.
+// Audited gives each call an ID, turns its error into a status, and logs one line for a call that
+// changes something or was refused. It is the outermost middleware.
 func Audited(log *slog.Logger, admin bool, mutates func(method string) bool) Func {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		c.ID = callID(ctx)
@@ -150,7 +148,7 @@ func auditAttrs(ctx context.Context, c *Call, st *status.Status, err error, took
 		attrs = append(attrs, slog.String(key, about[key]))
 	}
 	if err != nil {
-		// The caller's reason, and the whole truth behind it.
+		// The reason that the caller sees, and the whole error behind it.
 		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(jointoken.Redact(err.Error()), peering.MaxMessageLen)))
 	}
 	return attrs
@@ -217,8 +215,8 @@ func fieldText(m protoreflect.Message, path string) string {
 // CallIDHeader is the metadata that has a call's ID.
 const CallIDHeader = "x-request-id"
 
-// callID takes the caller's ID where it gave one that can be logged, so that one
-// ID goes from the CLI to the peer, and makes one otherwise.
+// callID returns the caller's ID if it sent one that can be logged, so that one ID goes from the
+// CLI to the peer, and generates one otherwise.
 func callID(ctx context.Context) string {
 	if ids := metadata.ValueFromIncomingContext(ctx, CallIDHeader); len(ids) == 1 && ValidCallID(ids[0]) {
 		return ids[0]
@@ -226,26 +224,26 @@ func callID(ctx context.Context) string {
 	return uuid.NewString()
 }
 
-// ValidCallID says whether a caller's ID for its call can be logged.
+// ValidCallID reports whether a caller's ID for its call can be logged.
 func ValidCallID(id string) bool {
 	return id != "" && len(id) <= 64 &&
 		strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
 }
 
-// Recovered makes a panic an error of its call.
+// Recovered turns a panic into an error of its call.
 func Recovered(ctx context.Context, c *Call, next func(context.Context) error) (err error) {
 	defer recoverTo(&err, c.Method)
 	return next(ctx)
 }
 
-// recoverTo is to be deferred: it makes a panic an error.
+// recoverTo turns a panic into an error. It has to be deferred.
 func recoverTo(err *error, where string) {
 	if p := recover(); p != nil {
 		*err = &peering.Error{Reason: peering.ReasonInternal, Message: fmt.Sprintf("panic in %s: %v\n%s", where, p, debug.Stack())}
 	}
 }
 
-// Validated holds each message to the constraints of the proto.
+// Validated checks each message against the constraints of the proto.
 func Validated(opts ...protovalidate.ValidationOption) (Func, error) {
 	v, err := protovalidate.New()
 	if err != nil {
@@ -284,7 +282,7 @@ func Deadlined(d time.Duration) Func {
 	}
 }
 
-// Limited admits a call by a key that it has by now.
+// Limited admits a call by its key, which an earlier middleware may have set.
 func Limited(l *Limiter, key func(context.Context, *Call) (string, bool)) Func {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		k, ok := key(ctx, c)
@@ -309,9 +307,9 @@ func RemoteAddress(ctx context.Context) string {
 	return p.Addr.String()
 }
 
-// OnFreshStack calls f in a goroutine of its own and waits for it; a panic is an error. The
-// stack of a goroutine grows to what its deepest call needs, and hardly shrinks: that
-// of a stream, which mostly waits, stays small if what goes deep is elsewhere.
+// OnFreshStack calls f in a goroutine of its own and waits for it; a panic becomes an error. The
+// stack of a goroutine grows to what its deepest call needs, and hardly shrinks: the stack of a
+// stream's goroutine, which mostly waits, stays small if deep calls run elsewhere.
 func OnFreshStack(where string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -323,10 +321,10 @@ func OnFreshStack(where string, f func() error) error {
 	return <-done
 }
 
-// IgnoreUnknownValues is a protovalidate filter that leaves out the rules which a message of a
-// later revision breaks by what that revision added: a value of an enum that has no
-// name here, and a oneof that is set to what is no field here. Whoever has to know
-// what they mean refuses them in words; see peering.ReasonProtocolUnsupported.
+// IgnoreUnknownValues is a protovalidate filter for messages of later revisions. It skips the
+// rules of an enum whose value is unknown here and of a oneof that is set to a field unknown
+// here. Code that has to know what such a value means refuses it with
+// peering.ReasonProtocolUnsupported.
 func IgnoreUnknownValues(m protoreflect.Message, d protoreflect.Descriptor) bool {
 	switch d := d.(type) {
 	case protoreflect.FieldDescriptor:

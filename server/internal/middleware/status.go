@@ -16,10 +16,9 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// StatusOf is the one place where an error becomes what a caller sees. What it
-// does not know is INTERNAL, with a message that tells nothing but where to
-// look: call is the call's ID, which the log has too. What the API server said
-// is told to administrators only.
+// StatusOf turns an error into the status that a caller sees, and nothing else does. An unknown
+// error becomes INTERNAL, with a message that only has call, the call's ID, by which the error
+// can be found in the log. Only administrators get the message of an error of the API server.
 func StatusOf(err error, call string, admin bool) *status.Status {
 	if err == nil {
 		return nil
@@ -46,8 +45,8 @@ func StatusOf(err error, call string, admin bool) *status.Status {
 	case errors.Is(err, context.DeadlineExceeded):
 		return status.New(codes.DeadlineExceeded, "the call took too long")
 	}
-	// A status that gRPC or a library made of itself: an unknown method, a message
-	// that cannot be read. It has a code other than Unknown, and no reason.
+	// A status of gRPC or a library itself: an unknown method, a message that cannot be read. It
+	// has a code other than Unknown, and no reason.
 	if st, ok := status.FromError(err); ok && st.Code() != codes.Unknown && st.Code() != codes.Internal {
 		return st
 	}
@@ -85,7 +84,7 @@ func BadField(field, format string, args ...any) error {
 	}
 }
 
-// kubernetesError tells an administrator what the API server said.
+// kubernetesError returns an error of the API server as an administrator sees it.
 func kubernetesError(err error, call string) *peering.Error {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
@@ -106,13 +105,13 @@ func kubernetesError(err error, call string) *peering.Error {
 		return peering.Errorf(peering.ReasonKubernetesRefused, "a rule of this cluster forbids it: %s", denial(err))
 	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err),
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err):
-		return &peering.Error{Reason: peering.ReasonKubernetes, Message: fmt.Sprintf("the cluster's API server is not able to answer: %s",
+		return &peering.Error{Reason: peering.ReasonKubernetes, Message: fmt.Sprintf("the cluster's API server is not available: %s",
 			peering.Text(string(apierrors.ReasonForError(err)), peering.MaxReasonLen)), RetryAfter: RetryKubernetes}
 	}
 	return hidden(call)
 }
 
-// denial is why the API server forbids something: of an admission policy its message,
+// denial returns why the API server forbids something: the message of an admission policy,
 // without the names of the object, the policy and its binding.
 func denial(err error) string {
 	text := err.Error()

@@ -10,9 +10,9 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// TestMessagesOfALaterRevisionAreHeldToWhatIsKnownOfThem: what a later revision
-// added breaks no rule, and everything else is held to its rules beside it.
-func TestMessagesOfALaterRevisionAreHeldToWhatIsKnownOfThem(t *testing.T) {
+// TestMessagesOfALaterRevisionAreValidatedByTheRulesOfThisOne: what a later revision added breaks
+// no rule, and the other fields are still validated.
+func TestMessagesOfALaterRevisionAreValidatedByTheRulesOfThisOne(t *testing.T) {
 	apply := func(kind ententev1.Kind, name string) *ententev1.SyncRequest {
 		return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Apply_{Apply: &ententev1.SyncRequest_Apply{
 			Ref: &ententev1.ObjectRef{Kind: kind, Namespace: "a", Name: name, Uid: "c"}, Hash: make([]byte, 32), Object: []byte("{}"),
@@ -31,9 +31,9 @@ func TestMessagesOfALaterRevisionAreHeldToWhatIsKnownOfThem(t *testing.T) {
 		"a kind of this revision":                 {apply(ententev1.Kind_KIND_POD, "b"), true},
 		"a kind of a later one":                   {apply(99, "b"), true},
 		"a kind of a later one and no name":       {apply(99, ""), false},
-		"a kind that is not said":                 {apply(0, "b"), false},
+		"a kind that is not set":                  {apply(0, "b"), false},
 		"a kind of message of a later revision":   {message, true},
-		"a message that says nothing":             {&ententev1.SyncRequest{}, false},
+		"an empty message":                        {&ententev1.SyncRequest{}, false},
 		"a request of this revision with nothing": {&ententev1.RequestPeeringRequest{}, false},
 	} {
 		err := validator.Validate(c.m, protovalidate.WithFilter(protovalidate.FilterFunc(IgnoreUnknownValues)))

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Frames of HTTP/2 (RFC 9113, section 6), as far as attacks take them.
+// Frames of HTTP/2 (RFC 9113, section 6) that attacks use.
 const (
 	FrameData         = 0
 	FrameHeaders      = 1
@@ -27,12 +27,12 @@ const (
 	EnhanceYourCalm = 0xb
 )
 
-// H2 is a client that says what it wants and not what HTTP/2 wants.
+// H2 is a client that sends any frames, whether HTTP/2 allows them or not.
 type H2 struct {
 	Conn *tls.Conn
-	// Told is closed when the server has said its last; goAway is the code with
-	// which it ended the connection.
-	Told   chan struct{}
+	// Closed is closed when the server closed the connection; GoAway is the code with which it
+	// did.
+	Closed chan struct{}
 	GoAway atomic.Uint32
 	Resets atomic.Int64
 	// Windows counts the streams that got more room, ends the calls that were answered.
@@ -40,10 +40,10 @@ type H2 struct {
 	pongs         atomic.Int64
 }
 
-// Greet says the preface and no more.
+// Greet sends the preface and nothing else.
 func Greet(t *testing.T, conn *tls.Conn) *H2 {
 	t.Helper()
-	r := &H2{Conn: conn, Told: make(chan struct{})}
+	r := &H2{Conn: conn, Closed: make(chan struct{})}
 	t.Cleanup(func() { _ = conn.Close() })
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func Greet(t *testing.T, conn *tls.Conn) *H2 {
 }
 
 func (r *H2) Read() {
-	defer close(r.Told)
+	defer close(r.Closed)
 	for {
 		var head [9]byte
 		if _, err := io.ReadFull(r.Conn, head[:]); err != nil {
@@ -98,14 +98,14 @@ func Frame(b []byte, kind, flags byte, stream uint32, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, stream), body...)
 }
 
-// Message is the beginning of a message of gRPC, not compressed, that has so many
-// bytes, and as many of them as there are.
+// Message is the prefix of an uncompressed gRPC message of size bytes, and the bytes of body,
+// which may be fewer.
 func Message(size int, body ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), body...)
 }
 
-// Call begins a call and sends nothing of its message. Headers are written
-// literally (RFC 7541, section 6.2.2), short ones.
+// Call begins a call and sends no part of its message. Headers are written literally (RFC 7541,
+// section 6.2.2) and have to be short.
 func (r *H2) Call(stream uint32, method string) error { return r.CallWith(stream, method) }
 
 // CallWith is Call with more headers.
@@ -119,8 +119,8 @@ func (r *H2) CallWith(stream uint32, method string, more ...[2]string) error {
 	return r.Frame(FrameHeaders, FlagEndHeaders, stream, block)
 }
 
-// Announce begins a call and a message of so many bytes, and waits until the server made
-// room for it or refused the call. False: the connection ended.
+// Announce begins a call and a message of size bytes, and waits until the server made room for it
+// or refused the call. It returns false if the connection ended.
 func (r *H2) Announce(t *testing.T, stream uint32, method string, size int) bool {
 	t.Helper()
 	return r.answered(t, func() int64 { return r.Windows.Load() + r.Resets.Load() }, func() error {
@@ -128,14 +128,14 @@ func (r *H2) Announce(t *testing.T, stream uint32, method string, size int) bool
 	})
 }
 
-// Reached waits until the server has read all that was sent: it answers a ping, which comes
-// after that. False: the connection ended.
+// Reached waits until the server has read all that was sent: a ping that is sent last is
+// acknowledged. It returns false if the connection ended.
 func (r *H2) Reached(t *testing.T) bool {
 	t.Helper()
 	return r.answered(t, r.pongs.Load, func() error { return r.Frame(FramePing, 0, 0, make([]byte, 8)) })
 }
 
-// answered waits for one more answer to what is sent. False: the connection ended.
+// answered sends and waits until answers counts one more. It returns false if the connection ended.
 func (r *H2) answered(t *testing.T, answers func() int64, send func() error) bool {
 	t.Helper()
 	had := answers()
@@ -144,7 +144,7 @@ func (r *H2) answered(t *testing.T, answers func() int64, send func() error) boo
 	}
 	for end := time.Now().Add(Patience); answers() == had; time.Sleep(time.Millisecond) {
 		select {
-		case <-r.Told:
+		case <-r.Closed:
 			return false
 		default:
 		}
@@ -155,10 +155,10 @@ func (r *H2) answered(t *testing.T, answers func() int64, send func() error) boo
 	return true
 }
 
-// Cut waits until the connection ended, and says whether it did.
+// Cut waits until the connection ended, and reports whether it did.
 func (r *H2) Cut() bool {
 	select {
-	case <-r.Told:
+	case <-r.Closed:
 		return true
 	case <-time.After(Patience):
 		return false

@@ -1,5 +1,5 @@
-// Package servertest has what the tests of the servers share: above all a client of HTTP/2
-// that says what it wants.
+// Package servertest has what the tests of the servers share: above all an HTTP/2 client that can
+// break the protocol.
 package servertest
 
 import (
@@ -28,10 +28,10 @@ func (Bytes) Unmarshal([]byte, any) error { return nil }
 // Name implements encoding.Codec.
 func (Bytes) Name() string { return "proto" }
 
-// Heap is what is in use after a collection.
+// Heap is how much memory is in use after a collection.
 func Heap() int64 {
 	var m runtime.MemStats
-	// What is pooled goes with the second one.
+	// The second collection frees what is pooled.
 	for range 3 {
 		runtime.GC()
 	}
@@ -39,7 +39,7 @@ func Heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// UnknownField is an unknown field: what a message has in it is nobody's business here.
+// UnknownField is a field with a number that no message has.
 func UnknownField(n int) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), make([]byte, n))
 }
@@ -74,8 +74,8 @@ func (s *SyncBuffer) String() string {
 	return s.b.String()
 }
 
-// prompt is how long what holds up nobody may take: a second or so, on a machine that
-// is busy with other tests. patience is how long a test waits for what has to come.
+// prompt is how long a call may take that nothing delays: a second or so, on a machine that is
+// busy with other tests. patience is how long a test waits for an event that has to come.
 const (
 	Prompt   = 15 * time.Second
 	Patience = time.Minute

@@ -18,19 +18,19 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// view is everything that tells of peers, read once for a call.
-type view struct {
+// snapshot has the objects that describe peers, read once for a call.
+type snapshot struct {
 	contracts []v1alpha1.Contract
 	tunnels   []v1alpha1.Tunnel
 	nodes     []v1alpha1.FabricNode
-	// lans is discovery on the LANs of nodes.
+	// lans are the results of discovery on the LANs of nodes.
 	lans []v1alpha1.NodeDiscovery
-	// cordoned is the virtual nodes that are.
+	// cordoned are the names of the virtual nodes that are cordoned.
 	cordoned map[string]bool
 	now      time.Time
 }
 
-func (s *service) view(ctx context.Context, from ctrlclient.Reader) (*view, error) {
+func (s *service) snapshot(ctx context.Context, from ctrlclient.Reader) (*snapshot, error) {
 	var (
 		contracts v1alpha1.ContractList
 		tunnels   v1alpha1.TunnelList
@@ -45,13 +45,13 @@ func (s *service) view(ctx context.Context, from ctrlclient.Reader) (*view, erro
 		return nil, err
 	}
 	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
-	return &view{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, lans: lans.Items, cordoned: cordoned, now: s.cfg.Now()}, nil
+	return &snapshot{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, lans: lans.Items, cordoned: cordoned, now: s.cfg.Now()}, nil
 }
 
-// cordonedNodes returns those of the contracts' virtual nodes that somebody cordoned.
+// cordonedNodes returns which of the contracts' virtual nodes are cordoned.
 func cordonedNodes(ctx context.Context, from ctrlclient.Reader, contracts []v1alpha1.Contract) (map[string]bool, error) {
 	if !slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return c.Status.Node != "" }) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // nil means no node
 	}
 	var nodes corev1.NodeList
 	if err := from.List(ctx, &nodes, ctrlclient.MatchingLabels{v1alpha1.LabelVirtualNode: "true"}); err != nil {
@@ -66,8 +66,8 @@ func cordonedNodes(ctx context.Context, from ctrlclient.Reader, contracts []v1al
 	return cordoned, nil
 }
 
-// peer is a ForeignCluster and what belongs to it as one message.
-func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
+// peer returns a ForeignCluster, with its contracts and its tunnel, as one message.
+func (v *snapshot) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 	p := &ententev1.Peer{
 		Name:       "peers/" + fc.Name,
 		ClusterId:  fc.Spec.ClusterID,
@@ -224,10 +224,10 @@ func resourceMessage(list corev1.ResourceList) *ententev1.ResourceList {
 // States of a FabricPath.
 const pathUp = "Up"
 
-// tunnel is what the fabric says of a peer; nil if there is no tunnel to it. It
-// is up where a gateway that spoke lately has traffic passing; one that was a gateway
-// before may show its paths for a while.
-func (v *view) tunnel(fc *v1alpha1.ForeignCluster) *ententev1.Tunnel {
+// tunnel returns what the fabrics report of the tunnel to a peer, or nil if there is no tunnel.
+// It is up if a gateway that reported lately has a path that is up; a node that is no longer a
+// gateway may report its paths for a while.
+func (v *snapshot) tunnel(fc *v1alpha1.ForeignCluster) *ententev1.Tunnel {
 	peerID := fc.Spec.ClusterID
 	i := slices.IndexFunc(v.tunnels, func(t v1alpha1.Tunnel) bool { return t.Spec.PeerID == peerID })
 	if i < 0 {
