@@ -17,7 +17,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// amendFlags is what can change of an ask.
+// amendFlags are the changes of a request.
 type amendFlags struct {
 	resources    flags.Resources
 	duration     flags.Duration
@@ -40,17 +40,17 @@ func (a *app) amendCommand() *cobra.Command {
 		return r.amend(ctx, &f, req)
 	})
 	f.resources.Add(cmd.Flags())
-	cmd.Flags().Var(&f.duration, "duration", "For how long to ask, from the new revision on")
-	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
+	cmd.Flags().Var(&f.duration, "duration", "The duration to ask for, from the new revision on")
+	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost per hour, such as \"EUR 0.5\"; \"any\" accepts any price")
 	cmd.Flags().BoolVar(&f.renewal, "renewal", false, "Renew the contract before it ends")
 	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer in the next revision; change nothing")
-	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
+	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides have signed the new revision")
 	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait")
 	return cmd
 }
 
-// request is what the flags change. Of the resources it has those that were told.
+// request is what the flags change. It contains only the resources that were named.
 func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, error) {
 	if f.renewal && f.noRenewal {
 		return nil, exit.Usagef("--renewal and --no-renewal contradict each other")
@@ -92,8 +92,8 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 			return err
 		}
 	}
-	if told := req.GetPeering().GetResources(); told != nil {
-		req.Peering.Resources = overlay(told, before.GetResources(), signed.GetResources())
+	if named := req.GetPeering().GetResources(); named != nil {
+		req.Peering.Resources = overlay(named, before.GetResources(), signed.GetResources())
 	}
 	resp, err := r.admin.UpdatePeering(ctx, req)
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 		return nil
 	}
 	r.done("Peering %s asks for %s now", name, format.Asked(after.GetResources()))
-	// What an earlier amend asked for, and nobody signed yet, is waited for, too.
+	// This also waits for what an earlier amend asked for and the two have not signed yet.
 	if f.wait && signed != nil && (takesRevision(before, after) || before.GetAccepted().GetStatus() == "False") {
 		if after, err = r.revised(ctx, before, signed); err != nil {
 			return err
@@ -120,11 +120,11 @@ func (r *run) amend(ctx context.Context, f *amendFlags, req *ententev1.UpdatePee
 	return r.result(after)
 }
 
-// overlay is the amounts of an amended ask: those that were told, and of the
-// others those of the ask before. Where that left it to the provider, they are
-// what the contract has: a request for more CPU keeps the memory.
-// A 0 is told, too: a contract keeps what its ask does not name.
-func overlay(told, before, signed *ententev1.ResourceList) *ententev1.ResourceList {
+// overlay returns the amounts of an amended request: the named ones, and the others from
+// the previous request or, if that left them to the provider, from the contract: a request
+// for more CPU keeps the memory.
+// An amount of 0 has to be named, as a contract keeps what its request does not name.
+func overlay(named, before, signed *ententev1.ResourceList) *ententev1.ResourceList {
 	base := before.GetAmounts()
 	if len(base) == 0 {
 		base = signed.GetAmounts()
@@ -133,11 +133,11 @@ func overlay(told, before, signed *ententev1.ResourceList) *ententev1.ResourceLi
 	if all == nil {
 		all = map[string]string{}
 	}
-	maps.Copy(all, told.GetAmounts())
+	maps.Copy(all, named.GetAmounts())
 	return &ententev1.ResourceList{Amounts: all}
 }
 
-// takesRevision says whether what changed of an ask is part of the contract.
+// takesRevision reports whether the changed part of a request is part of the contract.
 func takesRevision(before, after *ententev1.Peering) bool {
 	return !maps.Equal(before.GetResources().GetAmounts(), after.GetResources().GetAmounts()) ||
 		before.GetDuration().AsDuration() != after.GetDuration().AsDuration()
@@ -152,10 +152,10 @@ func (r *run) revised(ctx context.Context, before *ententev1.Peering, signed *en
 			return false, "a contract" + format.Why(peering.GetAccepted()), nil
 		}
 		accepted := peering.GetAccepted()
-		// The same word as before may be the one on what was asked before.
+		// An unchanged reason may still be about the previous request.
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
-		if format.Refused(accepted) && (isNew || r.progress.Settles(&same)) {
-			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
+		if format.Refused(accepted) && (isNew || r.progress.Stable(&same)) {
+			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and so does the request; amend it again to what the provider grants",
 				r.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), signed.GetRevision())}
 		}
 		var err error

@@ -23,33 +23,32 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// app is the command and what it touches of the world.
+// app is the command and its connections to the outside.
 type app struct {
 	in          io.Reader
 	out, errOut io.Writer
 	// connect reaches the agent of a cluster.
 	connect func(ctx context.Context, target target) (*cluster, error)
-	// reported reads what the resources of a cluster tell.
+	// reported reads what the resources of a cluster report.
 	reported func(ctx context.Context, target target) (doctor.Report, error)
-	// interactive says that somebody is there to answer.
+	// interactive means that a person can answer questions.
 	interactive bool
-	// watched says that errOut is a terminal, which somebody reads; redraw, that a
+	// watched means that errOut is a terminal that a person reads; redraw, that a
 	// line of it can be redrawn; and width is how many characters a line has.
 	watched, redraw bool
 	width           int
-	// colour and colourErr say that out and errOut show colours.
+	// colour and colourErr mean that out and errOut show colours.
 	colour, colourErr bool
 	now               func() time.Time
 	sleep             func(ctx context.Context, d time.Duration) error
-	// follow is notified of changes at a cluster that is waited for; nil asks again and
-	// again.
+	// follow reports changes at a cluster that a command waits for; nil means polling.
 	follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *progress.Follower
 
 	flags     *genericclioptions.ConfigFlags
 	namespace string
 }
 
-// root is the command. name is what it was called as.
+// root returns the command. name is the name under which it was called.
 func (a *app) root(name string) *cobra.Command {
 	display := "entente"
 	if strings.HasPrefix(filepath.Base(name), "kubectl-") {
@@ -70,7 +69,7 @@ func (a *app) root(name string) *cobra.Command {
 	})
 	a.flags = genericclioptions.NewConfigFlags(true)
 	a.flags.AddFlags(cmd.PersistentFlags())
-	// They are there because kubectl has them, and have nothing to say here.
+	// They exist because kubectl has them, and have no effect here.
 	for _, name := range []string{"as", "as-group", "as-uid", "as-user-extra", "cache-dir", "disable-compression", "namespace"} {
 		_ = cmd.PersistentFlags().MarkHidden(name)
 	}
@@ -87,8 +86,8 @@ func (a *app) root(name string) *cobra.Command {
 	return cmd
 }
 
-// help has of each command what --help says of it beside its flags, under its name behind
-// those above it: a text, and examples.
+// help has the --help text and the examples of each command, in a file named after the
+// commands above it and itself.
 //
 //go:embed help/*.txt
 var help embed.FS
@@ -104,7 +103,7 @@ func explain(cmd *cobra.Command, name string) {
 	}
 }
 
-// since is how long ago something was, until how long it takes yet.
+// since is the time since something, until the time until something.
 func (a *app) since(t *timestamppb.Timestamp) string { return format.Since(a.now(), t) }
 func (a *app) until(t *timestamppb.Timestamp) string { return format.Until(a.now(), t) }
 
@@ -138,8 +137,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// progress begins to tell of the steps of a command with that output. Where it is for a
-// program and nobody watches, nothing is told.
+// progress starts to print the steps of a command with that output. Where a program reads
+// the output and no person watches, nothing is printed.
 func (a *app) progress(o *printer.Flags) *progress.Progress {
 	t := progress.Terminal{Steps: a.out, Waits: a.errOut, Redraw: a.redraw, Width: a.width, Now: a.now, Sleep: a.sleep, Follow: a.follow}
 	if o.Structured() {
@@ -151,16 +150,16 @@ func (a *app) progress(o *printer.Flags) *progress.Progress {
 	return progress.New(t)
 }
 
-// next says what can be done next, where somebody reads it.
+// next prints what can be done next, where a person reads it.
 func (a *app) next(format string, args ...any) {
 	if a.watched {
 		_, _ = fmt.Fprintf(a.errOut, format+"\n", args...)
 	}
 }
 
-// problem is an error as people see it: what the agent said of it, and the reason
-// in brackets, for searching. Errors repeat what was given, so a token in a wrong place is
-// taken out here.
+// problem is an error for people: the agent's message, and the reason in brackets, to search
+// for. Errors repeat arguments, so a token in a wrong place is
+// redacted here.
 func (a *app) problem(err error) string {
 	return printer.Paint(a.colourErr, printer.Bad, "Error:") + " " + jointoken.Redact(err.Error())
 }

@@ -62,14 +62,14 @@ func TestExitCodesAreOneTable(t *testing.T) {
 	}
 }
 
-// TestEveryReasonHasANextStep holds the table of hints against the reasons that
+// TestEveryReasonHasANextStep compares the table of hints with the reasons that
 // the admin API documents.
 func TestEveryReasonHasANextStep(t *testing.T) {
 	proto, err := os.ReadFile("../../proto/entente/v1/admin.proto")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Their messages name the field, or they are answers that commands handle.
+	// Their messages name the field, or commands handle them.
 	without := map[string]bool{"INVALID_ARGUMENT": true, "ALREADY_EXISTS": true}
 	reasons := regexp.MustCompile(`(?:UNAUTHENTICATED|PERMISSION_DENIED|FAILED_PRECONDITION|NOT_FOUND|ALREADY_EXISTS|RESOURCE_EXHAUSTED|UNAVAILABLE|INVALID_ARGUMENT)(?:\n *//)? ([A-Z]+_[A-Z_]+[A-Z])`)
 	found := 0
@@ -98,7 +98,7 @@ func testApp() *app {
 func TestEveryCommandHasHelpWithExamples(t *testing.T) {
 	root := testApp().root("kubectl-entente")
 	if got := root.CommandPath(); got != "kubectl entente" {
-		t.Errorf("as a plugin it is called %q", got)
+		t.Errorf("as a plugin its name is %q", got)
 	}
 	n := 0
 	var walk func(*cobra.Command)
@@ -131,7 +131,7 @@ func TestEveryCommandHasHelpWithExamples(t *testing.T) {
 	}
 }
 
-func TestTheShellOffersNames(t *testing.T) {
+func TestTheShellCompletesNames(t *testing.T) {
 	w := peered()
 	golden(t, "complete", w,
 		[]string{"__complete", "info", "peer", ""}, []string{"__complete", "contract", "show", ""}, []string{"__complete", "amend", ""},

@@ -8,25 +8,25 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// askFlags is what can be asked of a provider.
+// askFlags are the parts of a request to a provider.
 type askFlags struct {
 	resources    flags.Resources
 	duration     flags.Duration
 	priceCeiling flags.Money
 	ask          ententev1.CreatePeeringRequest
-	// given says that anything in particular is asked for.
+	// given reports whether any flag names something in particular.
 	given bool
 }
 
 func (f *askFlags) add(cmd *cobra.Command) {
 	f.resources.Add(cmd.Flags())
-	cmd.Flags().Var(&f.duration, "duration", "For how long to ask (default: as the provider's terms say)")
-	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost an hour, as \"EUR 0.5\" (default: any price)")
-	cmd.Flags().StringVar(&f.ask.Pool, "pool", "", "The pool of the provider's nodes, by the provider's name for it (default: its pool default, or all nodes where it has no pools)")
-	cmd.Flags().StringToStringVar(&f.ask.NodeSelector, "node-selector", nil, "Labels that the provider's nodes must have, as kubernetes.io/arch=arm64")
+	cmd.Flags().Var(&f.duration, "duration", "The duration to ask for (default: the provider's)")
+	cmd.Flags().Var(&f.priceCeiling, "price-ceiling", "The most that all of it may cost per hour, such as \"EUR 0.5\" (default: any price)")
+	cmd.Flags().StringVar(&f.ask.Pool, "pool", "", "The pool of the provider's nodes, by the provider's name for it (default: its pool named default, or all nodes if it has no pools)")
+	cmd.Flags().StringToStringVar(&f.ask.NodeSelector, "node-selector", nil, "Labels that the provider's nodes must have, such as kubernetes.io/arch=arm64")
 	cmd.Flags().StringSliceVar(&f.ask.StorageClasses, "storage-class", nil, "A storage class that the provider must have; may be repeated")
 	cmd.Flags().StringSliceVar(&f.ask.RuntimeClasses, "runtime-class", nil, "A runtime class that the provider must have; may be repeated")
-	cmd.Flags().BoolVar(&f.ask.NoNetwork, "no-network", false, "Do without the tunnel")
+	cmd.Flags().BoolVar(&f.ask.NoNetwork, "no-network", false, "Ask for no tunnel")
 }
 
 func (f *askFlags) addRenewal(cmd *cobra.Command) {
@@ -40,15 +40,15 @@ func (f *askFlags) request() *ententev1.CreatePeeringRequest {
 	return &f.ask
 }
 
-// whomFlags is who is asked, if not one peer.
+// whomFlags say which peers to ask, if not a single one.
 type whomFlags struct {
 	any      bool
 	selector map[string]string
 }
 
 func (f *whomFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.any, "any", false, "Ask all trusted peers, and take the cheapest that fits, of equal ones the nearest")
-	cmd.Flags().StringToStringVar(&f.selector, "peer-selector", nil, "As --any, but only peers whose ForeignCluster has these labels")
+	cmd.Flags().BoolVar(&f.any, "any", false, "Ask all trusted peers, and take the cheapest that fits; among equals, the nearest")
+	cmd.Flags().StringToStringVar(&f.selector, "peer-selector", nil, "Like --any, but only peers whose ForeignCluster has these labels")
 }
 
 func (f *whomFlags) given() bool { return f.any || len(f.selector) > 0 }

@@ -20,7 +20,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// target says which cluster to reach.
+// target names the cluster to connect to.
 type target struct {
 	// label is local or remote, for messages.
 	label string
@@ -30,11 +30,11 @@ type target struct {
 	namespace string
 }
 
-// cluster is a cluster that can be driven.
+// cluster is a cluster that commands work on.
 type cluster struct {
 	label string
 	admin *client.Admin
-	// nodeExists says whether a node is there. It may be nil: then nobody knows.
+	// nodeExists reports whether a node exists. It is nil where that cannot be found out.
 	nodeExists func(ctx context.Context, name string) (bool, error)
 	// kube is the cluster's API server, with the rights of the caller. It may be nil.
 	kube kubernetes.Interface
@@ -42,7 +42,7 @@ type cluster struct {
 	exec func(ctx context.Context, namespace, pod, container string, command ...string) ([]byte, error)
 	// namespaces lists the cluster's namespaces. It may be nil.
 	namespaces func(ctx context.Context) ([]string, error)
-	// browsed tells where the cluster looks for others. It may be nil.
+	// browsed returns where the cluster looks for others. It may be nil.
 	browsed func(ctx context.Context) (*places.Places, error)
 }
 
@@ -58,7 +58,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("(%s) %w\n  next: see whether kubectl works with the same kubeconfig: kubectl -n %s get pods", t.label, err, t.namespace)
 	}
-	// What is watched by asking again takes more calls than the default allows.
+	// Polling takes more calls than the default allows.
 	config.QPS, config.Burst = 50, 100
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *app) local(ctx context.Context) (*cluster, error) {
 	return a.connect(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
 }
 
-// call is a failed call with where and what.
+// call is the error of a call to a cluster.
 func (c *cluster) call(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -119,13 +119,13 @@ func (c *cluster) hangUp() {
 func (c *cluster) find(ctx context.Context, name string) (*ententev1.Peer, error) {
 	resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
 	if client.ReasonOf(err) == peering.ReasonPeerUnknown {
-		return nil, nil //nolint:nilnil // not known is an answer
+		return nil, nil //nolint:nilnil // unknown is a valid result
 	}
 	if err != nil {
 		return nil, c.call("get peer "+name, err)
 	}
 	if resp.GetPeer() == nil {
-		return nil, c.call("get peer "+name, errors.New("the agent answered with no peer"))
+		return nil, c.call("get peer "+name, errors.New("the agent returned no peer"))
 	}
 	return resp.GetPeer(), nil
 }
@@ -142,7 +142,7 @@ func all[T any](c *cluster, doing string, rows iter.Seq2[T, error]) ([]T, error)
 	return out, nil
 }
 
-// named gets what is named, or all if nothing is.
+// named gets the named items, or all if no name is given.
 func named[T any](names []string, get func(name string) (T, error), all func() ([]T, error)) ([]T, error) {
 	if len(names) == 0 {
 		return all()
@@ -166,12 +166,12 @@ func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
 	return all(c, "list peerings", c.admin.Peerings(ctx))
 }
 
-// contracts returns the contracts with a peer; an empty name is all.
+// contracts returns the contracts with a peer; an empty name means all peers.
 func (c *cluster) contracts(ctx context.Context, peer string) ([]*ententev1.Contract, error) {
 	return all(c, "list contracts", c.admin.Contracts(ctx, peerName(peer)))
 }
 
-// requests returns the requests of a peer that wait for approval; - is all peers.
+// requests returns the requests of a peer that wait for approval; - means all peers.
 func (c *cluster) requests(ctx context.Context, peer string) ([]*ententev1.PendingRequest, error) {
 	return all(c, "list requests", c.admin.PeeringRequests(ctx, peerName(peer)))
 }

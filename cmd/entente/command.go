@@ -19,13 +19,13 @@ type run struct {
 	*cluster
 	progress *progress.Progress
 	output   *printer.Flags
-	// path is how the command is called, and argv its arguments.
+	// path is the command with those above it, and argv its arguments.
 	path string
 	argv []string
 }
 
-// command is a command that works on the cluster of the current kubeconfig: do is what
-// it does there. Its use says which arguments it has. It prints JSON, YAML and forms.
+// command is a command that works on the cluster of the current kubeconfig, by do. Its Use
+// line names its arguments. It prints JSON, YAML and forms.
 func (a *app) command(cmd *cobra.Command, do func(ctx context.Context, r *run) error, forms ...string) *cobra.Command {
 	return a.offline(cmd, func(ctx context.Context, r *run) (err error) {
 		if r.cluster, err = a.local(ctx); err != nil {
@@ -36,7 +36,7 @@ func (a *app) command(cmd *cobra.Command, do func(ctx context.Context, r *run) e
 	}, forms...)
 }
 
-// offline is a command that reaches a cluster by itself, or none.
+// offline is a command that connects to a cluster by itself, or to none.
 func (a *app) offline(cmd *cobra.Command, do func(ctx context.Context, r *run) error, forms ...string) *cobra.Command {
 	output := &printer.Flags{}
 	output.Add(cmd, forms...)
@@ -47,8 +47,8 @@ func (a *app) offline(cmd *cobra.Command, do func(ctx context.Context, r *run) e
 	return cmd
 }
 
-// positional makes a command take the arguments that its use says, NAME, [NAME], NAME...
-// or [NAME...], and offers what the first can be to the shell.
+// positional makes a command take the arguments that its Use line names, NAME, [NAME],
+// NAME... or [NAME...], and offers the shell completions for the first.
 func (a *app) positional(cmd *cobra.Command) {
 	_, use, _ := strings.Cut(cmd.Use, " ")
 	check := cobra.ExactArgs(1)
@@ -86,14 +86,14 @@ func (a *app) positional(cmd *cobra.Command) {
 	case "NAMESPACE":
 		a.completes(cmd, namespaceNames)
 	case "FILE":
-		// The shell knows.
+		// The shell completes files itself.
 	default:
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 }
 
-// group is a command that only holds others: alone it shows help, and with a
-// word that it does not know it is an error.
+// group is a command that only has subcommands: alone it shows help, and an unknown
+// subcommand is an error.
 func (a *app) group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	a.positional(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -109,11 +109,11 @@ func (r *run) first() string {
 	return r.argv[0]
 }
 
-// done tells of a step at the cluster, and note of what is no step.
+// done prints a completed step at the cluster, and note anything else.
 func (r *run) done(format string, args ...any) { r.progress.Done(r.label, format, args...) }
 func (r *run) note(format string, args ...any) { r.progress.Note(r.label, format, args...) }
 
-// write prints a message, and writeValue what encoding/json reads.
+// write prints a message, and writeValue what encoding/json can marshal.
 func (r *run) write(m proto.Message) error { return r.output.Write(r.out, m) }
 func (r *run) writeValue(v any) error      { return r.output.WriteValue(r.out, v) }
 
@@ -125,8 +125,8 @@ func (r *run) result(m proto.Message) error {
 	return r.write(m)
 }
 
-// printList prints messages, for people as a table. Where there are none it says so: none is
-// what there is none of, and next what can be done about it.
+// printList prints messages, for people as a table. If there are none it prints none, which
+// says that, and next, which says what can be done about it.
 func printList[M proto.Message](r *run, messages []M, none, next string, table func() *printer.Table) error {
 	switch {
 	case r.output.Structured():
@@ -139,8 +139,8 @@ func printList[M proto.Message](r *run, messages []M, none, next string, table f
 	return nil
 }
 
-// none says that a list is empty, also in a pipe, where nothing else would say so, and
-// what can be done next, where somebody reads it.
+// none says that a list is empty, even in a pipe, where nothing else would say so, and
+// what can be done next, where a person reads it.
 func (a *app) none(what, next string) {
 	_, _ = fmt.Fprintln(a.errOut, what)
 	if next != "" {

@@ -13,10 +13,10 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// completeTimeout is how long the shell may have to wait for names.
+// completeTimeout is how long the shell waits for names at most.
 const completeTimeout = 3 * time.Second
 
-// names lists what an argument can be.
+// names lists the values that an argument can have.
 type names func(ctx context.Context, c *cluster) ([]string, error)
 
 // completes offers names of the local cluster for a command's first argument.
@@ -81,7 +81,7 @@ func tokenNames(ctx context.Context, c *cluster) ([]string, error) {
 		func(*ententev1.Token) string { return "" }), err
 }
 
-// namespaceNames are all namespaces, of whom the API server tells this user.
+// namespaceNames returns all namespaces that the API server lists for this user.
 func namespaceNames(ctx context.Context, c *cluster) ([]string, error) {
 	if c.namespaces == nil {
 		return nil, nil
@@ -95,7 +95,7 @@ func offloadedNames(ctx context.Context, c *cluster) ([]string, error) {
 		func(o *ententev1.Offloading) string { return o.GetPodStrategy() + ", " + o.GetState() }), err
 }
 
-// described writes names with what they are, as shells show them.
+// described returns names with descriptions, as shells show them.
 func described[T any](items []T, name, what func(T) string) []string {
 	out := make([]string, 0, len(items))
 	for _, item := range items {

@@ -9,8 +9,8 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
-// confirm asks a question where somebody is there to answer, and is an error if
-// the answer is no. Nobody is asked with --yes, and in scripts, which mean it.
+// confirm asks a question where a person can answer, and returns an error if
+// the answer is no. With --yes, and in scripts, it does not ask.
 func (a *app) confirm(yes bool, question string) error {
 	if yes || !a.interactive {
 		return nil

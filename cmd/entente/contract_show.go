@@ -54,7 +54,7 @@ func openEnvelope(text string) (peering.Envelope, peering.Terms, error) {
 	return e, terms, nil
 }
 
-// contractValue is a contract as the API has it, with the signed terms.
+// contractValue is a contract as in the API, with the signed terms.
 func contractValue(k *ententev1.Contract, e peering.Envelope) (any, error) {
 	v, err := printer.PlainJSON(k)
 	if err != nil {

@@ -32,10 +32,10 @@ func (a *app) contractTerminateCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		k.Envelope = "" // the terms are not asked for here
+		k.Envelope = "" // the terms are not needed here
 		return r.result(k)
 	})
-	cmd.Flags().BoolVar(&now, "now", false, "At once, without notice: what runs by it ends")
+	cmd.Flags().BoolVar(&now, "now", false, "End it at once, without notice: pods that run under it end")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	wait.Add(cmd.Flags(), time.Minute, "How long to wait")
 	return cmd
@@ -47,14 +47,14 @@ func (r *run) confirmEnd(ctx context.Context, yes bool) error {
 	if err != nil || k.GetPods() == 0 {
 		return err
 	}
-	return r.confirm(yes, fmt.Sprintf("%s by contract %s will be killed. Go on?", format.Count(int(k.GetPods()), "pod"), k.GetContractId()))
+	return r.confirm(yes, fmt.Sprintf("%s under contract %s will be killed. Continue?", format.Count(int(k.GetPods()), "pod"), k.GetContractId()))
 }
 
-// ended waits until a contract that was ended drains, or is closed.
+// ended waits until a terminated contract drains, or is closed.
 func (r *run) ended(ctx context.Context, k *ententev1.Contract, now bool) (*ententev1.Contract, error) {
 	id := k.GetContractId()
 	err := r.poll(ctx, r.cluster, "see the Contract's conditions: kubectl get contracts -o yaml", func(ctx context.Context) (bool, string, error) {
-		// Ending it is a change of its resource, which the agent then acts upon.
+		// Terminating changes the resource; the agent acts on that later.
 		next, err := r.contract(ctx, id)
 		if err != nil {
 			return false, "", err

@@ -25,7 +25,7 @@ func TestContractsAreListedShownAndTerminated(t *testing.T) {
 		w := peered()
 		_, errOut, code := w.run(t, answer, "contract", "terminate", "7f3c9a", "--now")
 		ended := strings.Contains(strings.Join(w.consumer.requests, " "), "TerminateContract")
-		if (code == exit.OK) != want || ended != want || !strings.Contains(errOut, "3 pods by contract 7f3c9a will be killed.") {
+		if (code == exit.OK) != want || ended != want || !strings.Contains(errOut, "3 pods under contract 7f3c9a will be killed.") {
 			t.Errorf("answer %q: exit %d, ended %v\n%s", answer, code, ended, errOut)
 		}
 	}
@@ -58,7 +58,7 @@ func TestVerifyReadsEveryFormOfAContract(t *testing.T) {
 		"several documents":          "---\n" + resource + "---\n" + statement + "\n",
 		"envelopes one by one":       envelope + "\n" + statement + "\n",
 		"an array":                   "[" + statement + "," + envelope + "]",
-		"an answer of the API":       `{"contract":{"envelope":` + quote(envelope) + `}}`,
+		"a response of the API":      `{"contract":{"envelope":` + quote(envelope) + `}}`,
 	} {
 		if out, errOut, code := newWorld().run(t, text, "contract", "verify", "-"); code != exit.OK || !strings.Contains(out, "signed") {
 			t.Errorf("%s: exit %d: %s", name, code, errOut)
@@ -106,8 +106,8 @@ func TestVerifyRefuses(t *testing.T) {
 		"terms that were changed":                       {[]peering.Envelope{changed}, nil, "NOT valid"},
 		"a signature that is missing":                   {[]peering.Envelope{missing}, nil, "missing (Provider)"},
 		"another consumer":                              {[]peering.Envelope{one}, []string{"--consumer", string(m.provider.ID())}, "NOT the expected parties"},
-		"a payload type that nobody knows":              {[]peering.Envelope{unknown}, nil, "unknown payload type"},
-		"a revision that follows from another":          {[]peering.Envelope{one, m.contract(detached)}, nil, "does not follow from this revision 1"},
+		"an unknown payload type":                       {[]peering.Envelope{unknown}, nil, "unknown payload type"},
+		"a revision that succeeds another one":          {[]peering.Envelope{one, m.contract(detached)}, nil, "does not follow from this revision 1"},
 		"a revision of other parties":                   {[]peering.Envelope{one, otherParties.contract(strangers)}, nil, "different parties"},
 		"two first revisions":                           {[]peering.Envelope{one, m.contract(twice)}, nil, "two different revisions 1"},
 		"a statement without its contract":              {[]peering.Envelope{first}, nil, "give both files"},
@@ -132,7 +132,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 }
 
-// withAmount changes what a statement says was used.
+// withAmount changes the use in a statement.
 func withAmount(m *maker, s peering.Statement) peering.Statement {
 	m.t.Helper()
 	var err error

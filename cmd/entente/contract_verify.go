@@ -45,8 +45,8 @@ func (a *app) contractVerifyCommand() *cobra.Command {
 		a.printVerdict(v)
 		return nil
 	})
-	cmd.Flags().StringVar(&want.Consumer, "consumer", "", "The cluster ID that the consumer has to have")
-	cmd.Flags().StringVar(&want.Provider, "provider", "", "The cluster ID that the provider has to have")
+	cmd.Flags().StringVar(&want.Consumer, "consumer", "", "The expected cluster ID of the consumer")
+	cmd.Flags().StringVar(&want.Provider, "provider", "", "The expected cluster ID of the provider")
 	cmd.Flags().StringVar(&bundle, "provider-bundle", "", "The provider's trust bundle (PEM, as in its ForeignCluster), for statements that it signed with a key newer than the contract")
 	return cmd
 }

@@ -24,10 +24,10 @@ func (a *app) createPeeringRequestCommand() *cobra.Command {
 	cmd := a.command(&cobra.Command{
 		Use:     "peeringrequest [NAME]",
 		Aliases: []string{"preq", "resourceslice"},
-		Short:   "Ask a peer for resources, under a name of your choice, and do not wait",
+		Short:   "Ask a peer for resources, under a name of your choice, without waiting",
 		PreRunE: func(cmd *cobra.Command, argv []string) error {
 			if (peer != "") == whom.given() {
-				return exit.Usagef("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())
+				return exit.Usagef("say whom to ask with either --peer or --any; see `%s --help`", cmd.CommandPath())
 			}
 			req = ask.request()
 			req.Peer, req.PeerSelector = peerName(cmp.Or(peer, format.AnyPeer)), whom.selector
@@ -48,7 +48,7 @@ func (a *app) createPeeringRequestCommand() *cobra.Command {
 		if r.output.Structured() {
 			return r.writeValue(map[string]any{"peeringRequest": resp.GetPeeringRequest()})
 		}
-		a.next("See what comes of it with:\n  entente peerings %s", resp.GetPeeringRequest())
+		a.next("See the outcome with:\n  entente peerings %s", resp.GetPeeringRequest())
 		return nil
 	})
 	cmd.Flags().StringVar(&peer, "peer", "", "The peer to ask")

@@ -13,20 +13,20 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/storage"
 )
 
-// volumesFlag is whether a command deletes the volumes of what it ends.
+// volumesFlag says whether a command also deletes the volumes of what it ends.
 type volumesFlag struct{ delete bool }
 
 func (f *volumesFlag) add(cmd *cobra.Command, which string) {
-	cmd.Flags().BoolVar(&f.delete, "delete-volumes", false, "First delete the volumes "+which+", with all that is on them; without a terminal it takes --yes, too")
+	cmd.Flags().BoolVar(&f.delete, "delete-volumes", false, "First delete the volumes "+which+", with all their data; without a terminal this needs --yes, too")
 }
 
-// settle deletes the volumes of a cluster's claims that want selects, or says that they stay. again is the command that
+// apply deletes the volumes of a cluster's claims that want selects, or says that they stay. again is the command that
 // deletes them.
-func (f *volumesFlag) settle(ctx context.Context, r *run, yes bool, again string, want func(storage.Volume) bool) error {
+func (f *volumesFlag) apply(ctx context.Context, r *run, yes bool, again string, want func(storage.Volume) bool) error {
 	if r.kube == nil {
 		return nil
 	}
-	all, err := storage.Held(ctx, r.kube, want)
+	all, err := storage.AtProviders(ctx, r.kube, want)
 	switch {
 	case apierrors.IsForbidden(err) && !f.delete:
 		r.note("volumes at providers, if there are any, stay there; this user may not list them: kubectl get pv -l entente.dev/peer")
@@ -38,9 +38,9 @@ func (f *volumesFlag) settle(ctx context.Context, r *run, yes bool, again string
 	}
 	stays := ""
 	if !f.delete {
-		stays = " stays, and so does what is on it"
+		stays = " stays, with its data"
 	}
-	// Those that are to be deleted are all named.
+	// All volumes that will be deleted are listed.
 	named := all[:min(len(all), storage.MaxNamed)]
 	if f.delete {
 		named = all
@@ -52,21 +52,21 @@ func (f *volumesFlag) settle(ctx context.Context, r *run, yes bool, again string
 		r.note("and %d more volumes: kubectl get pv -l entente.dev/peer", more)
 	}
 	if !f.delete {
-		r.note("to delete them: %s, while a contract lends storage of their class; or their provider does: kubectl get pvc -A -l entente.dev/kept-volume=true", again)
+		r.note("to delete them: %s, while a contract lends storage of their class; or let their provider do it: kubectl get pvc -A -l entente.dev/kept-volume=true", again)
 		return nil
 	}
 	return f.deleteAll(ctx, r, yes, all)
 }
 
-// deleteAll deletes volumes, if somebody says yes, and waits until they are gone.
+// deleteAll deletes volumes, after a confirmation, and waits until they are gone.
 func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []storage.Volume) error {
 	if err := storage.InUse(ctx, r.kube, all); err != nil {
 		return fmt.Errorf("(%s) nothing was done: %w", r.label, err)
 	}
 	if !yes && !r.interactive {
-		return exit.Usagef("nothing was done: nobody is there to confirm that %s are deleted, with all that is on them: add --yes", format.Count(len(all), "volume"))
+		return exit.Usagef("nothing was done: without a terminal nobody can confirm that %s are deleted, with all their data: add --yes", format.Count(len(all), "volume"))
 	}
-	if err := r.confirm(yes, fmt.Sprintf("Delete %s, with all that is on them, for good?", format.Count(len(all), "volume"))); err != nil {
+	if err := r.confirm(yes, fmt.Sprintf("Delete %s, with all their data, for good?", format.Count(len(all), "volume"))); err != nil {
 		return err
 	}
 	r.progress.Begin()
@@ -77,7 +77,7 @@ func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []sto
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("(%s) %w", r.label, err)
 	}
-	hint := "the deletion stays requested: it is carried out once a contract that lends storage of that class is in force and the provider answers; run this again to wait for it"
+	hint := "the deletion stays requested: it is carried out once a contract that lends storage of that class is in force and the provider responds; run this again to wait for it"
 	err := r.poll(ctx, r.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		left, err := storage.Left(ctx, r.kube, all)
 		if err != nil || len(left) == 0 {
@@ -92,7 +92,7 @@ func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []sto
 	return nil
 }
 
-// peerOf is what this cluster calls the provider of a volume, or its ID.
+// peerOf is this cluster's name for the provider of a volume, or the provider's ID.
 func (c *cluster) peerOf(ctx context.Context, v storage.Volume) string {
 	id := storage.Peer(v.PersistentVolume)
 	if peer, err := c.find(ctx, id); err == nil && peer != nil {

@@ -43,7 +43,7 @@ func heldVolume(namespace, claim, peer string) []runtime.Object {
 }
 
 // storing is a world in which pods of shop have two volumes at the provider, and others elsewhere.
-// Its agent deletes a volume that is ordered to be deleted, unless it is away.
+// Its agent deletes a volume whose deletion is ordered, unless it is away.
 func storing(away bool, more ...runtime.Object) *world {
 	w := peered()
 	objects := slices.Concat(heldVolume("shop", "data-db-0", w.provider.id), heldVolume("shop", "data-db-1", w.provider.id),
@@ -79,7 +79,7 @@ func (w *world) ordered() (claims []string, policies int) {
 	return claims, policies
 }
 
-func TestVolumesAreNamedAndStay(t *testing.T) {
+func TestUnoffloadListsVolumesThatStay(t *testing.T) {
 	for name, args := range map[string][]string{"unoffload-volumes": {"unoffload", "namespace", "shop"}, "unpeer-volumes": {"unpeer", "provider"}} {
 		w := storing(false)
 		golden(t, name, w, args)
@@ -105,7 +105,7 @@ func TestVolumesAreDeletedByOrder(t *testing.T) {
 	}
 }
 
-func TestVolumesAreDeletedOnlyIfSomebodySaysSo(t *testing.T) {
+func TestVolumesAreDeletedOnlyAfterConfirmation(t *testing.T) {
 	user := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db-1"},
 		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
@@ -125,7 +125,7 @@ func TestVolumesAreDeletedOnlyIfSomebodySaysSo(t *testing.T) {
 	}{
 		"yes":                       {input: "y\n", says: "Deleted 2 volumes", done: true},
 		"no":                        {input: "n\n", code: exit.Failed, says: "nothing was done"},
-		"nobody is there":           {code: exit.Usage, says: "add --yes"},
+		"no terminal":               {code: exit.Usage, says: "add --yes"},
 		"a pod uses one":            {flags: []string{"--yes"}, with: []runtime.Object{user}, code: exit.Failed, says: "pods use claim shop/data-db-1: db-1"},
 		"a pod that ended used one": {flags: []string{"--yes"}, with: []runtime.Object{ended}, says: "Deleted 2 volumes", done: true},
 		"the provider is away":      {flags: []string{"--yes"}, away: true, code: exit.Timeout, says: "the deletion stays requested", done: true},
@@ -147,7 +147,7 @@ func TestVolumesAreDeletedOnlyIfSomebodySaysSo(t *testing.T) {
 	}
 }
 
-func TestVolumesThatMayNotBeSeenAreMentioned(t *testing.T) {
+func TestVolumesThatTheUserMayNotListAreMentioned(t *testing.T) {
 	w := storing(false)
 	w.kube.(*fake.Clientset).PrependReactor("list", "persistentvolumes", func(a ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(a.GetResource().GroupResource(), "", nil)

@@ -12,14 +12,14 @@ import (
 
 func (a *app) denyCommand() *cobra.Command {
 	var yes bool
-	cmd := a.command(&cobra.Command{Use: "deny PEER", Short: "Trust a cluster no longer, or never, or refuse a request"}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "deny PEER", Short: "Stop trusting a cluster, refuse to trust it, or refuse a request"}, func(ctx context.Context, r *run) error {
 		known, err := r.find(ctx, r.argv[0])
 		if err != nil {
 			return err
 		}
 		if open := format.OpenContracts(known, ""); len(open) > 0 {
 			_, pods := format.NodesAndPods(open)
-			question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", format.ShortName(known), format.Count(pods, "pod"))
+			question := fmt.Sprintf("The contracts with %s end at once, and %s under them will be killed. Continue?", format.ShortName(known), format.Count(pods, "pod"))
 			if err := a.confirm(yes, question); err != nil {
 				return err
 			}

@@ -51,21 +51,21 @@ func (a *app) discoverCommand() *cobra.Command {
 	}, printer.FormTable)
 	cmd.Flags().BoolVar(&from.LAN, "lan", false, "Only those that are on a LAN, or in a domain of --domain")
 	cmd.Flags().StringSliceVar(&from.Domains, "domain", nil, "Only those that this domain lists, or a LAN with --lan; may be repeated")
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Keep running, and print a line for each change, until interrupted")
 	cmd.AddCommand(a.discoverZoneCommand())
 	return cmd
 }
 
-// watchDiscovered tells what is found, and again whenever that changes.
+// watchDiscovered prints what is found, and again whenever that changes.
 func (r *run) watchDiscovered(ctx context.Context, from *places.Places) error {
 	l := printer.NewLines(r.out, r.colour, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
-	told := map[string]string{}
+	printed := map[string]string{}
 	return watch(ctx, r, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
 		return r.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
 	}, func(m *ententev1.WatchPeersResponse) error {
 		p := m.GetPeer()
 		now := from.Of(p)
-		if m.GetSynced() || len(now) == 0 && told[format.ShortName(p)] == "" {
+		if m.GetSynced() || len(now) == 0 && printed[format.ShortName(p)] == "" {
 			return nil
 		}
 		var rows [][]string
@@ -75,14 +75,14 @@ func (r *run) watchDiscovered(ctx context.Context, from *places.Places) error {
 		if len(now) == 0 || m.GetForgotten() {
 			rows = [][]string{{format.ShortName(p), "gone"}}
 		}
-		// After a break all peers come again, and they change in other ways, too.
+		// A reopened watch sends all peers again, and peers change in other ways, too.
 		key := fmt.Sprint(rows)
-		if told[format.ShortName(p)] == key {
+		if printed[format.ShortName(p)] == key {
 			return nil
 		}
-		told[format.ShortName(p)] = key
+		printed[format.ShortName(p)] = key
 		if rows[0][1] == "gone" {
-			delete(told, format.ShortName(p))
+			delete(printed, format.ShortName(p))
 		}
 		if r.output.Structured() {
 			return r.output.WriteNext(r.out, m)
@@ -94,7 +94,7 @@ func (r *run) watchDiscovered(ctx context.Context, from *places.Places) error {
 	})
 }
 
-// browsedAt is where a cluster looks for others; nil is that the caller may not know.
+// browsedAt is where a cluster looks for others; nil means that the caller may not read it.
 func (c *cluster) browsedAt(ctx context.Context) *places.Places {
 	if c.browsed == nil {
 		return nil
@@ -106,8 +106,8 @@ func (c *cluster) browsedAt(ctx context.Context) *places.Places {
 	return b
 }
 
-// noneFound says why nothing is found: it is not looked for, something is wrong, or
-// nobody is there.
+// noneFound says why nothing is found: discovery is off, something is wrong, or
+// there is no other cluster.
 func (r *run) noneFound(ctx context.Context, from *places.Places) error {
 	b := r.browsedAt(ctx)
 	if err := from.Off(r.label, b); err != nil {

@@ -51,8 +51,8 @@ func TestDiscoverListsFoundClusters(t *testing.T) {
 	}
 }
 
-// TestDiscoverSaysWhyNothingIsFound is about the four reasons: it is off, it is off in
-// what was asked for, something is wrong, or nobody is there.
+// TestDiscoverSaysWhyNothingIsFound covers the four reasons: discovery is off, it is off at
+// the places that were asked for, something is wrong, or there is no other cluster.
 func TestDiscoverSaysWhyNothingIsFound(t *testing.T) {
 	all := [][]string{{"discover"}, {"discover", "--lan"}, {"discover", "--domain", "example.com"}, {"discover", "--lan", "--domain", "Example.COM.,example.org"}}
 	const unreachable = `discovery in the domain "example.com": resolver 192.0.2.53:53: i/o timeout`
@@ -82,7 +82,7 @@ func TestDiscoverSaysWhyNothingIsFound(t *testing.T) {
 	}
 }
 
-func TestDiscoverRefusesWhatIsNoDomain(t *testing.T) {
+func TestDiscoverRefusesMalformedDomains(t *testing.T) {
 	for _, domain := range []string{"bad domain!", "", "example..com", "192.0.2.1:53", "good.example,"} {
 		w := discovered()
 		out, errOut, code := w.run(t, "", "discover", "--domain", domain)
@@ -104,7 +104,7 @@ func TestDiscoverZonePrintsRecords(t *testing.T) {
 	)
 }
 
-// What is printed to paste is what the agent publishes itself.
+// The printed records are those that the agent publishes itself.
 func TestDiscoverZonePrintsTheRecordsThatTheAgentPublishes(t *testing.T) {
 	w := newWorld()
 	w.automatic = true
@@ -153,12 +153,12 @@ func TestServiceOfUsesEndpointsOrGivenAddresses(t *testing.T) {
 		want      string
 		fails     bool
 	}{
-		"an address":               {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
-		"two of one port":          {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
-		"another port is no match": {endpoints: []string{"192.0.2.1:7443", "192.0.2.2:30743"}, want: "7443 [192.0.2.1]"},
-		"what nobody would dial":   {endpoints: []string{"127.0.0.1:7443"}, fails: true},
-		"a name alone":             {endpoints: []string{"office.example:7443"}, fails: true},
-		"nothing":                  {fails: true},
+		"an address":                       {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
+		"two of one port":                  {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
+		"another port does not match":      {endpoints: []string{"192.0.2.1:7443", "192.0.2.2:30743"}, want: "7443 [192.0.2.1]"},
+		"addresses that peers cannot dial": {endpoints: []string{"127.0.0.1:7443"}, fails: true},
+		"only a name":                      {endpoints: []string{"office.example:7443"}, fails: true},
+		"nothing":                          {fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

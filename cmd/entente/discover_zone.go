@@ -34,9 +34,9 @@ func (a *app) discoverZoneCommand() *cobra.Command {
 	}, func(ctx context.Context, r *run) error {
 		return r.printZone(ctx, r.argv[0], instance, given, ttl)
 	})
-	cmd.Flags().StringVar(&instance, "instance", "", "How people see it in lists (default: the cluster's name)")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "Where peers can dial this cluster; may be repeated (default: as the cluster says)")
-	cmd.Flags().DurationVar(&ttl, "ttl", dnssd.DefaultTTL, "For how long others may keep the records, 30s to 24h")
+	cmd.Flags().StringVar(&instance, "instance", "", "The name that people see in lists (default: the cluster's name)")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "Where peers can dial this cluster; may be repeated (default: the cluster's own endpoints)")
+	cmd.Flags().DurationVar(&ttl, "ttl", dnssd.DefaultTTL, "How long others may cache the records, 30s to 24h")
 	return cmd
 }
 
@@ -51,7 +51,7 @@ func (r *run) printZone(ctx context.Context, domain, instance string, given []ne
 	}
 	records, err := dnssd.Records(s, domain, ttl)
 	if err != nil {
-		return exit.Usagef("these records cannot be made: %w", err)
+		return exit.Usagef("make the records: %w", err)
 	}
 	if r.output.Structured() {
 		var list []any
@@ -83,7 +83,7 @@ func parseAddresses(texts []string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// serviceOf is what a cluster publishes of itself: at the addresses that are given, or
+// serviceOf returns what a cluster publishes about itself: at the given addresses, or
 // at those of its endpoints that have the port of the first.
 func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.Addr) (discovery.Service, error) {
 	id, err := peering.ParseClusterID(info.GetClusterId())
@@ -98,7 +98,7 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 	}
 	switch {
 	case s.Port == 0:
-		return s, errors.New("this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached")
+		return s, errors.New("this cluster cannot be dialled: set peer.endpoints or peer.service in the values of its chart")
 	case len(s.Addresses) == 0:
 		return s, exit.Usagef("none of this cluster's endpoints (%s) is an address that others may dial: give one with --address", strings.Join(info.GetEndpoints(), ", "))
 	}

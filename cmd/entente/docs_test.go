@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/exit"
 )
 
-// TestDocsMatchTheCommands holds docs/cli.md to what --help says.
+// TestDocsMatchTheCommands compares docs/cli.md with the --help texts.
 func TestDocsMatchTheCommands(t *testing.T) {
 	root := testApp().root("entente")
 	root.InitDefaultCompletionCmd()
@@ -24,16 +24,16 @@ func TestDocsMatchTheCommands(t *testing.T) {
 ` + "`entente`" + ` drives Entente in the cluster of the current kubeconfig. As ` + "`kubectl-entente`" + ` in the
 PATH it is a kubectl plugin: ` + "`kubectl entente info`" + `. It speaks to the agent's admin API through the
 Kubernetes API server, as ` + "`kubectl port-forward`" + ` does, and may do what Kubernetes RBAC allows its
-caller; whatever it does can be done with kubectl, too.
+caller; everything it does can be done with kubectl, too.
 
-This page is made from the commands themselves by ` + "`go test ./cmd/entente -update`" + `.
+This page is generated from the commands by ` + "`go test ./cmd/entente -update`" + `.
 
 - Tables are for people. With ` + "`-o json`" + ` and ` + "`-o yaml`" + ` nothing else is printed to standard output, the
   names are those of the REST API, and lists are arrays. ` + "`--get a.b[0].c`" + ` prints one field.
-- What a command is doing and waiting for goes to the terminal: to standard output where people read
-  the result, to standard error where a program does, and then only if it is a terminal.
+- Progress goes to standard output where people read the result, and to standard error where a
+  program does, and then only if that is a terminal.
 - Colours are shown on terminals, unless NO_COLOR is set or TERM is dumb.
-- Questions are asked only where something is lost and somebody is there; ` + "`--yes`" + ` answers them.
+- Commands ask for confirmation only on a terminal, before something is lost; ` + "`--yes`" + ` answers yes.
 
 ## Exit codes
 
@@ -46,7 +46,7 @@ This page is made from the commands themselves by ` + "`go test ./cmd/entente -u
 	b.WriteString(`
 ## Reasons, and what to do next
 
-Errors of the agent end in a reason in brackets, which never changes its meaning.
+Errors of the agent end with a reason in brackets, whose meaning never changes.
 
 | reason | next |
 | --- | --- |
@@ -69,7 +69,7 @@ Errors of the agent end in a reason in brackets, which never changes its meaning
 	compareFile(t, "../../docs/cli.md", b.String())
 }
 
-// Whoever follows a page finds the commands and the flags that it names.
+// The commands and flags that a page names exist.
 func TestCommandsAndFlagsInDocsExist(t *testing.T) {
 	root := testApp().root("entente")
 	root.InitDefaultCompletionCmd()
@@ -100,7 +100,7 @@ func TestCommandsAndFlagsInDocsExist(t *testing.T) {
 		}
 	}
 	if calls < 100 {
-		t.Errorf("%d calls are found; the pages are read wrongly", calls)
+		t.Errorf("%d calls are found; the pages are parsed wrongly", calls)
 	}
 	for _, bad := range []string{"peers --nothing", "nothing", "contract nothing", "unpeer -z", "amend --wait --nothing=1"} {
 		if call := callsIn("see `kubectl x; entente " + bad + "`"); len(call) != 1 || checkCall(root, call[0]) == nil {
@@ -110,9 +110,9 @@ func TestCommandsAndFlagsInDocsExist(t *testing.T) {
 }
 
 var (
-	// shown is what is fenced or between backquotes.
+	// shown is the text in fences or between backquotes.
 	shown = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
-	// called is a call of entente, up to what ends a command or a phrase.
+	// called is a call of entente, up to the end of a command or a phrase.
 	called = regexp.MustCompile(`(?m)(?:^|[(;|&:] *|\b(?:and|by|or|run|see|with) )entente ([a-z][^\n#|;&)]*)`)
 )
 
@@ -127,13 +127,13 @@ func callsIn(page string) (calls [][]string) {
 	return calls
 }
 
-// checkCall checks that there are the commands and the flags of a call.
+// checkCall checks that the commands and the flags of a call exist.
 func checkCall(root *cobra.Command, call []string) error {
 	cmd, rest, err := root.Find(call)
 	if err != nil {
 		return err
 	}
-	// One that only groups others takes no arguments, and prints nothing but help.
+	// A command that only groups others takes no arguments, and only prints help.
 	if group := cmd.HasSubCommands() && !strings.Contains(cmd.Use, " ") && cmd.Flags().Lookup("output") == nil; group && len(rest) > 0 {
 		return fmt.Errorf("there is no command %s", rest[0])
 	}
@@ -150,8 +150,8 @@ func checkCall(root *cobra.Command, call []string) error {
 	return nil
 }
 
-// each visits a command and those below it, as --help lists them. How completion
-// is set up in each shell says its own help.
+// each visits a command and those below it, as --help lists them. The help of
+// completion says how to set it up in each shell.
 func each(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)
 	for _, c := range cmd.Commands() {

@@ -30,7 +30,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// diagnose prints what is wrong in an area; empty is all.
+// diagnose prints what is wrong in an area; empty means all.
 func (r *run) diagnose(is doctor.Report, area string) error {
 	found := doctor.Findings(is, area, r.now())
 	wrong := slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Severity != doctor.Info })

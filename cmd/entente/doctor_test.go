@@ -44,7 +44,7 @@ func TestDoctorListsWhatNodesFound(t *testing.T) {
 	golden(t, "doctor-nothing", w, []string{"doctor", "network"}, []string{"doctor", "network", "-o", "yaml"}, []string{"doctor", "storage"}, []string{"doctor", "network", "storage"})
 }
 
-// trustedPeer is a peer of which all is well, but for what the conditions say.
+// trustedPeer is a peer without problems, except those that the conditions name.
 func trustedPeer(name string, conditions ...metav1.Condition) v1alpha1.ForeignCluster {
 	fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "id-of-" + name, TrustBundle: "roots"}}
 	for _, kind := range []string{"Trusted", "Connected", "Network", "Offloading", "CertificateValid"} {
@@ -57,7 +57,7 @@ func trustedPeer(name string, conditions ...metav1.Condition) v1alpha1.ForeignCl
 	return fc
 }
 
-func TestDoctorListsWaysAndPeersThatDoNotWork(t *testing.T) {
+func TestDoctorListsPathsAndPeersThatDoNotWork(t *testing.T) {
 	w := newWorld()
 	node := checkedNode("node-a")
 	node.Status.Paths = []v1alpha1.FabricPath{

@@ -34,7 +34,7 @@ func evidencePath(name string) string { return filepath.Join(evidenceFolder, nam
 
 func evidenceID(party string) string { return string(evidenceFile(party + ".id")) }
 
-// overlap is for how long an old root is shown.
+// overlap is for how long an old root is presented.
 const overlap = 30 * 24 * time.Hour
 
 // maker makes evidence.
@@ -111,7 +111,7 @@ func (m *maker) contract(t peering.Terms) peering.Envelope {
 	return m.sign(m.sign(e, m.consumer), m.provider)
 }
 
-// statement is the n-th, which follows the one before.
+// statement is the n-th statement, which follows the previous one.
 func (m *maker) statement(n uint64, before *peering.Envelope) peering.Statement {
 	m.t.Helper()
 	s := peering.Statement{
@@ -167,7 +167,7 @@ func (m *maker) raw(e peering.Envelope) string {
 }
 
 // TestThirdPartyEvidenceVerifies checks the files that the documentation shows,
-// and makes them where it is asked to.
+// and makes them when asked to.
 func TestThirdPartyEvidenceVerifies(t *testing.T) {
 	if *updateEvidence {
 		m := newMaker(t)

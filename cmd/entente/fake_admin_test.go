@@ -189,7 +189,7 @@ func fakeAdvertisement() *ententev1.Advertisement {
 	}
 }
 
-// ask is what the consumer asks for and what came of it.
+// ask is the consumer's request and its outcome.
 func (c *fakeCluster) ask() *ententev1.Peering {
 	w := c.w
 	p := &ententev1.Peering{
@@ -410,7 +410,7 @@ func (c *fakeCluster) ListContracts(_ context.Context, r *ententev1.ListContract
 	return &ententev1.ListContractsResponse{Contracts: []*ententev1.Contract{c.contract(), c.formerContract()}}, nil
 }
 
-// formerContract is one that is over.
+// formerContract is a contract that has ended.
 func (c *fakeCluster) formerContract() *ententev1.Contract {
 	k := c.contract()
 	k.ContractId, k.Name, k.Phase, k.Node, k.Pods = "91ab", "contracts/91ab", "Closed", "", 0
@@ -471,7 +471,7 @@ func (c *fakeCluster) ListUsage(_ context.Context, r *ententev1.ListUsageRequest
 	waits := row("7f3c9a", "Consumer", 3, 2)
 	waits.Counted, waits.CountedAmount, waits.State = used("1", "2"), eur("0.03"), "Counted"
 	now.StartTime, now.EndTime = timestamppb.New(epoch.Add(3*time.Hour)), timestamppb.New(epoch.Add(200*time.Minute))
-	lent := row("91ab", "Provider", 7, 0) // of an agent that does not tell the state yet
+	lent := row("91ab", "Provider", 7, 0) // of an older agent, which does not send the state
 	lent.Stated, lent.Counted, lent.Amount, lent.CountedAmount, lent.DifferencePercent = used("1", "1"), used("1", "1"), eur("0.025"), eur("0.025"), "0"
 	return &ententev1.ListUsageResponse{Usage: []*ententev1.Usage{one, two, waits, now, lent}}, nil
 }
@@ -533,7 +533,7 @@ func (c *fakeCluster) WatchEvents(r *ententev1.WatchEventsRequest, s grpc.Server
 	leave, err := c.enter("WatchEvents %s", r.GetPeer())
 	if c.live != nil {
 		leave()
-		return c.tell(s, func() error { return s.Send(&ententev1.WatchEventsResponse{Subject: "peers/provider"}) })
+		return c.stream(s, func() error { return s.Send(&ententev1.WatchEventsResponse{Subject: "peers/provider"}) })
 	}
 	defer leave()
 	if err != nil {
@@ -559,7 +559,7 @@ func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerSt
 	leave, err := c.enter("WatchPeers")
 	if c.live != nil {
 		leave()
-		return c.tell(s, func() error {
+		return c.stream(s, func() error {
 			return s.Send(&ententev1.WatchPeersResponse{Peer: &ententev1.Peer{Name: "peers/provider"}})
 		})
 	}
@@ -588,8 +588,8 @@ func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerSt
 	return c.brokenOff()
 }
 
-// tell is a watch that goes on, and sends something whenever something changes.
-func (c *fakeCluster) tell(s grpc.ServerStream, send func() error) error {
+// stream is a watch that stays open, and sends a message whenever something changes.
+func (c *fakeCluster) stream(s grpc.ServerStream, send func() error) error {
 	if c.err != nil {
 		return wire.Status(c.err).Err()
 	}

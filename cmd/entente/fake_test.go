@@ -37,7 +37,7 @@ type world struct {
 	// stuck names the hop at which the peering stays: Trusted, Connected,
 	// Contract, Network or Offloading. refuse makes the provider say no.
 	stuck, refuse string
-	// joined, asked and ending are how far the two are; the numbers are polls.
+	// joined, asked and ending are the progress of the two, in polls.
 	joined, asked, noNetwork bool
 	polls                    int
 	ending                   int
@@ -46,7 +46,7 @@ type world struct {
 	cutOff  bool
 	pods    int32
 	noDrain bool
-	// introduced says that they know each other and nobody approved, decision what
+	// introduced says that they know each other without approval, decision what
 	// was decided.
 	introduced bool
 	decision   string
@@ -54,7 +54,7 @@ type world struct {
 	away map[int]bool
 	// hidden says that the provider cannot be dialled.
 	hidden bool
-	// revision is that of the contract, and want what the ask became.
+	// revision is that of the contract, and want the current request.
 	revision uint64
 	want     *ententev1.Peering
 	// pending says that the provider lends after approval, and lent that it has
@@ -62,28 +62,28 @@ type world struct {
 	pending, lent bool
 	// problems is what the agents say is wrong.
 	problems []string
-	// rotated is when another preshared key was asked for; keyWaits says what it waits for.
+	// rotated is when a new preshared key was asked for; keyWaits says what it waits for.
 	rotated  time.Time
 	keyWaits string
-	// terminal says that somebody sits in front of it.
+	// terminal says that the command runs on a terminal.
 	terminal bool
-	// contracted says that there was a contract before all this.
+	// contracted says that there was an earlier contract.
 	contracted bool
 	// terminated is the phase that the contract is about to have.
 	terminated string
 	// lends says that the local cluster is the provider.
 	lends bool
-	// goingDown is how many more tries find the ask before this being taken down.
+	// goingDown is how many more tries find the previous request being deleted.
 	goingDown int
 	// inBand says that the peer API runs inside the tunnel, and inBandAt is the poll by which
 	// that is up.
 	inBand   bool
 	inBandAt int
-	// interrupt says that somebody interrupts the command once it waits.
+	// interrupt says that the user interrupts the command once it waits.
 	interrupt bool
-	// cordoned says that somebody cordoned the virtual node.
+	// cordoned says that the virtual node is cordoned.
 	cordoned bool
-	// interruptJoin says that somebody interrupts a join while the agent works on it;
+	// interruptJoin says that the user interrupts a join while the agent works on it;
 	// interruptNow does it.
 	interruptJoin bool
 	interruptNow  func()
@@ -91,11 +91,11 @@ type world struct {
 	trustedAt int
 	// noList says that the caller may not list peers.
 	noList bool
-	// hints is clusters that discovery found.
+	// hints are clusters that discovery found.
 	hints []*ententev1.Peer
 	// policy is the policy that peers with the provider, which discovery finds on a LAN.
 	policy string
-	// browsed is where the clusters look for others; nil is not known.
+	// browsed is where the clusters look for others; nil means unknown.
 	browsed *places.Places
 	// automatic says that the clusters peer by policy, published is where they are in DNS.
 	automatic bool
@@ -104,7 +104,7 @@ type world struct {
 	// be read.
 	is         doctor.Report
 	unreadable error
-	// kube is the API server of the local cluster; nil is one that is not asked.
+	// kube is the API server of the local cluster; nil if the test does not use it.
 	kube kubernetes.Interface
 	// domains is where they look for others.
 	domains []*ententev1.DNSDomain
@@ -118,7 +118,7 @@ type fakeCluster struct {
 	err      *peering.Error
 	requests []string
 	watches  int
-	// live has a value whenever something changes; nil is a cluster whose watches
+	// live has a value whenever something changes; nil means that watches of the cluster
 	// break off.
 	live chan struct{}
 }
@@ -156,7 +156,7 @@ func (c *fakeCluster) enter(format string, args ...any) (leave func(), err error
 	return c.w.mu.Unlock, err
 }
 
-// unknownPeer is what an agent says of a peer that it does not know.
+// unknownPeer is an agent's error for a peer that it does not know.
 func unknownPeer(resource string) error {
 	name := strings.TrimPrefix(resource, "peers/")
 	e := &peering.Error{Reason: peering.ReasonPeerUnknown, Message: fmt.Sprintf("no peer %q is known here", name), Metadata: map[string]string{"peer": name}}
@@ -234,7 +234,7 @@ func (c *fakeCluster) knows(name string) bool {
 	return known && (c.w.joined || c.w.introduced)
 }
 
-// poll is a look at how far things are, by which they get on.
+// poll is one poll by the command, after which things progress.
 func (c *fakeCluster) poll() error {
 	if c.w.polls++; c.w.away[c.w.polls] {
 		return failure(peering.ReasonKubernetes, "no leader")
@@ -242,7 +242,7 @@ func (c *fakeCluster) poll() error {
 	return nil
 }
 
-// hops is how far the peering is after so many polls.
+// hops is the progress of the peering after so many polls.
 func (w *world) hops() map[string]bool {
 	done := map[string]bool{}
 	for i, hop := range []string{"Trusted", "Connected", "Contract", "Network", "Offloading"} {

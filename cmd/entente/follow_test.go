@@ -10,8 +10,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// waits has a command wait for a cluster that changes, or not, and returns how
-// often it asked and how long it took.
+// waits runs a command that waits for a cluster that changes, or not, and returns how
+// often it polled and how long it took.
 func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -35,8 +35,8 @@ func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took 
 func TestWaitPollsAfterAChange(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
-	// It changes as soon as it was asked: each change is one question, with no poll
-	// between.
+	// It changes as soon as it was asked: each change causes one request, with no poll
+	// in between.
 	asked, took := waits(t, w, func(asked int) bool {
 		if asked < 4 {
 			go func() { w.consumer.live <- struct{}{} }()
@@ -54,7 +54,7 @@ func TestWaitPollsAfterAChange(t *testing.T) {
 func TestWaitPollsSeldomWhileItWatches(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
-	// What no watch tells of is asked for all the same, and not often.
+	// Changes that no watch reports are polled for, but not often.
 	if asked, took := waits(t, w, func(asked int) bool { return asked == 3 }); took < progress.PollFollowed {
 		t.Errorf("asked %d times within %s", asked, took)
 	}
@@ -69,6 +69,6 @@ func TestWaitPollsWithoutTheRightToWatch(t *testing.T) {
 		t.Errorf("asked %d times within %s", asked, took)
 	}
 	if w.count("WatchPeers") != 1 || w.count("WatchEvents") != 1 {
-		t.Errorf("who may not watch tries again and again: %v", w.consumer.requests)
+		t.Errorf("a caller that may not watch keeps trying: %v", w.consumer.requests)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files and docs/cli.md")
 
-// golden runs commands and compares all that they printed with a file.
+// golden runs commands and compares everything that they printed with a file.
 func golden(t *testing.T, name string, w *world, commands ...[]string) {
 	t.Helper()
 	var got bytes.Buffer
@@ -29,7 +29,7 @@ func golden(t *testing.T, name string, w *world, commands ...[]string) {
 	compareFile(t, filepath.Join("testdata", name+".txt"), got.String())
 }
 
-// compareFile compares a text with a file, or makes it the file's.
+// compareFile compares a text with a file, or writes it to the file.
 func compareFile(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
@@ -47,7 +47,7 @@ func compareFile(t *testing.T, file, got string) {
 	}
 }
 
-// sent compares what a cluster was asked, but for looking at it.
+// sent compares the requests to a cluster, except those that only read.
 func sent(t *testing.T, c *fakeCluster, want ...string) {
 	t.Helper()
 	var got []string

@@ -14,12 +14,12 @@ func (a *app) identityCommand() *cobra.Command {
 }
 
 func (a *app) identityRolloverCommand() *cobra.Command {
-	return a.command(&cobra.Command{Use: "rollover", Short: "Replace the key under this cluster's root certificate"}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "rollover", Short: "Replace the key of this cluster's root certificate"}, func(ctx context.Context, r *run) error {
 		resp, err := r.admin.RolloverIdentity(ctx, &ententev1.RolloverIdentityRequest{})
 		if err != nil {
 			return r.call("replace the identity key", err)
 		}
-		r.done("The identity has a new key: its root holds until %s, the old one is shown until %s",
+		r.done("The identity has a new key: its root is valid until %s, the old one is presented until %s",
 			format.Moment(resp.GetRootExpireTime()), format.Moment(resp.GetOverlapEndTime()))
 		return r.result(resp)
 	})

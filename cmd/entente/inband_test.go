@@ -34,13 +34,13 @@ func TestTwoAdministratorsConnectTheirClustersByFiles(t *testing.T) {
 	sent(t, w.consumer, "ConnectInBand "+w.provider.id+" 2 hq")
 }
 
-func TestTheFirstOfTwoAdministratorsIsToldWhatIsWaitedFor(t *testing.T) {
+func TestConnectShowsTheFirstAdministratorWhatItWaitsFor(t *testing.T) {
 	w := newWorld()
 	w.stuck = "InBand"
 	golden(t, "network-connect-in-band-stuck", w, []string{"network", "connect", "--in-band", "-f", "testdata/provider.yaml", "--timeout", "30s"})
 }
 
-func TestFilesThatAreNotTaken(t *testing.T) {
+func TestInvalidParameterFilesAreRefused(t *testing.T) {
 	w := newWorld()
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	if err := os.WriteFile(bad, []byte("kind: Contract"), 0o600); err != nil {

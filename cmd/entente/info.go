@@ -61,7 +61,7 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 		t.Row("", fmt.Sprintf("%d more: see `entente info --get cluster.dnsDomains`", n))
 	}
 	if info.GetRootExpireTime() != nil {
-		t.Row("Root holds until", format.Moment(info.GetRootExpireTime()))
+		t.Row("Root valid until", format.Moment(info.GetRootExpireTime()))
 	}
 	known := slices.DeleteFunc(slices.Clone(peers), format.IsHint)
 	t.Row("Peers", fmt.Sprint(len(known)))
@@ -88,7 +88,7 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	}
 }
 
-// publicationText says where and under which name a cluster is published in DNS, and
+// publicationText says where and under which name a cluster is to be published in DNS, and
 // whether it is.
 func (a *app) publicationText(p *ententev1.DNSPublication) string {
 	text := fmt.Sprintf("in %s as %q, never confirmed", p.GetDomain(), p.GetInstance())
@@ -104,7 +104,7 @@ func (a *app) publicationText(p *ententev1.DNSPublication) string {
 	return text
 }
 
-// domainText says what is found in a domain, or why nothing is.
+// domainText says what discovery finds in a domain, or why it finds nothing.
 func (a *app) domainText(d *ententev1.DNSDomain) string {
 	text := d.GetDomain() + ", never answered"
 	if at := d.GetAnswerTime(); at != nil {
@@ -114,7 +114,7 @@ func (a *app) domainText(d *ententev1.DNSDomain) string {
 		text += fmt.Sprintf("; has failed for %s: %s", a.since(d.GetErrorTime()), d.GetError())
 	}
 	if len(d.GetProblems()) > 0 || d.GetLeftOut() > 0 {
-		text += "; some records are of no use: see `entente info --get cluster.dnsDomains`"
+		text += "; some records are unusable: see `entente info --get cluster.dnsDomains`"
 	}
 	return text
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) infoPeerCommand() *cobra.Command {
-	return a.command(&cobra.Command{Use: "peer [PEER...]", Short: "Show all about peers, by name or cluster ID"}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "peer [PEER...]", Short: "Show everything about peers, by name or cluster ID"}, func(ctx context.Context, r *run) error {
 		peers, err := named(r.argv, func(name string) (*ententev1.Peer, error) {
 			resp, err := r.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
 			return resp.GetPeer(), r.call("get peer "+name, err)

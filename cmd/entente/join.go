@@ -41,20 +41,20 @@ func (a *app) joinCommand() *cobra.Command {
 		}
 		return r.joined(ctx, whom, peer)
 	})
-	cmd.Flags().StringVar(&name, "name", "", "What to call the peer here (default: the name that it gives itself)")
+	cmd.Flags().StringVar(&name, "name", "", "The peer's name here (default: its own name)")
 	return cmd
 }
 
-// invitation is how another cluster is named to join it.
+// invitation names the cluster to join, in one of the ways that join accepts.
 type invitation struct {
-	// token is a secret: it is in no message.
+	// token is a secret, which no message contains.
 	token string
-	// endpoint is set where there is no token; id is the one to prove, if known.
+	// endpoint is set where there is no token; id is the ID that the cluster has to prove, if known.
 	endpoint, id string
 }
 
-// readInvitation reads the argument of join. What is no address is taken for a
-// token; the agent says what is wrong with it.
+// readInvitation reads the argument of join. It takes an argument that is not an address for
+// a token; the agent says what is wrong with it.
 func (a *app) readInvitation(arg string) (invitation, error) {
 	if arg == "-" {
 		line, err := bufio.NewReader(io.LimitReader(a.in, maxTokenLine)).ReadString('\n')
@@ -69,10 +69,10 @@ func (a *app) readInvitation(arg string) (invitation, error) {
 	}
 	if id, endpoint, ok := strings.Cut(arg, "@"); ok {
 		if _, err := peering.ParseClusterID(id); err != nil {
-			return invitation{}, exit.Usagef("what is before the @ has to be a cluster ID: %w", err)
+			return invitation{}, exit.Usagef("the part before the @ must be a cluster ID: %w", err)
 		}
 		if err := peering.CheckEndpoint(endpoint); err != nil {
-			return invitation{}, exit.Usagef("what is behind the @ has to be HOST:PORT: %w", err)
+			return invitation{}, exit.Usagef("the part after the @ must be HOST:PORT: %w", err)
 		}
 		return invitation{id: id, endpoint: endpoint}, nil
 	}
@@ -93,12 +93,11 @@ func (i invitation) join(ctx context.Context, c *cluster, name string) (*entente
 	return resp.GetPeer(), c.call("introduce this cluster to "+i.endpoint, err)
 }
 
-// afterwards bounds what is asked after an interruption.
+// afterwards limits the time for calls after an interruption.
 const afterwards = 5 * time.Second
 
-// interrupted says what stands of a join that was interrupted, and how to finish or to
-// undo it: the other side may trust this cluster already, and this one not yet, or the
-// other way round.
+// interrupted reports the state of an interrupted join, and how to finish or undo it:
+// one side may already trust the other, which does not trust it yet.
 func (i invitation) interrupted(ctx context.Context, c *cluster) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -123,7 +122,7 @@ func (i invitation) interrupted(ctx context.Context, c *cluster) error {
   next: to finish, run the same command again; to undo, on each side where `+"`entente info`"+` lists the other: entente unpeer PEER --forget`, c.label, printer.Clean(here))}
 }
 
-// joined tells what came of joining, and what to do next.
+// joined prints the result of joining, and what to do next.
 func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer) error {
 	name := format.ShortName(peer)
 	switch {
@@ -141,22 +140,22 @@ func (r *run) joined(ctx context.Context, whom invitation, peer *ententev1.Peer)
 		r.next("Ask it for resources with:\n  entente peer %s", name)
 		return nil
 	}
-	// How this cluster is called there is not known; its ID always leads to it.
+	// This cluster's name there is not known, but its ID always works.
 	id := "THIS-CLUSTER"
 	if here, err := r.self(ctx); err == nil {
 		id = here.GetClusterId()
 	}
 	if whom.id != "" {
-		_, _ = fmt.Fprintf(r.out, "\nTrust is there as soon as the other side approves this cluster:\n  entente approve %s\n", id)
+		_, _ = fmt.Fprintf(r.out, "\nThe two trust each other as soon as the other side approves this cluster:\n  entente approve %s\n", id)
 		return nil
 	}
-	// The code is not in the commands: copying it would not compare anything.
+	// The code is not in the commands, as copying it would compare nothing.
 	_, _ = fmt.Fprintf(r.out, `
 The code is %s. Nothing is trusted yet.
 
-1. Ask the other side's administrator, by a way that you trust, which code they see:
+1. Ask the other side's administrator, over a channel that you trust, which code they see:
      entente info peer %s --get code
-2. Approve here with the code that they tell you, and there with the one above:
+2. Approve here with the code that they read to you, and there with the one above:
      entente approve %s --code CODE
      entente approve %s --code CODE
 3. Codes that differ mean a man in the middle. Then deny the peer:

@@ -102,14 +102,14 @@ func TestDenyNamesThePodsThatEnd(t *testing.T) {
 	for answer, want := range map[string]bool{"y\n": true, "n\n": false} {
 		w := peered()
 		_, errOut, code := w.run(t, answer, "deny", "provider")
-		if (code == exit.OK) != want || (w.decision == "Denied") != want || !strings.Contains(errOut, "The contracts with provider end at once, and 3 pods by them will be killed.") {
+		if (code == exit.OK) != want || (w.decision == "Denied") != want || !strings.Contains(errOut, "The contracts with provider end at once, and 3 pods under them will be killed.") {
 			t.Errorf("answer %q: exit %d, %s\n%s", answer, code, w.decision, errOut)
 		}
 	}
 	w = newWorld()
 	w.introduced = true
 	if _, errOut, code := w.run(t, "n\n", "deny", "provider"); code != exit.OK {
-		t.Errorf("where nothing dies nobody is asked: exit %d %s", code, errOut)
+		t.Errorf("without pods that end it asks: exit %d %s", code, errOut)
 	}
 }
 

@@ -1,13 +1,13 @@
 package main
 
-// Limits of what the command reads. What agents answer has limits of its own; these are
-// for the case that one is broken.
+// Limits of what the command reads. Responses of agents have limits of their own; these are
+// for the case that an agent is broken.
 const (
-	// maxTokenLine is the most bytes of the line on standard input that holds a
-	// token.
+	// maxTokenLine is the maximum length of the line with a token on standard input, in
+	// bytes.
 	maxTokenLine = 16 << 10
-	// maxNamespaces is the most namespaces that the shell is offered.
+	// maxNamespaces is the maximum number of namespaces that are offered as completions.
 	maxNamespaces = 500
-	// infoDomains is how many domains `entente info` has a line for.
+	// infoDomains is the number of domains for which `entente info` has a line.
 	infoDomains = 8
 )

@@ -1,6 +1,6 @@
 // Command entente drives Entente in a Kubernetes cluster: it makes and redeems
-// tokens, peers clusters, offloads namespaces and tells how things are. It is a
-// thin wrapper of the AdminService; whatever it does can be done with kubectl
+// tokens, peers clusters, offloads namespaces and shows the state of both. It is a
+// thin wrapper of the AdminService; everything it does can be done with kubectl
 // too. As kubectl-entente it is a kubectl plugin.
 package main
 

@@ -26,7 +26,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// atHome is what this cluster is called as the end of a move.
+// atHome is the name of this cluster as the destination of a move.
 const atHome = "home"
 
 type moveFlags struct {
@@ -42,12 +42,12 @@ func (a *app) moveCommand() *cobra.Command {
 
 func (a *app) moveVolumeCommand() *cobra.Command {
 	var f moveFlags
-	cmd := a.command(&cobra.Command{Use: "volume CLAIM", Short: "Copy the volume of a claim to another cluster, and have the claim use the copy"}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "volume CLAIM", Short: "Copy the volume of a claim to another cluster, and bind the claim to the copy"}, func(ctx context.Context, r *run) error {
 		if (f.to == "") == !f.abort || f.user < -1 {
-			return exit.Usagef("name the cluster to move to by --to, home for this one, or give a move up with --abort; see `%s --help`", r.path)
+			return exit.Usagef("name the cluster to move to with --to, home for this one, or abort a move with --abort; see `%s --help`", r.path)
 		}
 		if r.kube == nil {
-			return errors.New("there is no API server to ask")
+			return errors.New("this command needs access to the cluster's API server")
 		}
 		if f.namespace == "" {
 			var err error
@@ -63,12 +63,12 @@ func (a *app) moveVolumeCommand() *cobra.Command {
 	a.completesFlag(cmd, "namespace", namespaceNames)
 	cmd.Flags().StringVar(&f.to, "to", "", "The cluster to move to: a peer, by its name or cluster ID, or home, this one")
 	a.completesFlag(cmd, "to", peerNames)
-	cmd.Flags().StringVar(&f.class, "storage-class", "", "The storage class of the new volume (default: that of the claim, or entente)")
+	cmd.Flags().StringVar(&f.class, "storage-class", "", "The storage class of the new volume (default: the claim's, or entente)")
 	cmd.Flags().StringVar(&f.image, "image", "", "The image of the two pods, which both clusters have to be able to pull (default: the agent's)")
-	cmd.Flags().Int64Var(&f.user, "user", -1, "The user and group as whom the pods run, where namespaces let none run as root; all files have to be theirs (default: root)")
+	cmd.Flags().Int64Var(&f.user, "user", -1, "The user and group of the pods, for namespaces in which none may run as root; all files have to belong to them (default: root)")
 	cmd.Flags().BoolVar(&f.deleteSource, "delete-source", false, "Delete the old volume once the claim has the new one")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only say what would be done")
-	cmd.Flags().BoolVar(&f.abort, "abort", false, "Give a move up that was not verified yet: the claim has its old volume, and the new one goes")
+	cmd.Flags().BoolVar(&f.abort, "abort", false, "Abort a move that was not verified yet: the claim gets its old volume back, and the new one is deleted")
 	f.timeout.Add(cmd.Flags(), 24*time.Hour, "How long to wait for everything together")
 	return cmd
 }
@@ -90,7 +90,7 @@ func (m *moving) do(ctx context.Context) error {
 		m.done("The volume of claim %s/%s is not being moved: nothing to do", m.Namespace, m.Claim)
 		return nil
 	case m.flags.abort && record.Verified != nil:
-		return exit.Usagef("the volume was verified already, and the claim is about to have it: let it go on, and move it back then")
+		return exit.Usagef("the new volume was verified already, and the claim is about to be bound to it: let the move finish, then move it back")
 	case m.flags.abort:
 		err = m.Abort(ctx, record)
 	case record == nil:
@@ -104,13 +104,13 @@ func (m *moving) do(ctx context.Context) error {
 		return m.at(err)
 	}
 	if err := m.steps(ctx, record); err != nil {
-		m.next("Nothing is lost. To go on, run the same command again; to give it up:\n  entente move volume %s -n %s --abort", m.Claim, m.Namespace)
+		m.next("Nothing is lost. To continue, run the same command again; to abort:\n  entente move volume %s -n %s --abort", m.Claim, m.Namespace)
 		return err
 	}
 	return nil
 }
 
-// at says at which cluster something went wrong.
+// at adds to an error the cluster where it happened.
 func (m *moving) at(err error) error {
 	if err == nil {
 		return nil
@@ -121,26 +121,26 @@ func (m *moving) at(err error) error {
 	return fmt.Errorf("(%s) %w", m.label, err)
 }
 
-// resumes says that a move goes on that was begun before, if it is to the same cluster.
+// resumes reports that an earlier move continues, if its destination is the same cluster.
 func (m *moving) resumes(ctx context.Context, record *move.Record) error {
 	to, _, err := m.destination(ctx)
 	if err != nil {
 		return err
 	}
 	if record.Aborted {
-		return exit.Usagef("this move was given up: finish that first, with --abort")
+		return exit.Usagef("this move is being aborted: finish that first, with --abort")
 	}
 	if record.To != to {
-		return exit.Usagef("claim %s/%s is being moved to %s: let that end, or give it up with --abort", m.Namespace, m.Claim, record.ToName)
+		return exit.Usagef("claim %s/%s is being moved to %s: let that end, or abort it with --abort", m.Namespace, m.Claim, record.ToName)
 	}
-	m.done("Going on with the move of claim %s/%s to %s", m.Namespace, m.Claim, record.ToName)
+	m.done("Continuing the move of claim %s/%s to %s", m.Namespace, m.Claim, record.ToName)
 	return nil
 }
 
-// steps takes one step after another until there is none.
+// steps takes one step after another until none is left.
 func (m *moving) steps(ctx context.Context, record *move.Record) error {
-	m.progress.Follow = nil // it knows of peers, and not of pods
-	hint := "see " + fmt.Sprintf("kubectl -n %s get pods,pvc -l %s=%s", m.Namespace, move.LabelMove, move.ID(m.Namespace, m.Claim)) + ", and run this again to go on"
+	m.progress.Follow = nil // it reports changes of peers, not of pods
+	hint := "see " + fmt.Sprintf("kubectl -n %s get pods,pvc -l %s=%s", m.Namespace, move.LabelMove, move.ID(m.Namespace, m.Claim)) + ", and run this again to continue"
 	last := record
 	err := m.poll(ctx, m.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		for {
@@ -161,7 +161,7 @@ func (m *moving) steps(ctx context.Context, record *move.Record) error {
 			if err := m.Do(ctx, step, is); err != nil {
 				return false, "", m.at(err)
 			}
-			m.tell(step, is)
+			m.report(step, is)
 		}
 	})
 	if err != nil {
@@ -170,8 +170,8 @@ func (m *moving) steps(ctx context.Context, record *move.Record) error {
 	return m.finish(last)
 }
 
-// tell tells of a step that people care about.
-func (m *moving) tell(step move.Step, is move.Observed) {
+// report prints a step that people care about.
+func (m *moving) report(step move.Step, is move.Observed) {
 	r := is.Record
 	switch step {
 	case move.Prepare:
@@ -181,28 +181,28 @@ func (m *moving) tell(step move.Step, is move.Observed) {
 	case move.MakeSender:
 		m.done("Copying volume %s", r.Source)
 	case move.ReplaceReceiver, move.ReplaceSender:
-		m.note("a pod of the copy ended; it is made again")
+		m.note("a pod of the copy ended; it is replaced")
 	case move.Lock:
 		m.done("Copied; claim %s is locked, and pods that would use it wait", r.Claim)
 	case move.RestoreClaim:
-		m.done("Claim %s has its old volume again", r.Claim)
+		m.done("Claim %s is bound to its old volume again", r.Claim)
 	case move.NoteVerified:
 		m.done("Both sides read the same: %s in %d files, directories and links, %s", move.Bytes(is.Sent.Sum.Bytes), is.Sent.Sum.Files, is.Sent.Sum.Digest)
 	case move.Bind:
-		m.done("Claim %s has volume %s", r.Claim, r.Destination)
+		m.done("Claim %s is bound to volume %s", r.Claim, r.Destination)
 	default:
 	}
 }
 
-// finish says what came of it.
+// finish prints the outcome.
 func (m *moving) finish(r *move.Record) error {
 	if r.Aborted {
-		m.done("Given up: claim %s/%s has volume %s, as before", r.Namespace, r.Claim, r.Source)
+		m.done("Aborted: claim %s/%s has volume %s, as before", r.Namespace, r.Claim, r.Source)
 		return nil
 	}
 	m.done("Moved the volume of claim %s/%s to %s", r.Namespace, r.Claim, r.ToName)
 	if !r.DeleteSource {
-		m.note("the old volume stays, with what is on it; to delete it: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Delete\"}}'", r.Source)
+		m.note("the old volume stays, with its data; to delete it: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Delete\"}}'", r.Source)
 	}
 	if !m.output.Structured() {
 		return nil
@@ -214,7 +214,7 @@ func (m *moving) finish(r *move.Record) error {
 	return m.writeValue(v)
 }
 
-// destination is the ID of the cluster to which is moved, empty for this one, and its name.
+// destination is the ID of the destination cluster, empty for this one, and its name.
 func (m *moving) destination(ctx context.Context) (id, name string, err error) {
 	if m.flags.to == atHome {
 		return "", atHome, nil
@@ -229,8 +229,8 @@ func (m *moving) destination(ctx context.Context) (id, name string, err error) {
 	return peer.GetClusterId(), format.ShortName(peer), nil
 }
 
-// begin checks that a volume can be moved, and writes the record. There is none if it is where it
-// should be, or nothing is to be done.
+// begin checks that a volume can be moved, and writes the record. It writes none if the volume is
+// where it should be already, or in a dry run.
 func (m *moving) begin(ctx context.Context) (*move.Record, error) {
 	claim, err := m.Kube.CoreV1().PersistentVolumeClaims(m.Namespace).Get(ctx, m.Claim, metav1.GetOptions{})
 	if err != nil {
@@ -260,7 +260,7 @@ func (m *moving) begin(ctx context.Context) (*move.Record, error) {
 	return r, m.at(m.Begin(ctx, r))
 }
 
-// source reads what is moved.
+// source reads the claim and the volume that are moved.
 func (m *moving) source(ctx context.Context, r *move.Record, claim *corev1.PersistentVolumeClaim) error {
 	switch {
 	case claim.DeletionTimestamp != nil:
@@ -270,7 +270,7 @@ func (m *moving) source(ctx context.Context, r *move.Record, claim *corev1.Persi
 	case claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode != corev1.PersistentVolumeFilesystem:
 		return fmt.Errorf("claim %s/%s is of a block device, which is not copied", m.Namespace, m.Claim)
 	case metav1.GetControllerOf(claim) != nil && metav1.GetControllerOf(claim).Kind == "Pod":
-		return fmt.Errorf("claim %s/%s is made for one pod alone, and goes with it", m.Namespace, m.Claim)
+		return fmt.Errorf("claim %s/%s belongs to one pod, and is deleted with it", m.Namespace, m.Claim)
 	}
 	pv, err := m.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
@@ -307,9 +307,9 @@ func (m *moving) class(ctx context.Context, r *move.Record, claim *corev1.Persis
 	case err != nil:
 		return err
 	case r.To != "" && !ours:
-		return exit.Usagef("volumes of storage class %s are in this cluster: name one whose provisioner is %s by --storage-class", r.Class, v1alpha1.VolumeDriver)
+		return exit.Usagef("volumes of storage class %s are in this cluster: name one whose provisioner is %s with --storage-class", r.Class, v1alpha1.VolumeDriver)
 	case r.To == "" && ours && home == "":
-		return exit.Usagef("storage class %s names no class for volumes in this cluster: name one of this cluster's by --storage-class (or install the chart with storage.homeClass)", r.Class)
+		return exit.Usagef("storage class %s names no class for volumes in this cluster: name one of this cluster's with --storage-class (or install the chart with storage.homeClass)", r.Class)
 	}
 	return nil
 }
@@ -330,7 +330,7 @@ func (m *moving) offloaded(ctx context.Context, r *move.Record, _ *corev1.Persis
 			return err
 		}
 		if peer == nil {
-			return fmt.Errorf("cluster %s, in which the volume is, is not known here any more", id)
+			return fmt.Errorf("cluster %s, which has the volume, is no longer known here", id)
 		}
 		name := format.ShortName(peer)
 		ready := at >= 0 && all[at].GetPodStrategy() != string(v1alpha1.StrategyLocal) && slices.ContainsFunc(all[at].GetClusters(), func(c *ententev1.OffloadingInCluster) bool {
@@ -343,7 +343,7 @@ func (m *moving) offloaded(ctx context.Context, r *move.Record, _ *corev1.Persis
 	return nil
 }
 
-// pods says what the pods of the copy run, and as whom.
+// pods returns the image of the copy's pods, and their user.
 func (m *moving) pods(ctx context.Context, r *move.Record, _ *corev1.PersistentVolumeClaim) error {
 	if m.flags.user >= 0 {
 		r.User = &m.flags.user
@@ -362,10 +362,10 @@ func (m *moving) pods(ctx context.Context, r *move.Record, _ *corev1.PersistentV
 			}
 		}
 	}
-	return errors.New("there is no agent whose image could be used: name one by --image")
+	return errors.New("there is no agent whose image could be used: name one with --image")
 }
 
-// unused refuses a volume that pods use.
+// unused returns an error if pods use the volume.
 func (m *moving) unused(ctx context.Context, _ *move.Record, _ *corev1.PersistentVolumeClaim) error {
 	users, err := storage.Users(ctx, m.Kube, m.Namespace, m.Claim)
 	if err != nil || len(users) == 0 {

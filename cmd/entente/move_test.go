@@ -42,7 +42,7 @@ func movable(more ...runtime.Object) *world {
 	return w
 }
 
-func TestMovesThatCannotBeAreRefusedBeforeTheyBegin(t *testing.T) {
+func TestImpossibleMovesAreRefusedBeforeTheyBegin(t *testing.T) {
 	user := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db-0"},
 		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
@@ -55,22 +55,22 @@ func TestMovesThatCannotBeAreRefusedBeforeTheyBegin(t *testing.T) {
 		code int
 		says string
 	}{
-		"nowhere":                         {"data-db-0", nil, exit.Usage, "name the cluster to move to"},
-		"to and fro":                      {"data-db-0 --to home --abort", nil, exit.Usage, "name the cluster to move to"},
-		"to nobody":                       {"data-db-0 --to nobody", nil, exit.Usage, "no peer nobody is known"},
-		"no claim":                        {"none --to home", nil, exit.Failed, "get claim shop/none"},
-		"where it is":                     {"data-db-0 --to provider", nil, exit.OK, "is at provider: nothing to do"},
-		"home, where it is":               {"cart --to home", nil, exit.OK, "is at home: nothing to do"},
-		"home without a class":            {"data-db-0 --to home", nil, exit.Usage, "names no class for volumes in this cluster"},
-		"home, to none":                   {"data-db-0 --to home --storage-class none", nil, exit.Failed, "get storage class none"},
-		"abroad to a class of home":       {"cart --to provider --storage-class disk", nil, exit.Usage, "are in this cluster"},
-		"while a pod uses it":             {"data-db-0 --to home --storage-class disk", []runtime.Object{user}, exit.Failed, "pods use claim shop/data-db-0: db-0\n  next: scale their controller down"},
-		"of a namespace that stays":       {"ledger -n bank --to home --storage-class disk", nil, exit.Failed, "cannot run at provider"},
-		"only to see":                     {"data-db-0 --to home --storage-class both --dry-run", nil, exit.OK, "would copy volume entente-uid-data-db-0 (10Gi)"},
-		"from home, only to see":          {"cart --to provider --dry-run --delete-source", nil, exit.OK, "of storage class entente at provider, compare both, bind claim cart to that, and delete the old one"},
-		"to give up what was not begun":   {"data-db-0 --abort", nil, exit.OK, "is not being moved"},
-		"as a user that there cannot be":  {"data-db-0 --to home --user -7", nil, exit.Usage, "name the cluster"},
-		"of a claim that is malformed, 2": {"a b --to home", nil, exit.Usage, "want CLAIM"},
+		"nowhere":                              {"data-db-0", nil, exit.Usage, "name the cluster to move to"},
+		"to and fro":                           {"data-db-0 --to home --abort", nil, exit.Usage, "name the cluster to move to"},
+		"to nobody":                            {"data-db-0 --to nobody", nil, exit.Usage, "no peer nobody is known"},
+		"no claim":                             {"none --to home", nil, exit.Failed, "get claim shop/none"},
+		"where it is":                          {"data-db-0 --to provider", nil, exit.OK, "is at provider: nothing to do"},
+		"home, where it is":                    {"cart --to home", nil, exit.OK, "is at home: nothing to do"},
+		"home without a class":                 {"data-db-0 --to home", nil, exit.Usage, "names no class for volumes in this cluster"},
+		"home, to none":                        {"data-db-0 --to home --storage-class none", nil, exit.Failed, "get storage class none"},
+		"abroad to a class of home":            {"cart --to provider --storage-class disk", nil, exit.Usage, "are in this cluster"},
+		"while a pod uses it":                  {"data-db-0 --to home --storage-class disk", []runtime.Object{user}, exit.Failed, "pods use claim shop/data-db-0: db-0\n  next: scale their controller down"},
+		"of a namespace that stays":            {"ledger -n bank --to home --storage-class disk", nil, exit.Failed, "cannot run at provider"},
+		"in a dry run":                         {"data-db-0 --to home --storage-class both --dry-run", nil, exit.OK, "would copy volume entente-uid-data-db-0 (10Gi)"},
+		"from home, in a dry run":              {"cart --to provider --dry-run --delete-source", nil, exit.OK, "of storage class entente at provider, compare both, bind claim cart to that, and delete the old one"},
+		"to abort a move that was not started": {"data-db-0 --abort", nil, exit.OK, "is not being moved"},
+		"as an impossible user":                {"data-db-0 --to home --user -7", nil, exit.Usage, "name the cluster"},
+		"of a claim that is malformed, 2":      {"a b --to home", nil, exit.Usage, "want CLAIM"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := movable(tc.with...)
@@ -91,10 +91,10 @@ func TestMovesThatCannotBeAreRefusedBeforeTheyBegin(t *testing.T) {
 	}
 }
 
-func TestAMoveThatWasBegunGoesOnToTheSameCluster(t *testing.T) {
+func TestAStartedMoveContinuesOnlyToTheSameCluster(t *testing.T) {
 	w := movable()
 	begin := []string{"move", "volume", "data-db-0", "-n", "shop", "--to", "home", "--storage-class", "disk"}
-	// Nobody runs the pods, so it waits.
+	// No kubelet runs the pods, so it waits.
 	out, errOut, code := w.run(t, "", begin...)
 	if code != exit.Timeout || !strings.Contains(out, "Asked for a volume of storage class disk at home") || !strings.Contains(errOut, "waiting for the receiver to run") {
 		t.Fatalf("exit %d, printed\n%s%s", code, out, errOut)
@@ -104,7 +104,7 @@ func TestAMoveThatWasBegunGoesOnToTheSameCluster(t *testing.T) {
 	if err != nil || pod.Spec.Containers[0].Image != "registry.example/entente:v1" || pod.Annotations[v1alpha1.AnnotationPodStrategy] != "Local" {
 		t.Errorf("the receiver is %+v, %v", pod, err)
 	}
-	if out, errOut, code := w.run(t, "", begin...); code != exit.Timeout || !strings.Contains(out, "Going on with the move of claim shop/data-db-0 to home") {
+	if out, errOut, code := w.run(t, "", begin...); code != exit.Timeout || !strings.Contains(out, "Continuing the move of claim shop/data-db-0 to home") {
 		t.Errorf("exit %d, printed\n%s%s", code, out, errOut)
 	}
 	if out, errOut, code := w.run(t, "", "move", "volume", "data-db-0", "-n", "shop", "--to", "provider"); code != exit.Usage || !strings.Contains(errOut, "is being moved to home") {

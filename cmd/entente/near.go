@@ -12,8 +12,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// suggest adds to the error of a peer that this cluster does not know which ones may be
-// meant. The caller has to have the right to list peers.
+// suggest adds known peers with a similar name to the error of an unknown peer. The caller
+// needs the right to list peers.
 func (r *run) suggest(ctx context.Context, err error) error {
 	call, ok := errors.AsType[*exit.CallError](err)
 	if !ok || call.Cluster != r.label || client.ReasonOf(err) != peering.ReasonPeerUnknown {
@@ -21,7 +21,7 @@ func (r *run) suggest(ctx context.Context, err error) error {
 	}
 	peers, listErr := r.peers(ctx)
 	if listErr != nil {
-		return err // the peer is unknown all the same
+		return err // the peer is unknown anyway
 	}
 	var known []string
 	trusted := map[string]bool{}

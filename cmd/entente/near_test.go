@@ -34,13 +34,13 @@ func TestUnknownPeersAreErrorsThatNameNearOnes(t *testing.T) {
 		})
 	}
 	w := newWorld()
-	for i := range 9 { // anybody may publish any name
+	for i := range 9 { // anyone may publish any name
 		w.hints = append(w.hints, foundPeer(fmt.Sprintf("milan-%08d", i)))
 	}
 	if _, errOut, _ := w.run(t, "", "info", "peer", "milan"); strings.Count(errOut, "milan-") != exit.MaxNear {
 		t.Errorf("it says %s", errOut)
 	}
-	// Who may not list peers hears no names.
+	// A caller that may not list peers gets no names.
 	w.noList = true
 	if _, errOut, code := w.run(t, "", "info", "peer", "milan"); strings.Contains(errOut, "did you mean") || code != exit.Failed || !strings.Contains(errOut, "PEER_UNKNOWN") {
 		t.Errorf("exit %d: %s", code, errOut)

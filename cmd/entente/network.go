@@ -21,10 +21,10 @@ func (a *app) networkCommand() *cobra.Command {
 }
 
 func (a *app) networkStatusCommand() *cobra.Command {
-	return a.command(&cobra.Command{Use: "status [PEER]", Short: "Show how nodes reach peers, and what is wrong on them"}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "status [PEER]", Short: "Show how nodes reach peers, and what is wrong on the nodes"}, func(ctx context.Context, r *run) error {
 		resp, err := r.admin.GetNetworkStatus(ctx, &ententev1.GetNetworkStatusRequest{Peer: peerName(r.first())})
 		if err != nil {
-			return r.call("read how the network is", err)
+			return r.call("read the state of the network", err)
 		}
 		if r.output.Structured() {
 			return r.write(resp)
@@ -43,7 +43,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 	}
 	if r.output.Form == printer.FormWide && len(resp.GetNodes()) > 0 {
 		_, _ = fmt.Fprintln(r.out)
-		t := r.table("NODE", "GATEWAY", "BACKEND", "KEY", "DIALLED HERE", "TOLD TO PEERS")
+		t := r.table("NODE", "GATEWAY", "BACKEND", "KEY", "DIALLED HERE", "SENT TO PEERS")
 		for _, n := range resp.GetNodes() {
 			t.Row(n.GetName(), format.YesNo(n.GetGateway()), cmp.Or(n.GetBackend(), "-"), format.KeyAge(r.now(), n), cmp.Or(strings.Join(n.GetEndpoints(), ","), "-"), cmp.Or(strings.Join(n.GetAnnounced(), ","), "-"))
 		}
@@ -60,7 +60,7 @@ func (r *run) printNetworkStatus(resp *ententev1.GetNetworkStatusResponse) {
 
 func (a *app) networkPlanCommand() *cobra.Command {
 	var prefixes []string
-	cmd := a.command(&cobra.Command{Use: "plan [PEER]", Short: "Show what the network with a peer would be, and what of it cannot work"}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "plan [PEER]", Short: "Show what the network with a peer would be, and what in it cannot work"}, func(ctx context.Context, r *run) error {
 		req := &ententev1.PlanNetworkRequest{Prefixes: prefixes, Peer: peerName(r.first())}
 		if req.GetPeer() == "" && len(prefixes) == 0 {
 			req.Peer = peerName(format.AnyPeer)
@@ -71,7 +71,7 @@ func (a *app) networkPlanCommand() *cobra.Command {
 		}
 		return r.printPlans(resp.GetPlans())
 	}, printer.FormTable)
-	cmd.Flags().StringSliceVar(&prefixes, "prefix", nil, "The pod `prefixes` of a peer that has told none yet")
+	cmd.Flags().StringSliceVar(&prefixes, "prefix", nil, "The pod `prefixes` of a peer that has sent none yet")
 	return cmd
 }
 

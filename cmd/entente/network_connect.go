@@ -28,7 +28,7 @@ func (a *app) networkConnectCommand() *cobra.Command {
 	var timeout flags.Timeout
 	cmd := a.command(&cobra.Command{
 		Use:     "connect [PEER]",
-		Short:   "Have a tunnel to a peer, without using its resources",
+		Short:   "Set up a tunnel to a peer, without using its resources",
 		PreRunE: func(cmd *cobra.Command, argv []string) error { return inBand.check(argv, cmd.CommandPath()) },
 	}, func(ctx context.Context, r *run) error {
 		ctx, cancel := timeout.Bound(ctx)
@@ -38,9 +38,9 @@ func (a *app) networkConnectCommand() *cobra.Command {
 		}
 		return connectingTo(r, dryRun, false).connect(ctx)
 	})
-	cmd.Flags().BoolVar(&inBand.on, "in-band", false, "Have the peer API run inside the tunnel")
+	cmd.Flags().BoolVar(&inBand.on, "in-band", false, "Run the peer API inside the tunnel")
 	cmd.Flags().StringVarP(&inBand.file, "filename", "f", "", "With --in-band: the `file` of the other cluster; - is standard input")
-	cmd.Flags().StringVar(&inBand.name, "name", "", "With --in-band: what to call the peer here (default: as the file does)")
+	cmd.Flags().StringVar(&inBand.name, "name", "", "With --in-band: the peer's name here (default: the one in the file)")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the peer what it would offer, or read the file; change nothing")
 	timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 	return cmd
@@ -55,7 +55,7 @@ func (a *app) networkDisconnectCommand() *cobra.Command {
 		return connectingTo(r, dryRun, force).disconnect(ctx)
 	})
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only say what would be done; change nothing")
-	cmd.Flags().BoolVar(&force, "force", false, "Also where pods lose the network with this cluster")
+	cmd.Flags().BoolVar(&force, "force", false, "Even if pods lose the network with this cluster")
 	timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 	return cmd
 }
@@ -64,13 +64,13 @@ func connectingTo(r *run, dryRun, force bool) *connecting {
 	return &connecting{&peeringRun{run: r, sides: &sides{local: side{r.cluster, r.first()}}, flags: &peerFlags{}}, dryRun, force}
 }
 
-// tunnelAlone says whether a peering asks for nothing but a tunnel.
+// tunnelAlone reports whether a peering asks for nothing but a tunnel.
 func tunnelAlone(p *ententev1.Peering) bool {
 	amounts := p.GetResources().GetAmounts()
 	return len(amounts) == 1 && amounts["pods"] == "0"
 }
 
-// find returns what is asked of the peer, with and without a tunnel.
+// find returns the peerings that ask the peer, with and without a tunnel.
 func (c *connecting) find(ctx context.Context) (with, without []*ententev1.Peering, err error) {
 	peer, err := c.local.find(ctx, c.local.peer)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *connecting) connect(ctx context.Context) error {
 		c.request = resp.GetPeeringRequest()
 		c.done("Asked %s for a tunnel (PeeringRequest %s)", c.local.peer, c.request)
 	}
-	return c.stands(c.awaitTunnel(ctx))
+	return c.remaining(c.awaitTunnel(ctx))
 }
 
 // awaitTunnel waits until traffic passes.
@@ -147,7 +147,7 @@ func (c *connecting) disconnect(ctx context.Context) error {
 		return err
 	}
 	if len(with) == 0 {
-		c.done("No tunnel is asked of %s: nothing to end", c.local.peer)
+		c.done("This cluster asks %s for no tunnel: nothing to end", c.local.peer)
 	}
 	if err := c.unused(ctx, with); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c *connecting) disconnect(ctx context.Context) error {
 				return err
 			}
 		case c.dryRun:
-			c.done("Peering %s, of a tunnel alone, would end; nothing was changed", name)
+			c.done("Peering %s, for a tunnel alone, would end; nothing was changed", name)
 		default:
 			u := &unpeering{run: c.run, sides: c.sides, flags: &unpeerFlags{peering: name}}
 			if err := u.endOne(ctx); err != nil {
@@ -174,7 +174,7 @@ func (c *connecting) disconnect(ctx context.Context) error {
 	return c.gone(ctx)
 }
 
-// unused refuses to end a tunnel that pods need.
+// unused returns an error if pods need the tunnel.
 func (c *connecting) unused(ctx context.Context, with []*ententev1.Peering) error {
 	for _, p := range with {
 		if p.GetContract() == "" || c.force {
@@ -185,15 +185,15 @@ func (c *connecting) unused(ctx context.Context, with []*ententev1.Peering) erro
 			return err
 		}
 		if n := int(contract.GetPods()); n > 0 {
-			return fmt.Errorf("%s run by contract %s at %s and would lose the network with this cluster: end or move them first, or give --force",
+			return fmt.Errorf("%s run under contract %s at %s and would lose the network with this cluster: end or move them first, or use --force",
 				format.Count(n, "pod"), contract.GetContractId(), c.local.peer)
 		}
 	}
 	return nil
 }
 
-// amendNetwork has a peering ask for a tunnel or do without, and waits until both sides signed
-// that. It is done, and nothing changed, with --dry-run.
+// amendNetwork makes a peering ask for a tunnel or for none, and waits until both sides have signed
+// that. With --dry-run it changes nothing.
 func (c *connecting) amendNetwork(ctx context.Context, before *ententev1.Peering, none bool) (done bool, err error) {
 	name, what := format.Short(before.GetName()), "asks for a tunnel"
 	if none {
@@ -222,14 +222,14 @@ func (c *connecting) amendNetwork(ctx context.Context, before *ententev1.Peering
 	return false, err
 }
 
-// gone waits until the tunnel is, unless the peer asks for it.
+// gone waits until the tunnel is gone, unless the peer asks for it.
 func (c *connecting) gone(ctx context.Context) error {
 	var theirs []*ententev1.Contract
 	var same time.Time
 	err := c.awaitPeer(ctx, c.local, "see each node's fabric: kubectl get fabricnodes,tunnels -o yaml", func(peer *ententev1.Peer) (bool, string, error) {
 		theirs = format.OpenContracts(peer, "Provider")
 		notWanted := format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted
-		return notWanted || len(theirs) > 0 && c.progress.Settles(&same), "the tunnel to go" + format.Because(peer, v1alpha1.ConditionNetwork), nil
+		return notWanted || len(theirs) > 0 && c.progress.Stable(&same), "the tunnel to go" + format.Because(peer, v1alpha1.ConditionNetwork), nil
 	})
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (c *connecting) gone(ctx context.Context) error {
 		return err
 	}
 	if peer != nil && format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() != v1alpha1.ReasonNoTunnelWanted && len(theirs) > 0 {
-		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("the tunnel stays: " + c.local.peer + " asks for it by what this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
+		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("the tunnel stays: " + c.local.peer + " asks for it in a contract that this cluster provides, " + format.IDs(theirs) + "; to end that: entente contract terminate CONTRACT")}
 	}
 	c.done("There is no tunnel to %s", c.local.peer)
 	return nil

@@ -38,7 +38,7 @@ func (a *app) networkParametersCommand() *cobra.Command {
 	}, printer.FormTable)
 }
 
-// parameters are those of a cluster.
+// parameters returns the in-band parameters of a cluster.
 func (c *cluster) parameters(ctx context.Context) (*ententev1.NetworkParameters, error) {
 	resp, err := c.admin.GetNetworkParameters(ctx, &ententev1.GetNetworkParametersRequest{})
 	return resp.GetParameters(), c.call("read the network's parameters", err)
@@ -66,15 +66,15 @@ func (a *app) readParameters(path string) (_ *ententev1.NetworkParameters, err e
 	return p, nil
 }
 
-// setInBand has a side reach the other one by its parameters, and returns it as it is known
-// there.
+// setInBand makes a side reach the other one by its parameters, and returns the peer as that
+// side knows it.
 func (r *run) setInBand(ctx context.Context, at *cluster, theirs *ententev1.NetworkParameters, name string) (*ententev1.Peer, error) {
 	resp, err := at.admin.ConnectInBand(ctx, &ententev1.ConnectInBandRequest{Parameters: theirs, Name: name})
 	if err != nil {
 		return nil, at.call("connect in-band", err)
 	}
 	peer := resp.GetPeer()
-	r.progress.Done(at.label, "Reaches %s (%s) in-band, by %s, and trusts it", format.ShortName(peer), theirs.GetClusterId(), format.Count(len(theirs.GetGateways()), "gateway"))
+	r.progress.Done(at.label, "Reaches %s (%s) in-band, through %s, and trusts it", format.ShortName(peer), theirs.GetClusterId(), format.Count(len(theirs.GetGateways()), "gateway"))
 	return peer, nil
 }
 
@@ -98,18 +98,18 @@ func (r *run) awaitInBand(ctx context.Context, s side) error {
 	return err
 }
 
-// inBandFlags are those of network connect.
+// inBandFlags are the flags of network connect for in-band tunnels.
 type inBandFlags struct {
 	on   bool
 	file string
 	name string
 }
 
-// check says whether they fit together, and to the arguments.
+// check returns an error if the flags contradict each other or the arguments.
 func (f inBandFlags) check(argv []string, path string) error {
 	switch {
 	case !f.on && (f.file != "" || f.name != ""):
-		return exit.Usagef("--filename and --name are for --in-band; see `%s --help`", path)
+		return exit.Usagef("--filename and --name need --in-band; see `%s --help`", path)
 	case !f.on && len(argv) == 0:
 		return exit.Usagef("name a peer, or give --in-band and --filename; see `%s --help`", path)
 	case f.on && f.file == "":
@@ -138,7 +138,7 @@ func (c *connecting) connectInBand(ctx context.Context, f inBandFlags) error {
 	if err := c.awaitInBand(ctx, c.local); err != nil {
 		var coded *exit.Error
 		if errors.As(err, &coded) && (coded.Code == exit.Timeout || coded.Code == exit.Interrupted) {
-			return &exit.Error{Code: coded.Code, Err: fmt.Errorf("%w\n  ForeignCluster %s stays, and the agents go on with it; to end it: entente unpeer %s --forget", err, c.local.peer, c.local.peer)}
+			return &exit.Error{Code: coded.Code, Err: fmt.Errorf("%w\n  ForeignCluster %s stays, and the agents continue with it; to end it: entente unpeer %s --forget", err, c.local.peer, c.local.peer)}
 		}
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 func (a *app) networkRotateCommand() *cobra.Command {
 	var c rotation
 	var timeout flags.Timeout
-	cmd := a.command(&cobra.Command{Use: "rotate [PEER]", Short: "Replace the keys of tunnels, while traffic goes on"}, func(ctx context.Context, r *run) error {
+	cmd := a.command(&cobra.Command{Use: "rotate [PEER]", Short: "Replace the keys of tunnels, without interrupting traffic"}, func(ctx context.Context, r *run) error {
 		ctx, cancel := timeout.Bound(ctx)
 		defer cancel()
 		c.run = r
@@ -32,8 +32,8 @@ func (a *app) networkRotateCommand() *cobra.Command {
 		return c.rotatePreshared(ctx)
 	})
 	cmd.Flags().BoolVar(&c.allNodes, "nodes", false, "Replace the WireGuard keys of all nodes")
-	cmd.Flags().StringSliceVar(&c.nodes, "node", nil, "Replace that of this `node`")
-	cmd.Flags().BoolVar(&c.noWait, "no-wait", false, "Only ask for it")
+	cmd.Flags().StringSliceVar(&c.nodes, "node", nil, "Replace the WireGuard key of this `node`")
+	cmd.Flags().BoolVar(&c.noWait, "no-wait", false, "Only ask for it, and do not wait")
 	timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait")
 	return cmd
 }
@@ -54,7 +54,7 @@ func (c *rotation) rotatePreshared(ctx context.Context) error {
 		c.done("There is no tunnel whose key could be replaced; that of an in-band peer stays")
 		return c.result(resp)
 	}
-	c.done("Asked for another preshared key of the tunnel to %s", format.Shorts(resp.GetPeers()))
+	c.done("Asked for a new preshared key of the tunnel to %s", format.Shorts(resp.GetPeers()))
 	if !c.noWait {
 		if err := c.awaitPresharedKeys(ctx, resp); err != nil {
 			return err
@@ -76,7 +76,7 @@ func (c *rotation) rotateNodes(ctx context.Context) error {
 	if len(resp.GetNodes()) == 1 {
 		whose = "node " + resp.GetNodes()[0]
 	}
-	c.done("Asked for another key of %s", whose)
+	c.done("Asked for a new key of %s", whose)
 	if !c.noWait {
 		if err := c.awaitNodeKeys(ctx, resp); err != nil {
 			return err
@@ -91,19 +91,19 @@ func (c *rotation) awaitNodeKeys(ctx context.Context, asked *ententev1.RotateNod
 	return c.poll(ctx, c.cluster, hintRotate, func(ctx context.Context) (bool, string, error) {
 		resp, err := c.admin.GetNetworkStatus(ctx, &ententev1.GetNetworkStatusRequest{})
 		if err != nil {
-			return false, "", c.call("read how the network is", err)
+			return false, "", c.call("read the state of the network", err)
 		}
 		waits := ""
 		for _, name := range slices.Clone(left) {
 			i := slices.IndexFunc(resp.GetNodes(), func(n *ententev1.NetworkNode) bool { return n.GetName() == name })
 			switch {
 			case i >= 0 && !resp.GetNodes()[i].GetKeyUseTime().AsTime().Before(asked.GetAskTime().AsTime()):
-				c.done("Node %s has another key", name)
+				c.done("Node %s has a new key", name)
 			case i < 0 && resp.GetLeftOut() == 0:
 				c.done("Node %s is gone", name)
 			default:
 				if waits == "" {
-					waits = "another key of node " + name
+					waits = "a new key of node " + name
 					if i >= 0 && resp.GetNodes()[i].GetKeyWaits() != "" {
 						waits += ": " + resp.GetNodes()[i].GetKeyWaits()
 					}
@@ -116,7 +116,7 @@ func (c *rotation) awaitNodeKeys(ctx context.Context, asked *ententev1.RotateNod
 	})
 }
 
-const hintRotate = "the keys are replaced when what is waited for is there; see `entente info peer` and `entente network status -o wide`"
+const hintRotate = "the keys are replaced once the condition above is met; see `entente info peer` and `entente network status -o wide`"
 
 // awaitPresharedKeys waits until each tunnel uses a key that is younger than the request.
 func (c *rotation) awaitPresharedKeys(ctx context.Context, asked *ententev1.RotatePresharedKeyResponse) error {
@@ -130,12 +130,12 @@ func (c *rotation) awaitPresharedKeys(ctx context.Context, asked *ententev1.Rota
 			}
 			key := resp.GetPeer().GetTunnel().GetPresharedKey()
 			if key == nil || !key.GetUseTime().AsTime().Before(asked.GetAskTime().AsTime()) {
-				c.done("The tunnel to %s has another preshared key", format.Short(name))
+				c.done("The tunnel to %s has a new preshared key", format.Short(name))
 				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
 				continue
 			}
 			if waits == "" {
-				waits = fmt.Sprintf("another key of the tunnel to %s", format.Short(name))
+				waits = fmt.Sprintf("a new key of the tunnel to %s", format.Short(name))
 				if m := strings.TrimPrefix(key.GetMessage(), "the next key waits for "); m != "" {
 					waits += ": " + m
 				}

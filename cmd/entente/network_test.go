@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// TestConnectAsksForATunnelAlone: and amends what is asked without one, and no more of it.
+// TestConnectAsksForATunnelAlone: and adds it to an existing request without one, changing nothing else.
 func TestConnectAsksForATunnelAlone(t *testing.T) {
 	w := newWorld()
 	w.joined = true
@@ -20,8 +20,8 @@ func TestConnectAsksForATunnelAlone(t *testing.T) {
 	sent(t, w.consumer, amend, amend)
 }
 
-// TestDisconnectLeavesWhatElseIsAgreed: resources stay, and pods are not cut off by accident.
-func TestDisconnectLeavesWhatElseIsAgreed(t *testing.T) {
+// TestDisconnectKeepsTheRestOfTheContract: resources stay, and pods are not cut off by accident.
+func TestDisconnectKeepsTheRestOfTheContract(t *testing.T) {
 	w := peered()
 	golden(t, "network-disconnect", w, []string{"network", "disconnect", "provider"},
 		[]string{"network", "disconnect", "provider", "--force", "--dry-run"}, []string{"network", "disconnect", "provider", "--force"}, []string{"network", "disconnect", "provider"}, []string{"network", "disconnect", "nobody"}, []string{"network", "disconnect"},
@@ -39,8 +39,8 @@ func TestDisconnectLeavesWhatElseIsAgreed(t *testing.T) {
 	golden(t, "network-connect-stuck", w, []string{"network", "connect", "provider"})
 }
 
-// TestRotateWaitsForOtherKeys: and says what for, if that takes too long.
-func TestRotateWaitsForOtherKeys(t *testing.T) {
+// TestRotateWaitsForNewKeys: and says what for, if that takes too long.
+func TestRotateWaitsForNewKeys(t *testing.T) {
 	w := peered()
 	golden(t, "network-rotate", w,
 		[]string{"network", "rotate", "provider", "--no-wait"}, []string{"network", "rotate", "provider"}, []string{"network", "rotate"}, []string{"info", "peer", "provider", "--get", "tunnel.presharedKey", "-o", "yaml"})

@@ -35,19 +35,19 @@ func (a *app) offloadNamespaceCommand() *cobra.Command {
 		if _, err := r.admin.OffloadNamespace(ctx, req); err != nil {
 			return r.call("offload namespace "+r.argv[0], err)
 		}
-		r.done("Pods of namespace %s may run by strategy %s", r.argv[0], strategy)
+		r.done("Pods of namespace %s may run with strategy %s", r.argv[0], strategy)
 		if move {
-			r.done("Those that run where they may not any more are moved: `entente offloadings` shows how many are left")
+			r.done("Those that run where they no longer may are moved: `entente offloadings` shows how many are left")
 		}
 		return r.result(req)
 	})
 	flags.Choice(cmd, &strategy, "strategy", "", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote", "Local", "Remote", "LocalAndRemote")
-	flags.Choice(cmd, &mapping, "mapping", "", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default), Same or Chosen; it never changes", "Suffixed", "Same", "Chosen")
-	cmd.Flags().StringVar(&remoteName, "remote-name", "", "What the namespace is called abroad, with --mapping Chosen, which it implies; providers have to list it in their policies")
-	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
-	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they may not any more (default: they stay until they end)")
-	cmd.Flags().Var(&lost, "peer-lost", "What becomes of pods in a provider that does not answer: keep, evict=DURATION or fence=DURATION (default: as before, and keep at first)")
-	flags.Choice(cmd, &homeAPI, "home-api", "", "", "Whether pods that opt in may ask this cluster's API server from where they run: Denied or Allowed (default: as before, and Denied at first)", "Denied", "Allowed")
+	flags.Choice(cmd, &mapping, "mapping", "", "", "How the namespace is named abroad: Suffixed (NAME-CONSUMER, the default), Same or Chosen; this never changes", "Suffixed", "Same", "Chosen")
+	cmd.Flags().StringVar(&remoteName, "remote-name", "", "The namespace's name abroad, with --mapping Chosen, which it implies; providers have to list it in their policies")
+	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which the pods may run; may be repeated (default: all)")
+	cmd.Flags().BoolVar(&move, "move", false, "Move pods that run where they no longer may (default: they stay until they end)")
+	cmd.Flags().Var(&lost, "peer-lost", "What happens to pods in a provider that does not respond: keep, evict=DURATION or fence=DURATION (default: unchanged, and keep at first)")
+	flags.Choice(cmd, &homeAPI, "home-api", "", "", "Whether pods that opt in may ask this cluster's API server from where they run: Denied or Allowed (default: unchanged, and Denied at first)", "Denied", "Allowed")
 	a.completesFlag(cmd, "peer", peerNames)
 	return cmd
 }
@@ -100,7 +100,7 @@ func (a *app) unoffloadCommand() *cobra.Command {
 		defer cancel()
 		namespace := r.argv[0]
 		again := "entente unoffload namespace " + namespace + " --delete-volumes"
-		if err := volumes.settle(ctx, r, yes, again, func(v storage.Volume) bool { return v.Namespace() == namespace }); err != nil {
+		if err := volumes.apply(ctx, r, yes, again, func(v storage.Volume) bool { return v.Namespace() == namespace }); err != nil {
 			return err
 		}
 		req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + namespace}
@@ -114,7 +114,7 @@ func (a *app) unoffloadCommand() *cobra.Command {
 		}
 		return r.result(req)
 	})
-	volumes.add(cmd, "of its claims that providers hold")
+	volumes.add(cmd, "of its claims that providers keep")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	timeout.Add(cmd.Flags(), 5*time.Minute, "How long to wait until volumes are deleted")
 	a.completes(cmd, offloadedNames)

@@ -22,7 +22,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// peerFlags is how to peer.
+// peerFlags are the flags of peer.
 type peerFlags struct {
 	remote  remoteFlags
 	whom    whomFlags
@@ -53,13 +53,13 @@ func (f *peerFlags) add(cmd *cobra.Command) {
 	f.whom.add(cmd)
 	f.ask.add(cmd)
 	f.ask.addRenewal(cmd)
-	cmd.Flags().StringVar(&f.name, "name", "", "What to call the peer here, where it joins now (default: the name that it gives itself)")
-	cmd.Flags().BoolVar(&f.inBand, "in-band", false, "With --remote-kubeconfig or --remote-context: have the peer API run inside the tunnel")
+	cmd.Flags().StringVar(&f.name, "name", "", "The peer's name here, if it joins now (default: its own name)")
+	cmd.Flags().BoolVar(&f.inBand, "in-band", false, "With --remote-kubeconfig or --remote-context: run the peer API inside the tunnel")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	f.timeout.Add(cmd.Flags(), 2*time.Minute, "How long to wait for everything together")
 }
 
-// peer does what the flags say, with a peer or on both sides.
+// peer follows the flags, with a peer or on both sides.
 func (f *peerFlags) peer(ctx context.Context, r *run, peer string, req *ententev1.CreatePeeringRequest) (err error) {
 	ctx, cancel := f.timeout.Bound(ctx)
 	defer cancel()
@@ -71,17 +71,17 @@ func (f *peerFlags) peer(ctx context.Context, r *run, peer string, req *ententev
 	return r.suggest(ctx, p.do(ctx, req))
 }
 
-// whomOf checks that the arguments say in one way who is asked, and returns the
-// name of the peer; it is empty where remote flags lead to it.
+// whomOf checks that the arguments say in exactly one way whom to ask, and returns the
+// name of the peer; it is empty if remote flags name the other cluster.
 func (f *peerFlags) whomOf(r *run) (string, error) {
 	ways := count(len(r.argv) == 1, f.remote.given(), f.whom.given())
 	switch {
 	case f.inBand && !f.remote.given():
 		return "", exit.Usagef("--in-band sets up both ends: it needs --remote-kubeconfig or --remote-context; with access to this cluster alone see `entente network connect --in-band`")
 	case ways == 0:
-		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", r.path)
+		return "", exit.Usagef("name a peer, or the other cluster with --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", r.path)
 	case ways > 1:
-		return "", exit.Usagef("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
+		return "", exit.Usagef("say whom to ask with only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
 	case f.whom.given():
 		return format.AnyPeer, nil
 	}
@@ -93,7 +93,7 @@ type peeringRun struct {
 	*run
 	*sides
 	flags *peerFlags
-	// request is the name of the ask, and asked says that this run wrote it, and so
+	// request is the name of the PeeringRequest, and asked means that this run wrote it, and so
 	// knows whether it wants a tunnel.
 	request string
 	asked   bool
@@ -116,7 +116,7 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 		return p.dryRun(ctx, req)
 	}
 	if local.peer == format.AnyPeer {
-		// An ask of any peer has no name to find it again by.
+		// A request to any peer has no name by which to find it again.
 		if err := sameAgain(req); err != nil {
 			return err
 		}
@@ -124,19 +124,19 @@ func (p *peeringRun) do(ctx context.Context, req *ententev1.CreatePeeringRequest
 	if err := p.ask(ctx, req); err != nil {
 		return err
 	}
-	return p.stands(p.await(ctx))
+	return p.remaining(p.await(ctx))
 }
 
-// stands adds to a wait that ended too early what stands, and how to end it.
-func (p *peeringRun) stands(err error) error {
+// remaining adds to the error of a wait that ended too early what remains, and how to end it.
+func (p *peeringRun) remaining(err error) error {
 	var coded *exit.Error
 	if !errors.As(err, &coded) || coded.Code != exit.Timeout && coded.Code != exit.Interrupted {
 		return err
 	}
-	return &exit.Error{Code: coded.Code, Err: fmt.Errorf("%w\n  PeeringRequest %s stays, and the agents go on with it; to end it: entente unpeer --peering %s", err, p.request, p.request)}
+	return &exit.Error{Code: coded.Code, Err: fmt.Errorf("%w\n  PeeringRequest %s stays, and the agents continue with it; to end it: entente unpeer --peering %s", err, p.request, p.request)}
 }
 
-// await waits until what was asked for can be used.
+// await waits until the requested resources can be used.
 func (p *peeringRun) await(ctx context.Context) error {
 	local := &p.local
 	if local.peer != format.AnyPeer {
@@ -186,19 +186,19 @@ func (r *run) dryRun(ctx context.Context, req *ententev1.CreatePeeringRequest) e
 	return nil
 }
 
-// printPreview prints what a provider would lend, and what it would take besides
+// printPreview prints what a provider would lend, and what is needed besides
 // asking.
 func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 	if !ad.GetNeedsApproval() {
 		a.showAdvertisement(ad)
 		return
 	}
-	_, _ = fmt.Fprintf(a.out, "Once an administrator of %s approved the request, it would offer:\n", provider)
+	_, _ = fmt.Fprintf(a.out, "Once an administrator of %s has approved the request, it would offer:\n", provider)
 	a.showAdvertisement(ad)
-	a.next("Ask for it, and have it approved there with:\n  entente requests\n  entente approve request REQUEST")
+	a.next("Ask for it, and get it approved there with:\n  entente requests\n  entente approve request REQUEST")
 }
 
-// ask writes the ask, unless it is there already.
+// ask writes the PeeringRequest, unless it exists already.
 func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
 	local := p.local
 	whom := local.peer
@@ -218,12 +218,12 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 	p.request = facts["peeringRequest"]
 	p.done("Asks %s for resources already (PeeringRequest %s)", whom, p.request)
 	if p.flags.ask.given {
-		p.note("what the flags ask for was not applied; change the ask with: entente amend %s", p.request)
+		p.note("what the flags ask for was not applied; change the request with: entente amend %s", p.request)
 	}
 	return nil
 }
 
-// create writes the ask, once one of the same name that is being taken down is
+// create writes the PeeringRequest, once one of the same name that is being deleted is
 // gone.
 func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
 	local := p.local
@@ -232,7 +232,7 @@ func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringReq
 	err := p.poll(ctx, local.cluster, hintEnding, func(ctx context.Context) (bool, string, error) {
 		resp, failed = local.admin.CreatePeering(ctx, req)
 		if client.ReasonOf(failed) == peering.ReasonPeeringExists && client.Facts(failed)["ending"] != "" {
-			return false, "PeeringRequest " + client.Facts(failed)["peeringRequest"] + " to go, which is being taken down", nil
+			return false, "PeeringRequest " + client.Facts(failed)["peeringRequest"] + " to go, which is being deleted", nil
 		}
 		return true, "", nil
 	})
@@ -242,8 +242,8 @@ func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringReq
 	return resp, local.call("ask for resources", failed)
 }
 
-// sameAgain gives a request an ID by what it asks for, so that repeating the
-// command finds the ask instead of asking twice.
+// sameAgain derives the ID of a request from its contents, so that repeating the
+// command finds the first one instead of asking twice.
 func sameAgain(req *ententev1.CreatePeeringRequest) error {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(req)
 	if err != nil {
@@ -254,7 +254,7 @@ func sameAgain(req *ententev1.CreatePeeringRequest) error {
 	return nil
 }
 
-// same says whether a name is that of the peer of this run; it is empty where any
+// same reports whether a name is that of the peer of this run; it is empty if any
 // peer is asked.
 func (p *peeringRun) same(ctx context.Context, name string) bool {
 	local := p.local

@@ -42,7 +42,7 @@ func TestWaitingRedrawsOneLineThatFits(t *testing.T) {
 	}
 }
 
-// That pods on some nodes are cut off keeps nobody from using the peer, and is said.
+// Pods that are cut off on some nodes keep the others from nothing, and are reported.
 func TestPeerSaysThatANodeIsCutOff(t *testing.T) {
 	w := newWorld()
 	w.joined, w.cutOff = true, true
@@ -71,7 +71,7 @@ func TestPeerTakesTheCheapestOfAll(t *testing.T) {
 		[]string{"peer", "--any", "--resources", "cpu=4,memory=8Gi", "--dry-run"},
 		[]string{"peer", "--peer-selector", "region=lombardia", "--resources", "cpu=4,memory=8Gi"},
 	)
-	// The same again finds the same ask.
+	// Repeating the command finds the same request.
 	w.asked = false
 	w.run(t, "", "peer", "--peer-selector", "region=lombardia", "--resources", "memory=8Gi", "--cpu", "4")
 	w.asked = false
@@ -114,7 +114,7 @@ func TestPeerTimeoutNamesTheConditionAwaited(t *testing.T) {
 	}
 }
 
-func TestPeerAsksNobodyWhoIsNotTrusted(t *testing.T) {
+func TestPeerAsksOnlyTrustedPeers(t *testing.T) {
 	introduced := func(decision string) *world {
 		w := newWorld()
 		w.introduced, w.decision = true, decision
@@ -144,7 +144,7 @@ func TestPeerWaitsForTrustThatIsOnItsWay(t *testing.T) {
 	if out, errOut, code := w.run(t, "", "peer", "provider"); code != exit.OK || !strings.Contains(out, "is Ready") {
 		t.Errorf("joined just now: exit %d\n%s%s", code, out, errOut)
 	}
-	// What this side approved is asked, and without the other side's approval no address helps.
+	// A peer that this side approved is asked, and without the other side's approval no address helps.
 	w = newWorld()
 	w.introduced, w.decision = true, "Approved"
 	golden(t, "peer-untrusted-approved", w, []string{"peer", "provider"})
@@ -160,7 +160,7 @@ func TestPeerWaitsWhileTheAgentIsAway(t *testing.T) {
 	w := newWorld()
 	w.away = map[int]bool{3: true, 4: true, 7: true}
 	out, errOut, code := w.run(t, "", "peer", "--remote-context", "provider")
-	if code != exit.OK || !strings.Contains(out, "is Ready") || !strings.Contains(errOut, "for the agent to answer (no leader)") {
+	if code != exit.OK || !strings.Contains(out, "is Ready") || !strings.Contains(errOut, "for the agent to respond (no leader)") {
 		t.Errorf("exit %d\n%s%s", code, out, errOut)
 	}
 }
@@ -174,7 +174,7 @@ func TestPeerFailsAtOnceWhereItCannotAsk(t *testing.T) {
 	}
 }
 
-func TestPeerJoinsTheOtherWayRoundWhereTheProviderCannotBeDialled(t *testing.T) {
+func TestPeerJoinsFromTheProviderIfThatCannotBeDialled(t *testing.T) {
 	w := newWorld()
 	w.hidden = true
 	golden(t, "peer-hidden", w, []string{"peer", "--remote-context", "provider"})
@@ -190,7 +190,7 @@ func TestPeerCanBeInterrupted(t *testing.T) {
 	w := newWorld()
 	w.joined, w.stuck, w.interrupt = true, "Contract", true
 	_, errOut, code := w.run(t, "", "peer", "provider")
-	if code != exit.Interrupted || !strings.Contains(errOut, "the clusters continue what was begun") {
+	if code != exit.Interrupted || !strings.Contains(errOut, "the clusters continue what was started") {
 		t.Errorf("exit %d: %s", code, errOut)
 	}
 }

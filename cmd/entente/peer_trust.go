@@ -13,9 +13,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// mayAsk refuses to ask a peer that is not trusted: no answer can come. One that this
-// side approved is asked, as the other side's approval may be on its way. What cannot
-// be looked up is left to the ask, which fails for the same reason.
+// mayAsk returns an error for a peer that is not trusted, which cannot respond. A peer that this
+// side approved may be asked, as the other side's approval may be on its way. If the peer
+// cannot be read, the request itself will fail for the same reason.
 func (p *peeringRun) mayAsk(ctx context.Context) error {
 	local := p.local
 	var since time.Time
@@ -25,16 +25,15 @@ func (p *peeringRun) mayAsk(ctx context.Context) error {
 		switch {
 		case err != nil || trusted.GetStatus() != "False" || trusted.GetReason() == v1alpha1.ReasonJoining || peer.GetDecision() == string(v1alpha1.DecisionApproved):
 			return true, "", nil //nolint:nilerr // as above
-		case !format.IsHint(peer) && !p.progress.Settles(&since):
-			// It may be the word of before a join.
+		case !format.IsHint(peer) && !p.progress.Stable(&since):
+			// This may be the status from before a join.
 			return false, "trust between the two clusters" + format.Why(trusted), nil
 		}
 		return false, "", local.call("ask "+local.peer+" for resources", peering.Errorf(peering.ReasonPeerNotTrusted, "it is not trusted%s", format.Why(trusted)))
 	})
 }
 
-// trust joins the two clusters where they have not joined yet, and learns what
-// the peer is called here.
+// trust joins the two clusters if they have not joined yet, and finds out the peer's name here.
 func (p *peeringRun) trust(ctx context.Context) error {
 	local, remote := &p.local, p.remote
 	known, err := local.find(ctx, local.peer)
@@ -52,7 +51,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 		return nil
 	}
 	if p.flags.dryRun {
-		return fmt.Errorf("(%s) the two clusters have not joined yet, so there is nobody to ask\n  next: entente join, or the same without --dry-run", local.label)
+		return fmt.Errorf("(%s) the two clusters have not joined yet, so no peer can be asked\n  next: entente join, or the same without --dry-run", local.label)
 	}
 	join := p.join
 	if p.flags.inBand {
@@ -74,7 +73,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 }
 
 // connectInBand gives each side the other's end of the tunnel, waits until it is up, and
-// returns the remote one as it is known here.
+// returns the remote cluster as a peer of this one.
 func (p *peeringRun) connectInBand(ctx context.Context) (*ententev1.Peer, error) {
 	local, remote := p.local, *p.remote
 	ours, err := local.parameters(ctx)
@@ -96,7 +95,7 @@ func (p *peeringRun) connectInBand(ctx context.Context) (*ententev1.Peer, error)
 }
 
 // join joins the two clusters in the direction in which one can dial the other,
-// and returns the remote one as it is known here.
+// and returns the remote cluster as a peer of this one.
 func (p *peeringRun) join(ctx context.Context) (*ententev1.Peer, error) {
 	local, remote := p.local, p.remote
 	joined, err := p.redeem(ctx, remote.cluster, local.cluster, p.flags.name)
@@ -104,7 +103,7 @@ func (p *peeringRun) join(ctx context.Context) (*ententev1.Peer, error) {
 	if reason != peering.ReasonNoEndpoint && reason != peering.ReasonPeerUnreachable {
 		return joined, err
 	}
-	// One of the two has to be reachable, no matter which.
+	// One of the two has to be reachable, either one.
 	p.progress.Note(remote.label, "cannot be dialled from here (%s); trying the other way round", reason)
 	if _, back := p.redeem(ctx, local.cluster, remote.cluster, ""); back != nil {
 		return nil, fmt.Errorf("neither cluster can dial the other:\n  %w\n  %w", err, back)

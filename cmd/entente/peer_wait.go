@@ -17,20 +17,20 @@ import (
 
 const (
 	hintConnected = "one of the two clusters has to be reachable by the other: see the endpoints in `entente info peer`"
-	hintEnding    = "see what holds it: kubectl get peeringrequests,contracts -o yaml"
-	hintContract  = "see what became of the ask: entente peerings; at the provider: entente policy test, entente requests"
+	hintEnding    = "see what it waits for: kubectl get peeringrequests,contracts -o yaml"
+	hintContract  = "see the state of the request: entente peerings; at the provider: entente policy test, entente requests"
 	hintTunnel    = "see each node's fabric: kubectl get fabricnodes -o yaml; one side has to be reachable by UDP 51820"
 	hintNode      = "see the Contract's conditions: kubectl get contracts -o yaml"
 )
 
-// contract waits until both signed, and, where the provider can be reached, until
+// contract waits until both have signed, and, if the provider can be reached, until
 // the contract is in force there, too.
 func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	local := &p.local
 	asked, err := p.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
 		if format.Refused(accepted) {
-			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
+			return false, "", &exit.Error{Code: exit.Refused, Err: fmt.Errorf("(%s) the provider refuses: %s\n  next: the request stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
 				local.label, printer.Clean(accepted.GetReason()+format.Why(accepted)), p.request, p.request)}
 		}
 		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + format.Why(accepted), nil
@@ -66,7 +66,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	return asked, nil
 }
 
-// awaitPeering waits until an ask is as it should be.
+// awaitPeering waits until a peering is as it should be.
 func (r *run) awaitPeering(ctx context.Context, c *cluster, name string, check func(*ententev1.Peering) (bool, string, error)) (*ententev1.Peering, error) {
 	var last *ententev1.Peering
 	err := r.poll(ctx, c, hintContract, func(ctx context.Context) (_ bool, _ string, err error) {
@@ -86,8 +86,8 @@ func (p *peeringRun) network(ctx context.Context) error {
 		err := p.awaitPeer(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
 			if format.ConditionOf(peer, v1alpha1.ConditionNetwork).GetReason() == v1alpha1.ReasonNoTunnelWanted {
-				// It may be the word of before the contract.
-				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.Settles(&unwanted)
+				// This may be the status from before the contract.
+				wanted = p.asked && !p.flags.ask.ask.GetNoNetwork() || !p.asked && !p.progress.Stable(&unwanted)
 				return !wanted, "the tunnel to be made", nil
 			}
 			wanted, unwanted = true, time.Time{}
@@ -98,7 +98,7 @@ func (p *peeringRun) network(ctx context.Context) error {
 			return err
 		}
 		if !wanted {
-			p.progress.Done(s.label, "No tunnel is wanted")
+			p.progress.Done(s.label, "No tunnel was asked for")
 			continue
 		}
 		p.progress.Done(s.label, "Traffic passes through the tunnel%s", format.TunnelFacts(tunnel))

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) peeringsCommand() *cobra.Command {
-	return a.command(&cobra.Command{Use: "peerings [PEERING...]", Short: "List what this cluster asks for, and what came of it"}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "peerings [PEERING...]", Short: "List what this cluster asks for, and the outcome"}, func(ctx context.Context, r *run) error {
 		peerings, err := named(r.argv, func(name string) (*ententev1.Peering, error) { return r.peering(ctx, name) },
 			func() ([]*ententev1.Peering, error) { return r.peerings(ctx) })
 		if err != nil {
@@ -21,7 +21,7 @@ func (a *app) peeringsCommand() *cobra.Command {
 		if r.output.Structured() && len(r.argv) == 1 {
 			return r.write(peerings[0])
 		}
-		return printList(r, peerings, "Nothing is asked for.", "Ask a peer with:\n  entente peer PEER", func() *printer.Table {
+		return printList(r, peerings, "This cluster asks for nothing.", "Ask a peer with:\n  entente peer PEER", func() *printer.Table {
 			t := a.noted("PEERING", "PEER", "RESOURCES", "ACCEPTED", "CONTRACT", "NODE", "WHY")
 			if r.output.Form == printer.FormWide {
 				t = a.noted("PEERING", "PEER", "RESOURCES", "CEILING", "ACCEPTED", "CONTRACT", "NODE", "WHY")

@@ -52,14 +52,14 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 	w.stuck = "nothing"
 	golden(t, "amend-stuck", w, []string{"amend", "provider", "--cpu", "8"})
 	w.refuse = "cpu: 8 is more than the 4 that this peer may have"
-	// Repeated, it asks for nothing else than before, and is refused all the same.
+	// Repeated, it asks for the same, and is refused again.
 	golden(t, "amend-refused", w, []string{"amend", "provider", "--cpu", "16"}, []string{"amend", "provider", "--cpu", "16"})
 }
 
 func TestAmendKeepsAmountsThatAreNotGiven(t *testing.T) {
 	for name, tc := range map[string]struct{ told, before, signed, want []string }{
 		"others stay":                         {[]string{"cpu", "8"}, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "4"}, []string{"cpu", "8", "memory", "8Gi"}},
-		"none of it, which has to be told":    {[]string{"cpu", "0"}, []string{"cpu", "4", "memory", "8Gi"}, nil, []string{"cpu", "0", "memory", "8Gi"}},
+		"none of it, which has to be named":   {[]string{"cpu", "0"}, []string{"cpu", "4", "memory", "8Gi"}, nil, []string{"cpu", "0", "memory", "8Gi"}},
 		"none of what only the contract has":  {[]string{"pods", "0"}, []string{"cpu", "4"}, []string{"cpu", "4", "pods", "9"}, []string{"cpu", "4", "pods", "0"}},
 		"what was left to the policy is kept": {[]string{"cpu", "8"}, nil, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "8", "memory", "8Gi"}},
 		"nothing before":                      {[]string{"cpu", "8"}, nil, nil, []string{"cpu", "8"}},

@@ -66,7 +66,7 @@ func TestInfoExitsWithThreeWhenUnhealthy(t *testing.T) {
 	golden(t, "info-problems", w, []string{"info"}, []string{"info", "--get", "problems"})
 }
 
-func TestInfoShowsTheCodeWhereApprovalWaits(t *testing.T) {
+func TestInfoShowsTheCodeOfAPeerThatWaitsForApproval(t *testing.T) {
 	for _, tt := range []struct {
 		decision string
 		joined   bool
@@ -83,7 +83,7 @@ func TestInfoShowsTheCodeWhereApprovalWaits(t *testing.T) {
 	}
 }
 
-func TestAPeerOfAPolicySaysHowItWasFoundAndComesBack(t *testing.T) {
+func TestInfoSaysHowAPolicysPeerWasFound(t *testing.T) {
 	w := peered()
 	w.policy, w.introduced, w.decision = "home", true, "Approved"
 	golden(t, "policy-peer", w, []string{"info", "peer", "provider"}, []string{"unpeer", "provider", "--forget", "--yes"})
@@ -103,7 +103,7 @@ func TestWatchEndsWhenInterrupted(t *testing.T) {
 	}
 }
 
-func TestWatchIsTriedAgainMoreAndMoreSeldom(t *testing.T) {
+func TestWatchBacksOffBetweenAttempts(t *testing.T) {
 	var pauses []time.Duration
 	clock, opened := epoch, 0
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,9 +140,9 @@ func (q quiet) Recv() (*ententev1.WatchEventsResponse, error) {
 	return nil, failure(peering.ReasonStopping, "the agent is about to stop")
 }
 
-// One who only reads that a watch was lost does not know whether anything would be shown.
-func TestWatchSaysThatItIsBack(t *testing.T) {
-	const broke, back = "the watch broke off", "the watch goes on"
+// After a message that a watch was lost the user has to learn that it is back.
+func TestWatchReportsThatItIsBack(t *testing.T) {
+	const broke, back = "the watch broke off", "the watch continues"
 	for name, tc := range map[string]struct {
 		headers []metadata.MD
 		want    []string

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) requestsCommand() *cobra.Command {
-	return a.command(&cobra.Command{Use: "requests [PEER]", Short: "List what peers ask for and you have to approve"}, func(ctx context.Context, r *run) error {
+	return a.command(&cobra.Command{Use: "requests [PEER]", Short: "List the requests of peers that you have to approve"}, func(ctx context.Context, r *run) error {
 		requests, err := r.requests(ctx, cmp.Or(r.first(), format.AnyPeer))
 		if err != nil {
 			return err
@@ -28,7 +28,7 @@ func (a *app) requestsCommand() *cobra.Command {
 	}, printer.FormTable)
 }
 
-// requestDecision is approve request and deny request.
+// requestDecision is the command approve request or deny request.
 func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
 	var name string
 	return a.command(&cobra.Command{
@@ -50,7 +50,7 @@ func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Co
 	})
 }
 
-// requestName is the name of a request that is told as PEER/ID.
+// requestName is the name of a request that is given as PEER/ID.
 func requestName(s string) (string, error) {
 	peer, id, ok := strings.Cut(strings.TrimPrefix(s, "peers/"), "/")
 	id = strings.TrimPrefix(id, "requests/")

@@ -31,7 +31,7 @@ func TestErrorsShowNoToken(t *testing.T) {
 		"a file":                  {"contract", "verify", token},
 		"a peer":                  {"peer", token},
 		"a peer to end":           {"unpeer", token, "--yes"},
-		"a peer to look at":       {"info", "peer", token},
+		"a peer to show":          {"info", "peer", token},
 		"a peer to approve":       {"approve", token, "--yes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestErrorsShowNoToken(t *testing.T) {
 			}
 		})
 	}
-	// Otherwise what was given is in the error, so that its mistake can be seen.
+	// Other arguments are repeated in the error, so that the mistake can be seen.
 	if _, errOut, _ := newWorld().run(t, "", "peer", "x", "--timeout", "soon"); !strings.Contains(errOut, `"soon"`) {
 		t.Errorf("it says %q", errOut)
 	}

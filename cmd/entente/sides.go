@@ -11,13 +11,13 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// remoteFlags say which other cluster to work on too.
+// remoteFlags name the other cluster to work on, too.
 type remoteFlags struct{ kubeconfig, context, namespace string }
 
 func (r *remoteFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.kubeconfig, "remote-kubeconfig", "", "The kubeconfig of the other cluster")
 	cmd.Flags().StringVar(&r.context, "remote-context", "", "The context of the other cluster; without --remote-kubeconfig, one of the same kubeconfig")
-	cmd.Flags().StringVar(&r.namespace, "remote-entente-namespace", "", "The namespace in which Entente is installed there (default: as here)")
+	cmd.Flags().StringVar(&r.namespace, "remote-entente-namespace", "", "The namespace in which Entente is installed there (default: the same as here)")
 }
 
 func (r *remoteFlags) given() bool { return r.kubeconfig != "" || r.context != "" }
@@ -33,18 +33,18 @@ func (a *app) reach(ctx context.Context, r remoteFlags) (*cluster, error) {
 	return a.connect(ctx, target{label: "remote", flags: flags, namespace: cmp.Or(r.namespace, a.namespace)})
 }
 
-// side is one cluster of a peering, and what it calls the other one.
+// side is one cluster of a peering, and its name for the other one.
 type side struct {
 	*cluster
 	// peer is the other cluster's name here, or its cluster ID.
 	peer string
 }
 
-// sides is the clusters of a peering as far as they can be reached: the local
-// one, and the other where remote flags lead to it.
+// sides are the clusters of a peering that can be reached: the local
+// one, and the other if remote flags name it.
 type sides struct {
 	local side
-	// remote is nil if nothing leads to the other cluster.
+	// remote is nil without access to the other cluster.
 	remote *side
 }
 
@@ -64,7 +64,7 @@ func (s *sides) each() []side {
 	return []side{s.local, *s.remote}
 }
 
-// count is how many of some ways are taken.
+// count is how many of its arguments are true.
 func count(ways ...bool) (n int) {
 	for _, taken := range ways {
 		if taken {
@@ -74,8 +74,8 @@ func count(ways ...bool) (n int) {
 	return n
 }
 
-// sides reaches the clusters of a peering: with remote flags both, and then it
-// learns who they are; otherwise the local one, which knows the other as peer.
+// sides connects to the clusters of a peering: with remote flags to both, and then it
+// reads their identities; otherwise to the local one, which knows the other as peer.
 func (r *run) sides(ctx context.Context, peer string, f remoteFlags) (s *sides, err error) {
 	if r.cluster, err = r.app.local(ctx); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (r *run) sides(ctx context.Context, peer string, f remoteFlags) (s *sides, 
 	return s, nil
 }
 
-// meet reaches the other cluster and introduces the two.
+// meet connects to the other cluster and reads the identities of both.
 func (r *run) meet(ctx context.Context, s *sides, f remoteFlags) error {
 	remote, err := r.reach(ctx, f)
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *run) meet(ctx context.Context, s *sides, f remoteFlags) error {
 	return nil
 }
 
-// awaitPeer waits until what a side knows of its peer is as it should be.
+// awaitPeer waits until a side's status of its peer is as it should be.
 func (r *run) awaitPeer(ctx context.Context, s side, hint string, check func(*ententev1.Peer) (bool, string, error)) error {
 	return r.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		peer, err := s.find(ctx, s.peer)
@@ -125,7 +125,7 @@ func (r *run) awaitPeer(ctx context.Context, s side, hint string, check func(*en
 	})
 }
 
-// poll asks a cluster until check says that it is done.
+// poll calls check until it is done.
 func (r *run) poll(ctx context.Context, c *cluster, hint string, check func(context.Context) (done bool, waiting string, err error)) error {
 	return r.progress.Poll(ctx, c.label, c.admin, hint, check)
 }

@@ -79,7 +79,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 			return t
 		})
 	}, printer.FormTable)
-	cmd.Flags().BoolVar(&all, "all", false, "List redeemed tokens, too")
+	cmd.Flags().BoolVar(&all, "all", false, "Also list redeemed tokens")
 	return cmd
 }
 

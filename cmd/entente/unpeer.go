@@ -45,30 +45,30 @@ func (a *app) unpeerCommand() *cobra.Command {
 		return u.do(ctx)
 	})
 	f.remote.add(cmd)
-	cmd.Flags().StringVar(&f.peering, "peering", "", "End this ask only")
+	cmd.Flags().StringVar(&f.peering, "peering", "", "End only this request")
 	a.completesFlag(cmd, "peering", peeringNames)
-	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: what runs there ends with the contract")
+	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: pods there end with the contract")
 	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it at once the peerings in both directions; with --remote-kubeconfig on both sides")
-	f.volumes.add(cmd, "that it holds for this cluster")
+	f.volumes.add(cmd, "that it keeps for this cluster")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	f.timeout.Add(cmd.Flags(), 5*time.Minute, "How long to wait for everything together")
 	return cmd
 }
 
-// atOnce says whether nothing is drained: contracts end with the trust.
+// atOnce reports whether nothing is drained: contracts end with the trust.
 func (f *unpeerFlags) atOnce() bool { return f.now || f.forget }
 
-// check checks that the arguments say in one way what ends, and returns the name
-// of the peer, if that is the way.
+// check checks that the arguments say in exactly one way what ends, and returns the name
+// of the peer, if it is given.
 func (f *unpeerFlags) check(r *run) (string, error) {
 	ways := count(len(r.argv) == 1, f.remote.given(), f.peering != "")
 	switch {
 	case ways != 1:
-		return "", exit.Usagef("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", r.path)
+		return "", exit.Usagef("name either a peer, or the other cluster with --remote-kubeconfig or --remote-context, or a --peering; see `%s --help`", r.path)
 	case f.peering != "" && f.volumes.delete:
 		return "", exit.Usagef("--delete-volumes deletes all volumes at the peer and cannot be combined with --peering")
 	case f.peering != "" && (f.now || f.forget):
-		return "", exit.Usagef("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
+		return "", exit.Usagef("--now and --forget end all that this cluster asks of a peer, not one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
 	}
 	return r.first(), nil
 }
@@ -109,15 +109,15 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	local := u.local
 	id := peer.GetClusterId()
 	again := "entente unpeer " + format.ShortName(peer) + " --delete-volumes"
-	if err := u.flags.volumes.settle(ctx, u.run, u.flags.yes, again, func(v storage.Volume) bool { return storage.Peer(v.PersistentVolume) == id }); err != nil {
+	if err := u.flags.volumes.apply(ctx, u.run, u.flags.yes, again, func(v storage.Volume) bool { return storage.Peer(v.PersistentVolume) == id }); err != nil {
 		return nil, err
 	}
 	ending := format.OpenContracts(peer, "Consumer")
 	asks, chosen := u.asks(ctx, format.ShortName(peer))
 	if !u.flags.forget && len(ending) == 0 && !asks {
-		u.done("Nothing is used of %s: nothing to end", local.peer)
+		u.done("This cluster uses nothing of %s: nothing to end", local.peer)
 		if len(format.OpenContracts(peer, "Provider")) > 0 {
-			u.note("what is provided to it ends with --forget, or with: entente contract terminate CONTRACT")
+			u.note("what this cluster provides to it ends with --forget, or with: entente contract terminate CONTRACT")
 		}
 		return &ententev1.EndPeeringResponse{}, nil
 	}
@@ -139,7 +139,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	for _, name := range chosen {
 		u.note("peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
 	}
-	// Both sides at once: one that is forgotten first, and does not hear of it, holds its
+	// Both sides at once: a side that is forgotten first, and is not notified, keeps its
 	// contracts for minutes.
 	if err := u.forgetRemote(ctx); err != nil {
 		return nil, err
@@ -147,8 +147,8 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	return resp, u.awaitGone(ctx, peer, ending, nodes)
 }
 
-// awaitGone waits until what was used is gone: contracts, their virtual nodes and, if that is
-// wanted, the peer.
+// awaitGone waits until the used resources are gone: contracts, their virtual nodes and, with
+// --forget, the peer.
 func (u *unpeering) awaitGone(ctx context.Context, peer *ententev1.Peer, ending []*ententev1.Contract, nodes []string) error {
 	local := u.local
 	if err := u.awaitEnd(ctx, local, "Consumer"); err != nil {
@@ -164,7 +164,7 @@ func (u *unpeering) awaitGone(ctx context.Context, peer *ententev1.Peer, ending 
 		if err := u.awaitEnd(ctx, *remote, "Provider"); err != nil {
 			return err
 		}
-		u.progress.Done(remote.label, "Nothing is provided any more")
+		u.progress.Done(remote.label, "Nothing is provided any longer")
 	}
 	if u.flags.forget {
 		if err := u.awaitForgotten(ctx, local); err != nil {
@@ -178,8 +178,8 @@ func (u *unpeering) awaitGone(ctx context.Context, peer *ententev1.Peer, ending 
 	return nil
 }
 
-// asks says whether this cluster asks a peer for anything, as far as the caller
-// may know, and names the asks of any peer that it fulfils.
+// asks reports whether this cluster asks a peer for anything, as far as the caller may read
+// that, and returns the requests to any peer that it fulfils.
 func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen []string) {
 	peerings, err := u.local.peerings(ctx)
 	for _, p := range peerings {
@@ -193,7 +193,7 @@ func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen [
 	return asked || err != nil, chosen
 }
 
-// endOne ends one ask, and waits until it is gone.
+// endOne ends one peering, and waits until it is gone.
 func (u *unpeering) endOne(ctx context.Context) error {
 	local := u.local
 	name := u.flags.peering
@@ -202,7 +202,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 		return local.call("end peering "+name, err)
 	}
 	u.done("Ending peering %s, draining", name)
-	err := u.poll(ctx, local.cluster, "see what holds it: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
+	err := u.poll(ctx, local.cluster, "see what it waits for: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
 		_, err := local.peering(ctx, name)
 		if client.ReasonOf(err) == peering.ReasonPeeringUnknown {
 			return true, "", nil
@@ -216,7 +216,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 	return u.result(req)
 }
 
-// confirm says what dies, and asks where somebody is there to answer.
+// confirm says which pods end, and asks where a person can answer.
 func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	losing := pods
 	if u.flags.forget {
@@ -226,8 +226,8 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if !u.flags.atOnce() || losing == 0 {
 		return nil
 	}
-	u.note("%s by the contracts with %s will be killed", format.Count(losing, "pod"), format.ShortName(peer))
-	if err := u.app.confirm(u.flags.yes, "Go on?"); err != nil {
+	u.note("%s under the contracts with %s will be killed", format.Count(losing, "pod"), format.ShortName(peer))
+	if err := u.app.confirm(u.flags.yes, "Continue?"); err != nil {
 		return err
 	}
 	u.progress.Begin()
@@ -254,8 +254,8 @@ func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 	})
 }
 
-// awaitNodes waits until the virtual nodes are gone, where the caller may see
-// that.
+// awaitNodes waits until the virtual nodes are gone, if the caller may read
+// nodes.
 func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 	local := u.local
 	if local.nodeExists == nil {
@@ -281,14 +281,14 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 }
 
 func (u *unpeering) awaitForgotten(ctx context.Context, s side) error {
-	hint := "see what holds it: kubectl get foreignclusters -o yaml"
+	hint := "see what it waits for: kubectl get foreignclusters -o yaml"
 	return u.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		found, err := s.find(ctx, s.peer)
 		return found == nil, "foreign cluster " + s.peer + " to go", err
 	})
 }
 
-// forgetRemote has the other side forget this cluster too, if that is wanted.
+// forgetRemote makes the other side forget this cluster too, with --forget.
 func (u *unpeering) forgetRemote(ctx context.Context) error {
 	remote := u.remote
 	if remote == nil || !u.flags.forget {
@@ -301,7 +301,7 @@ func (u *unpeering) forgetRemote(ctx context.Context) error {
 	return nil
 }
 
-// awaitRemote waits until the other side forgot this cluster, if that is wanted.
+// awaitRemote waits until the other side has forgotten this cluster, with --forget.
 func (u *unpeering) awaitRemote(ctx context.Context) error {
 	remote := u.remote
 	if remote == nil || !u.flags.forget {

@@ -35,7 +35,7 @@ func TestUnpeerPrintsJSON(t *testing.T) {
 	golden(t, "unpeer-json", peered(), []string{"unpeer", "provider", "-o", "json"}, []string{"unpeer", "nobody", "-o", "json"})
 }
 
-func TestUnpeerEndsOneAsk(t *testing.T) {
+func TestUnpeerEndsOneRequest(t *testing.T) {
 	w := peered()
 	golden(t, "unpeer-peering", w, []string{"unpeer", "--peering", "provider"}, []string{"unpeer", "provider", "--peering", "gpus"}, []string{"unpeer", "--peering", "gpus", "--now"}, []string{"unpeer", "--peering", "gpus", "--delete-volumes"})
 	sent(t, w.consumer, "DeletePeering peerings/provider")
@@ -52,7 +52,7 @@ func TestUnpeerNowAsksForConfirmation(t *testing.T) {
 		for answer, want := range map[string]bool{"y\n": true, "yes\n": true, "n\n": false, "\n": false, "x": false} {
 			w := peered()
 			out, _, code := w.run(t, answer, "unpeer", "provider", flag)
-			if (code == exit.OK) != want || !strings.Contains(out, "3 pods by the contracts with provider will be killed") {
+			if (code == exit.OK) != want || !strings.Contains(out, "3 pods under the contracts with provider will be killed") {
 				t.Errorf("%s, answer %q: exit %d, printed %s", flag, answer, code, out)
 			}
 			if ended := strings.Contains(strings.Join(w.consumer.requests, " "), "EndPeering"); ended != want {

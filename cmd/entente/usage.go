@@ -31,8 +31,8 @@ func (a *app) usageCommand() *cobra.Command {
 	}, printer.FormTable, printer.FormWide, printer.FormCSV)
 }
 
-// usageTable shows of each period what is stated and counted: the money, or what was
-// used where that is free. Wide, it shows both, and which side this cluster is on.
+// usageTable shows the stated and the counted use of each period: the money, or the amounts
+// where they are free. Wide, it shows both, and which side this cluster is on.
 func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
 	t := a.table("CONTRACT", "PEER", "FROM", "STATE", "STATED", "COUNTED", "APART")
 	if wide {
@@ -67,13 +67,12 @@ func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
 	if sums := format.Totals(usage); sums != "" {
 		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.\n", sums)
 		if unstated {
-			_, _ = fmt.Fprintln(a.out, "What has no statement yet is not in that.")
+			_, _ = fmt.Fprintln(a.out, "Periods without a statement are not included.")
 		}
 	}
 }
 
-// usageCSV writes a line a period. The columns of resources are those of all
-// lines together.
+// usageCSV writes one line per period. There are columns for the resources of all lines.
 func (a *app) usageCSV(usage []*ententev1.Usage) error {
 	resources := map[string]string{}
 	for _, u := range usage {
@@ -86,7 +85,7 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 		header = append(header, "stated_hours:"+name, "counted_hours:"+name)
 	}
 	w := csv.NewWriter(a.out)
-	_ = w.Write(header) // Error says it
+	_ = w.Write(header) // Error returns it
 	for _, u := range usage {
 		line := []string{
 			format.Short(u.GetContract()), format.Short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
@@ -96,7 +95,7 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 		for _, name := range names {
 			line = append(line, u.GetStated()[name], u.GetCounted()[name])
 		}
-		_ = w.Write(line) // Error says it
+		_ = w.Write(line) // Error returns it
 	}
 	w.Flush()
 	return w.Error()

@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/internal/version"
 )
 
-// versionTimeout is how long the agent may take to tell its version.
+// versionTimeout is how long the agent may take to return its version.
 const versionTimeout = 10 * time.Second
 
 func (a *app) versionCommand() *cobra.Command {

@@ -19,7 +19,7 @@ import (
 )
 
 // watchAgain is how long to wait after a watch broke off, at first and at most: the pause
-// doubles until a watch has lasted for longer.
+// doubles until a watch has lasted longer than the latter.
 const watchAgain, watchAgainLast = 2 * time.Second, 30 * time.Second
 
 func (a *app) watchCommand() *cobra.Command {
@@ -45,7 +45,7 @@ func (a *app) watchEventsCommand() *cobra.Command {
 func (a *app) watchPeersCommand() *cobra.Command {
 	return a.command(&cobra.Command{Use: "peers", Short: "Show the state of each peer, and again whenever it changes"}, func(ctx context.Context, r *run) error {
 		l := printer.NewLines(a.out, a.colour, []int{20, 12, 10}, "TIME", "NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "WHY")
-		told := map[string]string{}
+		printed := map[string]string{}
 		return watch(ctx, r, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
 			return r.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
 		}, func(m *ententev1.WatchPeersResponse) error {
@@ -60,9 +60,9 @@ func (a *app) watchPeersCommand() *cobra.Command {
 			if r.output.Structured() {
 				return r.output.WriteNext(a.out, m)
 			}
-			// After a break all peers come again.
-			if key := fmt.Sprint(row); told[format.ShortName(p)] != key {
-				told[format.ShortName(p)] = key
+			// A reopened watch sends all peers again.
+			if key := fmt.Sprint(row); printed[format.ShortName(p)] != key {
+				printed[format.ShortName(p)] = key
 				l.Row(append([]string{format.Moment(timestamppb.New(a.now()))}, row...)...)
 			}
 			return nil
@@ -70,9 +70,9 @@ func (a *app) watchPeersCommand() *cobra.Command {
 	}, printer.FormTable)
 }
 
-// watch passes on what a stream brings until ctx ends, and opens it again where
-// it broke off.
-func watch[M any](ctx context.Context, r *run, doing string, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
+// watch passes the messages of a stream to handle until ctx ends, and opens the stream again
+// when it breaks off.
+func watch[M any](ctx context.Context, r *run, doing string, open func(context.Context) (grpc.ServerStreamingClient[M], error), handle func(*M) error) error {
 	pause, lost := watchAgain, false
 	note := func(format string, args ...any) {
 		_, _ = fmt.Fprintf(r.errOut, " NOTE   (%s) %s\n", r.label, fmt.Sprintf(format, args...))
@@ -87,17 +87,17 @@ func watch[M any](ctx context.Context, r *run, doing string, open func(context.C
 			begun, err := progress.Begins(stream)
 			if begun {
 				lost = false
-				note("the watch goes on")
+				note("the watch continues")
 			}
 			return stream, err
-		}, tell)
+		}, handle)
 		if r.now().Sub(began) > watchAgainLast {
 			pause = watchAgain
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupting is how a watch ends
-		case err != nil && !progress.Passes(err) && client.ReasonOf(err) != peering.ReasonReaderTooSlow:
+		case err != nil && !progress.Transient(err) && client.ReasonOf(err) != peering.ReasonReaderTooSlow:
 			return r.call(doing, err)
 		case err != nil:
 			lost = true

@@ -23,8 +23,8 @@ func takeLogs(log *slog.Logger) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(log.Handler(), slog.LevelError).Writer()))
 }
 
-// calm is a handler that logs ordinary errors of Kubernetes' libraries for debugging only. A
-// reconciler returns an error also to be called again.
+// calm is a handler that logs ordinary errors of Kubernetes' libraries only at level debug. A
+// reconciler also returns an error to be called again.
 type calm struct{ slog.Handler }
 
 func (h calm) Handle(ctx context.Context, r slog.Record) error {
@@ -41,7 +41,7 @@ func (h calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{h.Handler.
 
 func (h calm) WithGroup(name string) slog.Handler { return calm{h.Handler.WithGroup(name)} }
 
-// ordinaryRecord says whether a record is about an ordinary error.
+// ordinaryRecord reports whether a record is about an ordinary error.
 func ordinaryRecord(r slog.Record) bool {
 	found := false
 	r.Attrs(func(a slog.Attr) bool {
@@ -54,8 +54,8 @@ func ordinaryRecord(r slog.Record) bool {
 	return found
 }
 
-// ordinary says whether an error is part of how Kubernetes works: another writer
-// was faster, a cache is behind, a namespace is on its way out, this process is
+// ordinary reports whether an error is part of how Kubernetes works: another writer
+// was faster, a cache is behind, a namespace is being deleted, this process is
 // ending. Of several errors all have to be.
 func ordinary(err error) bool {
 	for err != nil { // level by level

@@ -39,18 +39,18 @@ func TestOrdinaryErrorsAreRecognised(t *testing.T) {
 	}{
 		"a conflict":                              {conflict(), true},
 		"a conflict, explained":                   {fmt.Errorf("write status of x: %w", conflict()), true},
-		"what exists already":                     {apierrors.NewAlreadyExists(schema.GroupResource{Resource: "pods"}, "x"), true},
+		"an object that exists already":           {apierrors.NewAlreadyExists(schema.GroupResource{Resource: "pods"}, "x"), true},
 		"a namespace that is terminating":         {fmt.Errorf("bind: %w", terminating()), true},
-		"the end of the process":                  {fmt.Errorf("list: %w", context.Canceled), true},
+		"the process is ending":                   {fmt.Errorf("list: %w", context.Canceled), true},
 		"several conflicts":                       {errors.Join(conflict(), fmt.Errorf("b: %w", conflict())), true},
 		"a conflict that hides something worse":   {errors.Join(conflict(), forbidden), false},
 		"something worse before a conflict":       {fmt.Errorf("%w, and %w", errors.New("disk full"), conflict()), false},
-		"what is forbidden":                       {forbidden, false},
-		"what is not there":                       {apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x"), false},
+		"a forbidden request":                     {forbidden, false},
+		"an object that does not exist":           {apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x"), false},
 		"time that ran out":                       {context.DeadlineExceeded, false},
 		"any other error":                         {errors.New("conflict"), false},
 		"no error":                                {nil, false},
-		"errors that are none":                    {errors.Join(), false},
+		"a list of no errors":                     {errors.Join(), false},
 		"a cancellation that a real error caused": {errors.Join(context.Canceled, errors.New("peer is gone")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestOrdinaryErrorsAreRecognised(t *testing.T) {
 	}
 }
 
-// libraries is where the libraries log. Some can be told only once.
+// libraries is where the libraries log. Some can be configured only once.
 var libraries = sync.OnceValue(func() *bytes.Buffer {
 	out := &bytes.Buffer{}
 	f := logFlags{level: "info", format: "json"}
@@ -107,7 +107,7 @@ func TestConflictsAreNotLoggedAsErrors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// As controller-runtime does, with what it knows added before.
+			// As controller-runtime does, with its attributes added before.
 			l := logr.FromSlogHandler(logger.Handler()).WithValues("controller", "contracts")
 			l.Error(fmt.Errorf("write: %w", conflict()), "Reconciler error")
 			l.Error(errors.New("disk full"), "Reconciler error")

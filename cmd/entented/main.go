@@ -1,5 +1,5 @@
-// Command entented is what Entente runs in a cluster: the agent, the fabric on
-// each node, and what takes both away again.
+// Command entented runs Entente's processes in a cluster: the agent, the fabric on
+// each node, and the jobs that remove both again.
 package main
 
 import (
@@ -68,7 +68,7 @@ func (f *logFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.format, "log-format", "json", "json or text")
 }
 
-// start returns the program's logger, which is the libraries' too from now on.
+// start returns the program's logger, which the libraries use from then on, too.
 func (f *logFlags) start() (*slog.Logger, error) {
 	log, err := f.logger(os.Stderr)
 	if err == nil {
@@ -105,28 +105,28 @@ func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 		return nil, nil, fmt.Errorf("no way to reach the API server (run in a cluster, or set KUBECONFIG): %w", err)
 	}
 	cfg.UserAgent = "entented/" + version.Version
-	// API priority and fairness limits us; a client-side limit would only hide
-	// where the time goes.
+	// API priority and fairness limits requests; a client-side limit would only hide
+	// where the time is spent.
 	cfg.QPS = -1
-	// Watches would be compressed, too, for a network that is the cluster's own.
+	// Watches would be compressed, too, which the cluster's own network does not need.
 	cfg.DisableCompression = true
 	return cfg, log, nil
 }
 
-// agentOptions is the flags of the agent.
+// agentOptions are the flags of the agent.
 type agentOptions struct {
 	cfg      agent.Config
 	prefixes prefixOptions
-	// hosts is prefixes.
+	// hosts are prefixes.
 	hosts []string
-	// annotations is KEY=VALUE of gateways' Services.
+	// annotations are KEY=VALUE for gateways' Services.
 	annotations []string
 	// relayRate and relayTotalRate are quantities of bytes a second.
 	relayRate, relayTotalRate string
 	profiles                  string
 }
 
-// leastKeyEvery is how long keys are used at least: to replace one takes some seconds, and as
+// leastKeyEvery is the minimum time for which keys are used: replacing one takes some seconds, and as
 // many writes.
 const leastKeyEvery = time.Hour
 
@@ -141,7 +141,7 @@ func checkKeyEvery(flag string, d time.Duration) error {
 	return nil
 }
 
-// prefixOptions is the flags that name this cluster's prefixes.
+// prefixOptions are the flags that name this cluster's prefixes.
 type prefixOptions struct{ pods, services, pool []string }
 
 // read parses them into a configuration.
@@ -156,7 +156,7 @@ func (o *prefixOptions) read(pods, services, pool *[]netip.Prefix) (err error) {
 	return err
 }
 
-// config returns the configuration by the flags and the environment, which the chart sets.
+// config returns the configuration from the flags and the environment, which the chart sets.
 func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) {
 	cfg := o.cfg
 	err := o.prefixes.read(&cfg.PodCIDRs, &cfg.ServiceCIDRs, &cfg.AliasPool)
@@ -251,17 +251,17 @@ func agentCommand(logs *logFlags) *cobra.Command {
 
 func (o *agentOptions) add(flags *pflag.FlagSet) {
 	cfg := &o.cfg
-	flags.StringVar(&cfg.ClusterName, "cluster-name", "", "how this cluster calls itself; a DNS label (default: the first 8 characters of its ID)")
+	flags.StringVar(&cfg.ClusterName, "cluster-name", "", "this cluster's name, a DNS label (default: the first 8 characters of its ID)")
 	flags.StringArrayVar(&cfg.PeerEndpoints, "peer-endpoint", nil, "where peers can dial this cluster, as HOST:PORT; repeat for several, best first (default: by --peer-service)")
 	flags.StringVar(&cfg.PeerService, "peer-service", "", "the Service, in the agent's namespace, that leads to the peer API")
 	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services (default: as the agent's own pod resolves them)")
-	flags.StringVar(&cfg.DNSService, "dns-service", "", "the Service, in the agent's namespace, that answers pods of consumers with the names of their homes (default: none, this cluster's own answers)")
-	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
+	flags.StringVar(&cfg.DNSService, "dns-service", "", "the Service, in the agent's namespace, that resolves names of their homes for pods of consumers (default: none, this cluster's own DNS responds)")
+	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: those of the nodes)")
 	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
-	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
-	flags.StringArrayVar(&o.hosts, "external-hosts", nil, "a prefix in which hosts that are no pods may be exported to peers by ExternalHosts; a node only if it is named alone; repeat for several (default: none may)")
+	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "the prefix from which aliases for peers' prefixes are taken; repeat for several")
+	flags.StringArrayVar(&o.hosts, "external-hosts", nil, "a prefix in which hosts that are not pods may be exported to peers by ExternalHosts; a node only if its address is given alone; repeat for several (default: none)")
 	flags.IntVar(&cfg.Gateways, "gateways", 3, "how many nodes are gateways, 1 to 16, where none has the label entente.dev/gateway=true")
-	flags.StringVar((*string)(&cfg.Direct), "direct", "All", "which nodes peers are told of, so that pods reach each other from node to node where these do: All, Gateways or None")
+	flags.StringVar((*string)(&cfg.Direct), "direct", "All", "which nodes are announced to peers, so that pods reach each other directly from node to node where the nodes do: All, Gateways or None")
 	flags.DurationVar(&cfg.PresharedKeyEvery, "preshared-key-every", 7*24*time.Hour, "how long the preshared key of a tunnel is used before the agents of both sides replace it, without loss (0: for ever)")
 	flags.StringArrayVar(&cfg.FabricEndpoints, "fabric-endpoint", nil, "where other clusters can dial the gateways, over UDP, as HOST or HOST:PORT with {node} for a gateway's name; repeat for several, best first (default: the addresses of their Nodes; a Node's annotation entente.dev/endpoint comes before both)")
 	flags.StringVar((*string)(&cfg.FabricService), "fabric-service", "", "LoadBalancer or NodePort: make each gateway a Service, over which other clusters can dial it (default: none)")
@@ -269,24 +269,24 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.annotations, "fabric-service-annotation", nil, "an annotation of these Services, as KEY=VALUE; repeat for several")
 	flags.BoolVar(&cfg.MultiClusterServices, "multicluster-services", false, "share namespaces with peers as the clusterSet of PeeringPolicies says, by ServiceExports and ServiceImports")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
-	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
-	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")
-	flags.StringArrayVar(&cfg.DiscoveryResolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
-	flags.StringVar(&cfg.Update.Server, "discovery-update-server", "", "the primary server, as HOST or HOST:PORT, in whose zone this cluster publishes itself by dynamic updates (default: nowhere; what was published is removed)")
+	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or a prefix of its name and *; repeat for several (default: all except those whose names are usual for containers, virtual machines or tunnels)")
+	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which to look for clusters by DNS-SD; repeat for several (default: none)")
+	flags.StringArrayVar(&cfg.DiscoveryResolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver for these domains; repeat for several, the first is queried first (default: those of /etc/resolv.conf)")
+	flags.StringVar(&cfg.Update.Server, "discovery-update-server", "", "the primary server, as HOST or HOST:PORT, in whose zone this cluster publishes itself by dynamic updates (default: none; published records are removed)")
 	flags.StringVar(&cfg.Update.Zone, "discovery-update-zone", "", "the zone that is updated")
 	flags.StringVar(&cfg.Update.Domain, "discovery-update-domain", "", "the domain, in that zone, in which this cluster is published (default: the zone)")
 	flags.StringVar(&cfg.Update.Secret, "discovery-update-secret", "", "the Secret, in the agent's namespace, that has the TSIG key which signs updates")
-	flags.StringVar(&cfg.Update.SecretKey, "discovery-update-secret-key", "key", "what of that Secret is the key: as tsig-keygen prints it, or its secret in base64")
-	flags.StringVar(&cfg.Update.KeyName, "discovery-update-key-name", "", "the name of a key of which the Secret has no more than its secret")
-	flags.StringVar(&cfg.Update.Algorithm, "discovery-update-algorithm", "hmac-sha256", "the algorithm of such a key")
-	flags.DurationVar(&cfg.Update.TTL, "discovery-update-ttl", 5*time.Minute, "for how long others may keep the records, 30s to 24h")
+	flags.StringVar(&cfg.Update.SecretKey, "discovery-update-secret-key", "key", "the entry of that Secret with the key, as tsig-keygen prints it, or with its secret in base64")
+	flags.StringVar(&cfg.Update.KeyName, "discovery-update-key-name", "", "the name of the key, if the Secret has only its secret")
+	flags.StringVar(&cfg.Update.Algorithm, "discovery-update-algorithm", "hmac-sha256", "the algorithm of the key, in the same case")
+	flags.DurationVar(&cfg.Update.TTL, "discovery-update-ttl", 5*time.Minute, "how long others may cache the records, 30s to 24h")
 	flags.StringVar(&cfg.PeerAddress, "peer-address", ":7443", "where the peer API listens")
-	flags.StringVar(&cfg.Relay.Address, "relay-address", ":7449", "where gateways bring packets of tunnels that UDP does not carry, to go over the session with a peer; empty for nowhere")
-	flags.StringVar(&o.relayRate, "relay-rate", "12Mi", "how many bytes of these a second are carried for a peer, each way")
-	flags.StringVar(&o.relayTotalRate, "relay-total-rate", "48Mi", "the same for all peers together, who share it")
+	flags.StringVar(&cfg.Relay.Address, "relay-address", ":7449", "where gateways send packets of tunnels that UDP does not carry, to be relayed over the session with a peer; empty for nowhere")
+	flags.StringVar(&o.relayRate, "relay-rate", "12Mi", "how many bytes of such packets are relayed per second for each peer, each way")
+	flags.StringVar(&o.relayTotalRate, "relay-total-rate", "48Mi", "the same for all peers together, which share it")
 	flags.StringVar((*string)(&cfg.Carry.For), "carry-for-peers", string(agent.CarryForNone), "between which peers this cluster carries sessions where their agents cannot dial each other, at the same rates: None, Contracts, those with which a contract is in force, or Peers, all that are trusted")
 	flags.BoolVar(&cfg.Carry.Through, "carry-through-peers", true, "whether sessions of this cluster may go through a third peer where neither agent can dial the other")
-	flags.StringVar(&cfg.InBandAddress, "in-band-address", ":7448", "where gateways bring peers whose peer API runs inside the tunnel; empty for nowhere")
+	flags.StringVar(&cfg.InBandAddress, "in-band-address", ":7448", "where gateways forward connections of peers whose peer API runs inside the tunnel; empty for nowhere")
 	flags.StringVar(&cfg.HomeAPI.Address, "home-api-address", "", "where pods of consumers reach the API servers of their homes, as policies say (default: nowhere)")
 	flags.StringVar(&cfg.HomeAPI.Service, "home-api-service", "", "the Service, in the agent's namespace, that leads there from port 443")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
@@ -298,8 +298,8 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&cfg.MetricsAddress, "metrics-address", ":7447", "where /metrics listens, over TLS, for callers that may get it")
 	flags.BoolVar(&cfg.NodeMetrics, "node-metrics", false, "give the nodes a certificate for readers of their metrics, in the Secret entente-fabric-metrics")
 	flags.StringVar(&o.profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
-	flags.DurationVar(&cfg.LeaseDuration, "lease-duration", 20*time.Second, "how long another agent waits after one that died without notice before it leads, at least 4s; a leader ends when it could not renew its lease for three quarters of that")
-	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
+	flags.DurationVar(&cfg.LeaseDuration, "lease-duration", 20*time.Second, "how long another agent waits before it takes over from a leader that died without notice, at least 4s; a leader exits if it cannot renew its lease for three quarters of that")
+	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent is valid; it is renewed after half of that")
 }
 
 func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
@@ -314,13 +314,13 @@ func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// nodeOptions is the flags of the fabric of a node.
+// nodeOptions are the flags of the fabric of a node.
 type nodeOptions struct {
 	cfg      fabric.Config
 	prefixes prefixOptions
 }
 
-// config returns the configuration by the flags and the environment.
+// config returns the configuration from the flags and the environment.
 func (o *nodeOptions) config(getenv func(string) string) (fabric.Config, error) {
 	cfg := o.cfg
 	err := o.prefixes.read(&cfg.PodCIDRs, &cfg.ServiceCIDRs, &cfg.AliasPool)
@@ -330,7 +330,7 @@ func (o *nodeOptions) config(getenv func(string) string) (fabric.Config, error) 
 	if err := checkKeyEvery("key-every", cfg.KeyEvery); err != nil {
 		return cfg, err
 	}
-	// The kubelet tells each pod the address of one Service at least.
+	// The kubelet sets the address of at least one Service in each pod's environment.
 	if addr, err := netip.ParseAddr(getenv("KUBERNETES_SERVICE_HOST")); err == nil {
 		cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.PrefixFrom(addr, addr.BitLen()))
 	}
@@ -345,11 +345,11 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 	device(flags, &o.cfg.Interface)
 	flags.IntVar(&o.cfg.Port, "wireguard-port", 51820, "UDP port of the WireGuard device")
 	flags.IntVar(&o.cfg.MTU, "mtu", 0, "MTU of the WireGuard device (0: by the node's links)")
-	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "a prefix of this cluster's pods beside those of the nodes, by which the node checks itself; repeat for several")
-	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "the same of Services")
-	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", nil, "the same of the prefixes from which the agent takes aliases")
+	flags.StringArrayVar(&o.prefixes.pods, "pod-cidr", nil, "a prefix of this cluster's pods besides those of the nodes, for the node's self-check; repeat for several")
+	flags.StringArrayVar(&o.prefixes.services, "service-cidr", nil, "the same for Services")
+	flags.StringArrayVar(&o.prefixes.pool, "alias-pool", nil, "the same for the prefixes from which the agent takes aliases")
 	flags.DurationVar(&o.cfg.KeyEvery, "key-every", 30*24*time.Hour, "how long the node's WireGuard key is used before it is replaced, without loss (0: for ever)")
-	flags.StringVar(&o.cfg.RelayAgent, "relay-agent", "", "where the agent takes packets of tunnels that UDP does not carry, as HOST:PORT (default: nowhere)")
+	flags.StringVar(&o.cfg.RelayAgent, "relay-agent", "", "where the agent accepts packets of tunnels that UDP does not carry, as HOST:PORT (default: nowhere)")
 	stateDirectory(flags, &o.cfg.StateDirectory)
 	flags.StringVar(&o.cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
 	flags.StringVar(&o.cfg.MetricsAddress, "metrics-address", "", "where /metrics listens, over TLS, for callers that may get it (default: nowhere)")
@@ -357,7 +357,7 @@ func (o *nodeOptions) add(flags *pflag.FlagSet) {
 }
 
 func stateDirectory(flags *pflag.FlagSet, directory *string) {
-	flags.StringVar(directory, "state-directory", "", "where the node keeps what its fabric was told last, and its keys, for a restart while no API server answers (default: nowhere)")
+	flags.StringVar(directory, "state-directory", "", "where the node stores its fabric's last configuration, and its keys, for a restart while no API server responds (default: nowhere)")
 }
 
 func nodeCommand(logs *logFlags) *cobra.Command {
@@ -378,7 +378,7 @@ func nodeCommand(logs *logFlags) *cobra.Command {
 
 func dnsCommand(logs *logFlags) *cobra.Command {
 	var cfg resolver.Config
-	cmd := daemon("dns", "Answer pods that run here for other clusters with the names of their homes", func(ctx context.Context) error {
+	cmd := daemon("dns", "Resolve names of their homes for pods that run here for other clusters", func(ctx context.Context) error {
 		var err error
 		if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
 			return err
@@ -387,8 +387,8 @@ func dnsCommand(logs *logFlags) *cobra.Command {
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&cfg.Address, "address", ":1053", "where queries are answered, over UDP and TCP")
-	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services, besides cluster.local: consumers see nothing of it")
-	flags.BoolVar(&cfg.ShowClusterNames, "show-cluster-names", false, "have names that home lacks answered by this cluster's DNS, which --resolv-conf has to name")
+	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services, besides cluster.local: consumers cannot resolve its names")
+	flags.BoolVar(&cfg.ShowClusterNames, "show-cluster-names", false, "resolve names that home does not have by this cluster's DNS, which --resolv-conf has to name")
 	flags.StringVar(&cfg.ResolvConf, "resolv-conf", "/etc/resolv.conf", "the file that names the resolvers for all other names: the node's")
 	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz, /readyz and /metrics listen")
 	return cmd
@@ -403,9 +403,9 @@ func wireguardCommand(logs *logFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wireguard",
 		Short: "Carry packets where the kernel has no WireGuard",
-		Long: `Carry packets where the kernel has no WireGuard. It runs in a process of its
-own so that the fabric can be restarted without losing any. Where the kernel has
-WireGuard it has nothing to do, and waits for its end.`,
+		Long: `Carry packets where the kernel has no WireGuard. It is a process of its own
+so that the fabric can be restarted without losing packets. Where the kernel has
+WireGuard it does nothing, and waits to be stopped.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -424,7 +424,7 @@ func cleanCommand(logs *logFlags) *cobra.Command {
 	var state string
 	cmd := &cobra.Command{
 		Use:   "clean",
-		Short: "Remove everything of the fabric from this node, by its marks; needs no API server",
+		Short: "Remove everything that the fabric set up on this node, by its names and marks; needs no API server",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var err error

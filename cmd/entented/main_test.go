@@ -43,16 +43,16 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 		change func(*agent.Config)
 		err    string
 	}{
-		"without flags":           {change: func(*agent.Config) {}},
-		"in no pod":               {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
-		"no gateways":             {args: []string{"--gateways=0"}, err: "--gateways 0 must be from 1 to 16"},
-		"an agent stands by":      {args: []string{"--lease-duration=6s"}, change: func(c *agent.Config) { c.LeaseDuration = 6 * time.Second }},
-		"a lease that is lost":    {args: []string{"--lease-duration=3s"}, err: "--lease-duration 3s must be whole seconds, from 4s to 25s"},
-		"a lease that lasts":      {args: []string{"--lease-duration=26s"}, err: "from 4s to 25s"},
-		"a lease of a fraction":   {args: []string{"--lease-duration=4500ms"}, err: "whole seconds"},
-		"keys that last for ever": {args: []string{"--preshared-key-every=0s"}, change: func(c *agent.Config) { c.PresharedKeyEvery = 0 }},
-		"keys that do not last":   {args: []string{"--preshared-key-every=59m"}, err: "--preshared-key-every 59m0s must be 0 or at least 1h"},
-		"malformed lists":         {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
+		"without flags":                    {change: func(*agent.Config) {}},
+		"in no pod":                        {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
+		"no gateways":                      {args: []string{"--gateways=0"}, err: "--gateways 0 must be from 1 to 16"},
+		"an agent stands by":               {args: []string{"--lease-duration=6s"}, change: func(c *agent.Config) { c.LeaseDuration = 6 * time.Second }},
+		"a lease that is too short":        {args: []string{"--lease-duration=3s"}, err: "--lease-duration 3s must be whole seconds, from 4s to 25s"},
+		"a lease that is too long":         {args: []string{"--lease-duration=26s"}, err: "from 4s to 25s"},
+		"a lease of a fraction":            {args: []string{"--lease-duration=4500ms"}, err: "whole seconds"},
+		"keys that last for ever":          {args: []string{"--preshared-key-every=0s"}, change: func(c *agent.Config) { c.PresharedKeyEvery = 0 }},
+		"keys that are replaced too often": {args: []string{"--preshared-key-every=59m"}, err: "--preshared-key-every 59m0s must be 0 or at least 1h"},
+		"malformed lists":                  {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
 		"with prefixes": {
 			args: []string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.2.0.0/16", "--service-cidr=fd00::/108", "--alias-pool=100.64.0.0/10", "--external-hosts=192.168.7.9/24"},
 			change: func(c *agent.Config) {
@@ -93,9 +93,9 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 			args:   []string{"--carry-for-peers=Contracts", "--carry-through-peers=false"},
 			change: func(c *agent.Config) { c.Carry.For, c.Carry.Through = agent.CarryForContracts, false },
 		},
-		"that carries for somebody": {args: []string{"--carry-for-peers=All"}, err: "--carry-for-peers \"All\" must be None, Contracts or Peers"},
-		"with relaying of nothing":  {args: []string{"--relay-rate=0"}, err: "--relay-rate \"0\" must be bytes a second"},
-		"with relaying of a number": {args: []string{"--relay-total-rate=much"}, err: "--relay-total-rate \"much\" must be bytes a second"},
+		"that carries for an unknown group": {args: []string{"--carry-for-peers=All"}, err: "--carry-for-peers \"All\" must be None, Contracts or Peers"},
+		"with relaying of nothing":          {args: []string{"--relay-rate=0"}, err: "--relay-rate \"0\" must be bytes a second"},
+		"with relaying of a number":         {args: []string{"--relay-total-rate=much"}, err: "--relay-total-rate \"much\" must be bytes a second"},
 		"with another signer": {
 			args:   []string{"--kubelet-certificate=Cluster", "--kubelet-address=:10251"},
 			change: func(c *agent.Config) { c.KubeletCertificate, c.KubeletAddress = agent.ClusterCertificate, ":10251" },
@@ -133,8 +133,8 @@ func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
 	}
 }
 
-// A node checks itself by the prefixes that the agent has, and by the one Service that each
-// pod is told.
+// A node checks itself with the prefixes of the agent, and with the one Service whose address
+// each pod gets.
 func TestNodeFlagsMakeItsConfiguration(t *testing.T) {
 	t.Parallel()
 	var o nodeOptions

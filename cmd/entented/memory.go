@@ -9,34 +9,34 @@ import (
 	"github.com/entente-dev/entente/internal/notify"
 )
 
-// collectAt is GOGC of the agent, unless that is set. What it keeps for a peer is
-// small and lives long, and what a join needs is soon garbage: a quarter of the usual
-// headroom takes an eighth off what half of it does. It costs joins processor time,
-// but one that rests next to nothing.
+// collectAt is GOGC of the agent, unless that is set. Its data of a peer is small and
+// lives long, and the data of a join is soon garbage: with a quarter of the usual headroom
+// the agent needs an eighth less memory than with half of it. That costs processor time
+// during joins, but next to none in an idle agent.
 const collectAt = 25
 
-// While there is much to do, as much as headroom may become garbage between two collections, whatever
-// lives: each goes through all that lives, so an agent that keeps little, and collected by that, was
-// collecting for two fifths of its time, and one that keeps much must not need much more than that. At
-// rest it is as much as becomes garbage in headroomFor, so that an agent with many idle peers does not
-// keep garbage for them. It is looked at each headroomEach.
+// Under load, up to headroom may become garbage between two collections, whatever the live heap: each
+// collection scans all of it, so an agent with a small heap, collected in proportion to that, spent
+// two fifths of its time on collections, and one with a large heap must not need much more than that.
+// At rest it is what becomes garbage in headroomFor, so that an agent with many idle peers does not
+// keep garbage for them. It is computed again each headroomEach.
 const (
 	headroom     = 64 << 20
 	headroomFor  = 5 * time.Second
 	headroomEach = time.Second
-	// headroomStays is what of a rate is left a look later, if less is allocated by then.
+	// headroomStays is the part of a rate that is left a period later, if less is allocated by then.
 	headroomStays = 0.9
-	// leastLive is what is reckoned with of a heap that is nearly empty.
+	// leastLive is the assumed size of a heap that is nearly empty.
 	leastLive = 3 << 20
 )
 
-// collection is GOGC of a heap of which so many bytes live, and rate bytes are allocated a second.
+// collection is GOGC for a heap with so many live bytes and an allocation rate in bytes a second.
 func collection(live uint64, rate float64) int {
 	kept := float64(max(live, leastLive))
 	return max(collectAt, int(min(headroom, rate*headroomFor.Seconds())*100/kept))
 }
 
-// keepHeadroom sets how often Go collects until ctx ends. GOMEMLIMIT stays the bound.
+// keepHeadroom adjusts GOGC until ctx ends. GOMEMLIMIT stays the limit.
 func keepHeadroom(ctx context.Context) {
 	tick := time.NewTicker(headroomEach)
 	defer tick.Stop()
@@ -59,11 +59,11 @@ func keepHeadroom(ctx context.Context) {
 	}
 }
 
-// trimEach is how often the agent gives back what memory it does not need: Go keeps
+// trimEach is how often the agent returns unused memory to the system: Go keeps
 // a tenth of what it once needed, which after many joins is as much as some peers take.
 const trimEach = 2 * time.Minute
 
-// trim gives memory back until ctx ends.
+// trim returns memory until ctx ends.
 func trim(ctx context.Context) {
 	notify.Each(ctx, trimEach, debug.FreeOSMemory)
 }

@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-func TestASmallHeapIsCollectedSeldomUnderLoad(t *testing.T) {
+func TestASmallHeapIsCollectedRarelyUnderLoad(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for _, test := range []struct {

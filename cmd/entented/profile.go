@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/pprof" // what it adds to the default mux is served by nobody
+	"net/http/pprof" // this program does not serve the default mux
 	"net/netip"
 	"time"
 
@@ -15,11 +15,11 @@ import (
 )
 
 // serveProfiles serves profiles and metrics of this process on a loopback address until ctx
-// ends. They show what is in memory, so nobody else may read them.
+// ends. They show the contents of memory, so no other machine may read them.
 func serveProfiles(ctx context.Context, address string) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--profile-address %q: must be a loopback address and a port, as 127.0.0.1:6060", address)
+		return fmt.Errorf("--profile-address %q: must be a loopback address and a port, such as 127.0.0.1:6060", address)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {

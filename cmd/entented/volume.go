@@ -13,7 +13,7 @@ import (
 	"github.com/entente-dev/entente/internal/volumecopy"
 )
 
-// volumeCommand is what runs in the pods by which `entente move volume` copies a volume.
+// volumeCommand runs in the pods with which `entente move volume` copies a volume.
 func volumeCommand(logs *logFlags) *cobra.Command {
 	var cfg volumecopy.Config
 	var secret string
@@ -33,17 +33,17 @@ func volumeCommand(logs *logFlags) *cobra.Command {
 			return run(ctx, cfg)
 		})
 	}
-	send := side("send", "Send a volume, which is only read, to a receiver", volumecopy.Send)
-	receive := side("receive", "Write what a sender sends to a volume", volumecopy.Receive)
+	send := side("send", "Send a volume, read-only, to a receiver", volumecopy.Send)
+	receive := side("receive", "Receive from a sender, and write to a volume", volumecopy.Receive)
 	for _, cmd := range []*cobra.Command{send, receive} {
 		cmd.Flags().StringVar(&cfg.Volume, "volume", "/volume", "where the volume is mounted")
 		cmd.Flags().StringVar(&cfg.ID, "id", "", "which copy this is, as a UID")
 		cmd.Flags().StringVar(&secret, "secret-file", "/secret/key", "the file with the secret that both sides have")
-		cmd.Flags().StringVar(&cfg.Address, "address", fmt.Sprintf(":%d", volumecopy.Port), "where the receiver listens, or is found")
+		cmd.Flags().StringVar(&cfg.Address, "address", fmt.Sprintf(":%d", volumecopy.Port), "the address on which the receiver listens, or at which it is dialled")
 	}
 	var seal bool
 	status := &cobra.Command{
-		Use: "status", Short: "Print how far the sender or receiver of this pod is", Args: cobra.NoArgs,
+		Use: "status", Short: "Print the progress of the sender or receiver of this pod", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			is, err := volumecopy.ReadStatus(cfg.State, seal)
 			if err != nil {
@@ -52,7 +52,7 @@ func volumeCommand(logs *logFlags) *cobra.Command {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(is)
 		},
 	}
-	status.Flags().BoolVar(&seal, "seal", false, "tell the sender first that nobody else can use the volume any more")
+	status.Flags().BoolVar(&seal, "seal", false, "first inform the sender that no other pod can use the volume any longer")
 	cmd := &cobra.Command{Use: "volume", Short: "Copy a volume to one in another cluster", Args: cobra.NoArgs}
 	cmd.PersistentFlags().StringVar(&cfg.State, "state", "/state", "a directory for the status")
 	cmd.AddCommand(send, receive, status)

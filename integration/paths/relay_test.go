@@ -212,7 +212,7 @@ func (w *world) relayed(ctx context.Context, t *testing.T, p between) {
 	for _, side := range []*e2e.Side{w.rome, w.milan} {
 		text, err := side.Entente(ctx, "info", "peer", side.Other.Name)
 		e2e.OK(t, err)
-		if want := "through peer " + w.oslo.Name + ", which sees what passes encrypted only"; !strings.Contains(text, want) {
+		if want := "through peer " + w.oslo.Name + ", which sees only encrypted traffic"; !strings.Contains(text, want) {
 			t.Errorf("`entente info peer` in %s does not say %q:\n%s", side.Name, want, text)
 		}
 	}

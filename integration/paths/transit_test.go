@@ -215,8 +215,8 @@ func (w *world) agreeInTurn(ctx context.Context, t *testing.T, a, c abroad) {
 	e2e.OK(t, w.reaches(ctx, a, c))
 	e2e.OK(t, w.reaches(ctx, c, a))
 	t.Logf("they reach each other %s after the last one agreed", time.Since(begin).Round(100*time.Millisecond))
-	e2e.OK(t, w.plans(ctx, w.rome, w.milan, "oslo", "passes: 2 of 2 addresses there have a name"))
-	e2e.OK(t, w.plans(ctx, w.milan, w.rome, third, "passes: 2 of 2 addresses there have a name"))
+	e2e.OK(t, w.plans(ctx, w.rome, w.milan, "oslo", "passes: 2 of 2 addresses there have an alias"))
+	e2e.OK(t, w.plans(ctx, w.milan, w.rome, third, "passes: 2 of 2 addresses there have an alias"))
 	for _, way := range [][2]abroad{{a, c}, {c, a}} {
 		text, err := way[0].asks(ctx, fmt.Sprintf("http://%s:%d/bytes/2000000", way[1].service, e2e.WebPort), "-t", "30s")
 		e2e.OK(t, err)

@@ -65,7 +65,7 @@ func TestTunnelEndsAndComesWithoutTheRest(t *testing.T) {
 	ok(t, s.outAnswers(ctx))
 	text, err = w.Abroad.Entente(ctx, "network", "disconnect", w.Home.Name)
 	ok(t, e2e.Ended(err, "the tunnel stays"))
-	if !strings.Contains(text, "No tunnel is asked of") {
+	if !strings.Contains(text, "for no tunnel: nothing to end") {
 		t.Errorf("the second time disconnect printed\n%s", text)
 	}
 }

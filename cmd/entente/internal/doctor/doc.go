@@ -1,3 +1,3 @@
-// Package doctor finds what keeps a cluster from peering, by what its FabricNodes and
+// Package doctor finds what keeps a cluster from peering, from what its FabricNodes and
 // ForeignClusters report.
 package doctor

@@ -28,15 +28,15 @@ func checkedNode(name string, found ...v1alpha1.FabricFinding) v1alpha1.FabricNo
 	}}
 }
 
-// A node of which nothing is known is not one on which nothing is wrong.
-func TestDoctorTellsOfNodesThatWereNotChecked(t *testing.T) {
+// A node of which nothing is known does not count as healthy.
+func TestDoctorReportsNodesThatWereNotChecked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.FabricNode)
 		want   string
 	}{
 		"checked":             {func(*v1alpha1.FabricNode) {}, ""},
 		"checked long ago":    {func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(epoch.Add(-4 * time.Minute)) }, "since 2026-03-01T11:56:00Z"},
-		"never heard of":      {func(n *v1alpha1.FabricNode) { n.Status = v1alpha1.FabricNodeStatus{} }, "has not reported yet"},
+		"no report yet":       {func(n *v1alpha1.FabricNode) { n.Status = v1alpha1.FabricNodeStatus{} }, "has not reported yet"},
 		"of an older version": {func(n *v1alpha1.FabricNode) { n.Status.Preflight = nil }, "older than this command"},
 		"with a clock ahead":  {func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(epoch.Add(time.Hour)) }, ""},
 	} {
@@ -49,8 +49,8 @@ func TestDoctorTellsOfNodesThatWereNotChecked(t *testing.T) {
 	}
 }
 
-// It asks the API server for FabricNodes and ForeignClusters, and for nothing else.
-func TestDoctorReadsNodesAndPeersAlone(t *testing.T) {
+// It reads only FabricNodes and ForeignClusters from the API server.
+func TestDoctorReadsOnlyNodesAndPeers(t *testing.T) {
 	pages := map[string]any{
 		"fabricnodes":     v1alpha1.FabricNodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1alpha1.FabricNode{checkedNode("node-a")}},
 		"fabricnodesmore": v1alpha1.FabricNodeList{Items: []v1alpha1.FabricNode{checkedNode("node-b")}},
@@ -88,7 +88,7 @@ func TestDoctorReadsNodesAndPeersAlone(t *testing.T) {
 		code int32
 		want string
 	}{
-		metav1.StatusReasonForbidden: {http.StatusForbidden, "next: have an administrator bind the ClusterRole entente-view"},
+		metav1.StatusReasonForbidden: {http.StatusForbidden, "next: ask an administrator to bind the ClusterRole entente-view"},
 		metav1.StatusReasonNotFound:  {http.StatusNotFound, "next: install Entente in this cluster"},
 	} {
 		refuse = &metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: tc.code, Message: "no"}
@@ -98,7 +98,7 @@ func TestDoctorReadsNodesAndPeersAlone(t *testing.T) {
 	}
 }
 
-// trustedPeer is a peer of which all is well, but for what the conditions say.
+// trustedPeer is a peer without problems, except those that the conditions name.
 func trustedPeer(name string, conditions ...metav1.Condition) v1alpha1.ForeignCluster {
 	fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: "id-of-" + name, TrustBundle: "roots"}}
 	for _, kind := range []string{"Trusted", "Connected", "Network", "Offloading", "CertificateValid"} {
@@ -131,7 +131,7 @@ func TestPeerFindings(t *testing.T) {
 		"fabric is silent":        {trustedPeer("p", metav1.Condition{Type: "Network", Status: metav1.ConditionUnknown, Reason: "FabricSilent"}), "Warning FabricSilent"},
 		"pods are outside":        {trustedPeer("p", yes("Network", "PodsOutsidePrefixes")), "Warning PodsOutsidePrefixes"},
 		"a node is cut off":       {trustedPeer("p", no("Network", "NodesCutOff")), "Error NodesCutOff"},
-		"the agent never looked":  {v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "roots"}}, "Warning NotChecked, Warning NotChecked, Warning NotChecked, Warning NotChecked"},
+		"the agent never checked": {v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "roots"}}, "Warning NotChecked, Warning NotChecked, Warning NotChecked, Warning NotChecked"},
 		"found by discovery":      {v1alpha1.ForeignCluster{}, ""},
 		"claims to be another":    {v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{yes("Impostor", "IDDiffers")}}}, "Warning IDDiffers"},
 	} {

@@ -11,19 +11,19 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// What doctor checks.
+// The areas that doctor checks.
 const (
 	AreaNetwork = "network"
 	AreaPeers   = "peers"
 )
 
-// Report is what a cluster's resources tell doctor.
+// Report contains the resources of a cluster that doctor reads.
 type Report struct {
 	Nodes []v1alpha1.FabricNode
 	Peers []v1alpha1.ForeignCluster
 }
 
-// Finding is something that is wrong, as it is printed.
+// Finding is a problem, as it is printed.
 type Finding struct {
 	Area     string `json:"area"`
 	Node     string `json:"node,omitempty"`
@@ -34,8 +34,8 @@ type Finding struct {
 	Remedy   string `json:"remedy"`
 }
 
-// networkFindings is what is wrong on nodes and on their ways to gateways. A node that has
-// not said of late that nothing is, counts as one that was not checked.
+// networkFindings returns the problems of nodes and of their paths to gateways. A node whose
+// last report is old counts as not checked.
 func networkFindings(is Report, now time.Time) []Finding {
 	var found []Finding
 	add := func(node, reason, severity, message, remedy string) {
@@ -71,7 +71,7 @@ func networkFindings(is Report, now time.Time) []Finding {
 	return found
 }
 
-// pathFindings is the ways from a node to gateways that do not pass packets of each size.
+// pathFindings returns the paths from a node to gateways that drop packets of some size.
 func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Finding {
 	var found []Finding
 	for _, p := range n.Status.Paths {
@@ -97,7 +97,7 @@ func pathFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Fin
 	return found
 }
 
-// nameOf is the name of a known cluster; empty if it is none.
+// nameOf is the name of a known cluster; empty if the cluster is not known.
 func nameOf(peers []v1alpha1.ForeignCluster, id string) string {
 	for i := range peers {
 		if peers[i].Spec.ClusterID == id {
@@ -107,7 +107,7 @@ func nameOf(peers []v1alpha1.ForeignCluster, id string) string {
 	return ""
 }
 
-// endFindings is what end-to-end probes of a node say of ways that do not pass packets of pods.
+// endFindings returns the paths on which a node's end-to-end probes found packets of pods dropped.
 func endFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Finding {
 	var found []Finding
 	for _, e := range n.Status.EndToEnd {
@@ -126,9 +126,9 @@ func endFindings(n *v1alpha1.FabricNode, peers []v1alpha1.ForeignCluster) []Find
 	return found
 }
 
-// peerFindings is what is wrong with a known cluster, by the conditions that the agent
-// wrote: with one that is trusted here, or that claims to be one that is. Of a hop that
-// cannot be before another one is, nothing is said.
+// peerFindings returns the problems of a known cluster that is trusted here, or claims to be
+// one that is, from the conditions that the agent wrote. A hop that cannot be up before
+// another one is left out.
 func peerFindings(fc *v1alpha1.ForeignCluster) []Finding {
 	var found []Finding
 	add := func(c *metav1.Condition, severity string) {
@@ -140,7 +140,7 @@ func peerFindings(fc *v1alpha1.ForeignCluster) []Finding {
 	condition := func(kind string) *metav1.Condition {
 		i := slices.IndexFunc(fc.Status.Conditions, func(c metav1.Condition) bool { return c.Type == kind })
 		if i < 0 {
-			return &metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotChecked", Message: "the agent has not said yet how " + strings.ToLower(kind) + " is"}
+			return &metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotChecked", Message: "the agent has not reported yet how " + strings.ToLower(kind) + " is"}
 		}
 		return &fc.Status.Conditions[i]
 	}
@@ -191,7 +191,7 @@ const (
 	Info    = "Info"
 )
 
-// Findings returns what is wrong in an area, worst first; empty is all areas.
+// Findings returns the problems in an area, worst first; an empty area means all.
 func Findings(is Report, area string, now time.Time) []Finding {
 	found := []Finding{}
 	if area != AreaPeers {

@@ -3,8 +3,8 @@ package doctor
 import "time"
 
 const (
-	// maxNamedNodes is how many nodes are named of which the same is said.
+	// maxNamedNodes is how many nodes with the same finding are named.
 	maxNamedNodes = 5
-	// reportMaxAge is how old a node's report may be to count.
+	// reportMaxAge is the age up to which a node's report counts.
 	reportMaxAge = 3 * time.Minute
 )

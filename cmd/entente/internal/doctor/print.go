@@ -8,8 +8,7 @@ import (
 	"github.com/entente-dev/entente/cmd/entente/internal/printer"
 )
 
-// Print prints what is wrong as a table, in which nodes share a row of which the
-// same is said.
+// Print prints findings as a table, in which nodes with the same finding share a row.
 func Print(t *printer.Table, found []Finding) {
 	nodes := map[Finding][]string{}
 	var rows []Finding

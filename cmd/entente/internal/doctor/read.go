@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Read reads what a cluster's resources tell from its API server, without the agent.
+// Read reads the resources of a cluster from its API server, without the agent.
 func Read(ctx context.Context, label string, flags genericclioptions.RESTClientGetter) (Report, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
@@ -48,7 +48,7 @@ func listOf[T any](ctx context.Context, c rest.Interface, resource string) ([]T,
 			Items           []T `json:"items"`
 		}
 		if err := json.Unmarshal(raw, &list); err != nil {
-			return nil, fmt.Errorf("read the answer: %w", err)
+			return nil, fmt.Errorf("read the response: %w", err)
 		}
 		if all = append(all, list.Items...); list.Continue == "" {
 			return all, nil
@@ -57,13 +57,13 @@ func listOf[T any](ctx context.Context, c rest.Interface, resource string) ([]T,
 	}
 }
 
-// hintFor is what to do where FabricNodes cannot be read.
+// hintFor says what to do if FabricNodes cannot be read.
 func hintFor(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
-		return "\n  next: have an administrator bind the ClusterRole entente-view"
+		return "\n  next: ask an administrator to bind the ClusterRole entente-view"
 	case apierrors.IsNotFound(err):
-		return "\n  next: install Entente in this cluster, or choose another one by --context"
+		return "\n  next: install Entente in this cluster, or choose another one with --context"
 	}
 	return ""
 }

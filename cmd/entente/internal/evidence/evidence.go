@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Envelopes is the signed envelopes that files hold.
+// Envelopes are the signed envelopes of files.
 type Envelopes struct {
 	contracts, statements []peering.Envelope
 }
@@ -20,8 +20,8 @@ type Envelopes struct {
 // errNoEvidence says that this command does not understand a document.
 var errNoEvidence = errors.New("this is neither a signed envelope (DSSE) nor a Contract with one")
 
-// Read adds what is in a file: envelopes, Contract resources, what the API and
-// `contract show` give, one after the other or in lists, JSON or YAML.
+// Read adds the contents of a file: envelopes, Contract resources, output of the API and of
+// `contract show`, one after the other or in lists, JSON or YAML.
 func (ev *Envelopes) Read(raw []byte) error {
 	dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
 	for documents := 0; ; documents++ {

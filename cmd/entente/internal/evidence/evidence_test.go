@@ -19,7 +19,7 @@ func file(t testing.TB, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-func TestEnvelopesAreFoundInWhateverHasThem(t *testing.T) {
+func TestEnvelopesAreFoundInEveryForm(t *testing.T) {
 	t.Parallel()
 	contract, statement := file(t, "contract-1.json"), file(t, "statement-1.json")
 	resource := "kind: Contract\nspec: {envelope: '" + contract + "'}\nstatus: {statements: [{envelope: '" + statement + "'}]}\n"
@@ -28,7 +28,7 @@ func TestEnvelopesAreFoundInWhateverHasThem(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text                  string
 		contracts, statements int
-		// says is what is wrong; unknown, that it is nothing that is understood.
+		// says is the error; unknown, that no document is understood.
 		says    string
 		unknown bool
 	}{
@@ -62,13 +62,13 @@ func TestEnvelopesAreFoundInWhateverHasThem(t *testing.T) {
 	}
 }
 
-func TestEvidenceIsJudgedByWhatIsThere(t *testing.T) {
+func TestEvidenceIsJudgedByTheGivenFiles(t *testing.T) {
 	t.Parallel()
 	consumer, provider, bundle := file(t, "consumer.id"), file(t, "provider.id"), file(t, "provider.pem")
 	for name, tc := range map[string]struct {
 		files string
 		want  Expected
-		// says is what is wrong; else proves is what holds, in order, a ? behind a
+		// says is the error; otherwise proves is what was verified, in order, with a ? after a
 		// statement whose prices could not be compared.
 		says, proves string
 	}{

@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Verdict is evidence that holds.
+// Verdict is evidence that was verified.
 type Verdict struct {
 	Contracts  []provenContract
 	Statements []provenStatement
@@ -24,12 +24,12 @@ type provenContract struct {
 type provenStatement struct {
 	Envelope  peering.Envelope
 	Statement peering.Statement
-	// Note is what could not be checked, for want of something else.
+	// Note says what could not be checked, and what is missing for that.
 	Note string
 }
 
 // Expected is what is known without the evidence: the parties, if not empty, and
-// the provider's trust bundle (PEM), which tells how its key went on after the
+// the provider's trust bundle (PEM), which has the keys that succeeded its key after the
 // contract was signed.
 type Expected struct {
 	Consumer, Provider string

@@ -1,3 +1,3 @@
-// Package exit is how commands fail: what an error says, what to do about it, and the exit code
-// that it has.
+// Package exit says how commands fail: the text of an error, what to do about it, and its exit
+// code.
 package exit

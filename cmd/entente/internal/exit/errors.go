@@ -11,10 +11,10 @@ import (
 
 // CallError is a call to an agent that failed.
 type CallError struct {
-	// Cluster is local or remote, and Doing what was tried.
+	// Cluster is local or remote, and Doing what was attempted.
 	Cluster, Doing string
 	Err            error
-	// Near is the peers that may be meant by one that is not known.
+	// Near are the known peers with a name like the unknown one.
 	Near []string
 }
 
@@ -33,10 +33,10 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// HintTrusted is what to do about a peer that is not trusted.
+// HintTrusted says what to do about a peer that is not trusted.
 const HintTrusted = "join the two: entente join, with a token of either side, or with HOST:PORT and approval by code on both sides; see `entente info peer`"
 
-// HintFor is what to do about a reason; empty if its message says it all.
+// HintFor says what to do about a reason; empty if its message says it already.
 func HintFor(r client.Reason) string {
 	for _, h := range Hints() {
 		if h.Reason == r {
@@ -46,7 +46,7 @@ func HintFor(r client.Reason) string {
 	return ""
 }
 
-// Hint is what to do about a reason.
+// Hint says what to do about a reason.
 type Hint struct {
 	Reason client.Reason
 	Next   string
@@ -57,12 +57,12 @@ type Hint struct {
 func Hints() []Hint {
 	return []Hint{
 		{peering.ReasonCallerUnknown, "check that this kubeconfig works with kubectl, and log in again if it uses a plugin"},
-		{peering.ReasonCallerNotAllowed, "have an administrator bind a role of Entente: ClusterRole entente-view to look, entente-admin to change, entente-offload for one namespace, and Role entente-cli in entente-system to reach the agent"},
+		{peering.ReasonCallerNotAllowed, "ask an administrator to bind a role of Entente: ClusterRole entente-view to read, entente-admin to change, entente-offload for one namespace, and Role entente-cli in entente-system to reach the agent"},
 		{peering.ReasonUnavailable, "see whether the agent runs: kubectl -n entente-system get pods"},
 		{peering.ReasonDeadlineExceeded, "see the agent's log: kubectl -n entente-system logs svc/entente-agent"},
 		{peering.ReasonInternal, "see the agent's log: kubectl -n entente-system logs svc/entente-agent"},
 		{peering.ReasonUnimplemented, "the agent is older than this command: compare with `entente version`, and upgrade the agent"},
-		{peering.ReasonKubernetes, "the cluster's API server is not well; try again"},
+		{peering.ReasonKubernetes, "the cluster's API server has a problem; try again"},
 
 		{peering.ReasonNoEndpoint, "set where other clusters can reach this one: Helm value peer.endpoints, or the Service entente-peer; or make the token in the other cluster"},
 		{peering.ReasonTokensOutstanding, "see them with `entente token list`, and revoke those that are not needed: entente token revoke TOKEN"},
@@ -74,24 +74,24 @@ func Hints() []Hint {
 		{peering.ReasonPeerUnknown, "list the peers: entente info peer"},
 		{peering.ReasonPeerNotTrusted, HintTrusted},
 		{peering.ReasonPeerUnreachable, "one of the two clusters has to reach the other at its endpoints (entente info there says which): check address and firewall, or let the other side dial"},
-		{peering.ReasonPeerIdentity, "another cluster answers at that address: check both with the person who gave them to you"},
-		{peering.ReasonPeerIsSelf, "do it with what the other cluster's administrator gave: this is this cluster's own"},
+		{peering.ReasonPeerIdentity, "another cluster responds at that address: check address and ID with the person who gave them to you"},
+		{peering.ReasonPeerIsSelf, "use what the other cluster's administrator gave you: this is this cluster's own"},
 		{peering.ReasonPeerNameTaken, "choose another name for it here: --name"},
-		{peering.ReasonTrustDenied, "an administrator there said no; they can change that: entente approve, or a new token"},
-		{peering.ReasonTrustForgotten, "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or meet again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
+		{peering.ReasonTrustDenied, "an administrator there denied this cluster and can change that: entente approve, or a new token"},
+		{peering.ReasonTrustForgotten, "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or introduce the two again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
 		{peering.ReasonIntroductionsPending, "too many clusters wait there for approval; wait, or ask for a token"},
-		{peering.ReasonIntroductionUnknown, "introduce the two for a code to compare: entente join HOST:PORT (entente discover shows where it is); or join with a token"},
+		{peering.ReasonIntroductionUnknown, "introduce the two to get a code to compare: entente join HOST:PORT (entente discover shows where it is); or join with a token"},
 		{peering.ReasonCodeMismatch, "introduce the two again (entente join HOST:PORT) and compare once more; while the codes differ do not approve"},
 
 		{peering.ReasonPeeringUnknown, "list what this cluster asks for: entente peerings"},
 		{peering.ReasonPeeringExists, "change it with `entente amend`, or ask for more under another name: entente create peeringrequest NAME"},
 		{peering.ReasonRequestUnknown, "list what waits for approval: entente requests"},
 		{peering.ReasonPolicyRefused, "the provider's PeeringPolicy decides; its administrator sees why with `entente policy test`"},
-		{peering.ReasonPolicyPending, "an administrator of the provider has to let it through: entente requests, entente approve request"},
+		{peering.ReasonPolicyPending, "an administrator of the provider has to approve it: entente requests, entente approve request"},
 		{peering.ReasonPriceAboveCeiling, "raise --price-ceiling, or ask for less; see the prices with `entente info peer`"},
 		{peering.ReasonCapacityExhausted, "ask for less, or later; see its offer with `entente info peer`"},
 		{peering.ReasonContractUnknown, "list the contracts: entente contract list"},
 		{peering.ReasonPodsRunning, "let them end or move away first"},
-		{peering.ReasonRolloverTooSoon, "wait until the overlap of the one before is over; then every peer knows the newer key"},
+		{peering.ReasonRolloverTooSoon, "wait until the overlap of the previous rollover is over; then every peer knows the newer key"},
 	}
 }

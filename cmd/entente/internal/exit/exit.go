@@ -32,11 +32,11 @@ func Codes() []Code {
 	return []Code{
 		{OK, "done"},
 		{Failed, "failed: the message says what, where and what to do next"},
-		{Usage, "wrong use: an argument or a flag that makes no sense"},
-		{Unhealthy, "something is not as it should be (info, doctor, discover, network plan, network disconnect)"},
+		{Usage, "wrong usage: an argument or a flag is missing or invalid"},
+		{Unhealthy, "something is wrong (info, doctor, discover, network plan, network disconnect)"},
 		{Timeout, "timed out: the message says what it was waiting for"},
 		{Refused, "refused by a policy, a price or an administrator"},
-		{Interrupted, "interrupted: the clusters continue what was begun"},
+		{Interrupted, "interrupted: the clusters continue what was started"},
 	}
 }
 
@@ -59,18 +59,17 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usagef returns an error of wrong use.
+// Usagef returns an error of wrong usage.
 func Usagef(format string, args ...any) error {
 	return &Error{Usage, fmt.Errorf(format, args...)}
 }
 
-// refusals is the reasons of a no that is somebody's decision, which waiting does
-// not change.
+// refusals are the reasons of a refusal by decision, which waiting does not change.
 func refusals() []client.Reason {
 	return []client.Reason{peering.ReasonPolicyRefused, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling, peering.ReasonCapacityExhausted, peering.ReasonTrustDenied, peering.ReasonTrustForgotten, peering.ReasonKubernetesRefused}
 }
 
-// CodeOf is what an error of a command means to the shell.
+// CodeOf is the exit code of an error.
 func CodeOf(err error, interrupted bool) int {
 	var coded *Error
 	switch {
@@ -90,7 +89,7 @@ func CodeOf(err error, interrupted bool) int {
 	return Failed
 }
 
-// Problems returns the error of a cluster that has problems; nil if there are none.
+// Problems returns the error of a cluster with these problems; nil without any.
 func Problems(problems []string) error {
 	if len(problems) == 0 {
 		return nil

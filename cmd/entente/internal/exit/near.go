@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// NearNames returns the names that may be meant by one that is not known: first those that
-// differ by a part of an ID, as those that discovery gives do, then those that differ by a
-// typing error.
+// NearNames returns the known names that are like an unknown one: first those that differ by
+// a part of an ID, like the names that discovery gives, then those that differ by a typing
+// error.
 func NearNames(name string, known []string) []string {
-	if name == "" || len(name) > 63 { // as no name is
+	if name == "" || len(name) > 63 { // longer than any name
 		return nil
 	}
 	name = strings.ToLower(name)

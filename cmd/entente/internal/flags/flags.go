@@ -17,7 +17,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Duration is a flag with a duration above zero; zero is that it was not given.
+// Duration is a flag with a positive duration; zero if the flag was not given.
 type Duration time.Duration
 
 func (p *Duration) String() string {
@@ -40,7 +40,7 @@ func (p *Duration) Set(s string) error {
 // Type implements pflag.Value.
 func (*Duration) Type() string { return "duration" }
 
-// Proto is the duration as the API has it; nil is that none was given.
+// Proto is the duration for the API; nil if none was given.
 func (p *Duration) Proto() *durationpb.Duration {
 	if *p == 0 {
 		return nil
@@ -48,14 +48,14 @@ func (p *Duration) Proto() *durationpb.Duration {
 	return durationpb.New(time.Duration(*p))
 }
 
-// PeerLost is a flag for what becomes of pods in a provider that does not answer; its zero value
-// is that it was not given.
+// PeerLost is a flag that says what happens to pods in a provider that does not respond; its
+// zero value means that it was not given.
 type PeerLost struct {
 	action string
 	after  Duration
 }
 
-// peerLostActions is what the words of the flag are in the API.
+// peerLostActions maps the flag's values to those of the API.
 func peerLostActions() map[string]string {
 	return map[string]string{"keep": "Keep", "evict": "Evict", "fence": "Fence"}
 }
@@ -89,7 +89,7 @@ func (p *PeerLost) Set(s string) error {
 // Type implements pflag.Value.
 func (*PeerLost) Type() string { return "choice" }
 
-// Proto is the choice as the API has it; nil is that none was given.
+// Proto is the choice for the API; nil if none was given.
 func (p *PeerLost) Proto() *ententev1.PeerLost {
 	if p.action == "" {
 		return nil
@@ -97,10 +97,10 @@ func (p *PeerLost) Proto() *ententev1.PeerLost {
 	return &ententev1.PeerLost{Action: p.action, After: p.after.Proto()}
 }
 
-// Timeout is the flag that bounds how long a command waits.
+// Timeout is the flag that limits how long a command waits.
 type Timeout struct{ Duration }
 
-// Add adds --timeout, which has a value if it is not given.
+// Add adds --timeout with a default.
 func (t *Timeout) Add(to *pflag.FlagSet, by time.Duration, usage string) {
 	t.Duration = Duration(by)
 	to.Var(t, "timeout", usage)
@@ -111,7 +111,7 @@ func (t *Timeout) Bound(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, time.Duration(t.Duration))
 }
 
-// Money is a flag with an amount as people write it, EUR 0.5, or any for none.
+// Money is a flag with an amount as people write it, such as EUR 0.5, or any for no limit.
 type Money struct {
 	text string
 	// Amount is nil where none was given, and for any.
@@ -123,7 +123,7 @@ func (m *Money) String() string { return m.text }
 // Type implements pflag.Value.
 func (*Money) Type() string { return "string" }
 
-// Given says whether there was anything.
+// Given reports whether the flag was given.
 func (m *Money) Given() bool { return m.text != "" }
 
 // Set implements pflag.Value.
@@ -148,15 +148,15 @@ func (m *Money) Set(s string) error {
 // Resources are flags with amounts of resources.
 type Resources struct{ amounts map[string]string }
 
-// Add adds --resources, and what is short for the usual ones.
+// Add adds --resources, and short flags for the usual ones.
 func (r *Resources) Add(to *pflag.FlagSet) {
-	to.Var(amount{r, ""}, "resources", "How much of what, as cpu=4,memory=8Gi,nvidia.com/gpu=1; may be repeated")
-	to.Var(amount{r, "cpu"}, "cpu", "How much CPU, as 4 or 500m: short for --resources cpu=4")
-	to.Var(amount{r, "memory"}, "memory", "How much memory, as 8Gi: short for --resources memory=8Gi")
+	to.Var(amount{r, ""}, "resources", "The amount of each resource, as in cpu=4,memory=8Gi,nvidia.com/gpu=1; may be repeated")
+	to.Var(amount{r, "cpu"}, "cpu", "How much CPU, such as 4 or 500m: short for --resources cpu=4")
+	to.Var(amount{r, "memory"}, "memory", "How much memory, such as 8Gi: short for --resources memory=8Gi")
 	to.Var(amount{r, "pods"}, "pods", "How many pods: short for --resources pods=20")
 }
 
-// Proto is the amounts as the API has them; nil is that none was given.
+// Proto returns the amounts for the API; nil if none was given.
 func (r *Resources) Proto() *ententev1.ResourceList {
 	if len(r.amounts) == 0 {
 		return nil
@@ -164,7 +164,7 @@ func (r *Resources) Proto() *ententev1.ResourceList {
 	return &ententev1.ResourceList{Amounts: r.amounts}
 }
 
-// amount is one of the flags: of a resource, or of those that it names.
+// amount is one of the flags: for one resource, or for those that its value names.
 type amount struct {
 	of   *Resources
 	name string
@@ -210,8 +210,8 @@ func (r *Resources) put(name, amount string) error {
 	return nil
 }
 
-// Choice adds a flag that has one of some values, by if it is not given, which the shell
-// offers.
+// Choice adds a flag that takes one of some values, which the shell offers; by is its
+// default.
 func Choice(cmd *cobra.Command, to *string, name, short, by, usage string, choices ...string) {
 	*to = by
 	cmd.Flags().VarP(choice{to, choices}, name, short, usage)

@@ -67,7 +67,7 @@ func TestMoneyIsACurrencyAndAnAmount(t *testing.T) {
 	}
 }
 
-func TestResourcesAreSaidOnce(t *testing.T) {
+func TestResourcesAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]map[string]string{
 		"":                                    nil,
@@ -104,7 +104,7 @@ func TestResourcesAreSaidOnce(t *testing.T) {
 	}
 }
 
-func TestChoicesAreThoseThatThereAre(t *testing.T) {
+func TestChoicesAreLimitedToTheListedValues(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{"": "a", "--way b": "b", "-w a": "a", "--way c": "", "--way=": ""} {
 		cmd := &cobra.Command{}

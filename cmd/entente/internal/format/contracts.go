@@ -13,8 +13,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// WhyEnding says why a contract ends or is over, and when; empty while it is in
-// force.
+// WhyEnding says why and when a contract ends or ended; empty while it is in force.
 func WhyEnding(k *ententev1.Contract) string {
 	switch k.GetPhase() {
 	case "Closed":
@@ -33,7 +32,7 @@ func WhyEnding(k *ententev1.Contract) string {
 	return ""
 }
 
-// Cost is what all of a contract's resources cost, for people.
+// Cost is the price of all of a contract's resources, for people.
 func Cost(k *ententev1.Contract) string {
 	list, err := wire.PriceListFrom("price", k.GetPrice())
 	if err != nil {
@@ -53,7 +52,7 @@ func Cost(k *ententev1.Contract) string {
 	return m.String() + " an hour"
 }
 
-// ProviderOf is who lends, or whom the ask is for.
+// ProviderOf is the provider, or the peer that is asked.
 func ProviderOf(p *ententev1.Peering) string {
 	switch {
 	case p.GetProvider() != "" && Short(p.GetPeer()) == AnyPeer:
@@ -64,7 +63,7 @@ func ProviderOf(p *ententev1.Peering) string {
 	return Short(p.GetPeer())
 }
 
-// Asked is what is asked for, where nothing means all that there is to have.
+// Asked lists the requested amounts; none means all that the policy gives.
 func Asked(r *ententev1.ResourceList) string {
 	if len(r.GetAmounts()) == 0 {
 		return "what the policy gives"
@@ -72,7 +71,7 @@ func Asked(r *ententev1.ResourceList) string {
 	return Amounts(r)
 }
 
-// AskedBriefly is Asked, as Briefly has it.
+// AskedBriefly is Asked in the form of Briefly.
 func AskedBriefly(r *ententev1.ResourceList) string {
 	if len(r.GetAmounts()) == 0 {
 		return Asked(r)
@@ -81,7 +80,7 @@ func AskedBriefly(r *ententev1.ResourceList) string {
 }
 
 // AskedTerms returns what a request asks for besides amounts, price and time: an
-// approval is of this as well.
+// approval covers this as well.
 func AskedTerms(r *ententev1.PendingRequest) string {
 	var parts []string
 	if r.GetPool() != "" {
@@ -102,8 +101,8 @@ func AskedTerms(r *ententev1.PendingRequest) string {
 	return strings.Join(parts, ", ")
 }
 
-// UsageState is what there is of a period: stated, counted or running. An agent
-// that does not say it yet is understood, too.
+// UsageState is the state of a period: stated, counted or running. It also understands an
+// agent that is too old to send it.
 func UsageState(u *ententev1.Usage) string {
 	switch {
 	case u.GetState() != "":
@@ -116,7 +115,7 @@ func UsageState(u *ententev1.Usage) string {
 	return "counted"
 }
 
-// Totals sums up what is owed, a sum a currency.
+// Totals sums up what is owed, one sum per currency.
 func Totals(usage []*ententev1.Usage) string {
 	sums := map[string]map[string]peering.Decimal{"Consumer": {}, "Provider": {}}
 	for _, u := range usage {
@@ -155,10 +154,10 @@ func IDs(contracts []*ententev1.Contract) string {
 	return "Contracts " + strings.Join(list, ", ")
 }
 
-// AnyPeer stands for whichever peer fits best.
+// AnyPeer asks the peer that fits best.
 const AnyPeer = "-"
 
-// PrintState prints how a contract is now.
+// PrintState prints the current state of a contract.
 func PrintState(t *printer.Table, now time.Time, k *ententev1.Contract) {
 	t.Row("Phase", k.GetPhase(), WhyEnding(k))
 	t.Row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+Short(k.GetPeer()))

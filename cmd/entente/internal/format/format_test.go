@@ -17,7 +17,7 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func in(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(d)) }
 
-// is is a condition: its type, status and reason.
+// is makes a condition of its type, status and reason.
 func is(kind, status, reason string) *ententev1.Condition {
 	return &ententev1.Condition{Type: kind, Status: status, Reason: reason}
 }
@@ -64,7 +64,7 @@ func TestAmountsAndPrices(t *testing.T) {
 		"free":                      {Prices(eur(nil)), "free"},
 		"bytes are by the GiB":      {Prices(eur(map[string]string{"memory": "0.005", "cpu": "0.02"})), "EUR an hour: cpu 0.02, memory 0.005 a GiB"},
 		"a contract's cost":         {Cost(contract(eur(map[string]string{"cpu": "0.02", "memory": "0.005"}), map[string]string{"cpu": "4", "memory": "8Gi"})), "EUR 0.12 an hour"},
-		"one that is free":          {Cost(contract(nil, map[string]string{"cpu": "4"})), "free"},
+		"a free contract":           {Cost(contract(nil, map[string]string{"cpu": "4"})), "free"},
 		"a price that is malformed": {Cost(contract(eur(map[string]string{"cpu": "x"}), nil)), "EUR an hour: cpu x"},
 		"no money":                  {Money(nil, "any"), "any"},
 		"labels in order":           {Pairs(map[string]string{"b": "2", "a": "1"}), "a=1,b=2"},
@@ -105,7 +105,7 @@ func TestUsageIsSummedByRoleAndCurrency(t *testing.T) {
 	}
 }
 
-// A hop that should be up and is not is a problem; what nobody asked for is none.
+// A hop that should be up and is not is a problem; one that was not asked for is not.
 func TestProblemsAreTheHopsThatShouldBeUp(t *testing.T) {
 	t.Parallel()
 	active, closed := &ententev1.Contract{Phase: "Active"}, &ententev1.Contract{Phase: "Closed"}
@@ -121,7 +121,7 @@ func TestProblemsAreTheHopsThatShouldBeUp(t *testing.T) {
 		"away":                            {&ententev1.Peer{Conditions: []*ententev1.Condition{trusted, is("Connected", "False", "NoSession")}}, []string{"Connected is False: NoSession"}},
 		"a certificate that expires":      {&ententev1.Peer{Conditions: []*ententev1.Condition{trusted, up, is("CertificateValid", "False", "Expires")}}, []string{"CertificateValid is False: Expires"}},
 		"the tunnel and what needs it":    {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "ProbesLost"), is("Offloading", "True", "")}}, []string{"Network is False: ProbesLost"}},
-		"a tunnel that nobody wants":      {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "NotWanted"), is("Offloading", "True", "")}}, nil},
+		"a tunnel that was not asked for": {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up, is("Network", "False", "NotWanted"), is("Offloading", "True", "")}}, nil},
 		"an agent that says nothing more": {&ententev1.Peer{Contracts: []*ententev1.Contract{active}, Conditions: []*ententev1.Condition{trusted, up}}, []string{"Network is Unknown", "Offloading is Unknown"}},
 	} {
 		tc.peer.Name = "peers/milan"
@@ -129,7 +129,7 @@ func TestProblemsAreTheHopsThatShouldBeUp(t *testing.T) {
 		for _, line := range tc.want {
 			want = append(want, "peer milan: "+line)
 		}
-		// What the agent says in the same words is there once.
+		// A problem that the agent reports in the same words is listed once.
 		got := Problems(&ententev1.GetInfoResponse{Problems: want}, []*ententev1.Peer{tc.peer})
 		if !slices.Equal(got, want) || Worst(tc.peer) != strings.Join(tc.want[:min(1, len(tc.want))], "") {
 			t.Errorf("%s: got %q, worst %q, want %q", name, got, Worst(tc.peer), want)
@@ -184,31 +184,31 @@ func TestNamesAndTexts(t *testing.T) {
 		return &ententev1.Sighting{Source: "LAN", Where: "eth0", Node: "n1", Endpoints: endpoints}
 	}
 	for name, tc := range map[string]struct{ got, want string }{
-		"one collection":              {Short("peers/milan"), "milan"},
-		"two":                         {Short("peers/milan/requests/5f1d"), "milan/5f1d"},
-		"none":                        {Short("milan"), "milan"},
-		"any peer":                    {ProviderOf(&ententev1.Peering{Peer: "peers/-"}), "any"},
-		"any, and one was taken":      {ProviderOf(&ententev1.Peering{Peer: "peers/-", Provider: "peers/milan"}), "milan (of any)"},
-		"one that was named":          {ProviderOf(&ententev1.Peering{Peer: "peers/rome", Provider: "peers/rome"}), "rome"},
-		"in force":                    {WhyEnding(&ententev1.Contract{Phase: "Active", Message: "x"}), ""},
-		"draining":                    {WhyEnding(&ententev1.Contract{Phase: "Draining", DrainUntil: in(0)}), "draining; drains until 2026-03-01T12:00:00Z"},
-		"closed":                      {WhyEnding(&ententev1.Contract{Phase: "Closed", Message: "it expired"}), "it expired"},
-		"what is lent, not what was":  {lentBy(lent), "cpu 2"},
-		"nothing lent":                {lentBy(&ententev1.Peer{}), ""},
-		"not in force yet":            {validity(terms, now.Add(-1)), "not in force yet"},
-		"in time":                     {validity(terms, now), "60m left, unless it was ended"},
-		"over":                        {validity(terms, now.Add(2*time.Hour)), "over"},
-		"no tunnel":                   {network(false, peering.ExposureOffloaded), "none"},
-		"an exposure of another time": {network(true, "All"), "tunnel; exposure All"},
-		"found by a policy":           {FoundBy(&ententev1.Peer{Found: "Introduction", Labels: map[string]string{"entente.dev/automatic": "home"}, Sightings: []*ententev1.Sighting{seen()}}), "discovery (LAN)"},
-		"found by a person":           {FoundBy(&ententev1.Peer{Found: "Introduction"}), "introduction"},
-		"where it was found":          {FoundText(seen()), "LAN eth0 of n1"},
-		"several endpoints":           {EndpointText(seen("a:1", "b:1", "c:1")), "a:1 (and 2 more)"},
-		"no endpoint":                 {EndpointText(seen()), ""},
-		"a code":                      {Code(&ententev1.Peer{Code: "042917"}), "042 917"},
-		"a code of another length":    {Code(&ententev1.Peer{Code: "1234567"}), "1234567"},
-		"a message":                   {Why(&ententev1.Condition{Status: "False", Reason: "X", Message: "it is away"}), ": it is away"},
-		"nothing to explain":          {Why(is("Trusted", "True", "Joined")), ""},
+		"one collection":                 {Short("peers/milan"), "milan"},
+		"two":                            {Short("peers/milan/requests/5f1d"), "milan/5f1d"},
+		"none":                           {Short("milan"), "milan"},
+		"any peer":                       {ProviderOf(&ententev1.Peering{Peer: "peers/-"}), "any"},
+		"any, and one was taken":         {ProviderOf(&ententev1.Peering{Peer: "peers/-", Provider: "peers/milan"}), "milan (of any)"},
+		"a named peer":                   {ProviderOf(&ententev1.Peering{Peer: "peers/rome", Provider: "peers/rome"}), "rome"},
+		"in force":                       {WhyEnding(&ententev1.Contract{Phase: "Active", Message: "x"}), ""},
+		"draining":                       {WhyEnding(&ententev1.Contract{Phase: "Draining", DrainUntil: in(0)}), "draining; drains until 2026-03-01T12:00:00Z"},
+		"closed":                         {WhyEnding(&ententev1.Contract{Phase: "Closed", Message: "it expired"}), "it expired"},
+		"what is lent now, not what was": {lentBy(lent), "cpu 2"},
+		"nothing lent":                   {lentBy(&ententev1.Peer{}), ""},
+		"not in force yet":               {validity(terms, now.Add(-1)), "not in force yet"},
+		"in time":                        {validity(terms, now), "60m left, unless it was ended"},
+		"over":                           {validity(terms, now.Add(2*time.Hour)), "over"},
+		"no tunnel":                      {network(false, peering.ExposureOffloaded), "none"},
+		"an exposure of another time":    {network(true, "All"), "tunnel; exposure All"},
+		"found by a policy":              {FoundBy(&ententev1.Peer{Found: "Introduction", Labels: map[string]string{"entente.dev/automatic": "home"}, Sightings: []*ententev1.Sighting{seen()}}), "discovery (LAN)"},
+		"found by a person":              {FoundBy(&ententev1.Peer{Found: "Introduction"}), "introduction"},
+		"where it was found":             {FoundText(seen()), "LAN eth0 of n1"},
+		"several endpoints":              {EndpointText(seen("a:1", "b:1", "c:1")), "a:1 (and 2 more)"},
+		"no endpoint":                    {EndpointText(seen()), ""},
+		"a code":                         {Code(&ententev1.Peer{Code: "042917"}), "042 917"},
+		"a code of another length":       {Code(&ententev1.Peer{Code: "1234567"}), "1234567"},
+		"a message":                      {Why(&ententev1.Condition{Status: "False", Reason: "X", Message: "it is away"}), ": it is away"},
+		"nothing to explain":             {Why(is("Trusted", "True", "Joined")), ""},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, tc.got, tc.want)

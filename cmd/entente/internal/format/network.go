@@ -11,7 +11,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// KeyAge is how old the key of a node is, and whether it is being replaced.
+// KeyAge is the age of a node's key, and whether it is being replaced.
 func KeyAge(now time.Time, n *ententev1.NetworkNode) string {
 	if n.GetKeyUseTime() == nil {
 		return "-"
@@ -26,7 +26,7 @@ func KeyAge(now time.Time, n *ententev1.NetworkNode) string {
 // PrintPlan prints what the network with a peer would be, in several tables.
 func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 	t := table()
-	t.Row("Peer", cmp.Or(Short(p.GetPeer()), "one that is not known yet"))
+	t.Row("Peer", cmp.Or(Short(p.GetPeer()), "a cluster that is not known yet"))
 	t.Row("Alias pool", strings.Join(p.GetAliasPool(), ", "))
 	if p.GetMtu() > 0 {
 		t.Row("MTU", fmt.Sprint(p.GetMtu()))
@@ -42,7 +42,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 			text := now + a.GetAlias() + " " + called
 			switch {
 			case a.GetByAddress():
-				text = fmt.Sprintf("has no alias %s; each address that is used has one, %d now, and is reached through gateways only", called, a.GetAddresses())
+				text = fmt.Sprintf("has no alias %s; each address in use has one, %d now, and is reached through gateways only", called, a.GetAddresses())
 			case a.GetAlias() == "":
 				text = none
 			}
@@ -51,7 +51,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 		t.FlushUnder(title)
 	}
 	aliases("Its prefixes", "here", p.GetRemote(), "gets no alias")
-	aliases("Our prefixes", "there", p.GetLocal(), "is not named by the peer yet")
+	aliases("Our prefixes", "there", p.GetLocal(), "has no alias from the peer yet")
 	gateways := func(title string, list []*ententev1.PlannedGateway) {
 		t := table()
 		for _, g := range list {
@@ -59,7 +59,7 @@ func PrintPlan(table func() *printer.Table, p *ententev1.NetworkPlan) {
 		}
 		t.FlushUnder(title)
 	}
-	gateways("Our gateways, as it is told", p.GetOwnGateways())
+	gateways("Our gateways, as sent to it", p.GetOwnGateways())
 	gateways("Its gateways", p.GetGateways())
 	printTransit(table, p.GetTransit())
 	lines := func(title string, list []string) {
@@ -84,7 +84,7 @@ func printTransit(table func() *printer.Table, list []*ententev1.PlannedTransit)
 			if x.GetThrough() != through {
 				continue
 			}
-			text := fmt.Sprintf("passes: %d of %d addresses there have a name", x.GetNamed(), x.GetAddresses())
+			text := fmt.Sprintf("passes: %d of %d addresses there have an alias", x.GetNamed(), x.GetAddresses())
 			if x.GetMissing() != "" {
 				text = "does not pass: " + x.GetMissing()
 			}
@@ -94,7 +94,7 @@ func printTransit(table func() *printer.Table, list []*ententev1.PlannedTransit)
 	}
 }
 
-// PrintPaths prints by which ways nodes reach peers.
+// PrintPaths prints the paths by which nodes reach peers.
 func PrintPaths(t *printer.Table, paths []*ententev1.NetworkPath) {
 	for _, p := range paths {
 		rtt, mtu, use := "-", "-", "carries"
@@ -124,7 +124,7 @@ func PrintPaths(t *printer.Table, paths []*ententev1.NetworkPath) {
 	t.Flush()
 }
 
-// Troubled says whether something is wrong on nodes.
+// Troubled reports whether something is wrong on nodes.
 func Troubled(nodes []*ententev1.NetworkNode) bool {
 	return slices.ContainsFunc(nodes, func(n *ententev1.NetworkNode) bool {
 		return len(n.GetProblems())+len(n.GetFindings()) > 0 || n.GetKeyWaits() != ""

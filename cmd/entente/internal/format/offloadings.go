@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// WhyOffloading says why a namespace is not as it should be, and how many pods are still to be moved.
+// WhyOffloading says why the offloading of a namespace is not ready, and how many pods have yet to be moved.
 func WhyOffloading(o *ententev1.Offloading) string {
 	why := o.GetMessage()
 	if n := o.GetMisplacedPods(); n > 0 {
@@ -25,7 +25,7 @@ func WhyOffloading(o *ententev1.Offloading) string {
 	return why
 }
 
-// PeerLost is what becomes of pods in a provider that does not answer.
+// PeerLost says what happens to pods in a provider that does not respond.
 func PeerLost(p *ententev1.PeerLost) string {
 	if p == nil || p.GetAction() == string(v1alpha1.PeerLostKeep) {
 		return string(v1alpha1.PeerLostKeep)

@@ -22,7 +22,7 @@ func PrintPeer(table func() *printer.Table, now time.Time, p *ententev1.Peer, ow
 	t.Row("Protocol", protocols(p.GetProtocol(), own))
 	at := "nowhere: it dials this cluster"
 	if p.GetInBand() {
-		at = "in-band: through the tunnel alone"
+		at = "in-band: only through the tunnel"
 	}
 	t.Row("Reachable at", cmp.Or(strings.Join(p.GetEndpoints(), ", "), at))
 	t.Fact("Found by", FoundBy(p))
@@ -81,7 +81,7 @@ func printSession(t *printer.Table, now time.Time, s *ententev1.Session) {
 		by += ", in-band: inside the tunnel"
 	}
 	if s.GetThrough() != "" {
-		by += ", through peer " + s.GetThrough() + ", which sees what passes encrypted only"
+		by += ", through peer " + s.GetThrough() + ", which sees only encrypted traffic"
 	}
 	t.Row("  Up", "for "+Since(now, s.GetSince()), by)
 	if s.GetRoundTrip() != nil {
@@ -91,7 +91,7 @@ func printSession(t *printer.Table, now time.Time, s *ententev1.Session) {
 		t.Row("  Clock", "the peer's is "+skew.String()+" ahead")
 	}
 	if s.GetCertificateExpireTime() != nil {
-		t.Row("  Certificate", "holds until "+Moment(s.GetCertificateExpireTime()))
+		t.Row("  Certificate", "valid until "+Moment(s.GetCertificateExpireTime()))
 	}
 }
 
@@ -166,7 +166,7 @@ func printOffer(t *printer.Table, p *ententev1.Peer) {
 	t.Fact("  Node labels", Pairs(o.GetNodeLabels()))
 }
 
-// printServices lists what the peer lets this cluster import, whether or not it
+// printServices lists the Services that the peer lets this cluster import, whether or not it
 // lends anything now.
 func printServices(t *printer.Table, p *ententev1.Peer) {
 	for _, s := range p.GetOffer().GetServices() {
@@ -185,7 +185,7 @@ func printServices(t *printer.Table, p *ententev1.Peer) {
 	}
 }
 
-// InfoValue is what this cluster says of itself and of its peers, with what is wrong, as values.
+// InfoValue is the state of this cluster and of its peers, with the problems, as values.
 func InfoValue(info *ententev1.GetInfoResponse, peers []*ententev1.Peer, wrong []string) (any, error) {
 	cluster, err := printer.PlainJSON(info)
 	if err != nil {

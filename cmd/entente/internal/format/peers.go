@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ConditionOf is a condition of a peer; nil is that it is not known.
+// ConditionOf is a condition of a peer; nil if it is not known.
 func ConditionOf(peer *ententev1.Peer, kind string) *ententev1.Condition {
 	for _, c := range peer.GetConditions() {
 		if c.GetType() == kind {
@@ -24,7 +24,7 @@ func ConditionOf(peer *ententev1.Peer, kind string) *ententev1.Condition {
 	return nil
 }
 
-// IsTrue says whether a condition of a peer is.
+// IsTrue reports whether a condition of a peer is true.
 func IsTrue(peer *ententev1.Peer, kind string) bool {
 	return ConditionOf(peer, kind).GetStatus() == "True"
 }
@@ -37,10 +37,10 @@ func StatusOf(p *ententev1.Peer, kind string) string {
 	return "Unknown"
 }
 
-// Because tells why a condition of a peer is not true: ": message".
+// Because says why a condition of a peer is not true: ": message".
 func Because(peer *ententev1.Peer, kind string) string { return Why(ConditionOf(peer, kind)) }
 
-// Why tells for people why a condition is not true: ": message".
+// Why says why a condition is not true, for people: ": message".
 func Why(c *ententev1.Condition) string {
 	switch {
 	case c.GetStatus() == "True":
@@ -53,15 +53,15 @@ func Why(c *ententev1.Condition) string {
 	return ""
 }
 
-// OpenContracts is the contracts that are not over in which the cluster has a
-// role; an empty role is either.
+// OpenContracts are the contracts that have not ended in which the cluster has a
+// role; an empty role means either.
 func OpenContracts(peer *ententev1.Peer, role string) []*ententev1.Contract {
 	return slices.DeleteFunc(slices.Clone(peer.GetContracts()), func(c *ententev1.Contract) bool {
 		return role != "" && c.GetRole() != role || c.GetPhase() == "Closed"
 	})
 }
 
-// NodesAndPods are the virtual nodes of contracts, and how many pods run by them.
+// NodesAndPods returns the virtual nodes of contracts, and how many pods run under them.
 func NodesAndPods(contracts []*ententev1.Contract) (nodes []string, pods int) {
 	for _, c := range contracts {
 		pods += int(c.GetPods())
@@ -72,7 +72,7 @@ func NodesAndPods(contracts []*ententev1.Contract) (nodes []string, pods int) {
 	return nodes, pods
 }
 
-// Problems is what is wrong with a cluster and its peerings, a line each.
+// Problems lists what is wrong with a cluster and its peerings, one line each.
 func Problems(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) []string {
 	var all []string
 	say := func(lines ...string) {
@@ -82,7 +82,7 @@ func Problems(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) []string
 			}
 		}
 	}
-	// The agent tells of hops, too, in the same words.
+	// The agent reports hops, too, in the same words.
 	say(info.GetProblems()...)
 	for _, p := range peers {
 		say(problemsOf(p)...)
@@ -90,9 +90,8 @@ func Problems(info *ententev1.GetInfoResponse, peers []*ententev1.Peer) []string
 	return all
 }
 
-// problemsOf is what is wrong with a peering: each hop that should be up and is
-// not. A cluster that is known and not joined is not wrong, nor is one that was
-// denied.
+// problemsOf lists what is wrong with a peering: each hop that should be up and is
+// not. It is not a problem if a known cluster has not joined, or was denied.
 func problemsOf(p *ententev1.Peer) []string {
 	open := OpenContracts(p, "")
 	if !IsTrue(p, v1alpha1.ConditionTrusted) && len(open) == 0 {
@@ -117,19 +116,19 @@ func problemsOf(p *ententev1.Peer) []string {
 	return out
 }
 
-// discovered says whether a peer that came to be known like this was found by discovery.
+// discovered reports whether discovery found a peer that became known like this.
 func discovered(found string) bool {
 	return found == string(v1alpha1.FoundLAN) || found == string(v1alpha1.FoundDNS)
 }
 
-// IsHint says whether a cluster is known only because discovery found it.
+// IsHint reports whether a cluster is known only because discovery found it.
 func IsHint(p *ententev1.Peer) bool {
 	return discovered(p.GetFound()) && p.GetDecision() == "" && p.GetCode() == "" &&
 		!IsTrue(p, v1alpha1.ConditionTrusted) && len(p.GetContracts()) == 0
 }
 
-// TrustStatus is whether a peer is trusted: denied if an administrator said no,
-// and waiting if one has yet to say something.
+// TrustStatus says whether a peer is trusted: denied if an administrator denied it,
+// and waiting if one has yet to decide.
 func TrustStatus(p *ententev1.Peer) string {
 	switch {
 	case p.GetDecision() == "Denied":
@@ -140,8 +139,8 @@ func TrustStatus(p *ententev1.Peer) string {
 	return StatusOf(p, v1alpha1.ConditionTrusted)
 }
 
-// OffloadingStatus is whether pods can run at a peer; Cordoned if they could, and
-// somebody cordoned a virtual node.
+// OffloadingStatus says whether pods can run at a peer; Cordoned if they could, but a
+// virtual node is cordoned.
 func OffloadingStatus(p *ententev1.Peer) string {
 	if IsTrue(p, v1alpha1.ConditionOffloading) && slices.ContainsFunc(OpenContracts(p, ""), (*ententev1.Contract).GetCordoned) {
 		return "Cordoned"
@@ -157,15 +156,15 @@ func NetworkStatus(p *ententev1.Peer) string {
 	return StatusOf(p, v1alpha1.ConditionNetwork)
 }
 
-// TunnelPasses says whether traffic with a peer passes: also where pods on some nodes of this
+// TunnelPasses reports whether traffic with a peer passes, even if pods on some nodes of this
 // cluster are cut off.
 func TunnelPasses(p *ententev1.Peer) bool {
 	reason := ConditionOf(p, v1alpha1.ConditionNetwork).GetReason()
 	return IsTrue(p, v1alpha1.ConditionNetwork) || reason == v1alpha1.ReasonNodesCutOff || reason == v1alpha1.ReasonPodsUnreachable
 }
 
-// FoundBy is how a peer came to be known, for people: one that a policy peers with was
-// found where discovery finds it, and introduced by the policy.
+// FoundBy says how a peer became known, for people: a peer that a policy peers with was
+// found by discovery, and introduced by the policy.
 func FoundBy(p *ententev1.Peer) string {
 	found := p.GetFound()
 	if p.GetLabels()[v1alpha1.LabelAutomatic] != "" && len(p.GetSightings()) > 0 {
@@ -177,7 +176,7 @@ func FoundBy(p *ententev1.Peer) string {
 	return strings.ToLower(found)
 }
 
-// protocols tells of the protocol revisions of a peer's agent and this cluster's.
+// protocols describes the protocol revisions of a peer's agent and this cluster's.
 func protocols(peer, own uint32) string {
 	if peer == 0 {
 		return fmt.Sprintf("it did not send its revision; this cluster speaks %d", own)
@@ -193,8 +192,8 @@ func nodeOf(c *ententev1.Contract) string {
 	return cmp.Or(c.GetNode(), "-")
 }
 
-// lentBy is what a peer lends this cluster by contracts that are not over, all
-// together; empty is nothing.
+// lentBy is what a peer lends this cluster by contracts that have not ended, all
+// together; empty means nothing.
 func lentBy(p *ententev1.Peer) string {
 	sum := peering.Resources{}
 	for _, c := range OpenContracts(p, "Consumer") {
@@ -220,8 +219,8 @@ func Worst(p *ententev1.Peer) string {
 	return ""
 }
 
-// Refused says whether a condition tells of a no that waiting does not change. An
-// administrator may approve any time, and capacity becomes free.
+// Refused reports whether a condition is a refusal that waiting does not change. An
+// administrator may approve at any time, and capacity may become free.
 func Refused(c *ententev1.Condition) bool {
 	if c.GetStatus() != "False" {
 		return false
@@ -233,7 +232,7 @@ func Refused(c *ententev1.Condition) bool {
 	return false
 }
 
-// TunnelFacts is what carries a tunnel, and how far it is: " (kernel WireGuard, ...)".
+// TunnelFacts says what carries a tunnel, and its round trip: " (kernel WireGuard, ...)".
 func TunnelFacts(t *ententev1.Tunnel) string {
 	var facts []string
 	if t.GetBackend() != "" {
@@ -257,7 +256,7 @@ func FoundText(m *ententev1.Sighting) string {
 	return text
 }
 
-// EndpointText is the first endpoint, and how many more there are.
+// EndpointText is the first endpoint, and the number of others.
 func EndpointText(m *ententev1.Sighting) string {
 	all := m.GetEndpoints()
 	if len(all) <= 1 {

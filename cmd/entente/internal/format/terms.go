@@ -14,7 +14,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// PrintTerms prints what two clusters agreed, after it was verified.
+// PrintTerms prints the terms that two clusters agreed, after they were verified.
 func PrintTerms(t *printer.Table, now time.Time, e peering.Envelope, terms peering.Terms) {
 	t.Row("Contract", terms.ContractID)
 	t.Row("Revision", fmt.Sprint(terms.Revision))
@@ -28,8 +28,8 @@ func PrintTerms(t *printer.Table, now time.Time, e peering.Envelope, terms peeri
 	t.Row("Payload", "sha256:"+e.Hash().String())
 }
 
-// PrintAdvertisement prints what a provider would lend, and on what terms. Nothing
-// is held back for who only asks.
+// PrintAdvertisement prints what a provider would lend, and on what terms. Asking reserves
+// nothing.
 func PrintAdvertisement(t *printer.Table, ad *ententev1.Advertisement) {
 	printPrice(t, ad)
 	t.Row("Duration", Span(ad.GetDuration(), "-"))
@@ -60,7 +60,7 @@ func printClauses(t *printer.Table, ad *ententev1.Advertisement) {
 	t.Fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
 }
 
-// printLimitRange prints what containers have that say nothing, and their bounds.
+// printLimitRange prints the defaults and the bounds of containers.
 func printLimitRange(t *printer.Table, l *ententev1.LimitRange) {
 	for _, row := range []struct {
 		name    string
@@ -79,7 +79,7 @@ func printLimitRange(t *printer.Table, l *ententev1.LimitRange) {
 	}
 }
 
-// network is what a contract says of the tunnel.
+// network is what a contract says about the tunnel.
 func network(tunnel bool, exposure string) string {
 	switch {
 	case !tunnel:
@@ -95,15 +95,15 @@ func network(tunnel bool, exposure string) string {
 	return "tunnel; exposure " + exposure
 }
 
-// keyNote says which of its keys a party signed with, if it had several.
+// keyNote says with which of its keys a party signed, if it had several.
 func keyNote(p peering.Party) string {
 	if n := len(p.Succession); n > 0 {
-		return fmt.Sprintf("with its key number %d, which follows from the one behind its ID", n+1)
+		return fmt.Sprintf("with its key number %d, which succeeds the one from which its ID is derived", n+1)
 	}
 	return ""
 }
 
-// validity says how the terms stand in time.
+// validity says whether the terms are in force at a time.
 func validity(t peering.Terms, now time.Time) string {
 	switch {
 	case now.Before(t.NotBefore):

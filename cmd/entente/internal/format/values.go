@@ -44,7 +44,7 @@ func Until(now time.Time, t *timestamppb.Timestamp) string {
 	return duration.HumanDuration(t.AsTime().Sub(now))
 }
 
-// Span is a duration; none says what an unset one is.
+// Span is a duration as text; none is the text of an unset one.
 func Span(d *durationpb.Duration, none string) string {
 	if d == nil {
 		return none
@@ -64,7 +64,7 @@ func spanOf(d time.Duration) string {
 	return s
 }
 
-// Money is an amount for people; none says what an unset one is.
+// Money is an amount for people; none is the text of an unset one.
 func Money(m *ententev1.Money, none string) string {
 	if m.GetCurrency() == "" {
 		return none
@@ -72,7 +72,7 @@ func Money(m *ententev1.Money, none string) string {
 	return m.GetCurrency() + " " + m.GetAmount()
 }
 
-// PerHour is what something costs an hour, for people.
+// PerHour is a price per hour, for people.
 func PerHour(m *ententev1.Money) string {
 	if m.GetCurrency() == "" {
 		return "free"
@@ -80,7 +80,7 @@ func PerHour(m *ententev1.Money) string {
 	return Money(m, "") + " an hour"
 }
 
-// Prices is a price list for people, an hour: EUR: cpu 0.02, memory 0.005 a GiB.
+// Prices is a list of prices per hour, for people: EUR: cpu 0.02, memory 0.005 a GiB.
 func Prices(p *ententev1.PriceList) string {
 	if p.GetCurrency() == "" || len(p.GetPerHour()) == 0 {
 		return "free"
@@ -96,10 +96,10 @@ func Prices(p *ententev1.PriceList) string {
 	return p.GetCurrency() + " an hour: " + strings.Join(parts, ", ")
 }
 
-// PriceText is prices of the core, for people.
+// PriceText is Prices for a price list of the core.
 func PriceText(p peering.PriceList) string { return Prices(wire.PriceListTo(p)) }
 
-// OfPool says of which pool of nodes amounts are, where one was named.
+// OfPool adds the pool of nodes that amounts are from, if one was named.
 func OfPool(pool, amounts string) string {
 	if pool == "" {
 		return amounts
@@ -110,7 +110,7 @@ func OfPool(pool, amounts string) string {
 // Amounts lists resources by name, the usual ones first.
 func Amounts(r *ententev1.ResourceList) string { return Listed(r.GetAmounts()) }
 
-// Briefly is CPU and memory, and how many other resources there are besides pods.
+// Briefly lists CPU and memory, and the number of other resources besides pods.
 func Briefly(r *ententev1.ResourceList) string {
 	var parts []string
 	others := 0
@@ -159,7 +159,7 @@ func ResourceNames(amounts map[string]string) []string {
 	return names
 }
 
-// YesNo answers a question.
+// YesNo is yes or no.
 func YesNo(b bool) string {
 	if b {
 		return "yes"
@@ -167,7 +167,7 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// Pairs writes labels as selectors are written.
+// Pairs writes labels like a selector.
 func Pairs(m map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -176,7 +176,7 @@ func Pairs(m map[string]string) string {
 	return strings.Join(parts, ",")
 }
 
-// Count is how many of a thing there are.
+// Count is a number with its noun.
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -3,12 +3,12 @@ package move
 import "time"
 
 const (
-	// maxRestarts is how often a container of a copy may end before the command gives up.
+	// maxRestarts is how often a container of a copy may restart before the command gives up.
 	maxRestarts = 5
-	// maxStatus is how many bytes a pod may say of how far it is.
+	// maxStatus is the maximum size of a pod's progress report, in bytes.
 	maxStatus = 16 << 10
-	// maxRecord is how many bytes a record may have.
+	// maxRecord is the maximum size of a record, in bytes.
 	maxRecord = 256 << 10
-	// askTimeout is how long a pod may take to say how far it is.
+	// askTimeout is how long a pod may take to report its progress.
 	askTimeout = 20 * time.Second
 )

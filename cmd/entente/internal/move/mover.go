@@ -29,7 +29,7 @@ type Mover struct {
 	owner *corev1.ConfigMap
 }
 
-// Find returns the record of a move that was begun; nil if there is none.
+// Find returns the record of a move that was started; nil without one.
 func (m *Mover) Find(ctx context.Context) (*Record, error) {
 	c, err := found(m.Kube.CoreV1().ConfigMaps(m.Namespace).Get(ctx, Name(m.Namespace, m.Claim), metav1.GetOptions{}))
 	if m.owner = c; c == nil || err != nil {
@@ -51,7 +51,7 @@ func (m *Mover) Begin(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// note changes the record, if nobody else did.
+// note changes the record, unless another writer did.
 func (m *Mover) note(ctx context.Context, r *Record, change func(*Record)) error {
 	change(r)
 	c := m.owner.DeepCopy()
@@ -70,7 +70,7 @@ func (m *Mover) Abort(ctx context.Context, r *Record) error {
 	return m.note(ctx, r, func(r *Record) { r.Aborted = true })
 }
 
-// found is an object, nil if it is not there.
+// found is an object; nil if it does not exist.
 func found[T any](o *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // that it is not there is an answer
@@ -78,7 +78,7 @@ func found[T any](o *T, err error) (*T, error) {
 	return o, err
 }
 
-// Observe reads what there is of a move, and asks its pods how far they are.
+// Observe reads the objects of a move, and asks its pods for their progress.
 func (m *Mover) Observe(ctx context.Context) (o Observed, err error) {
 	if o.Record, err = m.Find(ctx); err != nil || o.Record == nil {
 		return o, err
@@ -125,7 +125,7 @@ func runs(p *corev1.Pod) bool {
 	return p != nil && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning
 }
 
-// ask asks a pod how far it is; nil if it does not say.
+// ask asks a pod for its progress; nil if it does not respond.
 func (m *Mover) ask(ctx context.Context, p *corev1.Pod, seal bool) *volumecopy.Status {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -147,7 +147,7 @@ func (m *Mover) ask(ctx context.Context, p *corev1.Pod, seal bool) *volumecopy.S
 // Do takes a step.
 func (m *Mover) Do(ctx context.Context, step Step, o Observed) error {
 	err := m.do(ctx, step, o)
-	// What changed meanwhile is looked at before the next step.
+	// The next step first reads again what changed meanwhile.
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -174,8 +174,8 @@ func (m *Mover) do(ctx context.Context, step Step, o Observed) error {
 		return core.Pods(r.Namespace).Delete(ctx, o.Sender.Name, uid(o.Sender.UID))
 	case Lock:
 		return core.PersistentVolumeClaims(r.Namespace).Delete(ctx, o.Claim.Name, uid(o.Claim.UID))
-	case Hold, Release:
-		return m.finalizers(ctx, o.Claim, step == Hold)
+	case AddFinalizer, RemoveFinalizer:
+		return m.finalizers(ctx, o.Claim, step == AddFinalizer)
 	case DropTemporary:
 		return core.PersistentVolumeClaims(r.Namespace).Delete(ctx, o.Temporary.Name, uid(o.Temporary.UID))
 	case Seal:
@@ -242,7 +242,7 @@ func uid(u types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &u}}
 }
 
-// finalizers has a claim stay when it is deleted, or not.
+// finalizers adds the finalizer to a claim, so that it stays when it is deleted, or removes it.
 func (m *Mover) finalizers(ctx context.Context, claim *corev1.PersistentVolumeClaim, stay bool) error {
 	all := slices.DeleteFunc(slices.Clone(claim.Finalizers), func(f string) bool { return f == Finalizer })
 	if stay {
@@ -256,7 +256,7 @@ func (m *Mover) finalizers(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return err
 }
 
-// prepare makes what of secret, Service and claim is not there.
+// prepare creates the missing ones of secret, Service and claim.
 func (m *Mover) prepare(ctx context.Context, r *Record) error {
 	core := m.Kube.CoreV1()
 	_, err := core.Secrets(r.Namespace).Create(ctx, r.secret(m.owner), metav1.CreateOptions{})
@@ -269,7 +269,7 @@ func (m *Mover) prepare(ctx context.Context, r *Record) error {
 	return err
 }
 
-// reserve keeps a volume, which no claim has, for one of the name that is moved.
+// reserve reserves a volume without a claim for a claim of the moved name.
 func (m *Mover) reserve(ctx context.Context, pv *corev1.PersistentVolume, r *Record) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion},

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// labelSide says which of the two pods one is.
+	// labelSide says which of the two pods a pod is.
 	labelSide  = "entente.dev/move-side"
 	secretKey  = "key"
 	volumePath = "/volume"
@@ -24,17 +24,17 @@ const (
 	container  = "copy"
 )
 
-// annotationProvisioner says of a claim who provisions it.
+// annotationProvisioner names the provisioner of a claim.
 const annotationProvisioner = "volume.kubernetes.io/storage-provisioner"
 
-// bindings are annotations of a claim that are true of one volume only.
+// bindings are annotations of a claim that belong to one volume.
 var bindings = []string{ //nolint:gochecknoglobals // a constant in all but form
 	"pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller",
 	"volume.kubernetes.io/selected-node", "volume.beta.kubernetes.io/storage-provisioner", annotationProvisioner,
 	corev1.LastAppliedConfigAnnotation,
 }
 
-// meta is the metadata of an object of a move, which goes with its record.
+// meta is the metadata of an object of a move, which is deleted with its record.
 func (r *Record) meta(name string, owner *corev1.ConfigMap) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Namespace: r.Namespace, Name: name, Labels: map[string]string{LabelMove: ID(r.Namespace, r.Claim)}}
 	if owner != nil {
@@ -47,7 +47,7 @@ func (r *Record) secret(owner *corev1.ConfigMap) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: r.meta(r.name(), owner), Immutable: new(true), Data: map[string][]byte{secretKey: []byte(rand.Text() + rand.Text())}}
 }
 
-// service is the name by which the sender finds the receiver, wherever both are.
+// service is the Service by which the sender finds the receiver, in whichever clusters they run.
 func (r *Record) service(owner *corev1.ConfigMap) *corev1.Service {
 	selected := r.meta("", nil).Labels
 	selected[labelSide] = "to"
@@ -64,7 +64,7 @@ func (r *Record) temporary(owner *corev1.ConfigMap) *corev1.PersistentVolumeClai
 	}}
 }
 
-// restored is the claim of the name that is moved, bound to a volume.
+// restored is the claim of the moved name, bound to a volume.
 func (r *Record) restored(pv *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	labels, annotations := maps.Clone(r.Labels), maps.Clone(r.Annotations)
 	class := pv.Spec.StorageClassName
@@ -82,8 +82,8 @@ func (r *Record) restored(pv *corev1.PersistentVolume) *corev1.PersistentVolumeC
 	}
 }
 
-// pod is one of the two pods of a copy. It may do no more than files of all owners need, and no more
-// than the Pod Security level baseline allows; with a user of its own, restricted.
+// pod is one of the two pods of a copy. Its rights are those that files of all owners need, within
+// the Pod Security level baseline; with a user of its own, restricted.
 func (r *Record) pod(owner *corev1.ConfigMap, id, side, claim, cluster string, args ...string) *corev1.Pod {
 	sending := side == "from"
 	name := r.receiver()
@@ -127,7 +127,7 @@ func (r *Record) pod(owner *corev1.ConfigMap, id, side, claim, cluster string, a
 	return p
 }
 
-// placed has a pod run in a cluster; empty is this one.
+// placed makes a pod run in a cluster; empty means this one.
 func placed(p *corev1.Pod, cluster string) {
 	strategy := v1alpha1.StrategyLocal
 	where := corev1.NodeSelectorRequirement{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
@@ -142,12 +142,12 @@ func placed(p *corev1.Pod, cluster string) {
 	}}}
 }
 
-// address is where the sender finds the receiver.
+// address is the address at which the sender dials the receiver.
 func (r *Record) address() string {
 	return fmt.Sprintf("%s.%s.svc:%d", r.name(), r.Namespace, volumecopy.Port)
 }
 
-// Lasting returns those annotations of a claim that are true of it with another volume, too.
+// Lasting returns those annotations of a claim that stay valid with another volume.
 func Lasting(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
 	for _, key := range bindings {

@@ -10,26 +10,26 @@ import (
 	"github.com/entente-dev/entente/internal/volumecopy"
 )
 
-// Observed is what there is of a move. What is not there is nil.
+// Observed contains the objects of a move. Those that do not exist are nil.
 type Observed struct {
 	Record *Record
-	// Claim is the one of the name that is moved, Temporary the one that has the new volume first.
+	// Claim is the claim of the moved name, Temporary the one that has the new volume first.
 	Claim, Temporary *corev1.PersistentVolumeClaim
 	// Source and Destination are the volumes; the latter also before the record names it.
 	Source, Destination *corev1.PersistentVolume
 	Sender, Receiver    *corev1.Pod
 	// Users are the pods that use the claim, but for the sender.
 	Users []corev1.Pod
-	// Prepared says that the secret and the Service of the copy are there.
+	// Prepared means that the secret and the Service of the copy exist.
 	Prepared bool
-	// Sent and Received are how far the two pods are; nil if that was not asked.
+	// Sent and Received are the progress of the two pods; nil if they were not asked.
 	Sent, Received *volumecopy.Status
 }
 
-// Step is what to do next.
+// Step is one step of a move.
 type Step string
 
-// Steps. Each can be done again.
+// Steps. Each can be repeated.
 const (
 	Wait Step = "wait"
 	// Prepare makes the secret, the Service and the temporary claim.
@@ -40,49 +40,49 @@ const (
 	// ReplaceReceiver and ReplaceSender delete a pod that has ended.
 	ReplaceReceiver Step = "replace the receiver"
 	ReplaceSender   Step = "replace the sender"
-	// NoteDestination writes into the record which the new volume is.
+	// NoteDestination writes the name of the new volume into the record.
 	NoteDestination Step = "note the new volume"
-	// Keep has both volumes outlive their claims.
+	// Keep makes both volumes outlive their claims.
 	Keep Step = "keep both volumes"
-	// Hold puts a finalizer on the claim, and Lock deletes it: it stays then, no pod can begin to use it, and
-	// no other can have its name. Release takes the finalizer off.
-	Hold    Step = "hold the claim"
-	Lock    Step = "lock the claim"
-	Release Step = "release the claim"
-	// Seal tells the sender that nobody else can use the volume.
+	// AddFinalizer adds a finalizer to the claim, and Lock deletes the claim: then it stays, no pod can begin to
+	// use it, and no other can have its name. RemoveFinalizer removes the finalizer.
+	AddFinalizer    Step = "add the finalizer to the claim"
+	Lock            Step = "lock the claim"
+	RemoveFinalizer Step = "remove the finalizer from the claim"
+	// Seal informs the sender that no other pod can use the volume.
 	Seal Step = "seal the source"
 	// NoteVerified writes into the record that both volumes are equal.
 	NoteVerified Step = "note the digest"
 	// RestoreVolume and RestoreClaim bind the claim to the old volume again, where the sender was
 	// lost after the claim was locked, and NoteClaim writes that into the record. The volume is reserved
-	// before the name is free: whoever makes a claim of that name has this volume.
+	// before the name is free: any new claim of that name has this volume.
 	RestoreVolume Step = "reserve the old volume"
 	RestoreClaim  Step = "make the claim again"
 	NoteClaim     Step = "note the claim"
-	// DropReceiver, DropTemporary and DropSender delete what is not needed any more.
+	// DropReceiver, DropTemporary and DropSender delete objects that are no longer needed.
 	DropReceiver  Step = "delete the receiver"
 	DropTemporary Step = "delete the temporary claim"
 	DropSender    Step = "delete the sender"
-	// Reserve keeps the new volume for a claim of the name that is moved.
+	// Reserve reserves the new volume for a claim of the moved name.
 	Reserve Step = "reserve the new volume"
 	// Bind makes that claim.
 	Bind Step = "bind the claim"
-	// SetPolicy has the new volume be what its class says.
+	// SetPolicy gives the new volume the reclaim policy of its class.
 	SetPolicy Step = "set the reclaim policy"
-	// DropSource gives the order to delete the old volume.
+	// DropSource orders the deletion of the old volume.
 	DropSource Step = "delete the old volume"
-	// Discard has the new volume go with its claim, and SetSourcePolicy has the old one be what it
-	// was, where a move is aborted.
-	Discard         Step = "have the new volume go with its claim"
+	// Discard makes the new volume be deleted with its claim, and SetSourcePolicy gives the old one its
+	// previous reclaim policy, where a move is aborted.
+	Discard         Step = "set the reclaim policy of the new volume to Delete"
 	SetSourcePolicy Step = "set the reclaim policy of the old volume"
-	// Finish deletes the record, and with it the rest.
+	// Finish deletes the record, and the other objects with it.
 	Finish Step = "finish"
-	// Done says that there is nothing to do.
+	// Done means that nothing is left to do.
 	Done Step = "done"
 )
 
-// Next is what to do next, and, for Wait, what is waited for. An error says what somebody has to do
-// first; nothing is lost meanwhile.
+// Next returns the next step, and, for Wait, what it waits for. An error says what the user has to
+// do first; nothing is lost meanwhile.
 func Next(o Observed) (step Step, waiting string, err error) {
 	switch {
 	case o.Record == nil:
@@ -95,12 +95,12 @@ func Next(o Observed) (step Step, waiting string, err error) {
 	return o.copy()
 }
 
-// locked says whether no pod can begin to use the old volume.
+// locked reports whether no pod can begin to use the old volume.
 func (o *Observed) locked() bool {
 	return o.Claim != nil && o.Claim.UID == o.Record.UID && o.Claim.DeletionTimestamp != nil
 }
 
-// copy is what to do until both volumes are known to be equal.
+// copy returns the steps until both volumes are known to be equal.
 func (o *Observed) copy() (Step, string, error) {
 	r := o.Record
 	if o.Source == nil {
@@ -120,15 +120,15 @@ func (o *Observed) copy() (Step, string, error) {
 	case r.Destination != o.Destination.Name:
 		return "", "", fmt.Errorf("claim %s has volume %s, and the new one was %s: delete configmap %s to begin again", r.name(), o.Destination.Name, r.Destination, r.name())
 	case o.Sent == nil || o.Received == nil:
-		return Wait, "the pods to say how far they are", nil
+		return Wait, "the pods to report their progress", nil
 	}
 	switch {
 	case !o.locked() && o.Sent.Phase != volumecopy.Copied:
 		return Wait, progress(o.Sent), nil
 	case !o.locked() && !kept(o.Source, o.Destination):
 		return Keep, "", nil
-	case !o.locked() && !held(o.Claim):
-		return Hold, "", nil
+	case !o.locked() && !hasFinalizer(o.Claim):
+		return AddFinalizer, "", nil
 	case !o.locked():
 		return Lock, "", nil
 	case len(scheduled(o.Users)) > 0:
@@ -143,13 +143,13 @@ func (o *Observed) copy() (Step, string, error) {
 	return NoteVerified, "", nil
 }
 
-// claimed is what to do so that the claim has the old volume, and nobody but the sender uses it; nothing if
+// claimed returns the step that leads to the claim having the old volume, used by the sender alone; none if
 // that is so.
 func (o *Observed) claimed() (Step, string, error) {
 	r := o.Record
 	switch {
 	case o.Claim == nil && !kept(o.Source):
-		return "", "", fmt.Errorf("claim %s/%s is gone, and volume %s goes with it", r.Namespace, r.Claim, r.Source)
+		return "", "", fmt.Errorf("claim %s/%s is gone, and volume %s is deleted with it", r.Namespace, r.Claim, r.Source)
 	case (o.Claim == nil || o.locked()) && !kept(o.Source):
 		return Keep, "", nil
 	case o.Claim == nil || o.locked() && (o.Sender == nil || ended(o.Sender) || o.Sender.DeletionTimestamp != nil):
@@ -159,7 +159,7 @@ func (o *Observed) claimed() (Step, string, error) {
 	case o.Claim.UID != r.UID && (o.Claim.Spec.VolumeName == "" || o.Claim.Spec.VolumeName == r.Source):
 		return Wait, "claim " + r.Claim + " to be bound to its old volume", nil
 	case o.Claim.UID != r.UID:
-		return "", "", fmt.Errorf("somebody made another claim %s/%s, which has volume %s, while its old volume %s is moved: scale down what uses it, delete it, and run this again",
+		return "", "", fmt.Errorf("another claim %s/%s was created, which has volume %s, while its old volume %s is moved: scale down its workloads, delete it, and run this again",
 			r.Namespace, r.Claim, o.Claim.Spec.VolumeName, r.Source)
 	case len(o.Users) > 0 && !o.locked():
 		return "", "", fmt.Errorf("pods use claim %s/%s: %s\n  next: scale their controller down, or delete the pods, and run this again", r.Namespace, r.Claim, podNames(o.Users))
@@ -167,8 +167,8 @@ func (o *Observed) claimed() (Step, string, error) {
 	return "", "", nil
 }
 
-// restore is what to do where the claim is locked, or gone, and the sender is, too: no other can mount a
-// volume of a claim that is being deleted.
+// restore returns the steps where the claim is locked or gone and the sender is gone, too: no other pod can
+// mount a volume of a claim that is being deleted.
 func (o *Observed) restore() (Step, string, error) {
 	switch {
 	case o.Sender != nil:
@@ -177,16 +177,18 @@ func (o *Observed) restore() (Step, string, error) {
 		return RestoreVolume, "", nil
 	case o.Claim == nil:
 		return RestoreClaim, "", nil
-	case held(o.Claim):
-		return Release, "", nil
+	case hasFinalizer(o.Claim):
+		return RemoveFinalizer, "", nil
 	}
 	return Wait, "the locked claim to go", nil
 }
 
-// held says whether a claim stays when it is deleted.
-func held(c *corev1.PersistentVolumeClaim) bool { return slices.Contains(c.Finalizers, Finalizer) }
+// hasFinalizer reports whether a claim stays when it is deleted.
+func hasFinalizer(c *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(c.Finalizers, Finalizer)
+}
 
-// running is what to do so that both pods run; nothing if they do.
+// running returns the step that leads to both pods running; none if they do.
 func (o *Observed) running() (Step, string, error) {
 	switch {
 	case !o.Prepared || o.Temporary == nil:
@@ -217,8 +219,8 @@ func (o *Observed) running() (Step, string, error) {
 	return "", "", nil
 }
 
-// abort is what to do so that the claim has its old volume and the rest goes. It can be done until the
-// volumes are known to be equal.
+// abort returns the steps that give the claim its old volume and delete the rest. They are possible until
+// the volumes are known to be equal.
 func (o *Observed) abort() (Step, string, error) {
 	r := o.Record
 	switch {
@@ -228,7 +230,7 @@ func (o *Observed) abort() (Step, string, error) {
 		return dropped(o.Sender.DeletionTimestamp != nil, DropSender, "the sender to end")
 	}
 	users := o.Users
-	o.Users = nil // whoever waited for it may have it
+	o.Users = nil // another claim that waited for it may have it
 	step, waiting, err := o.claimed()
 	if o.Users = users; step != "" || err != nil {
 		return step, waiting, err
@@ -240,15 +242,15 @@ func (o *Observed) abort() (Step, string, error) {
 		return Discard, "", nil
 	case o.Temporary != nil:
 		return dropped(o.Temporary.DeletionTimestamp != nil, DropTemporary, "the temporary claim to go")
-	case held(o.Claim):
-		return Release, "", nil
+	case hasFinalizer(o.Claim):
+		return RemoveFinalizer, "", nil
 	case o.Source.Spec.PersistentVolumeReclaimPolicy != r.SourcePolicy:
 		return SetSourcePolicy, "", nil
 	}
 	return Finish, "", nil
 }
 
-// swap is what to do once both volumes are equal: the new one becomes the claim's.
+// swap returns the steps once both volumes are equal: the new one becomes the claim's.
 func (o *Observed) swap() (Step, string, error) {
 	r := o.Record
 	if o.Destination == nil {
@@ -258,7 +260,7 @@ func (o *Observed) swap() (Step, string, error) {
 	bound := o.Claim != nil && !old && o.Claim.Spec.VolumeName == r.Destination
 	switch {
 	case o.Claim != nil && !old && !bound && o.Claim.Spec.VolumeName != "":
-		return "", "", fmt.Errorf("somebody made another claim %s/%s, which has volume %s: the one that was moved is %s; scale down what uses it, delete that claim, and run this again",
+		return "", "", fmt.Errorf("another claim %s/%s was created, which has volume %s: the one that was moved is %s; scale down its workloads, delete that claim, and run this again",
 			r.Namespace, r.Claim, o.Claim.Spec.VolumeName, r.Destination)
 	case !bound && (!kept(o.Destination) || o.Source != nil && old && !kept(o.Source)):
 		return Keep, "", nil
@@ -272,8 +274,8 @@ func (o *Observed) swap() (Step, string, error) {
 		return dropped(o.Sender.DeletionTimestamp != nil, DropSender, "the sender to end")
 	case old && o.Claim.DeletionTimestamp == nil:
 		return Lock, "", nil
-	case old && held(o.Claim):
-		return Release, "", nil
+	case old && hasFinalizer(o.Claim):
+		return RemoveFinalizer, "", nil
 	case old:
 		return Wait, "the old claim to go", nil
 	case o.Claim == nil:
@@ -297,14 +299,14 @@ func dropped(going bool, step Step, waiting string) (Step, string, error) {
 	return step, "", nil
 }
 
-// kept says whether volumes outlive their claims.
+// kept reports whether volumes outlive their claims.
 func kept(pvs ...*corev1.PersistentVolume) bool {
 	return !slices.ContainsFunc(pvs, func(pv *corev1.PersistentVolume) bool {
 		return pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain
 	})
 }
 
-// reserved says whether a volume waits for a claim of the name that is moved.
+// reserved reports whether a volume waits for a claim of the moved name.
 func reserved(pv *corev1.PersistentVolume, r *Record) bool {
 	ref := pv.Spec.ClaimRef
 	return ref != nil && ref.Namespace == r.Namespace && ref.Name == r.Claim && ref.UID == ""
@@ -314,7 +316,7 @@ func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// scheduled are the pods that run already, or are about to.
+// scheduled returns the pods that run already, or are about to.
 func scheduled(pods []corev1.Pod) []corev1.Pod {
 	var out []corev1.Pod
 	for i := range pods {
@@ -331,7 +333,7 @@ func starting(p *corev1.Pod, what string) (string, error) {
 		c := &p.Status.ContainerStatuses[i]
 		last := c.LastTerminationState.Terminated
 		if c.RestartCount >= maxRestarts && last != nil {
-			return "", fmt.Errorf("pod %s, the %s, ends each time: %s\n  next: kubectl -n %s logs %s; delete the pod, and run this again", p.Name, what, strings.TrimSpace(last.Message), p.Namespace, p.Name)
+			return "", fmt.Errorf("pod %s, the %s, keeps failing: %s\n  next: kubectl -n %s logs %s; delete the pod, and run this again", p.Name, what, strings.TrimSpace(last.Message), p.Namespace, p.Name)
 		}
 		if w := c.State.Waiting; w != nil && w.Message != "" && p.Status.Phase != corev1.PodRunning {
 			return fmt.Sprintf("the %s to run: %s: %s", what, w.Reason, w.Message), nil

@@ -28,8 +28,8 @@ const (
 	source = "pv-old"
 )
 
-// sim is a cluster with what of its controllers matters to a move: those that bind claims and keep those
-// that are used, a provisioner, a StatefulSet of one pod, db-0, and the two pods of a copy. Each volume
+// sim is a cluster with the controllers that matter to a move: those that bind claims and protect those
+// in use, a provisioner, a StatefulSet of one pod, db-0, and the two pods of a copy. Each volume
 // has a number, which the StatefulSet's pod raises while it runs.
 type sim struct {
 	t       *testing.T
@@ -39,9 +39,9 @@ type sim struct {
 	numbers map[string]int
 	last    int // the highest number that was written
 	scaled  bool
-	sealed  types.UID // the sender that is
+	sealed  types.UID // the current sender
 	copied  bool
-	// verified says of which sender that both sides read the same.
+	// verified is the sender of which both sides read the same.
 	verified types.UID
 	history  []string
 }
@@ -49,7 +49,7 @@ type sim struct {
 func newSim(t *testing.T, r *rand.Rand, policy corev1.PersistentVolumeReclaimPolicy) *sim {
 	s := &sim{t: t, r: r, numbers: map[string]int{source: 1}, last: 1}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	// The other one keeps who wrote which field, and takes ten times as long.
+	// The other one tracks field managers, and takes ten times as long.
 	s.kube = fake.NewSimpleClientset(
 
 		&corev1.PersistentVolume{
@@ -83,7 +83,7 @@ func newSim(t *testing.T, r *rand.Rand, policy corev1.PersistentVolumeReclaimPol
 			if p := d.GetDeleteOptions().Preconditions; p == nil || *p.UID != m.GetUID() {
 				return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), d.GetName(), errors.New("another UID"))
 			}
-			// Both go when the controllers let them.
+			// Both are deleted when the controllers remove the finalizers.
 			m.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1e9, 0)})
 			return true, nil, s.kube.Tracker().Update(a.GetResource(), o, a.GetNamespace())
 		})
@@ -153,8 +153,8 @@ func (s *sim) used(claim string) bool {
 	return slices.ContainsFunc(s.pods(), func(p corev1.Pod) bool { return claimOf(&p) == claim && p.Spec.NodeName != "" && !ended(&p) })
 }
 
-// settle lets each controller do one thing.
-func (s *sim) settle() {
+// reconcile lets each controller do one thing.
+func (s *sim) reconcile() {
 	for _, p := range s.pods() {
 		s.settlePod(&p)
 	}
@@ -195,7 +195,7 @@ func (s *sim) settlePod(p *corev1.Pod) {
 		return
 	}
 	if p.Spec.NodeName == "" {
-		// A claim that is being deleted keeps its pods from being scheduled, as one that is not there.
+		// A claim that is being deleted keeps its pods from being scheduled, like a missing one.
 		for _, c := range s.claims() {
 			if c.Name == claimOf(p) && c.DeletionTimestamp == nil {
 				p.Spec.NodeName = "node"
@@ -218,7 +218,7 @@ func (s *sim) settlePod(p *corev1.Pod) {
 	}
 }
 
-// write is what db-0 does: it finds what was written last, and writes more.
+// write is the work of db-0: it reads what was written last, and writes more.
 func (s *sim) write(volume string) {
 	if s.numbers[volume] != s.last {
 		s.t.Fatalf("db-0 finds %d on %s, and %d was written last\nafter %q", s.numbers[volume], volume, s.last, s.history)
@@ -229,7 +229,7 @@ func (s *sim) write(volume string) {
 
 func (s *sim) settleClaim(c *corev1.PersistentVolumeClaim) {
 	if c.DeletionTimestamp != nil {
-		if !s.used(c.Name) && !held(c) {
+		if !s.used(c.Name) && !hasFinalizer(c) {
 			s.remove("persistentvolumeclaims", shop, c.Name)
 		}
 		return
@@ -283,7 +283,7 @@ func (s *sim) settleVolume(pv *corev1.PersistentVolume) {
 	s.update(pv)
 }
 
-// exec is what the pods say: they copy once both run, and compare once the sender is sealed.
+// exec is the pods' progress: they copy once both run, and compare once the sender is sealed.
 func (s *sim) exec(_ context.Context, _, name, _ string, command ...string) ([]byte, error) {
 	if s.r.IntN(5) == 0 {
 		return nil, errors.New("no answer")
@@ -326,7 +326,7 @@ func (s *sim) mounted(pod string) string {
 	return ""
 }
 
-// chance is what may happen at any time.
+// chance makes random events happen.
 func (s *sim) chance() {
 	switch s.r.IntN(12) {
 	case 0:
@@ -346,15 +346,15 @@ func (s *sim) chance() {
 	}
 }
 
-// run runs the command for some steps; it may be killed after each. done says that there was nothing
-// more to do.
+// run runs the command for some steps; it may be killed after each. done says that nothing was left
+// to do.
 func (s *sim) run(steps int, quiet bool) (done bool, err error) {
 	m := &Mover{Kube: s.kube, Exec: s.exec, Namespace: shop, Claim: data}
 	for range steps {
 		if !quiet {
 			s.chance()
 		}
-		s.settle()
+		s.reconcile()
 		is, err := m.Observe(s.t.Context())
 		s.ok(err)
 		step, _, err := Next(is)
@@ -385,17 +385,17 @@ func (s *sim) begin(deleteSource bool) {
 	}))
 }
 
-// calm ends all that is going on beside the move, and whoever is in its way.
+// calm ends everything that happens besides the move, and removes pods that are in its way.
 func (s *sim) calm() {
 	s.scaled = false
 	for range 3 {
-		s.settle()
+		s.reconcile()
 	}
 }
 
 // TestMovesLoseNoData moves a volume while the command is killed at any moment, pods of the copy
 // are lost, and a StatefulSet is scaled up and down. Whenever its pod runs it finds what it wrote last; in the
-// end, once nobody uses it, the volume is moved, or where it was if the move was given up.
+// end, once no pod uses it, the volume is moved, or where it was if the move was aborted.
 func TestMovesLoseNoData(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -426,12 +426,12 @@ func TestMovesLoseNoData(t *testing.T) {
 				t.Fatalf("seed %d: done %t, %v\nafter %q", seed, done, err, s.history)
 			}
 		}
-		s.settle()
-		s.settle()
+		s.reconcile()
+		s.reconcile()
 		s.finished(seed, aborted, drop, policy)
-		s.scaled = true // db-0 looks for itself
+		s.scaled = true // db-0 checks for itself
 		for range 5 {
-			s.settle()
+			s.reconcile()
 		}
 		if p := s.pod("db-0"); p == nil || p.Status.Phase != corev1.PodRunning {
 			t.Fatalf("seed %d: db-0 does not run\nafter %q", seed, s.history)
@@ -439,7 +439,7 @@ func TestMovesLoseNoData(t *testing.T) {
 	}
 }
 
-// finished checks what is there after a move.
+// finished checks the objects after a move.
 func (s *sim) finished(seed uint64, aborted, drop bool, policy corev1.PersistentVolumeReclaimPolicy) {
 	claims, pods := s.claims(), s.pods()
 	if len(claims) != 1 || claims[0].Name != data || claims[0].Status.Phase != corev1.ClaimBound || len(pods) != 0 {
@@ -455,7 +455,7 @@ func (s *sim) finished(seed uint64, aborted, drop bool, policy corev1.Persistent
 		want = policy
 	}
 	if has == nil || (has.Name == source) != aborted || has.Spec.PersistentVolumeReclaimPolicy != want {
-		s.t.Fatalf("seed %d: the claim has %v, given up %t\nafter %q", seed, has, aborted, s.history)
+		s.t.Fatalf("seed %d: the claim has %v, aborted %t\nafter %q", seed, has, aborted, s.history)
 	}
 	if old := s.volume(source); (old == nil) != (drop && !aborted) {
 		s.t.Fatalf("seed %d: the old volume is %v\nafter %q", seed, old, s.history)

@@ -9,7 +9,7 @@ import (
 	"github.com/entente-dev/entente/internal/volumecopy"
 )
 
-// progress says how far a copy is.
+// progress describes how far a copy is.
 func progress(s *volumecopy.Status) string {
 	what := "the copy"
 	switch s.Phase {

@@ -1,6 +1,6 @@
-// Package parameters is the file by which the administrators of two clusters set up an in-band
-// tunnel: what one cluster's administrator prints and the other's applies. It is the manifest
-// of a ForeignCluster, so kubectl takes it as well. There is no secret in it.
+// Package parameters reads and writes the file by which the administrators of two clusters set up
+// an in-band tunnel: one cluster's administrator prints it and the other's applies it. It is the
+// manifest of a ForeignCluster, so kubectl accepts it as well. There is no secret in it.
 package parameters
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/entente-dev/entente/peering/inband"
 )
 
-// MaxFile is how large a file may be, in bytes: sixteen gateways take a fourth of it.
+// MaxFile is the maximum size of a file, in bytes: sixteen gateways take a quarter of it.
 const MaxFile = 64 << 10
 
 const kind = "ForeignCluster"
 
-// file is a ForeignCluster, of which it has what parameters are.
+// file is a ForeignCluster, reduced to the fields of parameters.
 type file struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -59,14 +59,14 @@ func Encode(p *ententev1.NetworkParameters) ([]byte, error) {
 	}
 	head := fmt.Sprintf(`# How to reach cluster %s
 # (%s) in-band: give this file to the administrator of the
-# other cluster. It holds no secret, but has to arrive as it is: there, compare the ID with
-# you by a way that you both trust, as by phone, and apply it with
+# other cluster. It contains no secret, but must not change on the way: compare the ID over
+# a channel that you both trust, such as the phone, and then apply the file there with
 # "entente network connect --in-band -f FILE", or with kubectl.
 `, name, p.GetClusterId())
 	return append([]byte(head), text...), nil
 }
 
-// Decode reads a file. It takes nothing but what Encode writes, in whatever order.
+// Decode reads a file. It accepts only what Encode writes, in any order.
 func Decode(text []byte) (*ententev1.NetworkParameters, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("it is larger than %d bytes", MaxFile)
@@ -82,9 +82,9 @@ func Decode(text []byte) (*ententev1.NetworkParameters, error) {
 	case f.Kind != kind:
 		return nil, fmt.Errorf("it is of kind %q, not %s", f.Kind, kind)
 	case f.APIVersion != v1alpha1.GroupVersion.String():
-		return nil, fmt.Errorf("it is of version %q, and this program reads %s: have both sides use the same version of Entente", f.APIVersion, v1alpha1.GroupVersion)
+		return nil, fmt.Errorf("it is of version %q, and this program reads %s: use the same version of Entente on both sides", f.APIVersion, v1alpha1.GroupVersion)
 	case f.Spec.InBand == nil:
-		return nil, errors.New("spec.inBand is missing: it says nothing of how the cluster is reached")
+		return nil, errors.New("spec.inBand is missing: it does not say how the cluster is reached")
 	case f.Spec.Decision != v1alpha1.DecisionApproved:
 		return nil, fmt.Errorf("spec.decision is %q, not %s", f.Spec.Decision, v1alpha1.DecisionApproved)
 	}
@@ -116,7 +116,7 @@ func checked(f file) (*ententev1.NetworkParameters, error) {
 	return out, nil
 }
 
-// oneDocument refuses what a reader of YAML would stop before: a second document.
+// oneDocument refuses a second document, which a reader of YAML would ignore.
 func oneDocument(text string) error {
 	content := false
 	for line := range strings.Lines(text) {

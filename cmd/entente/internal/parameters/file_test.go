@@ -45,7 +45,7 @@ func TestParametersFileRoundTrips(t *testing.T) {
 		t.Errorf("the file does not say what it is:\n%s", text)
 	}
 	if _, err := Decode([]byte("---\n" + text)); err != nil {
-		t.Errorf("a document that is begun: %v", err)
+		t.Errorf("an incomplete document: %v", err)
 	}
 	unnamed := office()
 	unnamed.DisplayName = ""
@@ -101,7 +101,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		back, err := Decode(again)
 		if err != nil {
-			t.Fatalf("what was read is not read again: %v\n%s", err, again)
+			t.Fatalf("the decoded parameters do not round-trip: %v\n%s", err, again)
 		}
 		if diff := cmp.Diff(got, back, protocmp.Transform()); diff != "" {
 			t.Errorf("(-first +second)\n%s", diff)

@@ -1,4 +1,4 @@
-// Package places is where clusters are discovered, and what hinders that.
+// Package places says where clusters are discovered, and what hinders that.
 package places
 
 import (
@@ -18,13 +18,13 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// Places is where clusters are discovered: on LANs, and in domains.
+// Places are where clusters are discovered: on LANs, and in domains.
 type Places struct {
 	LAN     bool
 	Domains []string
 }
 
-// all says that no places are named, which is all of them.
+// all reports whether no places are named, which means all of them.
 func (s *Places) all() bool { return !s.LAN && len(s.Domains) == 0 }
 
 // Of returns the sightings of a peer at these places.
@@ -40,7 +40,7 @@ func (s *Places) Of(p *ententev1.Peer) []*ententev1.Sighting {
 	})
 }
 
-// Check normalizes the domains; given says that the flag is there.
+// Check normalizes the domains; given says whether the flag was given.
 func (s *Places) Check(given bool) error {
 	if given && len(s.Domains) == 0 {
 		return exit.Usagef("--domain: want a DNS name")
@@ -55,7 +55,7 @@ func (s *Places) Check(given bool) error {
 }
 
 // Browsed returns where a cluster looks for others. It reads the flags of the agent's youngest
-// pod: callers who reach the agent may list its pods, and the admin API does not have them.
+// pod: callers that reach the agent may list its pods, and the admin API does not return the flags.
 func Browsed(ctx context.Context, clients kubernetes.Interface, namespace string) (*Places, error) {
 	pods, err := clients.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: client.AgentSelector})
 	if err != nil {
@@ -77,10 +77,10 @@ func Browsed(ctx context.Context, clients kubernetes.Interface, namespace string
 	return b, nil
 }
 
-// bareDomain is a domain as sightings have it.
+// bareDomain is a domain as sightings write it.
 func bareDomain(domain string) string { return strings.TrimSuffix(strings.ToLower(domain), ".") }
 
-// Off returns an error if clusters are not looked for where they are asked for.
+// Off returns an error if discovery is switched off at all of these places.
 func (s *Places) Off(label string, b *Places) error {
 	if b == nil {
 		return nil
@@ -90,11 +90,11 @@ func (s *Places) Off(label string, b *Places) error {
 		wrong, change = []string{"discovery is off"}, []string{"set discovery.lan.enabled or discovery.domains"}
 	}
 	if s.LAN && !b.LAN {
-		wrong, change = append(wrong, "no LAN is listened to"), append(change, "set discovery.lan.enabled")
+		wrong, change = append(wrong, "discovery on LANs is off"), append(change, "set discovery.lan.enabled")
 	}
 	for _, domain := range s.Domains {
 		if !slices.Contains(b.Domains, domain) {
-			wrong, change = append(wrong, "the domain "+domain+" is not asked"), append(change, "add "+domain+" to discovery.domains")
+			wrong, change = append(wrong, "the domain "+domain+" is not queried"), append(change, "add "+domain+" to discovery.domains")
 		}
 	}
 	if len(wrong) == 0 {
@@ -103,7 +103,7 @@ func (s *Places) Off(label string, b *Places) error {
 	return fmt.Errorf("(%s) nothing can be found: %s\n  next: in the values of the chart %s", label, strings.Join(wrong, ", "), strings.Join(change, ", "))
 }
 
-// Nothing says where nothing is found.
+// Nothing is the message that nothing is found, and where.
 func (s *Places) Nothing(b *Places) string {
 	if b == nil {
 		return "Nothing is found."
@@ -126,15 +126,14 @@ func (s *Places) Nothing(b *Places) string {
 	text := "Nothing is found " + strings.Join(places, ", and nothing ") + "."
 	switch {
 	case all && !b.LAN:
-		text += " No LAN is listened to (discovery.lan.enabled)."
+		text += " Discovery on LANs is off (discovery.lan.enabled)."
 	case all && len(b.Domains) == 0:
-		text += " No domain is asked (discovery.domains)."
+		text += " No domain is queried (discovery.domains)."
 	}
 	return text
 }
 
-// Hindered returns what is wrong with discovery at these places, of the problems that the
-// agent reports.
+// Hindered returns those of the agent's problems that hinder discovery at these places.
 func (s *Places) Hindered(problems []string, b *Places) []string {
 	words := append([]string{"discovery"}, s.Domains...)
 	if b != nil {

@@ -2,6 +2,6 @@ package podexec
 
 // Limits of what a command prints.
 const (
-	// maxOutput is the most bytes that are kept of what a command in a pod prints.
+	// maxOutput is how many bytes of the output of a command in a pod are kept.
 	maxOutput = 64 << 10
 )

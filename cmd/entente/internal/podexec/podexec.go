@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/podstreams"
 )
 
-// In runs commands in pods, as kubectl exec does.
+// In returns a function that runs commands in pods, as kubectl exec does.
 func In(config *rest.Config, clients kubernetes.Interface) func(ctx context.Context, namespace, pod, container string, command ...string) ([]byte, error) {
 	return func(ctx context.Context, namespace, pod, container string, command ...string) ([]byte, error) {
 		url := clients.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
@@ -34,7 +34,7 @@ func In(config *rest.Config, clients kubernetes.Interface) func(ctx context.Cont
 	}
 }
 
-// bounded keeps the beginning of what is written.
+// bounded is a writer that keeps the beginning of its input.
 type bounded struct{ *bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {

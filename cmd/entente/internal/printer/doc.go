@@ -1,3 +1,3 @@
-// Package printer prints what a command found: for people as tables, for programs as JSON
-// or YAML. It knows nothing of commands.
+// Package printer prints the results of commands: for people as tables, for programs as JSON
+// or YAML. It does not know the commands.
 package printer

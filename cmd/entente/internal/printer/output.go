@@ -16,8 +16,7 @@ import (
 	"github.com/entente-dev/entente/peering/jointoken"
 )
 
-// The forms of output. What people read has no name but for lists, where it is a
-// table.
+// The forms of output. The form for people has no name, except for lists, where it is a table.
 const (
 	formJSON  = "json"
 	formYAML  = "yaml"
@@ -27,7 +26,7 @@ const (
 	FormDSSE  = "dsse"
 )
 
-// Flags say in which form to print.
+// Flags say how to print.
 type Flags struct {
 	Form string
 	get  path
@@ -38,10 +37,10 @@ func (o *Flags) Add(cmd *cobra.Command, more ...string) {
 	forms := append(more, formJSON, formYAML)
 	last := len(forms) - 1
 	flags.Choice(cmd, &o.Form, "output", "o", "", "The form of the output: "+strings.Join(forms[:last], ", ")+" or "+forms[last], forms...)
-	cmd.Flags().Var(&o.get, "get", "Print one field only, by its JSONPath in the JSON output, as a.b[0].c or a[*].b")
+	cmd.Flags().Var(&o.get, "get", "Print one field only, by its JSONPath in the JSON output, such as a.b[0].c or a[*].b")
 }
 
-// Structured says whether the output is for programs.
+// Structured reports whether the output is for programs.
 func (o *Flags) Structured() bool {
 	return o.Form == formJSON || o.Form == formYAML || o.get != ""
 }
@@ -64,7 +63,7 @@ func WriteList[M proto.Message](o *Flags, w io.Writer, messages []M) error {
 	return o.WriteValue(w, list)
 }
 
-// WriteNext prints a message as one of many: JSON in a line, YAML as a document.
+// WriteNext prints one message of a stream: as a line of JSON, or a YAML document.
 func (o *Flags) WriteNext(w io.Writer, m proto.Message) error {
 	v, err := PlainJSON(m)
 	if err != nil {
@@ -73,7 +72,7 @@ func (o *Flags) WriteNext(w io.Writer, m proto.Message) error {
 	return o.print(w, v, o.get == "")
 }
 
-// WriteValue prints what encoding/json reads, or the field of it that --get names.
+// WriteValue prints a value that encoding/json can marshal, or its field that --get names.
 func (o *Flags) WriteValue(w io.Writer, v any) error { return o.print(w, v, false) }
 
 func (o *Flags) print(w io.Writer, v any, oneOfMany bool) (err error) {
@@ -95,7 +94,7 @@ func (o *Flags) print(w io.Writer, v any, oneOfMany bool) (err error) {
 		_, err = w.Write(b)
 		return err
 	case o.Form != formJSON && isText:
-		// A single text is printed as it is, for scripts.
+		// A single string is printed without quotes, for scripts.
 		_, err := fmt.Fprintln(w, text)
 		return err
 	}
@@ -107,8 +106,8 @@ func (o *Flags) print(w io.Writer, v any, oneOfMany bool) (err error) {
 	return enc.Encode(v)
 }
 
-// PlainJSON is a message as the REST API writes it, as maps and slices. Going
-// through encoding/json also undoes the spaces that protojson varies.
+// PlainJSON is a message as in the REST API, as maps and slices. encoding/json also removes
+// the random spaces of protojson.
 func PlainJSON(m proto.Message) (any, error) {
 	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
@@ -139,8 +138,8 @@ func PlainList[M proto.Message](messages []M) ([]any, error) {
 	return list, nil
 }
 
-// Safe is a line about what a command does: it drives no terminal, and has no token that
-// somebody gave for a name.
+// Safe makes a line about a command's progress safe to print: without control characters, and
+// without a token that was given in place of a name.
 func Safe(s string) string { return jointoken.Redact(Clean(s)) }
 
 // PlainValue is a value as maps and slices.

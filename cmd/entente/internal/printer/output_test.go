@@ -9,7 +9,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-func TestOutputHasTheFormThatIsAskedFor(t *testing.T) {
+func TestOutputHasTheRequestedForm(t *testing.T) {
 	t.Parallel()
 	info := &ententev1.Contract{ContractId: "7f3c9a", Revision: 12345678901234567, Phase: "<Active>"}
 	for name, tc := range map[string]struct {
@@ -22,8 +22,8 @@ func TestOutputHasTheFormThatIsAskedFor(t *testing.T) {
 		"as YAML it is what YAML reads":       {Flags{Form: formYAML, get: "revision"}, true, "\"12345678901234567\"\n"},
 		"large numbers keep their digits":     {Flags{get: "revision"}, true, "12345678901234567\n"},
 		"nothing is escaped for a browser":    {Flags{Form: formJSON, get: "phase"}, true, "\"<Active>\"\n"},
-		"what is false is there, too":         {Flags{get: "cordoned"}, true, "false\n"},
-		"a list of what a path leads to":      {Flags{get: "['contractId','phase']"}, true, "[\n  \"7f3c9a\",\n  \"<Active>\"\n]\n"},
+		"false values are printed, too":       {Flags{get: "cordoned"}, true, "false\n"},
+		"a list of the values at a path":      {Flags{get: "['contractId','phase']"}, true, "[\n  \"7f3c9a\",\n  \"<Active>\"\n]\n"},
 		"a table is for people, not programs": {Flags{Form: FormTable, get: ""}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestOutputHasTheFormThatIsAskedFor(t *testing.T) {
 }
 
 // A stream is read line by line, or document by document; a single field is a line.
-func TestOneOfManyIsALineOrADocument(t *testing.T) {
+func TestStreamedMessagesAreLinesOrDocuments(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		flags Flags
@@ -65,6 +65,6 @@ func TestOneOfManyIsALineOrADocument(t *testing.T) {
 	}
 	var b strings.Builder
 	if err := WriteList[proto.Message](&Flags{Form: formJSON}, &b, nil); err != nil || b.String() != "[]\n" {
-		t.Errorf("a list of nothing is %q, %v", b.String(), err)
+		t.Errorf("an empty list is %q, %v", b.String(), err)
 	}
 }

@@ -39,7 +39,7 @@ func parsePath(path string) (*jsonpath.JSONPath, error) {
 	return j, j.Parse("{" + expression + "}")
 }
 
-// Field returns what a path leads to; a list, if it leads to several values.
+// Field returns the value at a path; a list, if it matches several.
 func Field(v any, path string) (any, error) {
 	j, err := parsePath(path)
 	if err != nil {
@@ -59,8 +59,8 @@ func Field(v any, path string) (any, error) {
 	return found, nil
 }
 
-// fieldsBefore names the fields where a path that leads nowhere begins to: those of the
-// object that the longest part of it leads to.
+// fieldsBefore names the fields at the point where a path fails: those of the object at its
+// longest valid prefix.
 func fieldsBefore(v any, path string) string {
 	for path != "" {
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]

@@ -25,7 +25,7 @@ func TestFieldsAreFoundAsInJavaScriptAndKubectl(t *testing.T) {
 	}
 }
 
-func TestGetNamesTheFieldsThatThereAre(t *testing.T) {
+func TestGetNamesTheExistingFields(t *testing.T) {
 	t.Parallel()
 	v := map[string]any{"a": map[string]any{"b": []any{map[string]any{"c": "1", "d.e": "2"}}, "text": "x"}, "z": "y"}
 	for path, want := range map[string]string{

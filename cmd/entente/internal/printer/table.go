@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// tone is how a word is meant, which a terminal shows as a colour.
+// tone says whether a word is good or bad, which a terminal shows as a colour.
 type tone string
 
 const (
 	plain tone = ""
 	good  tone = "\x1b[32m"
 	shaky tone = "\x1b[33m"
-	// Bad is how what fails is shown.
+	// Bad is the tone of failures.
 	Bad  tone = "\x1b[31m"
 	bold tone = "\x1b[1m"
 
@@ -30,7 +30,7 @@ func Paint(on bool, t tone, s string) string {
 	return string(t) + s + reset
 }
 
-// toneOf is how a cell that is one of the API's words is meant.
+// toneOf is the tone of a cell with one of the API's words.
 func toneOf(cell string) tone {
 	switch cell {
 	case "True", "Active", "Approved", "signed", "granted", "stated":
@@ -44,7 +44,7 @@ func toneOf(cell string) tone {
 }
 
 // Clean makes a text fit for one line of a terminal. It may come from another
-// cluster: control characters, line breaks and such as change the direction of
+// cluster: control characters, line breaks and those that change the direction of
 // writing become spaces.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -66,7 +66,7 @@ type Table struct {
 	rows   [][]string
 	// widths is how wide the columns are, at least.
 	widths []int
-	// noted says that the last column is a text of any length, which goes below its row
+	// noted means that the last column is a text of any length, which is printed below its row
 	// where the table would be wider than tableWidth.
 	noted bool
 }
@@ -115,7 +115,7 @@ func (t *Table) FlushUnder(heading string) {
 	}
 }
 
-// Flush writes the table. What is last in its row is not aligned with anything,
+// Flush writes the table. The last cell of a row is not aligned with others,
 // and does not widen its column.
 func (t *Table) Flush() {
 	for n, row := range t.rows {
@@ -154,8 +154,8 @@ func (t *Table) Flush() {
 	t.rows = nil
 }
 
-// takeNotes takes the texts of the last column out of the rows, by row, where the table
-// would be too wide with them.
+// takeNotes removes the texts of the last column from the rows, and returns them by row, if
+// the table would be too wide with them.
 func (t *Table) takeNotes() map[int]string {
 	notes := map[int]string{}
 	if !t.noted || len(t.rows) == 0 {
@@ -200,7 +200,7 @@ func wrapped(text string, width int) []string {
 	return lines
 }
 
-// Lines prints rows as they come, in columns that widen with what comes.
+// Lines prints rows as they come, in columns that widen as needed.
 type Lines struct {
 	out    io.Writer
 	colour bool
@@ -209,8 +209,8 @@ type Lines struct {
 	widths []int
 }
 
-// NewLines begins to print. The widths are those of the first columns at least: what
-// comes later is not known.
+// NewLines begins to print. The widths are the minimum widths of the first columns, as later
+// rows are not known.
 func NewLines(out io.Writer, colour bool, widths []int, header ...string) *Lines {
 	return &Lines{out, colour, header, widths}
 }

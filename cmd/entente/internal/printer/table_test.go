@@ -33,7 +33,7 @@ func TestLongTextsGoBelowTheirRow(t *testing.T) {
 	}
 }
 
-func TestTableLeavesOutWhatIsEmpty(t *testing.T) {
+func TestTableLeavesOutEmptyFacts(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	table := NewTable(&b, false)
@@ -50,7 +50,7 @@ func TestTableLeavesOutWhatIsEmpty(t *testing.T) {
 	}
 }
 
-func TestLinesWidenWithWhatComes(t *testing.T) {
+func TestLinesWidenForLongCells(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	l := NewLines(&b, false, []int{4}, "A", "B")
@@ -62,7 +62,7 @@ func TestLinesWidenWithWhatComes(t *testing.T) {
 	}
 }
 
-func TestCleanTextDrivesNoTerminal(t *testing.T) {
+func TestCleanRemovesTerminalControls(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"größe 10": "größe 10", "a\nb\tc": "a b c", "\x1b]0;x\a": " ]0;x ", "a\u202eb": "a b", "a\u2028b": "a b", "\xff": " ", "a\u200bb": "a b",

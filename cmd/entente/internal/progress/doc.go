@@ -1,2 +1,2 @@
-// Package progress tells of the steps of a command, and waits for what changes at a cluster.
+// Package progress prints the steps of a command, and waits for changes at a cluster.
 package progress

@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	// PollEvery is how often a cluster is asked how far it is that does not say when
-	// something changes.
+	// PollEvery is the interval at which a cluster that does not report changes is polled.
 	PollEvery = 500 * time.Millisecond
-	// PollFollowed is how often one is asked that does. Some of what is waited for,
-	// such as Nodes, no watch tells of.
+	// PollFollowed is the interval for one that does: no watch reports some changes, such as
+	// those of Nodes.
 	PollFollowed = 3 * time.Second
-	// PollPause is the least time between two questions, however much changes.
+	// PollPause is the minimum time between two polls, however much changes.
 	PollPause = 100 * time.Millisecond
 	// followAgain is how long to wait after a watch broke off.
 	followAgain = 2 * time.Second
 )
 
-// Follower hears from a cluster when something changed that may be waited for.
+// Follower watches a cluster for changes that a command may wait for.
 type Follower struct {
 	// changed has a value once something changed since it was last taken.
 	changed chan struct{}
@@ -44,8 +43,8 @@ func Follow(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(
 	return f
 }
 
-// keepWatching has every message of a stream count as a change, and opens the
-// stream again where it broke off by something that passes.
+// keepWatching counts every message of a stream as a change, and opens the stream again
+// after a transient error.
 func keepWatching[M any](ctx context.Context, f *Follower, sleep func(context.Context, time.Duration) error, open func(context.Context) (grpc.ServerStreamingClient[M], error)) {
 	for {
 		begun := false
@@ -64,9 +63,9 @@ func keepWatching[M any](ctx context.Context, f *Follower, sleep func(context.Co
 		})
 		if begun {
 			f.streams.Add(-1)
-			f.touch() // nobody tells what changes now
+			f.touch() // changes are not reported at the moment
 		}
-		if ctx.Err() != nil || err != nil && !Passes(err) || sleep(ctx, followAgain) != nil {
+		if ctx.Err() != nil || err != nil && !Transient(err) || sleep(ctx, followAgain) != nil {
 			return
 		}
 	}
@@ -79,7 +78,7 @@ func (f *Follower) touch() {
 	}
 }
 
-// patience is how long to wait for a change before asking all the same.
+// patience is how long to wait for a change before polling anyway.
 func (f *Follower) patience() time.Duration {
 	if f != nil && f.streams.Load() == 2 {
 		return PollFollowed

@@ -15,24 +15,24 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// Terminal is where progress is told, and what it is told with.
+// Terminal is where and how progress is printed.
 type Terminal struct {
-	// Steps is where what is done is told, Waits where what is waited for is.
+	// Completed steps are printed to Steps, and what the command waits for to Waits.
 	Steps, Waits io.Writer
-	// Redraw says that a line of Waits can be redrawn, Width how many characters it has.
+	// Redraw means that a line of Waits can be redrawn, Width is its number of characters.
 	Redraw bool
 	Width  int
 	Now    func() time.Time
 	Sleep  func(ctx context.Context, d time.Duration) error
-	// Follow is notified of changes at a cluster that is waited for; nil asks again and again.
+	// Follow reports changes at a cluster that a command waits for; nil means polling.
 	Follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *Follower
 }
 
-// Progress tells of the steps of a command: a line for each that is done, with
-// how long it took, and on a terminal a line that turns while one is waited for.
+// Progress prints the steps of a command: a line for each completed one, with the time
+// that it took, and on a terminal a spinner while it waits for one.
 type Progress struct {
 	Terminal
-	// followers is of the clusters that were waited for, by label.
+	// followers are those of the clusters that the command waited for, by label.
 	followers map[string]*Follower
 
 	mu      sync.Mutex
@@ -40,7 +40,7 @@ type Progress struct {
 	waiting string
 }
 
-// New begins to tell of the steps of a command.
+// New starts to print the steps of a command.
 func New(t Terminal) *Progress {
 	return &Progress{Terminal: t, start: t.Now(), followers: map[string]*Follower{}}
 }
@@ -48,7 +48,7 @@ func New(t Terminal) *Progress {
 // Begin marks the beginning of a step, for its elapsed time.
 func (p *Progress) Begin() { p.start = p.Now() }
 
-// Done tells of a step that is done.
+// Done prints a completed step.
 func (p *Progress) Done(cluster, format string, args ...any) {
 	p.Clear()
 	took := p.Now().Sub(p.start)
@@ -56,7 +56,7 @@ func (p *Progress) Done(cluster, format string, args ...any) {
 	p.Begin()
 }
 
-// Note prints what is worth knowing but no step.
+// Note prints what is worth knowing but is not a step.
 func (p *Progress) Note(cluster, format string, args ...any) {
 	p.Clear()
 	_, _ = fmt.Fprintf(p.Steps, " NOTE   (%s) %s\n", cluster, printer.Safe(fmt.Sprintf(format, args...)))
@@ -71,7 +71,7 @@ func elapsed(d time.Duration) string {
 
 const frames = `|/-\`
 
-// Wait shows what is waited for.
+// Wait shows what the command waits for.
 func (p *Progress) Wait(cluster, what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *Progress) Wait(cluster, what string) {
 	}
 }
 
-// Clear removes the line that says what is waited for.
+// Clear removes the line of Wait.
 func (p *Progress) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,10 +103,10 @@ func (p *Progress) Clear() {
 	p.waiting = ""
 }
 
-// Poll asks a cluster until the answer is done: whenever something changed, and now and
-// then. check returns what is waited for; an error
-// of it ends the wait unless it is one that passes. When ctx ends, the error says
-// what was waited for last, and hint what to do about it.
+// Poll calls check until it is done: after each change at the cluster, and now and then.
+// check also returns what it waits for; an error of it ends the wait, unless it is
+// transient. When ctx ends, the error has the last of what it waited for, and hint says
+// what to do about it.
 func (p *Progress) Poll(ctx context.Context, label string, admin ententev1.AdminServiceClient, hint string, check func(context.Context) (done bool, waiting string, err error)) error {
 	last := "an answer"
 	for {
@@ -116,8 +116,8 @@ func (p *Progress) Poll(ctx context.Context, label string, admin ententev1.Admin
 			return nil
 		case err == nil:
 			last = waiting
-		case ctx.Err() == nil && Passes(err):
-			last = fmt.Sprintf("the agent to answer (%s)", client.Explain(err))
+		case ctx.Err() == nil && Transient(err):
+			last = fmt.Sprintf("the agent to respond (%s)", client.Explain(err))
 		case ctx.Err() == nil:
 			p.Clear()
 			return err
@@ -136,12 +136,12 @@ func (p *Progress) Poll(ctx context.Context, label string, admin ententev1.Admin
 			}
 			return &exit.Error{Code: exit.Timeout, Err: errors.New(msg)}
 		}
-		return &exit.Error{Code: exit.Interrupted, Err: errors.New("interrupted; the clusters continue what was begun")}
+		return &exit.Error{Code: exit.Interrupted, Err: errors.New("interrupted; the clusters continue what was started")}
 	}
 }
 
-// pause waits until something changed at a cluster, or long enough to ask all the
-// same, and goes on telling what is waited for.
+// pause waits until something changed at a cluster, or until it is time to poll anyway,
+// and shows meanwhile what the command waits for.
 func (p *Progress) pause(ctx context.Context, label string, admin ententev1.AdminServiceClient, what string) error {
 	if p.Follow == nil {
 		return p.Sleep(ctx, PollEvery)
@@ -168,14 +168,14 @@ func (p *Progress) pause(ctx context.Context, label string, admin ententev1.Admi
 	}
 }
 
-// Settles says whether something has been so for long enough to be taken for more
-// than the word of before. since is when it was first seen.
-func (p *Progress) Settles(since *time.Time) bool {
+// Stable reports whether a status has been the same for long enough not to be an old one
+// that is about to change. since is when it was first seen.
+func (p *Progress) Stable(since *time.Time) bool {
 	if since.IsZero() {
 		*since = p.Now()
 	}
-	return p.Now().Sub(*since) >= settled
+	return p.Now().Sub(*since) >= stableAfter
 }
 
-// settled is how long a condition has to say the same for that.
-const settled = 2500 * time.Millisecond
+// stableAfter is how long a status has to stay the same for that.
+const stableAfter = 2500 * time.Millisecond

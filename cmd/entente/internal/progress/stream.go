@@ -11,15 +11,15 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Begins waits until a stream was let through, or says that it was refused: then it has no
-// headers, and reading it says why.
+// Begins waits until a stream is accepted, or reports that it was refused: then it has no
+// headers, and reading from it returns why.
 func Begins[M any](stream grpc.ServerStreamingClient[M]) (bool, error) {
 	header, err := stream.Header()
 	return header != nil, err
 }
 
-// Drain passes on the messages of a stream until it ends.
-func Drain[M any](ctx context.Context, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
+// Drain passes the messages of a stream to handle until it ends.
+func Drain[M any](ctx context.Context, open func(context.Context) (grpc.ServerStreamingClient[M], error), handle func(*M) error) error {
 	stream, err := open(ctx)
 	if err != nil {
 		return err
@@ -32,14 +32,14 @@ func Drain[M any](ctx context.Context, open func(context.Context) (grpc.ServerSt
 		if err != nil {
 			return err
 		}
-		if err := tell(m); err != nil {
+		if err := handle(m); err != nil {
 			return err
 		}
 	}
 }
 
-// Passes says whether a failed call is worth repeating.
-func Passes(err error) bool {
+// Transient reports whether a failed call is worth repeating.
+func Transient(err error) bool {
 	switch client.ReasonOf(err) {
 	case peering.ReasonUnavailable, peering.ReasonKubernetes, peering.ReasonRateLimited, peering.ReasonTooManyCalls, peering.ReasonConflict, peering.ReasonStopping:
 		return true

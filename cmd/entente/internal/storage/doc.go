@@ -1,4 +1,4 @@
-// Package storage is what the CLI knows of volumes: those of this cluster's claims that providers
-// hold, which pods use a claim, and the order by which a volume is deleted. It acts with the
-// rights of whoever runs the command, at the cluster's API server.
+// Package storage handles volumes for the CLI: it lists those that providers keep for this
+// cluster's claims and the pods that use a claim, and orders the deletion of a volume. It acts
+// with the rights of the user who runs the command, at the cluster's API server.
 package storage

@@ -18,12 +18,12 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// Volume is a volume that a provider holds for a claim of this cluster.
+// Volume is a volume that a provider keeps for a claim of this cluster.
 type Volume struct {
 	*corev1.PersistentVolume
 }
 
-// Peer is the ID of the cluster in which a volume is; empty is this one.
+// Peer is the ID of the cluster in which a volume is; empty means this one.
 func Peer(pv *corev1.PersistentVolume) string {
 	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.VolumeDriver {
 		return ""
@@ -31,7 +31,7 @@ func Peer(pv *corev1.PersistentVolume) string {
 	return pv.Spec.CSI.VolumeAttributes[v1alpha1.VolumePeer]
 }
 
-// Namespace is the namespace of the claim that has a volume, or had it.
+// Namespace is the namespace of the claim that has or had a volume.
 func (v Volume) Namespace() string {
 	if v.Spec.ClaimRef == nil {
 		return ""
@@ -51,9 +51,9 @@ func (v Volume) String() string {
 	return fmt.Sprintf("%s (%s) %s", v.Name, v.Spec.Capacity.Storage(), of)
 }
 
-// Held lists the volumes that providers hold for this cluster, as far as want says, by their
-// claims.
-func Held(ctx context.Context, kube kubernetes.Interface, want func(Volume) bool) ([]Volume, error) {
+// AtProviders lists the volumes that providers keep for this cluster and that want selects,
+// by their claims.
+func AtProviders(ctx context.Context, kube kubernetes.Interface, want func(Volume) bool) ([]Volume, error) {
 	var all []Volume
 	options := metav1.ListOptions{LabelSelector: v1alpha1.LabelManaged + "=" + v1alpha1.Manager + "," + v1alpha1.LabelPeer, Limit: pageSize}
 	for {
@@ -83,7 +83,7 @@ func (v Volume) claim() string {
 	return v.Spec.ClaimRef.Name
 }
 
-// Users lists the pods that use a claim, or will once they run: all but those that have ended.
+// Users lists the pods that use a claim, or will once they run: all except those that have ended.
 func Users(ctx context.Context, kube kubernetes.Interface, namespace, claim string) ([]corev1.Pod, error) {
 	var users []corev1.Pod
 	options := metav1.ListOptions{Limit: pageSize}
@@ -113,7 +113,7 @@ func uses(p *corev1.Pod, claim string) bool {
 	})
 }
 
-// InUse is the error of volumes that pods use; nil if none does.
+// InUse returns an error if pods use one of the volumes.
 func InUse(ctx context.Context, kube kubernetes.Interface, all []Volume) error {
 	var problems []error
 	for _, v := range all {
@@ -146,13 +146,14 @@ func Names(pods []corev1.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// Order gives the order to delete a volume, the only one by which providers do: its reclaim
-// policy becomes Delete, and its claim goes. The agent then has the provider delete it, and
-// deletes it here. What changed since it was read is left alone, and an error.
+// Order orders the deletion of a volume, in the only way that providers accept: it sets its
+// reclaim policy to Delete, and deletes its claim. The agent then asks the provider to delete
+// it, and deletes it here. If the volume changed since it was read, it is left alone, and Order
+// returns an error.
 func Order(ctx context.Context, kube kubernetes.Interface, v Volume) error {
 	ref := v.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
-		return fmt.Errorf("volume %s is reserved for a claim that is not there; bind it to one, and run this again", v.Name)
+		return fmt.Errorf("volume %s is reserved for a claim that does not exist; bind it to one, and run this again", v.Name)
 	}
 	if v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 		if err := SetPolicy(ctx, kube, v.PersistentVolume, corev1.PersistentVolumeReclaimDelete); err != nil {
@@ -160,14 +161,14 @@ func Order(ctx context.Context, kube kubernetes.Interface, v Volume) error {
 		}
 	}
 	err := kube.CoreV1().PersistentVolumeClaims(ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ref.UID}})
-	// A conflict is another claim of that name.
+	// A conflict means another claim of that name.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete claim %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
 	return nil
 }
 
-// SetPolicy sets what becomes of a volume when its claim is deleted, if it is as it was read.
+// SetPolicy sets the reclaim policy of a volume, unless the volume changed since it was read.
 func SetPolicy(ctx context.Context, kube kubernetes.Interface, pv *corev1.PersistentVolume, policy corev1.PersistentVolumeReclaimPolicy) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion},
