@@ -19,8 +19,9 @@ type better struct {
 	candidates []netip.AddrPort
 	due, tried time.Time
 	pause      time.Duration
-	// news says that these candidates were never tried.
-	news bool
+	// busy is how many more trials these candidates get although there is traffic: on a machine that
+	// is late, one may miss a way that works.
+	busy int
 }
 
 // next is what follows for a peer that is reached through the agents: whether to try the candidates
@@ -28,10 +29,10 @@ type better struct {
 func (b *better) next(now, asked time.Time, busy bool, candidates []netip.AddrPort) bool {
 	switch {
 	case b.due.IsZero():
-		b.due, b.pause, b.news = now.Add(betterFirst), betterMin, true
+		b.due, b.pause, b.busy = now.Add(betterFirst), betterMin, betterNew
 	case !slices.Equal(candidates, b.candidates):
 		b.due, b.pause = earlier(b.due, later(now.Add(betterFirst), b.tried.Add(betterMin))), betterMin
-		b.news = true
+		b.busy = betterNew
 	}
 	b.candidates = candidates
 	if len(candidates) == 0 {
@@ -39,10 +40,10 @@ func (b *better) next(now, asked time.Time, busy bool, candidates []netip.AddrPo
 	}
 	// Not where the peer only answers our last one.
 	answers := asked.Sub(b.tried) >= betterAsked
-	if !answers && (now.Before(b.due) || busy && !b.news && now.Sub(b.due) < betterBusy) {
+	if !answers && (now.Before(b.due) || busy && b.busy == 0 && now.Sub(b.due) < betterBusy) {
 		return false
 	}
-	b.tried, b.due, b.news = now, now.Add(b.pause), false
+	b.tried, b.due, b.busy = now, now.Add(b.pause), max(0, b.busy-1)
 	b.pause = min(2*b.pause, betterMax)
 	return true
 }

@@ -76,41 +76,49 @@ func (f *Fabric) tryBetter(ctx context.Context, w plan.WireGuardPeer, candidates
 	for end := time.Now().Add(betterWatch); time.Now().Before(end) && notify.Pause(ctx, betterLook); {
 		reached := f.prober.Look(w.Overlay).Reached
 		if i := int(reached ^ trial); i >= 1 && i <= len(candidates) {
-			f.takeBetter(ctx, w, candidates[i-1], send)
+			f.takeBetter(ctx, w, candidates[i-1], control, send)
 			return
 		}
 	}
 }
 
-// takeBetter has a peer reached at an endpoint that works. What still comes through the agents would
-// lead WireGuard back there, so it is kept back until the peer's WireGuard has followed. On a machine
-// that is late the probe that was answered may have gone another way than it says: so another one has
-// to be answered, or packets go through the agents again.
-func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found netip.AddrPort, send func(netip.AddrPort) error) {
-	f.hold(w, betterHold)
-	for end := time.Now().Add(2 * betterHold); time.Now().Before(end); notify.Pause(ctx, betterLook) {
-		if err := send(found); err != nil || ctx.Err() != nil {
-			break
-		}
-	}
+// takeBetter sends packets to a peer to an endpoint that works. What still comes through the agents
+// would lead WireGuard back there, so it is kept back until the peer's WireGuard has followed.
+//
+// On a machine that is late the probe that was answered may have gone another way than it says. So
+// one has to be answered while packets go to the endpoint, and then one that leaves WireGuard there: an
+// answer through the agents would lead it back. Else packets go through the agents again.
+func (f *Fabric) takeBetter(ctx context.Context, w plan.WireGuardPeer, found netip.AddrPort, control *control, send func(netip.AddrPort) error) {
 	defer f.poke()
-	proof := rand.Uint64() >> 1
-	for end := time.Now().Add(betterWatch); time.Now().Before(end); {
-		f.prober.Try(w.Overlay, proof)
-		for range betterTries {
-			if !notify.Pause(ctx, betterLook) {
-				return
-			}
-			if f.prober.Look(w.Overlay).Reached == proof {
-				f.log.Info("a better way to a peer", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
-				return
-			}
-		}
+	f.hold(w, betterHold)
+	stay := func() { _ = send(found) } // the endpoint is read at the end
+	follows := f.answers(ctx, w, 2*betterHold+min(2*f.prober.Look(w.Overlay).Path.RTT(), betterWatch), stay, true)
+	if follows && f.answers(ctx, w, betterWatch, func() {}, false) && endpointOf(control, w.PublicKey) == found {
+		f.log.Info("a better way to a peer", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
+		return
 	}
 	f.log.Info("path rejected, using the relay again", "peer", w.Cluster, "gateway", w.Node, "endpoint", found)
 	if err := send(w.Relay); err != nil {
 		f.log.Warn("cannot go back to the way through the agents", "peer", w.Cluster, "gateway", w.Node, "err", err)
 	}
+}
+
+// answers reports whether a peer answers a probe with a number of its own within a time, of which it
+// waits for all if whole is set. It calls each meanwhile.
+func (f *Fabric) answers(ctx context.Context, w plan.WireGuardPeer, within time.Duration, each func(), whole bool) bool {
+	number := rand.Uint64() >> 1
+	reached := false
+	for look, end := 0, time.Now().Add(within); time.Now().Before(end) && (whole || !reached); look++ {
+		each()
+		if !reached && look%betterTries == 0 {
+			f.prober.Try(w.Overlay, number)
+		}
+		if !notify.Pause(ctx, betterLook) {
+			return false
+		}
+		reached = reached || f.prober.Look(w.Overlay).Reached == number
+	}
+	return reached
 }
 
 // hold keeps back for a while what comes from a peer through the agents: WireGuard sends where a peer
@@ -122,15 +130,26 @@ func (f *Fabric) hold(w plan.WireGuardPeer, d time.Duration) {
 }
 
 // sentTo is how many bytes the device sent to a peer.
-func sentTo(c *control, key plan.PublicKey) int64 {
+func sentTo(c *control, key plan.PublicKey) int64 { return onDevice(c, key).TransmitBytes }
+
+// endpointOf is where the device sends to a peer; not valid if that is not known.
+func endpointOf(c *control, key plan.PublicKey) netip.AddrPort {
+	if at := onDevice(c, key).Endpoint; at != nil {
+		return unmapPort(at.AddrPort())
+	}
+	return netip.AddrPort{}
+}
+
+// onDevice is what the device has of a peer; zero if it does not have it.
+func onDevice(c *control, key plan.PublicKey) wgtypes.Peer {
 	dev, err := c.read()
 	if err != nil {
-		return 0
+		return wgtypes.Peer{}
 	}
-	for _, h := range dev.Peers {
-		if plan.PublicKey(h.PublicKey) == key {
-			return h.TransmitBytes
+	for _, p := range dev.Peers {
+		if plan.PublicKey(p.PublicKey) == key {
+			return p
 		}
 	}
-	return 0
+	return wgtypes.Peer{}
 }

@@ -343,14 +343,16 @@ func TestBetterWaysAreTriedSeldomAndInQuietMoments(t *testing.T) {
 			{at: betterFirst + 2*betterMin - 1, candidates: one},
 			{at: betterFirst + 2*betterMin, candidates: two, want: true},
 		},
-		"the first time at once, and then not while there is traffic, but some time": {
+		"the first times though there is traffic, and then not while there is, but some time": {
 			{at: 0, candidates: one},
 			{at: betterFirst, busy: true, candidates: one, want: true},
-			{at: betterFirst + betterMin, busy: true, candidates: one},
-			{at: betterFirst + betterMin + betterBusy - 1, busy: true, candidates: one},
-			{at: betterFirst + betterMin + betterBusy, busy: true, candidates: one, want: true},
-			{at: betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two},
-			{at: 2*betterFirst + 2*betterMin + betterBusy + 1, busy: true, candidates: two, want: true},
+			{at: betterFirst + betterMin, busy: true, candidates: one, want: true},
+			{at: betterFirst + 3*betterMin, busy: true, candidates: one, want: true},
+			{at: betterFirst + 7*betterMin, busy: true, candidates: one},
+			{at: betterFirst + 7*betterMin + betterBusy - 1, busy: true, candidates: one},
+			{at: betterFirst + 7*betterMin + betterBusy, busy: true, candidates: one, want: true},
+			{at: betterFirst + 8*betterMin + betterBusy + 1, busy: true, candidates: two},
+			{at: 2*betterFirst + 8*betterMin + betterBusy + 1, busy: true, candidates: two, want: true},
 		},
 		"at once when the peer does, though there is traffic": {
 			{at: 0, candidates: one},

@@ -46,12 +46,13 @@ const (
 	// betterFirst is how soon after a peer came to be reached through the agents better ways are
 	// tried, betterMin to betterMax the pauses between such trials, betterAsked the least one
 	// when the peer tries, too, and betterBusy how long a trial waits for a moment without
-	// traffic, of which it can cost some packets, unless there are other candidates.
+	// traffic, of which it can cost some packets, but for the first betterNew of new candidates.
 	betterFirst = 2 * time.Second
 	betterMin   = 10 * time.Second
 	betterMax   = 5 * time.Minute
 	betterAsked = 3 * time.Second
 	betterBusy  = time.Minute
+	betterNew   = 3
 	// betterWindow is for how long packets take a way that is tried, betterWindows times that at
 	// most until one was sent. betterWatch is for how
 	// long it is watched then whether they arrived, and betterLook how often. betterHold is for

@@ -239,7 +239,7 @@ func TestAWayThroughTheAgentsIsUsedAndLeft(t *testing.T) {
 	})
 	lost, gap := stream.since(began)
 	t.Logf("a better way was taken: lost %d, gap %v", lost, gap)
-	if lost > 50 { // of a trial that led nowhere, on a busy machine
+	if lost > 100 { // of two trials that led nowhere, on a busy machine
 		t.Errorf("%d echoes were lost as a better way was taken", lost)
 	}
 
