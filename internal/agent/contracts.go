@@ -40,8 +40,8 @@ func (a *agent) reconcileRequests(context.Context) error {
 }
 
 // answers returns what answers peers about contracts.
-func (a *agent) answers() *controller.Answers {
-	return &controller.Answers{
+func (a *agent) contractCalls() *controller.ContractCalls {
+	return &controller.ContractCalls{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Budget: a.states.Budget, Events: a.events, Now: time.Now,
 	}
 }

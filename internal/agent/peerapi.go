@@ -85,7 +85,7 @@ func (a *agent) peerAPI(ctx context.Context, cfg peerConfig) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust: joining{a}, Introductions: a.introductions(), Proofs: proofs{a.groups, a.self},
-		Negotiator: negotiator{Provider: a.provider, checkProtocol: a.exchange.CheckProtocol}, Contracts: a.answers(), Offers: a.provider, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
+		Negotiator: negotiator{Provider: a.provider, checkProtocol: a.exchange.CheckProtocol}, Contracts: a.contractCalls(), Offers: a.provider, Sessions: a.exchange, Offload: offloadService, Exports: a.exports, Datagrams: a.datagramsOfPeers(), Carrier: a.thirds, HomeAPI: homeAPI{a.home},
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },

@@ -479,7 +479,7 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 		why = lapsed + ", so the policy " + policy + " forgets it"
 		// Its status may not show yet what was just agreed.
 		contracts, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(fc.Spec.ClusterID))
-		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Settled(&c) }) {
+		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Released(&c) }) {
 			return err
 		}
 	case err == nil && p.Spec.Automatic != nil && (&policyRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):

@@ -22,8 +22,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// planAliases gives aliases to a peer's prefixes and addresses, to one peer after the other.
-// It returns what is in the way, if anything.
+// planAliases assigns aliases to a peer's prefixes and addresses, one peer at a time. lacks says which of them have
+// none, and why.
 func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) (lacks string, err error) {
 	r.recall(fc.UID, func(m *peerMemory) {
 		in := aliases.Input{Pool: r.AliasPool, Have: m.aliases, Now: r.Now()}
@@ -44,7 +44,7 @@ func (r *Peers) planAliases(ctx context.Context, fc *v1alpha1.ForeignCluster, lo
 	return lacks, err
 }
 
-// planFor plans what a peer said of its network. through is the third clusters of which it may name addresses.
+// planFor plans aliases for the network that a peer announces. through is the third clusters of which it may name addresses.
 func planFor(in aliases.Input, network *v1alpha1.PeerNetwork, through []string) aliases.Result {
 	for _, text := range network.Prefixes {
 		p, _ := netip.ParsePrefix(text) // what cannot be read is refused as the zero prefix
@@ -54,7 +54,7 @@ func planFor(in aliases.Input, network *v1alpha1.PeerNetwork, through []string) 
 	return aliases.Plan(in)
 }
 
-// lacksOf says what of a peer's word has no alias, and what to do.
+// lacksOf lists what a peer announced that has no alias, and what to do.
 func lacksOf(r aliases.Result, pool []netip.Prefix) []string {
 	out := someTexts(r.Refused)
 	for _, p := range r.ByAddress {
@@ -79,8 +79,8 @@ func someTexts(texts []string) []string {
 	return append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more of the kind", len(texts)-most))
 }
 
-// taken returns the prefixes of this cluster that no alias may overlap, and those that its nodes
-// reach otherwise, where no new one is given.
+// taken returns the prefixes of this cluster that no alias may overlap, and those in other use by its nodes, in
+// which no new alias is assigned.
 func (r *Peers) taken(ctx context.Context, local []netip.Prefix) (taken, avoid []netip.Prefix, err error) {
 	reserved, err := r.Reserved.now(ctx)
 	if err != nil {
@@ -106,8 +106,8 @@ func (r *Peers) taken(ctx context.Context, local []netip.Prefix) (taken, avoid [
 	return slices.Concat(local, reserved, nodeNetworks(addrs)), cidr.Of(avoid...), nil
 }
 
-// spaces returns what each other peer has of the alias pool: what it was given last, and
-// what is stored, which it may still be told. The lock is held.
+// spaces returns the part of the alias pool that each other peer has: what was assigned to it last, and what is
+// stored, which may still be announced to it. The caller holds the lock.
 func (r *Peers) spaces(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]aliases.Space, error) {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -131,7 +131,7 @@ func (r *Peers) spaces(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]alia
 	return out, nil
 }
 
-// union appends what is not there yet.
+// union appends the elements of b that a lacks.
 func union[T comparable](a, b []T) []T {
 	for _, p := range b {
 		if !slices.Contains(a, p) {
@@ -141,10 +141,10 @@ func union[T comparable](a, b []T) []T {
 	return a
 }
 
-// ownAddresses returns the addresses of this cluster that a peer has to know one by one, in
-// order, and how many more there are than it can be told: those that it may reach, and those
-// of nodes, by which it knows whatever has no alias. covered is the prefixes that it has an
-// alias for. Where there are too many, nodes come first, then those for which it has one.
+// ownAddresses returns, in order, the addresses of this cluster that a peer has to know one by one, and how many
+// more there are than can be announced to it: the addresses that it may reach, and those of nodes, by which it
+// knows what has no alias. covered is the prefixes for which it has an alias. If there are too many, nodes come
+// first, then addresses for which the peer has an alias.
 func ownAddresses(allow []v1alpha1.Exposure, nodes []v1alpha1.FabricNode, network *v1alpha1.PeerNetwork) (out []netip.Addr, left int) {
 	var covered []netip.Prefix
 	for _, a := range network.Aliases {

@@ -17,7 +17,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What is open follows from this cluster's word alone, whatever the peer says and
+// What is open follows from this cluster's decisions alone, whatever the peer announces and
 // leaves out.
 func TestPeersCannotKeepFlowsOpen(t *testing.T) {
 	addr := netip.MustParseAddr

@@ -45,7 +45,7 @@ func TestAPeerGetsItsShareOfTheAliasPool(t *testing.T) {
 		"the rest has what is left":          {prefixes: []string{"10.0.0.0/16", "10.1.0.0/24"}, split: []string{"10.1.0.0/24"}},
 		"sixteen /24":                        {prefixes: many(16, "10.0.%d.0/24")},
 		"of IPv6 half as well":               {prefixes: []string{"fd00::/41"}},
-		"and no more":                        {prefixes: []string{"fd00::/40"}, split: []string{"fd00::/40"}},
+		"and not more":                       {prefixes: []string{"fd00::/40"}, split: []string{"fd00::/40"}},
 		"one family does not use up another": {prefixes: []string{"10.0.0.0/16", "fd00::/41"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,12 +98,12 @@ func TestPrefixesWithoutAnAliasAreReported(t *testing.T) {
 	text := strings.Join(lacksOf(got, pool), "; ")
 	for _, want := range []string{"10.0.0.1/16", "invalid Prefix", "169.254.169.254", "fd00::/64: network.aliasPool has no prefix of its family", "1 addresses of the peer have no alias, 10.0.0.5 among them"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q does not tell of %q", text, want)
+			t.Errorf("%q does not mention %q", text, want)
 		}
 	}
 }
 
-// What was stored of aliases is what is read, and what nobody wrote is nothing.
+// Aliases are read as they were stored, and without a record there are none.
 func TestStoredAliasesAreRead(t *testing.T) {
 	t.Parallel()
 	given := aliases.Given{
@@ -122,7 +122,7 @@ func TestStoredAliasesAreRead(t *testing.T) {
 	}
 }
 
-// The addresses that a peer has to know are those that it may reach and those of nodes, but
+// A peer has to know the addresses that it may reach and those of nodes, but
 // for what it has aliases for. Where there are too many, those that it knows stay.
 func TestAddressesThatAPeerHasToKnow(t *testing.T) {
 	t.Parallel()
@@ -172,8 +172,8 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 	}
 }
 
-// The prefixes of Services are as the API server says now, and without them no alias is
-// given: it could be one of theirs.
+// The prefixes of Services are read from the API server, and without them no alias is
+// assigned: it could be one of theirs.
 func TestAliasesAvoidTheNetworksOfServices(t *testing.T) {
 	t.Parallel()
 	pt := newPeersTest(t)
@@ -215,7 +215,7 @@ func TestNoPrefixEndsASession(t *testing.T) {
 	}
 }
 
-// As many nodes as there may be, each with prefixes of its own, are told in a state
+// As many nodes as there may be, each with prefixes of its own, fit into a state
 // that the peer takes, and have a way to it.
 func TestStateHoldsThePrefixesOfManyNodes(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Answers answers peers that ask about contracts with them, or end one.
-type Answers struct {
+// ContractCalls serves calls of peers about contracts with them.
+type ContractCalls struct {
 	Client client.Client
 	// Reader reads from the API server itself.
 	Reader client.Reader
@@ -30,7 +30,7 @@ type Answers struct {
 }
 
 // contract returns a contract with a peer, in either role.
-func (a *Answers) contract(ctx context.Context, peer peering.ClusterID, id string) (*v1alpha1.Contract, error) {
+func (a *ContractCalls) contract(ctx context.Context, peer peering.ClusterID, id string) (*v1alpha1.Contract, error) {
 	var c v1alpha1.Contract
 	err := a.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
 	if client.IgnoreNotFound(err) != nil {
@@ -42,22 +42,21 @@ func (a *Answers) contract(ctx context.Context, peer peering.ClusterID, id strin
 	return &c, nil
 }
 
-// Contract returns the newest revision of a contract with a peer, in either
-// role, unless it is over and done with.
-func (a *Answers) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {
+// Contract returns the newest revision of a contract with a peer, in either role, unless the contract is over.
+func (a *ContractCalls) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {
 	c, err := a.contract(ctx, peer, id)
 	if err != nil {
 		return peering.Envelope{}, err
 	}
-	if store.Settled(c) {
+	if store.Released(c) {
 		return peering.Envelope{}, peering.Errorf(peering.ReasonContractClosed, "contract %s is over", id)
 	}
 	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
 }
 
-// Statements returns the statements of use of a contract by which a peer
-// consumes that come after a sequence number, oldest first.
-func (a *Answers) Statements(ctx context.Context, peer peering.ClusterID, id string, after uint64) ([]peering.Envelope, error) {
+// Statements returns, oldest first, the statements of use with a later sequence number, of a contract by which the
+// peer consumes.
+func (a *ContractCalls) Statements(ctx context.Context, peer peering.ClusterID, id string, after uint64) ([]peering.Envelope, error) {
 	c, err := a.contract(ctx, peer, id)
 	if err != nil {
 		return nil, err
@@ -79,14 +78,14 @@ func (a *Answers) Statements(ctx context.Context, peer peering.ClusterID, id str
 	return out, nil
 }
 
-// Terminate ends a contract because its other side did.
-func (a *Answers) Terminate(ctx context.Context, peer peering.ClusterID, id, _ string, drainUntil time.Time) error {
+// Terminate ends a contract because the peer ended it.
+func (a *ContractCalls) Terminate(ctx context.Context, peer peering.ClusterID, id, _ string, drainUntil time.Time) error {
 	var c v1alpha1.Contract
 	if err := a.Reader.Get(ctx, client.ObjectKey{Name: id}, &c); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if c.Spec.PeerID != string(peer) {
-		return nil // not the caller's: unknown to it
+		return nil // of another peer: the caller must not learn that it exists
 	}
 	before := c.DeepCopy()
 	err := peerEnds(ctx, a.Client, a.Budget, &c, a.Identity().ID(), drainUntil, a.Now())

@@ -12,8 +12,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// answering is a provider that holds contracts with one consumer.
-func answering(t *testing.T, contracts ...string) (*Answers, parties) {
+// answering is a provider that has contracts with one consumer.
+func answering(t *testing.T, contracts ...string) (*ContractCalls, parties) {
 	t.Helper()
 	p := newParties(t)
 	objects := []client.Object{foreign("peer", p.consumer)}
@@ -22,10 +22,10 @@ func answering(t *testing.T, contracts ...string) (*Answers, parties) {
 	}
 	c := fakeClient(t, objects...)
 	clock := func() time.Time { return now }
-	return &Answers{Client: c, Reader: c, Identity: func() *identity.Identity { return p.provider }, Budget: &store.WriteBudget{Now: clock}, Now: clock}, p
+	return &ContractCalls{Client: c, Reader: c, Identity: func() *identity.Identity { return p.provider }, Budget: &store.WriteBudget{Now: clock}, Now: clock}, p
 }
 
-func (a *Answers) stored(t *testing.T, id string) *v1alpha1.Contract {
+func (a *ContractCalls) stored(t *testing.T, id string) *v1alpha1.Contract {
 	t.Helper()
 	var c v1alpha1.Contract
 	if err := a.Reader.Get(t.Context(), client.ObjectKey{Name: id}, &c); err != nil {
@@ -34,7 +34,7 @@ func (a *Answers) stored(t *testing.T, id string) *v1alpha1.Contract {
 	return &c
 }
 
-func TestAnswersShowContractsAndStatementsToTheirPartiesOnly(t *testing.T) {
+func TestContractCallsShowContractsToTheirPartiesOnly(t *testing.T) {
 	t.Parallel()
 	a, p := answering(t, "c-1")
 	ctx, peer, stranger := t.Context(), p.consumer.ID(), newParties(t).consumer.ID()
@@ -75,7 +75,7 @@ func TestAnswersShowContractsAndStatementsToTheirPartiesOnly(t *testing.T) {
 	unknown("statements of a contract by which this cluster consumes", err)
 }
 
-func TestAnswersEndAContractForItsPartyOnly(t *testing.T) {
+func TestContractCallsEndAContractForItsPartyOnly(t *testing.T) {
 	t.Parallel()
 	a, p := answering(t, "c-1", "c-2")
 	ctx, peer, stranger := t.Context(), p.consumer.ID(), newParties(t).consumer.ID()

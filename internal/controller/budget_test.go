@@ -44,7 +44,7 @@ func TestAnEndThatMovesIsWrittenWithinTheBudget(t *testing.T) {
 	earlier := metav1.NewTime(until.Add(-2 * time.Minute))
 	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &earlier})
 	if got := b.look(t); !store.TimeOf(got.Status.DrainUntil).Equal(until) {
-		t.Errorf("it drains until %s, and the budget was spent when that was said", got.Status.DrainUntil)
+		t.Errorf("it drains until %s, and the budget was spent when that was reported", got.Status.DrainUntil)
 	}
 	b.clock = b.clock.Add(10 * time.Minute)
 	if got := b.look(t); !store.TimeOf(got.Status.DrainUntil).Equal(earlier.Time) {

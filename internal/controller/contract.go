@@ -32,30 +32,29 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Nodes is the virtual nodes of this cluster. Each call is level-triggered and
-// returns at once.
+// Nodes manages the virtual nodes of this cluster. Each call is level-triggered and returns at once.
 type Nodes interface {
 	// Ensure creates or updates the virtual node.
 	Ensure(ctx context.Context, spec NodeSpec) error
 	// Drain evicts the pods of the node, and returns how many are left.
 	Drain(ctx context.Context, contract string) (left int, err error)
-	// Remove deletes the node, with what is left on it, and says whether it is gone.
+	// Remove deletes the node and what is left on it, and reports whether it is gone.
 	Remove(ctx context.Context, spec NodeSpec) (gone bool, err error)
 	Status(contract string) NodeStatus
 }
 
-// NodeSpec is a virtual node as it is wanted.
+// NodeSpec is the desired state of a virtual node.
 type NodeSpec struct {
 	Name     string
 	Contract string
 	Peer     peering.ClusterID
-	// Pool is the pool of the provider's nodes; empty if none was named.
+	// Pool is the pool of the provider's nodes; empty if the contract names no pool.
 	Pool     string
 	Labels   map[string]string
 	Capacity corev1.ResourceList
 	// Prices is what use costs.
 	Prices peering.PriceList
-	// AcceptNew says whether new pods may be scheduled to it.
+	// AcceptNew allows new pods to be scheduled to the node.
 	AcceptNew bool
 }
 
@@ -66,11 +65,11 @@ type NodeStatus struct {
 	Pods            int
 }
 
-// Lent is what runs here for others. Each call is level-triggered.
+// Lent is what runs here for peers. Each call is level-triggered.
 type Lent interface {
-	// Usage returns what live pods use of a contract.
+	// Usage returns what the live pods of a contract use.
 	Usage(ctx context.Context, contract string) (used corev1.ResourceList, pods int, err error)
-	// Close removes everything of a contract and says whether nothing is left.
+	// Close removes all objects of a contract and reports whether none is left.
 	Close(ctx context.Context, contract *v1alpha1.Contract) (gone bool, err error)
 }
 
@@ -80,27 +79,27 @@ type Counterpart interface {
 	Contract(ctx context.Context, contract string) (peering.Envelope, error)
 	// Statements returns the provider's statements of use that come after a sequence number, oldest first.
 	Statements(ctx context.Context, contract string, after uint64) ([]peering.Envelope, error)
-	// Terminate says that this side ended the contract: with notice until drainUntil,
-	// or at once where that is zero.
+	// Terminate reports that this side ended the contract: with notice until drainUntil, or at once if drainUntil
+	// is zero.
 	Terminate(ctx context.Context, contract, message string, drainUntil time.Time) error
 }
 
-// Contracts reconciles contracts: their state, their virtual nodes or what runs here
-// because of them, and the count of their use.
+// Contracts reconciles contracts: their state, their virtual nodes or the objects here that they caused, and the
+// meters of their use.
 type Contracts struct {
 	Client client.Client
-	// Reader reads contracts from the API server itself: what exists because of a contract
-	// is removed by what its status says, so that has to be current.
+	// Reader reads contracts from the API server itself: what exists because of a contract is removed according to
+	// its status, so the status has to be current.
 	Reader client.Reader
-	// Identity is this cluster's, as of now.
+	// Identity is this cluster's current identity.
 	Identity func() *identity.Identity
 	Nodes    Nodes
 	Lent     Lent
 	// Counterpart calls a peer.
 	Counterpart func(peer peering.ClusterID) Counterpart
-	// Volumes returns what volumes at a peer use of a contract; nil is nothing.
+	// Volumes returns what volumes at a peer use of a contract. Nil means nothing.
 	Volumes func(ctx context.Context, peer peering.ClusterID, contract string) (corev1.ResourceList, error)
-	// Wake has the named Contract reconciled.
+	// Wake triggers a reconciliation of the named Contract.
 	Wake source.Source
 	// Events records when a contract begins and ends; nil records nothing.
 	Events events.EventRecorder
@@ -109,24 +108,24 @@ type Contracts struct {
 	Now    func() time.Time
 	Log    *slog.Logger
 
-	// verified has the contracts whose signatures were checked: each is reconciled whenever pods come and go.
+	// verified caches the contracts whose signatures were verified: each is reconciled whenever pods come and go.
 	verified atomic.Pointer[store.ContractReader]
 	meters   usage.Meters
-	// onNodes counts pods as they come and go; nil is that nobody tells of them.
+	// onNodes counts pods as they come and go. Nil means that no watch reports them.
 	onNodes *usage.Tally
 	asked   pauses
-	// written is when the status of each contract, by name, was last written only because of its peer.
+	// written is when the status of each contract, by name, was last written only because of the peer.
 	written sync.Map
 }
 
 const (
-	// restInterval is how often a peer or a contract is reconciled if nothing wakes it.
+	// restInterval is how often a peer or a contract is reconciled if nothing triggers it.
 	restInterval = 5 * time.Minute
-	// endingInterval is how often while it ends, or until a peer reports it.
+	// endingInterval is the same for a contract that is ending, or that the peer has not reported yet.
 	endingInterval = 15 * time.Second
-	// removalPoll is how often while something of it is being removed.
+	// removalPoll is the same while objects are being removed.
 	removalPoll = time.Second
-	// callTimeout bounds a call of a peer about a contract.
+	// callTimeout bounds a call to a peer about a contract.
 	callTimeout = 5 * time.Second
 	// statementGrace is how long a contract with a price is kept after it closed, for the
 	// last statement of use to arrive.
@@ -189,7 +188,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return result, err
 }
 
-// converge does what a plan says and writes the status that follows. before is the contract as it was read.
+// converge carries out a plan and writes the resulting status. before is the contract as it was read.
 func (r *Contracts) converge(ctx context.Context, s *contractSnapshot, plan contractPlan, before *v1alpha1.Contract) (reconcile.Result, error) {
 	contract := plan.contract
 	if plan.earlier != nil && r.Budget.Take(peering.ClusterID(s.stored.Spec.PeerID), s.stored) == nil {
@@ -225,12 +224,12 @@ func (r *Contracts) converge(ctx context.Context, s *contractSnapshot, plan cont
 		return r.release(ctx, s)
 	}
 	if s.contract.State == peering.Active && contract.State == peering.Draining && contract.Reason == peering.EndedHere {
-		_ = r.notify(ctx, s) // a courtesy: the session's state says the same
+		_ = r.notify(ctx, s) // an early notice: the state exchange carries the same
 	}
 	return reconcile.Result{RequeueAfter: shorter(requeueAfter(contract, measured, s.stored, s.peer, r.Now()), shorter(after, wait))}, nil
 }
 
-// report says what is wrong with a contract that cannot be read.
+// report records what is wrong with a contract that cannot be read.
 func (r *Contracts) report(ctx context.Context, s *contractSnapshot, before *v1alpha1.Contract) (reconcile.Result, error) {
 	s.stored.Status.Message = s.invalid.Error()
 	_, err := r.write(ctx, before, s.stored)
@@ -245,7 +244,7 @@ func (r *Contracts) contracts() *store.ContractReader {
 	return r.verified.Load()
 }
 
-// load reads what decides about a contract; nil if it is gone.
+// load reads everything that planContract decides by; nil if the contract is gone.
 func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, error) {
 	s := &contractSnapshot{stored: &v1alpha1.Contract{}, now: r.Now()}
 	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, s.stored); err != nil {
@@ -262,8 +261,8 @@ func (r *Contracts) load(ctx context.Context, name string) (*contractSnapshot, e
 	return s, err
 }
 
-// askPeer asks the peer what a plan needs. changed says that the answer changed the contract,
-// behind that a later revision could not be fetched: then this side continues with its own.
+// askPeer asks the peer what a plan needs. changed reports that the response changed the contract, behind that a
+// later revision could not be fetched: then this side continues with its own.
 func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contractPlan) (changed, behind bool, err error) {
 	var envelope peering.Envelope
 	fetch := func(ctx context.Context) (err error) {
@@ -276,7 +275,7 @@ func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contr
 			if err := fetch(ctx); err != nil {
 				return err
 			}
-			// This cluster's own signature on it proves that it agreed: it missed the answer, or
+			// This cluster's own signature on it proves that it agreed: it missed the response, or
 			// was restored from a backup.
 			return laterRevision(s.stored, envelope, self)
 		})
@@ -298,8 +297,8 @@ func (r *Contracts) askPeer(ctx context.Context, s *contractSnapshot, plan contr
 	return changed, behind, nil
 }
 
-// ask calls the peer about a contract, unless it was called about the same shortly before or
-// does not answer. asked says whether it called.
+// ask calls the peer about a contract, unless it made the same call shortly before, or the peer does
+// not respond. asked reports whether it called.
 func (r *Contracts) ask(ctx context.Context, stored *v1alpha1.Contract, what string, call func(context.Context) error) (asked bool, err error) {
 	peer, contract := peering.ClusterID(stored.Spec.PeerID), stored.Name
 	if !r.asked.due(peer, contract, what, r.Now()) {
@@ -308,12 +307,12 @@ func (r *Contracts) ask(ctx context.Context, stored *v1alpha1.Contract, what str
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err = call(ctx)
-	r.asked.answered(peer, contract, what, err, r.Now())
+	r.asked.record(peer, contract, what, err, r.Now())
 	return true, err
 }
 
-// peerEnds records that the peer ended a contract by a call: at once, or with notice until
-// drainUntil, by its clock. Its state on the session repeats that.
+// peerEnds records that the peer ended a contract by a call: at once, or with notice until drainUntil, by its
+// clock. The peer's state on the session repeats that.
 func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
 	if drainUntil.IsZero() {
 		return terminate(ctx, c, stored, v1alpha1.TerminatePeer)
@@ -342,8 +341,8 @@ func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored
 	return nil
 }
 
-// act makes what a contract wants, and applies the resulting events to it. It returns when to
-// do so again, 0 when something changes, and what is in use.
+// act makes what a contract requires, and applies the resulting events to it. It returns when to do so again, 0
+// meaning when something changes, and what is in use.
 func (r *Contracts) act(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	if c.Role == peering.Provider {
 		return r.provide(ctx, c, stored)
@@ -352,7 +351,7 @@ func (r *Contracts) act(ctx context.Context, c *peering.Contract, stored *v1alph
 }
 
 func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
-	name := stored.Status.Node // once given it stays
+	name := stored.Status.Node // a node keeps its name
 	if name == "" {
 		request, err := requestByID(ctx, r.Client, stored.Spec.RequestID)
 		if err != nil {
@@ -408,8 +407,8 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 	return plan.again, used, nil
 }
 
-// nodeLabels returns the labels of a contract's virtual node: all of the nodes on
-// which its pods run have those by which they were chosen.
+// nodeLabels returns the labels of a contract's virtual node: those by which the provider's nodes were chosen,
+// which all of them have.
 func nodeLabels(stored *v1alpha1.Contract) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, stored.Spec.NodeLabels)
@@ -425,7 +424,7 @@ func requestByID(ctx context.Context, reader client.Reader, id string) (*v1alpha
 	}
 	i := slices.IndexFunc(list.Items, func(s v1alpha1.PeeringRequest) bool { return string(s.UID) == id })
 	if i < 0 {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // it is gone
 	}
 	return &list.Items[i], nil
 }
@@ -457,16 +456,15 @@ func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1
 	return endingInterval, used, nil
 }
 
-// release removes the finalizer of a closed contract of which nothing exists any more, once the
-// peer knows or cannot be notified, and its use was stated. At the consumer it stays as long as
-// its PeeringRequest needs it. A contract with a price is not deleted: with its statements it is
-// the only proof of what is owed. Nothing depends on it then, and deleting it, then or before,
-// takes effect at once.
+// release removes the finalizer of a closed contract once nothing exists because of it, the peer knows or cannot be
+// notified, and its use was stated. At the consumer the finalizer stays as long as the PeeringRequest needs the
+// contract. A contract with a price is not deleted: with its statements it is the only proof of what is owed.
+// Nothing depends on it then, and deleting it, then or before, takes effect at once.
 func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile.Result, error) {
 	stored, closed := s.stored, r.Now().Sub(store.TimeOf(s.stored.Status.ClosedAt))
 	if !knowsOfEnd(s, r.Now()) && r.notify(ctx, s) != nil {
 		if !s.peer.DeletionTimestamp.IsZero() {
-			return reconcile.Result{RequeueAfter: removalPoll}, nil // it is not waited for long
+			return reconcile.Result{RequeueAfter: removalPoll}, nil // it is forgotten soon: see forgetWait
 		}
 		return reconcile.Result{RequeueAfter: endingInterval}, nil
 	}
@@ -489,8 +487,8 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 	return reconcile.Result{}, client.IgnoreNotFound(store.Patch(ctx, r.Client, before, stored))
 }
 
-// takeDown removes a contract that this cluster did not sign, as when it lost its identity, with what
-// exists because of it. The peer knows this cluster as another one, so nobody is told.
+// takeDown removes a contract that this cluster did not sign, as when it lost its identity, with the objects that
+// it caused. The peer knows this cluster under its former identity, so it is not notified.
 func (r *Contracts) takeDown(ctx context.Context, stored *v1alpha1.Contract) (reconcile.Result, error) {
 	role := peering.Consumer
 	if stored.Spec.Role == v1alpha1.ContractProvider {
@@ -509,21 +507,20 @@ func (r *Contracts) takeDown(ctx context.Context, stored *v1alpha1.Contract) (re
 	return reconcile.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}))
 }
 
-// notify tells the peer by a call that this side ended a contract, or ends it.
+// notify calls the peer to report that this side ended a contract, or ends it.
 func (r *Contracts) notify(ctx context.Context, s *contractSnapshot) error {
 	peer := peering.ClusterID(s.stored.Spec.PeerID)
 	if s.peer == nil || r.asked.slow(peer, r.Now()) {
-		return errors.New("the peer is not known any more, or did not answer shortly before")
+		return errors.New("the peer is no longer known, or did not respond shortly before")
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := r.Counterpart(peer).Terminate(ctx, s.stored.Name, s.stored.Status.Message, store.TimeOf(s.stored.Status.DrainUntil))
-	r.asked.answered(peer, s.stored.Name, "end", err, r.Now())
+	r.asked.record(peer, s.stored.Name, "end", err, r.Now())
 	return err
 }
 
-// pruneClosed deletes a settled contract that was kept long enough, and those beyond the
-// limit of its peer.
+// pruneClosed deletes a released contract that was kept long enough, and those beyond the limit of its peer.
 func (r *Contracts) pruneClosed(ctx context.Context, s *contractSnapshot) (reconcile.Result, error) {
 	all, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(s.stored.Spec.PeerID), client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -543,8 +540,7 @@ func (r *Contracts) pruneClosed(ctx context.Context, s *contractSnapshot) (recon
 	return reconcile.Result{RequeueAfter: max(left, 0)}, nil
 }
 
-// write writes the status, and says whether it did: not if the contract changed
-// meanwhile, or is gone.
+// write writes the status, and reports whether it did: not if the contract changed meanwhile, or is gone.
 func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract) (bool, error) {
 	err := store.PatchStatusLocked(ctx, r.Client, before, stored)
 	switch {

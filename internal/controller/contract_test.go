@@ -62,7 +62,7 @@ func eur(t *testing.T, pairs ...string) peering.PriceList {
 	return list
 }
 
-// terms are those of an hour that began a minute ago.
+// terms are the terms of a contract for an hour that began a minute ago.
 func (p parties) terms(t *testing.T, change func(*peering.Terms)) peering.Terms {
 	t.Helper()
 	out := peering.Terms{
@@ -97,7 +97,7 @@ func (p parties) signed(t *testing.T, terms peering.Terms) peering.Envelope {
 	return envelopeOf(t, terms, p.consumer, p.provider)
 }
 
-// stored is a contract as one side holds it, Active.
+// stored is a contract as one side stores it, Active.
 func (p parties) stored(t *testing.T, terms peering.Terms, self *identity.Identity) *v1alpha1.Contract {
 	t.Helper()
 	c, err := store.NewContract(p.signed(t, terms), self.ID(), "peer")
@@ -193,7 +193,7 @@ func (f *fakeNodes) Status(string) NodeStatus {
 	return NodeStatus{Ready: true, Reason: "PeerConnected"}
 }
 
-// fakeLent uses what a test says.
+// fakeLent reports the use that a test sets.
 type fakeLent struct {
 	used corev1.ResourceList
 	pods int
@@ -230,7 +230,7 @@ func (b *bench) agent(self *identity.Identity) *Contracts {
 	}
 }
 
-// look reconciles until nothing changes at once, and returns the contract; nil is
+// look reconciles until nothing changes at once, and returns the contract, nil if
 // that it is gone.
 func (b *bench) look(t *testing.T) *v1alpha1.Contract {
 	t.Helper()
@@ -253,7 +253,7 @@ func (b *bench) look(t *testing.T) *v1alpha1.Contract {
 	return &c
 }
 
-// says makes the peer say something of the contract.
+// says makes the peer report a state of the contract.
 func (b *bench) says(t *testing.T, said v1alpha1.PeerContract) {
 	t.Helper()
 	var fc v1alpha1.ForeignCluster
@@ -321,11 +321,11 @@ func TestNoticeIsConvertedToThisClustersClock(t *testing.T) {
 		skew *time.Duration
 		call bool
 	}{
-		"said by a peer whose clock is ahead":    {skew: new(time.Hour)},
-		"said by one whose clock is behind":      {skew: new(-time.Hour)},
-		"called by one whose clock is behind":    {skew: new(-time.Hour), call: true},
-		"said by one whose clock is not known":   {},
-		"called by one whose clock is not known": {call: true},
+		"reported by a peer whose clock is ahead":  {skew: new(time.Hour)},
+		"reported by one whose clock is behind":    {skew: new(-time.Hour)},
+		"called by one whose clock is behind":      {skew: new(-time.Hour), call: true},
+		"reported by one whose clock is not known": {},
+		"called by one whose clock is not known":   {call: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -406,11 +406,11 @@ func TestProviderDrainsForItsNotice(t *testing.T) {
 		t.Fatalf("it is %+v, want Draining until %s", got.Status, want)
 	}
 	if len(b.peer.told) != 1 || !b.peer.told[0].Equal(want) {
-		t.Errorf("the consumer was told %v, want once %s", b.peer.told, want)
+		t.Errorf("the consumer was notified of %v, want once %s", b.peer.told, want)
 	}
 	b.clock = want
 	if got := b.look(t); got != nil && got.Status.Phase != "Closed" {
-		t.Errorf("with a consumer that does not answer it is %+v", got.Status)
+		t.Errorf("with a consumer that does not respond it is %+v", got.Status)
 	}
 }
 
@@ -464,9 +464,9 @@ func TestContractTakesOverALaterRevisionOfThePeer(t *testing.T) {
 		why      string // empty: it is taken
 	}{
 		"the next one":                           {envelope: p.signed(t, second)},
-		"one of which one in between was missed": {envelope: p.signed(t, next(second, p.signed(t, second), nil))},
+		"one after another that was missed":      {envelope: p.signed(t, next(second, p.signed(t, second), nil))},
 		"without this cluster's signature":       {envelopeOf(t, second, p.provider), "missing"},
-		"signed by somebody in its place":        {envelopeOf(t, second, stranger, p.provider), "not asked for"},
+		"signed by another cluster in its place": {envelopeOf(t, second, stranger, p.provider), "not asked for"},
 		"the same again":                         {e1, "has revision 1"},
 		"one that follows something else":        {p.signed(t, next(first, e1, func(x *peering.Terms) { x.Previous = peering.Hash{1} })), "does not follow"},
 		"of another contract":                    {p.signed(t, next(first, e1, func(x *peering.Terms) { x.ContractID = "c-2" })), "c-2"},
@@ -487,7 +487,7 @@ func TestContractTakesOverALaterRevisionOfThePeer(t *testing.T) {
 			b.says(t, v1alpha1.PeerContract{Revision: 9, Phase: "Active"})
 			got := b.look(t)
 			if taken := got.Spec.Revision > 1; taken != (tc.why == "") {
-				t.Errorf("revision %d is held", got.Spec.Revision)
+				t.Errorf("revision %d is stored", got.Spec.Revision)
 			}
 			if got.Status.Phase != "Active" {
 				t.Errorf("it is %+v", got.Status)
@@ -551,7 +551,7 @@ func TestRevisionLeavesStateAndTermination(t *testing.T) {
 		t.Errorf("it is %+v", c.Spec)
 	}
 	if store.Fulfils(c).Generation != 0 {
-		t.Error("it still says which spec it fulfils")
+		t.Error("it still records which spec it fulfils")
 	}
 	before, ok := store.Before(c, p.consumer.ID())
 	if !ok || before.Revision != 1 || before.Resources["cpu"].String() != "4" {
@@ -562,15 +562,15 @@ func TestRevisionLeavesStateAndTermination(t *testing.T) {
 	}
 }
 
-func TestPeerThatDoesNotAnswerDelaysOnlyItsContracts(t *testing.T) {
+func TestPeerThatDoesNotRespondDelaysOnlyItsContracts(t *testing.T) {
 	t.Parallel()
 	var p pauses
 	if !p.due("a", "c-1", "revision", now) || p.due("a", "c-1", "revision", now) {
 		t.Error("it may be asked never, or twice")
 	}
-	p.answered("a", "c-1", "revision", context.DeadlineExceeded, now)
+	p.record("a", "c-1", "revision", context.DeadlineExceeded, now)
 	if p.due("a", "c-2", "statements", now.Add(fetchAgain-1)) || !p.slow("a", now) {
-		t.Error("a peer that did not answer is asked for something else")
+		t.Error("a peer that did not respond is asked for something else")
 	}
 	if !p.due("b", "c-3", "statements", now) || p.slow("b", now) {
 		t.Error("another peer is not asked")
@@ -578,7 +578,7 @@ func TestPeerThatDoesNotAnswerDelaysOnlyItsContracts(t *testing.T) {
 	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
 		t.Error("it is never asked again")
 	}
-	p.answered("a", "c-2", "statements", &peering.Error{Reason: peering.ReasonUnavailable}, now)
+	p.record("a", "c-2", "statements", &peering.Error{Reason: peering.ReasonUnavailable}, now)
 	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
 		t.Error("what did not reach it counts as asked")
 	}
@@ -599,7 +599,7 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 		"by the consumer":                {self: parties.borrower, peer: true, kept: true},
 		"of a peer that was forgotten":   {self: parties.lender, kept: true},
 		"not one that was free":          {self: parties.lender, peer: true, terms: free},
-		"not one that somebody deleted":  {self: parties.lender, peer: true, deleted: true},
+		"not one that was deleted":       {self: parties.lender, peer: true, deleted: true},
 		"not a free one by its consumer": {self: parties.borrower, peer: true, terms: free},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -631,11 +631,11 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 			if got == nil {
 				return
 			}
-			if !store.Settled(got) || got.Status.ClosedAt == nil || got.Spec.Envelope != c.Spec.Envelope {
+			if !store.Released(got) || got.Status.ClosedAt == nil || got.Spec.Envelope != c.Spec.Envelope {
 				t.Errorf("what is kept is %+v", got)
 			}
 			if states, _ := contractStates([]v1alpha1.Contract{*got}); len(states) != 0 {
-				t.Errorf("the peer is told of it still: %+v", states)
+				t.Errorf("it is still reported to the peer: %+v", states)
 			}
 			calls := b.peer.calls
 			b.clock = b.clock.Add(closedKept - time.Hour)
@@ -654,7 +654,7 @@ func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 func (p parties) lender() *identity.Identity   { return p.provider }
 func (p parties) borrower() *identity.Identity { return p.consumer }
 
-func TestSettledContractsThatCostLeastArePrunedFirst(t *testing.T) {
+func TestReleasedContractsThatCostLeastArePrunedFirst(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	var objects []client.Object
@@ -676,11 +676,11 @@ func TestSettledContractsThatCostLeastArePrunedFirst(t *testing.T) {
 	for i := range maxClosed + 3 {
 		objects = append(objects, over(i, i == 0))
 	}
-	held := p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-held" }), p.provider)
-	held.UID = "held"
-	b := newBench(t, p.provider, append(objects, held)...)
+	unreleased := p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-unreleased" }), p.provider)
+	unreleased.UID = "unreleased"
+	b := newBench(t, p.provider, append(objects, unreleased)...)
 	b.clock = now.Add(time.Hour)
-	b.look(t) // at c-1, which is one of those that go
+	b.look(t) // at c-1, which is pruned
 	var list v1alpha1.ContractList
 	if err := b.client.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
@@ -689,13 +689,13 @@ func TestSettledContractsThatCostLeastArePrunedFirst(t *testing.T) {
 	for i := range list.Items {
 		names[list.Items[i].Name] = true
 	}
-	if len(names) != maxClosed+1 || !names["c-0"] || !names["c-held"] || names["c-1"] || names["c-2"] || names["c-3"] || !names["c-4"] {
+	if len(names) != maxClosed+1 || !names["c-0"] || !names["c-unreleased"] || names["c-1"] || names["c-2"] || names["c-3"] || !names["c-4"] {
 		t.Errorf("%d are kept: %v", len(names), names)
 	}
 }
 
-// A cluster that lost its identity is another one: what it agreed on before binds it no longer, and goes when
-// somebody says so.
+// A cluster that lost its identity is another one: what it agreed on before no longer binds it, and is removed
+// when an administrator ends it.
 func TestAContractOfAnotherIdentityGoesWhenItIsEnded(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)

@@ -16,12 +16,12 @@ import (
 	"github.com/entente-dev/entente/peering/meter"
 )
 
-// contractSnapshot is everything that decides about a contract, as it is at a time.
+// contractSnapshot is everything that decides about a contract, at one moment.
 type contractSnapshot struct {
 	// stored is the object. Its status is changed until it is written.
 	stored *v1alpha1.Contract
-	// contract and terms are what both signed, with the state that is stored. invalid is why
-	// the envelope does not verify.
+	// contract and terms are what both sides signed, with the stored state. invalid is why the envelope does not
+	// verify.
 	contract peering.Contract
 	terms    peering.Terms
 	invalid  error
@@ -30,37 +30,37 @@ type contractSnapshot struct {
 	now  time.Time
 }
 
-// contractStep is what is to be done about a contract.
+// contractStep is the action for a contract.
 type contractStep int
 
 const (
-	// stepConverge: make what the contract wants.
+	// stepConverge makes what the contract requires.
 	stepConverge contractStep = iota
-	// stepPrune: it is settled, and kept only as a record of what it cost.
+	// stepPrune deletes old records: the contract is released, and kept only as a record of what it cost.
 	stepPrune
-	// stepReport: the envelope does not verify, so it binds nobody; what exists because of it
-	// stays until a person acts.
+	// stepReport reports an envelope that does not verify, so it binds neither side. The objects that it caused
+	// stay until an administrator acts.
 	stepReport
-	// stepTakeDown: and one did.
+	// stepTakeDown removes such a contract once an administrator ended or deleted it.
 	stepTakeDown
 )
 
-// contractPlan is what is to be done about a contract.
+// contractPlan is what to do about a contract.
 type contractPlan struct {
 	step contractStep
 	// contract is the contract after all events.
 	contract peering.Contract
-	// earlier is the contract if the peer reports an earlier end: clocks drift, so the peer may
-	// report another one each time, which is written as the budget allows. Nil otherwise.
+	// earlier is the contract if the peer reports an earlier end, nil otherwise: clocks drift, so the peer may
+	// report another end each time, which is written as the budget allows.
 	earlier *peering.Contract
-	// askRevision: the peer has a later revision; askExists: it may not have the contract.
+	// askRevision: the peer has a later revision. askExists: the peer may not have the contract.
 	askRevision, askExists bool
 }
 
-// planContract decides what is to be done about a contract.
+// planContract decides what to do about a contract.
 func planContract(s *contractSnapshot) contractPlan {
 	switch {
-	case store.Settled(s.stored):
+	case store.Released(s.stored):
 		return contractPlan{step: stepPrune}
 	case s.invalid != nil && (s.stored.Spec.Termination == v1alpha1.TerminateNow || !s.stored.DeletionTimestamp.IsZero()):
 		return contractPlan{step: stepTakeDown}
@@ -99,8 +99,8 @@ func applyAll(c peering.Contract, events []peering.Event) peering.Contract {
 	return c
 }
 
-// asksForEnd returns the event by which somebody here, or the peer by a call, asked to end a
-// contract; nil if nobody did.
+// asksForEnd returns the event by which an administrator here, or the peer by a call, asked to end a contract; nil
+// if neither did.
 func asksForEnd(s *contractSnapshot) peering.Event {
 	c := s.contract
 	switch how := s.stored.Spec.Termination; {
@@ -116,28 +116,27 @@ func asksForEnd(s *contractSnapshot) peering.Event {
 	return nil
 }
 
-// doubtsProvider says whether the provider of an unclosed contract may not have it, or only
-// as one that is over: it forgot this cluster and was joined again, or was restored from a
-// backup. A provider has a contract before its consumer does, so when it leaves one out of
-// its report it is asked, and what it answers is proof. The other way round there is
-// nothing to prove: see Orphans.
+// doubtsProvider reports whether the provider of an unclosed contract may not have it, or only as one that is over:
+// it forgot this cluster and was joined again, or was restored from a backup. A provider has a contract before its
+// consumer does, so if its report leaves one out, this cluster asks, and the response is proof. The converse proves
+// nothing: see Orphans.
 func doubtsProvider(s *contractSnapshot) bool {
 	return s.peer != nil && s.stored.Spec.Role == v1alpha1.ContractConsumer && !store.Closed(s.stored) && !endsNow(s.stored) &&
 		reportOf(s.peer, s.stored.Name) == nil && meta.IsStatusConditionTrue(s.peer.Status.Conditions, v1alpha1.ConditionConnected) &&
 		s.now.Sub(s.stored.CreationTimestamp.Time) >= orphanAge
 }
 
-// nodePlan is what is to be done about the virtual node of a contract.
+// nodePlan is what to do about the virtual node of a contract.
 type nodePlan struct {
-	// contract is the contract after the events of the node.
+	// contract is the contract after the node's events.
 	contract                         peering.Contract
 	ensure, acceptNew, evict, remove bool
-	// again is when to reconcile the node again; 0 is when something changes.
+	// again is when to reconcile the node again; 0 when something changes.
 	again time.Duration
 }
 
-// planNode decides about the virtual node of a contract. left is how many pods the API server
-// has on it: the node's own count begins at zero after a restart.
+// planNode decides about the virtual node of a contract. left is how many pods the API server shows on it: the
+// node's own count begins at zero after a restart.
 func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 	wants := c.Wants()
 	plan := nodePlan{ensure: wants.Node, acceptNew: wants.AcceptNew, evict: c.Evicts(now)}
@@ -154,9 +153,9 @@ func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 	return plan
 }
 
-// requeueAfter is when to reconcile a contract again if nothing wakes it. What it uses, what
-// exists because of it, and reports of its peer do; what is left is time, which changes its
-// state, ends a period of its meter and adds to its use, and peers that did not answer.
+// requeueAfter is when to reconcile a contract again if nothing triggers it. Its use, the objects that it caused,
+// and reports of its peer trigger one. Time does not, though it changes the contract's state, ends a period of its
+// meter and adds to its use; nor do peers that did not respond.
 func requeueAfter(c peering.Contract, meter *meter.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
 	after := restInterval
 	at := func(t time.Time) { after = min(after, max(t.Sub(now), removalPoll)) }
@@ -179,9 +178,8 @@ func requeueAfter(c peering.Contract, meter *meter.Meter, stored *v1alpha1.Contr
 	return after
 }
 
-// laterRevision returns an error unless an envelope is a later revision of a contract.
-// Unlike Apply it takes one of a contract that is over, too: statements of its use may have
-// the prices of that revision.
+// laterRevision returns an error unless an envelope is a later revision of a contract. Unlike Apply it accepts a
+// revision of a contract that is over: statements of its use may have the prices of that revision.
 func laterRevision(stored *v1alpha1.Contract, envelope peering.Envelope, self peering.ClusterID) error {
 	state, current, err := store.ReadContract(stored, self)
 	if err != nil {
@@ -203,7 +201,7 @@ func laterRevision(stored *v1alpha1.Contract, envelope peering.Envelope, self pe
 	return nil
 }
 
-// reportOf returns what the peer reported last of a contract, or nil.
+// reportOf returns the peer's last report of a contract, or nil.
 func reportOf(fc *v1alpha1.ForeignCluster, contract string) *v1alpha1.PeerContract {
 	if fc == nil {
 		return nil
@@ -222,8 +220,7 @@ func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 	return t.Add(-fc.Status.Session.ClockSkew.Duration)
 }
 
-// knowsOfEnd says whether the peer of a closed contract knows that it is closed, or need not
-// be notified any more.
+// knowsOfEnd reports whether the peer of a closed contract knows that it is closed, or need no longer be notified.
 func knowsOfEnd(s *contractSnapshot, now time.Time) bool {
 	if s.peer == nil || store.EndedByPeer(s.stored) || s.peer.Spec.Decision == v1alpha1.DecisionDenied || notWaitedFor(s.peer) {
 		return true
@@ -234,8 +231,8 @@ func knowsOfEnd(s *contractSnapshot, now time.Time) bool {
 	return s.stored.Status.ClosedAt != nil && now.Sub(s.stored.Status.ClosedAt.Time) > tombstone
 }
 
-// neededBy says whether a PeeringRequest, or nil, still needs its closed contract: to report
-// why it has none, or to know which provider not to ask again.
+// neededBy reports whether a PeeringRequest, which may be nil, still needs its closed contract: to report why it
+// has none, or to know which provider not to ask again.
 func neededBy(request *v1alpha1.PeeringRequest, stored *v1alpha1.Contract, closed time.Duration) bool {
 	if request == nil || !request.DeletionTimestamp.IsZero() {
 		return false
@@ -244,13 +241,12 @@ func neededBy(request *v1alpha1.PeeringRequest, stored *v1alpha1.Contract, close
 	return request.Status.Contract == stored.Name || request.Status.Contract == "" || leaveOut
 }
 
-// beyondMaxClosed returns the settled contracts of a peer that are too many: those that
-// cost the least, so that many small ones do not displace a large one, and of equals the
-// oldest.
+// beyondMaxClosed returns the released contracts of a peer that exceed the limit: those that cost the least, so
+// that many small ones do not displace a large one, and of equals the oldest.
 func beyondMaxClosed(contracts []v1alpha1.Contract) []*v1alpha1.Contract {
 	var over []*v1alpha1.Contract
 	for i := range contracts {
-		if c := &contracts[i]; store.Settled(c) {
+		if c := &contracts[i]; store.Released(c) {
 			over = append(over, c)
 		}
 	}

@@ -50,30 +50,30 @@ func TestPlanContractAppliesAllThatHappened(t *testing.T) {
 		want     want
 	}{
 		"nothing happened": {edit: []func(*contractSnapshot){reports("Active", 1, time.Time{})}, want: active},
-		"it is settled": {edit: []func(*contractSnapshot){func(s *contractSnapshot) {
+		"it is released": {edit: []func(*contractSnapshot){func(s *contractSnapshot) {
 			s.stored.Status.Phase, s.stored.Finalizers = peering.PhaseClosed.String(), nil
 		}}, want: want{step: stepPrune}},
-		"nobody signed it": {edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.invalid = errors.New("no") }}, want: want{step: stepReport}},
-		"nobody signed it, and it is deleted": {edit: []func(*contractSnapshot){func(s *contractSnapshot) {
+		"this cluster did not sign it": {edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.invalid = errors.New("no") }}, want: want{step: stepReport}},
+		"this cluster did not sign it, and it is deleted": {edit: []func(*contractSnapshot){func(s *contractSnapshot) {
 			s.invalid, s.stored.DeletionTimestamp = errors.New("no"), &metav1.Time{Time: now}
 		}}, want: want{step: stepTakeDown}},
-		"nobody signed it, and it is ended":    {edit: []func(*contractSnapshot){ends(v1alpha1.TerminateNow), func(s *contractSnapshot) { s.invalid = errors.New("no") }}, want: want{step: stepTakeDown}},
-		"nobody signed it, and a peer ends it": {edit: []func(*contractSnapshot){ends(v1alpha1.TerminatePeer), func(s *contractSnapshot) { s.invalid = errors.New("no") }}, want: want{step: stepReport}},
-		"it reached its end":                   {edit: []func(*contractSnapshot){reports("Active", 1, time.Time{}), func(s *contractSnapshot) { s.now = s.contract.NotAfter }}, want: want{state: peering.Draining, reason: peering.EndedByExpiry}},
-		"the peer ended it by a call":          {edit: []func(*contractSnapshot){ends(v1alpha1.TerminatePeer)}, want: want{state: peering.Closed, reason: peering.EndedByPeer}},
-		"an administrator ended it":            {provider: true, edit: []func(*contractSnapshot){ends(v1alpha1.TerminateNow)}, want: want{state: peering.Closed, reason: peering.EndedHere}},
-		"an administrator drains it":           {provider: true, edit: []func(*contractSnapshot){ends(v1alpha1.TerminateDrain)}, want: want{state: peering.Draining, reason: peering.EndedHere, until: now.Add(10 * time.Minute)}},
-		"it was deleted":                       {provider: true, edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.stored.DeletionTimestamp = &metav1.Time{Time: now} }}, want: want{state: peering.Closed, reason: peering.EndedHere}},
-		"its peer was forgotten":               {provider: true, edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.peer = nil }}, want: want{state: peering.Closed, reason: peering.EndedHere}},
-		"the peer reports that it drains":      {edit: []func(*contractSnapshot){reports("Draining", 1, soon)}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon}},
-		"the peer reports the same again":      {edit: []func(*contractSnapshot){drains(soon), reports("Draining", 1, soon.Add(-drainSlack))}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon}},
-		"the peer reports an earlier end":      {edit: []func(*contractSnapshot){drains(soon), reports("Draining", 1, soon.Add(-time.Minute))}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon, earlier: soon.Add(-time.Minute)}},
-		"the peer reports a later one":         {edit: []func(*contractSnapshot){drains(soon), reports("Draining", 1, soon.Add(time.Minute))}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon}},
-		"the peer has a later revision":        {edit: []func(*contractSnapshot){reports("Active", 2, time.Time{})}, want: want{state: peering.Active, askRevision: true}},
-		"the provider leaves it out":           {want: want{state: peering.Active, ask: true}},
-		"the provider is away":                 {edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.peer.Status.Conditions = nil }}, want: active},
-		"it was signed just now":               {edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.stored.CreationTimestamp = metav1.NewTime(now.Add(1 - orphanAge)) }}, want: active},
-		"the consumer leaves it out":           {provider: true, want: active},
+		"this cluster did not sign it, and it is ended":    {edit: []func(*contractSnapshot){ends(v1alpha1.TerminateNow), func(s *contractSnapshot) { s.invalid = errors.New("no") }}, want: want{step: stepTakeDown}},
+		"this cluster did not sign it, and a peer ends it": {edit: []func(*contractSnapshot){ends(v1alpha1.TerminatePeer), func(s *contractSnapshot) { s.invalid = errors.New("no") }}, want: want{step: stepReport}},
+		"it reached its end":                               {edit: []func(*contractSnapshot){reports("Active", 1, time.Time{}), func(s *contractSnapshot) { s.now = s.contract.NotAfter }}, want: want{state: peering.Draining, reason: peering.EndedByExpiry}},
+		"the peer ended it by a call":                      {edit: []func(*contractSnapshot){ends(v1alpha1.TerminatePeer)}, want: want{state: peering.Closed, reason: peering.EndedByPeer}},
+		"an administrator ended it":                        {provider: true, edit: []func(*contractSnapshot){ends(v1alpha1.TerminateNow)}, want: want{state: peering.Closed, reason: peering.EndedHere}},
+		"an administrator drains it":                       {provider: true, edit: []func(*contractSnapshot){ends(v1alpha1.TerminateDrain)}, want: want{state: peering.Draining, reason: peering.EndedHere, until: now.Add(10 * time.Minute)}},
+		"it was deleted":                                   {provider: true, edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.stored.DeletionTimestamp = &metav1.Time{Time: now} }}, want: want{state: peering.Closed, reason: peering.EndedHere}},
+		"its peer was forgotten":                           {provider: true, edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.peer = nil }}, want: want{state: peering.Closed, reason: peering.EndedHere}},
+		"the peer reports that it drains":                  {edit: []func(*contractSnapshot){reports("Draining", 1, soon)}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon}},
+		"the peer reports the same again":                  {edit: []func(*contractSnapshot){drains(soon), reports("Draining", 1, soon.Add(-drainSlack))}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon}},
+		"the peer reports an earlier end":                  {edit: []func(*contractSnapshot){drains(soon), reports("Draining", 1, soon.Add(-time.Minute))}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon, earlier: soon.Add(-time.Minute)}},
+		"the peer reports a later one":                     {edit: []func(*contractSnapshot){drains(soon), reports("Draining", 1, soon.Add(time.Minute))}, want: want{state: peering.Draining, reason: peering.EndedByPeer, until: soon}},
+		"the peer has a later revision":                    {edit: []func(*contractSnapshot){reports("Active", 2, time.Time{})}, want: want{state: peering.Active, askRevision: true}},
+		"the provider leaves it out":                       {want: want{state: peering.Active, ask: true}},
+		"the provider is away":                             {edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.peer.Status.Conditions = nil }}, want: active},
+		"it was signed just now":                           {edit: []func(*contractSnapshot){func(s *contractSnapshot) { s.stored.CreationTimestamp = metav1.NewTime(now.Add(1 - orphanAge)) }}, want: active},
+		"the consumer leaves it out":                       {provider: true, want: active},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -34,7 +34,7 @@ func TestRoleFollowsFromContractsInForce(t *testing.T) {
 		want      v1alpha1.Role
 	}{
 		"a stranger is nothing":                    {want: v1alpha1.RoleNone},
-		"from whom we consume is a provider":       {contracts: []v1alpha1.Contract{consumer}, want: v1alpha1.RoleProvider},
+		"that grants us a contract is a provider":  {contracts: []v1alpha1.Contract{consumer}, want: v1alpha1.RoleProvider},
 		"to whom we lend is a consumer":            {contracts: []v1alpha1.Contract{provider}, want: v1alpha1.RoleConsumer},
 		"both at once":                             {contracts: []v1alpha1.Contract{provider, consumer}, want: v1alpha1.RoleProviderAndConsumer},
 		"a contract that is over counts no longer": {contracts: []v1alpha1.Contract{closed}, want: v1alpha1.RoleNone},
@@ -94,7 +94,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		"no session":           {view: view(func(v *PeerSnapshot) { v.Session = trust.Session{Why: "dial tcp 172.30.2.11:30743"} }), want: except("Connected", "False"), says: "172.30.2.11:30743"},
 		"probes lost":          {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Down", 0) }), want: except("Network", "False"), says: "172.30.2.11:51820"},
 		"never probed":         {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not taken up"},
-		"the fabric is silent": {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last heard of"},
+		"the fabric is silent": {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last reported at"},
 		"no gateway":           {view: view(func(v *PeerSnapshot) { v.FabricNodes = nil }), want: except("Network", "False"), says: "entente-fabric"},
 		"the gateway died": {view: view(func(v *PeerSnapshot) {
 			v.FabricNodes = append(v.FabricNodes, worker("n2", "Down"), worker("n3", "Down"))
@@ -135,7 +135,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 				t.Errorf("conditions (-want +got):\n%s", diff)
 			}
 			if !strings.Contains(text, tc.says) {
-				t.Errorf("conditions say %q, want %q in it", text, tc.says)
+				t.Errorf("conditions are %q, want %q in it", text, tc.says)
 			}
 		})
 	}

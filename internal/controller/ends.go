@@ -15,8 +15,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// endsOf returns the addresses of a node from which it probes ways end to end, one of each family at
-// most.
+// endsOf returns the addresses from which a node probes paths end to end, at most one of each family.
 func endsOf(n *v1alpha1.FabricNode) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range kube.Addrs(n.Status.Sources) {
@@ -27,9 +26,9 @@ func endsOf(n *v1alpha1.FabricNode) []netip.Addr {
 	return out
 }
 
-// tellEnds leaves out where nodes answer end-to-end probes that are not Ready: they may be switched off, and their
-// pods go elsewhere.
-func (s *States) tellEnds(ctx context.Context, network *peering.Network) error {
+// dropUnreadyProbes removes from the network, as announced, the nodes that respond to end-to-end probes but are not
+// Ready: they may be switched off, and their pods go elsewhere.
+func (s *States) dropUnreadyProbes(ctx context.Context, network *peering.Network) error {
 	var nodes corev1.NodeList
 	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
@@ -50,8 +49,8 @@ func (s *States) tellEnds(ctx context.Context, network *peering.Network) error {
 	return nil
 }
 
-// probed returns the nodes of a peer that probe ways end to end, with their addresses as this cluster
-// knows them. Addresses without an alias are left out.
+// probed returns the nodes of a peer that probe paths end to end, with their addresses as this cluster knows them.
+// Addresses without an alias are left out.
 func probed(fc *v1alpha1.ForeignCluster) []v1alpha1.ProbedNode {
 	given := stored.Given(fc.Status.Aliases, fc.Status.Blocks)
 	var out []v1alpha1.ProbedNode

@@ -66,18 +66,18 @@ func TestOmittedContractsAndGatewaysAreCounted(t *testing.T) {
 	ends, left := contractEnds(s.Contracts)
 	last := s.Contracts[len(s.Contracts)-1]
 	if len(ends) != peering.MaxContracts || left != 3 || !slices.ContainsFunc(ends, func(e v1alpha1.ContractEnd) bool { return e.Contract == last.Name }) {
-		t.Errorf("%d ends are told and %d are not, the last one among them or not", len(ends), left)
+		t.Errorf("%d ends are listed and %d are not, the last one among them or not", len(ends), left)
 	}
-	text := strings.Join(untold(s, left), "; ")
-	for _, want := range []string{"3 more close when the agent says so", "not told of 3 contracts", "where 2 of its gateways are seen"} {
+	text := strings.Join(omitted(s, left), "; ")
+	for _, want := range []string{"3 more close when the agent closes them", "3 contracts are not reported to the peer", "where 2 of the peer's gateways are seen"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q does not say %q", text, want)
+			t.Errorf("%q does not contain %q", text, want)
 		}
 	}
 	s.Contracts, node.Status.Observed = s.Contracts[:peering.MaxContracts], node.Status.Observed[:peering.MaxObservations]
 	s.FabricNodes = []v1alpha1.FabricNode{node}
-	if _, left := contractEnds(s.Contracts); left > 0 || len(untold(s, left)) > 0 {
-		t.Errorf("nothing is left out, and it says %q", untold(s, left))
+	if _, left := contractEnds(s.Contracts); left > 0 || len(omitted(s, left)) > 0 {
+		t.Errorf("nothing is left out, and the text is %q", omitted(s, left))
 	}
 }
 

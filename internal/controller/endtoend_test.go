@@ -34,7 +34,7 @@ func TestProbedNodesAreKnownByTheirAliases(t *testing.T) {
 	}
 }
 
-func TestPeersAreToldWhereNodesAnswerProbes(t *testing.T) {
+func TestStateHasTheNodesThatAnswerProbes(t *testing.T) {
 	t.Parallel()
 	nodes := newSite(1).nodes[:1]
 	fc := &v1alpha1.ForeignCluster{}
@@ -48,14 +48,14 @@ func TestPeersAreToldWhereNodesAnswerProbes(t *testing.T) {
 	}
 	nodes[0].Status.Sources = []string{"10.200.0.1", "10.200.0.2", "fd77:1::1"}
 	if got := told(now); got != nil {
-		t.Errorf("of a fabric that answers none they are told %v", got)
+		t.Errorf("of a fabric that answers none they are sent %v", got)
 	}
 	nodes[0].Status.AnswersProbes = true
 	if diff := cmp.Diff([]string{"10.200.0.1", "fd77:1::1"}, told(now)); diff != "" {
 		t.Errorf("want one of each family: %s", diff)
 	}
 	if got := told(now.Add(-time.Hour)); got != nil {
-		t.Errorf("of a node that is silent they are told %v", got)
+		t.Errorf("of a node that is silent they are sent %v", got)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestLostPacketsOfPodsAreNamed(t *testing.T) {
 	}
 }
 
-func TestPeersAreNotToldOfNodesThatAreNotReady(t *testing.T) {
+func TestStateLeavesOutNodesThatAreNotReady(t *testing.T) {
 	t.Parallel()
 	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
@@ -99,12 +99,12 @@ func TestPeersAreNotToldOfNodesThatAreNotReady(t *testing.T) {
 		Gateways: []peering.Gateway{{Name: "ready", Sources: at}, {Name: "off", Sources: at}}, Nodes: []peering.Gateway{{Name: "unknown", Sources: at}, {Name: "new", Sources: at}},
 	}
 	s := &States{Client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(node("ready", corev1.ConditionTrue), node("off", corev1.ConditionFalse), node("unknown", corev1.ConditionUnknown), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}}).Build()}
-	if err := s.tellEnds(t.Context(), network); err != nil {
+	if err := s.dropUnreadyProbes(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range append(network.Gateways, network.Nodes...) {
 		if want := g.Name == "ready" || g.Name == "new"; (len(g.Sources) > 0) != want {
-			t.Errorf("%s is told: %v, want %v", g.Name, g.Sources, want)
+			t.Errorf("%s has sources %v, want %v", g.Name, g.Sources, want)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// happened is an event. Events of one object that differ only in their note are
-// counted, not written again: a peer that changes its texts writes none.
+// happened is an event. Events of one object that differ only in their note are counted, not written again: a peer
+// that changes its texts causes no writes.
 type happened struct{ Type, Reason, Action, Note string }
 
 // record records events of an object; without a recorder it does nothing.
@@ -27,7 +27,7 @@ func record(recorder events.EventRecorder, about runtime.Object, all []happened)
 	}
 }
 
-// requestEvents returns what came of a PeeringRequest between two statuses of it.
+// requestEvents returns the events between two statuses of a PeeringRequest.
 func requestEvents(before, after *v1alpha1.PeeringRequest) []happened {
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionAccepted)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionAccepted)
@@ -41,7 +41,7 @@ func requestEvents(before, after *v1alpha1.PeeringRequest) []happened {
 	return []happened{{Type: kind, Reason: is.Reason, Action: "Negotiate", Note: is.Message}}
 }
 
-// contractEvents returns what happened to a Contract between two statuses of it.
+// contractEvents returns the events between two statuses of a Contract.
 func contractEvents(before, after *v1alpha1.Contract) []happened {
 	if before.Status.Phase == after.Status.Phase {
 		return nil

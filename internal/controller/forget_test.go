@@ -61,13 +61,13 @@ func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 	milan := peertest.NewOther(t, "milan")
 	for name, tc := range map[string]struct {
 		session trust.Session
-		// after is when contracts are let go, says whether the peer counts as told.
+		// after is when contracts are removed, says whether the peer counts as notified.
 		after time.Duration
 		told  bool
 	}{
 		"it is away":                       {trust.Session{Why: "connection refused"}, forgetWait, false},
 		"it was not dialled yet":           {trust.Session{}, forgetWait, false},
-		"it does not answer":               {trust.Session{Up: &trust.SessionInfo{}}, forgetWait, false},
+		"it does not respond":              {trust.Session{Up: &trust.SessionInfo{}}, forgetWait, false},
 		"it does not know us any more":     {trust.Session{Why: "refused", Untrusted: true}, 0, true},
 		"an administrator there denied us": {trust.Session{Why: "denied", Denied: true}, 0, true},
 	} {
@@ -81,7 +81,7 @@ func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 			}
 			if tc.after > 0 {
 				if got := pt.trustedIs(t, "milan"); got.Reason != reasonForgetting || !strings.Contains(got.Message, forgetWait.String()) {
-					t.Errorf("meanwhile it says %+v", got)
+					t.Errorf("meanwhile the condition is %+v", got)
 				}
 				pt.clock.Pass(tc.after - time.Second)
 				pt.look(t, "milan")
@@ -135,7 +135,7 @@ func TestForgettingWaitsFromTheEndOfContracts(t *testing.T) {
 	}
 }
 
-// away is a counterpart that cannot be told until it is back.
+// away is a counterpart that cannot be notified until it is back.
 type away struct {
 	fakeCounterpart
 	back bool
@@ -148,7 +148,7 @@ func (a *away) Terminate(ctx context.Context, contract, message string, until ti
 	return a.fakeCounterpart.Terminate(ctx, contract, message, until)
 }
 
-func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
+func TestContractStaysUntilAForgottenPeerIsNotified(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	for name, then := range map[string]func(*testing.T, *bench, *away){
@@ -163,7 +163,7 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"it says that it is over": func(t *testing.T, b *bench, _ *away) {
+		"it reports that it is over": func(t *testing.T, b *bench, _ *away) {
 			b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: peering.PhaseClosed.String()})
 		},
 	} {
@@ -183,15 +183,15 @@ func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 				if err := b.client.Delete(t.Context(), fc); err != nil {
 					t.Fatal(err)
 				}
-				if c := b.look(t); c == nil || !store.Closed(c) || store.Settled(c) {
+				if c := b.look(t); c == nil || !store.Closed(c) || store.Released(c) {
 					t.Fatalf("a peer that is away: %+v", c)
 				}
 				then(t, b, there)
-				if c := b.look(t); c != nil && !store.Settled(c) {
-					t.Errorf("it is held: %+v", c.Status)
+				if c := b.look(t); c != nil && !store.Released(c) {
+					t.Errorf("it is kept: %+v", c.Status)
 				}
 				if got := len(there.told); (got == 1) != there.back {
-					t.Errorf("it was told %d times", got)
+					t.Errorf("it was notified %d times", got)
 				}
 			})
 		}
@@ -211,7 +211,7 @@ func TestOnlyLastingRefusalsEndContracts(t *testing.T) {
 		return trust.Session{Why: "no route to host", At: begin.Add(time.Hour)}
 	}
 	up := func(begin time.Time) trust.Session { return trust.Session{Up: &trust.SessionInfo{Since: begin}} }
-	// Each look is a minute after the one before it.
+	// Each reconciliation is a minute after the one before it.
 	for name, tc := range map[string]struct {
 		looks []func(time.Time) trust.Session
 		ends  bool
@@ -235,12 +235,12 @@ func TestOnlyLastingRefusalsEndContracts(t *testing.T) {
 				pt := newPeersTest(t, fc, peertest.ContractWith(milan, "c-1", role), tunnelOf("milan"), keysSecret(milan))
 				for i, session := range tc.looks {
 					if pt.terminationOf(t, "c-1") != "" {
-						t.Fatalf("it ends after %d looks", i)
+						t.Fatalf("it ends after %d reconciliations", i)
 					}
 					pt.trust.set(milan.ID, session(begin))
 					pt.turns(t, func() { pt.look(t, "milan") })
 					if got := pt.trustedIs(t, "milan"); got.Reason == reasonNotTrustedByPeer && !strings.Contains(got.Message, forgottenAfter.String()) {
-						t.Errorf("it does not say when contracts end: %s", got.Message)
+						t.Errorf("the condition does not say when contracts end: %s", got.Message)
 					}
 					pt.clock.Pass(minute)
 				}
@@ -256,10 +256,10 @@ func TestOnlyLastingRefusalsEndContracts(t *testing.T) {
 					}
 				}
 				if (said == 1) != tc.ends || said > 1 {
-					t.Errorf("it is said %d times: %v", said, pt.events.Events)
+					t.Errorf("it is recorded %d times: %v", said, pt.events.Events)
 				}
 				if tc.ends && len(peertest.PeersOf(t, pt.Client)) != 1 {
-					t.Error("the peer is forgotten, which nobody asked for")
+					t.Error("the peer is forgotten, which no administrator asked for")
 				}
 			})
 		}
@@ -292,13 +292,13 @@ func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 		steps []step
 		ends  bool
 	}{
-		"two minutes each, three times":     {repeat(3, window(5, refusedApart)...), true},
-		"once each, eleven times":           {repeat(11, window(1, 0)...), true},
-		"once each, ten times":              {repeat(10, window(1, 0)...), false},
-		"often, and for a moment":           {window(40, time.Second), false},
-		"trusted in between":                {append(append(repeat(2, window(5, refusedApart)...), step{time.Minute, up}), window(5, refusedApart)...), false},
-		"mostly away":                       {repeat(50, step{time.Hour, away}), false},
-		"refused the same, looked at often": {append(window(1, 0), repeat(50, step{0, refused})...), false},
+		"two minutes each, three times":      {repeat(3, window(5, refusedApart)...), true},
+		"once each, eleven times":            {repeat(11, window(1, 0)...), true},
+		"once each, ten times":               {repeat(10, window(1, 0)...), false},
+		"often, and for a moment":            {window(40, time.Second), false},
+		"trusted in between":                 {append(append(repeat(2, window(5, refusedApart)...), step{time.Minute, up}), window(5, refusedApart)...), false},
+		"mostly away":                        {repeat(50, step{time.Hour, away}), false},
+		"refused the same, reconciled often": {append(window(1, 0), repeat(50, step{0, refused})...), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -328,7 +328,7 @@ func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 	}
 }
 
-func TestTunnelGoesBeforeAForgottenPeerHeard(t *testing.T) {
+func TestTunnelGoesBeforeAForgottenPeerIsNotified(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	fc := peertest.TrustedAs("milan", milan)
@@ -341,7 +341,7 @@ func TestTunnelGoesBeforeAForgottenPeerHeard(t *testing.T) {
 	}
 	pt.look(t, "milan")
 	if pt.hasTunnel(t, "milan") || pt.lets(t) {
-		t.Errorf("the tunnel stands: %t; the peer is waited for: %t", pt.hasTunnel(t, "milan"), !pt.lets(t))
+		t.Errorf("the tunnel exists: %t; the peer is waited for: %t", pt.hasTunnel(t, "milan"), !pt.lets(t))
 	}
 }
 
@@ -388,7 +388,7 @@ func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	if keys() != 0 || pt.hasTunnel(t, "milan") {
 		t.Errorf("%d keys are left, and the tunnel: %t", keys(), pt.hasTunnel(t, "milan"))
 	}
-	// Somebody restores a backup.
+	// An administrator restores a backup.
 	if err := pt.Client.Create(t.Context(), tunnelOf("milan")); err != nil {
 		t.Fatal(err)
 	}

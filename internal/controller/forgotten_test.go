@@ -42,7 +42,7 @@ func TestForgottenClusterIsNotMadeAgainByItsIntroduction(t *testing.T) {
 	milan := peertest.NewOther(t, "milan")
 	for name, tc := range map[string]struct {
 		then func(*testing.T, *peersTest, *trust.Introductions)
-		// requested says that the other side's administrator asks for it.
+		// requested: the other side's administrator asks for it.
 		requested bool
 		refused   bool
 	}{
@@ -57,7 +57,7 @@ func TestForgottenClusterIsNotMadeAgainByItsIntroduction(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false, false},
-		"it was named here, and that was looked at": {func(t *testing.T, pt *peersTest, _ *trust.Introductions) {
+		"it was named here, and that was reconciled": {func(t *testing.T, pt *peersTest, _ *trust.Introductions) {
 			fc := peertest.ApprovedAs("office", milan)
 			if err := pt.Client.Create(t.Context(), fc); err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func TestIntroductionThatBeganBeforeTheForgettingIsNotOpened(t *testing.T) {
 }
 
 // TestForgottenSideStopsIntroducingItself has two agents' controllers speak: one side
-// forgets the other, which holds that it was approved.
+// forgets the other, which has recorded its approval.
 func TestForgottenSideStopsIntroducingItself(t *testing.T) {
 	t.Parallel()
 	milan, home := peertest.NewOther(t, "milan"), peertest.NewOther(t, "home")
@@ -174,13 +174,13 @@ func TestForgottenSideStopsIntroducingItself(t *testing.T) {
 	}
 	got := here.trustedIs(t, "milan")
 	if got.Status != metav1.ConditionFalse || got.Reason != trust.ReasonForgottenByPeer || !strings.Contains(got.Message, "unpeer PEER --forget") || !strings.Contains(got.Message, "new token") {
-		t.Errorf("it says %+v", got)
+		t.Errorf("the condition is %+v", got)
 	}
 	if here.terminationOf(t, "c-1") != v1alpha1.TerminatePeer {
 		t.Error("the contract goes on")
 	}
 
-	// Its agent starts anew and knows what it was told.
+	// Its agent restarts and knows what was stored.
 	trusts = here.trusts(strangers)
 	refuse()
 	look()
@@ -230,9 +230,9 @@ func TestDeletingASecondObjectOfAPeerForgetsNothing(t *testing.T) {
 	}
 }
 
-// TestPolicyMayTrustAgainWhomItDropped tells a peer that a policy forgot from one that a
+// TestPolicyMayTrustAgainAPeerThatItDropped distinguishes a peer that a policy forgot from one that a
 // person did.
-func TestPolicyMayTrustAgainWhomItDropped(t *testing.T) {
+func TestPolicyMayTrustAgainAPeerThatItDropped(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	for name, by := range map[string]struct{ mark, label, ended bool }{

@@ -17,7 +17,7 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 )
 
-// What a Node's annotation says is what peers are told of it, and the other nodes of its
+// A Node's annotation decides what is announced of it to peers, and the other nodes of its
 // cluster go on dialling it by its own address.
 func TestStateHasTheEndpointsOfANodesAnnotation(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestStateHasTheEndpointsOfANodesAnnotation(t *testing.T) {
 		}
 		network, err := states.network(t.Context(), &v1alpha1.ForeignCluster{}, nodes)
 		if err != nil || len(network.Gateways) != 1 {
-			t.Fatalf("peers are told %+v, %v", network, err)
+			t.Fatalf("peers are sent %+v, %v", network, err)
 		}
 		return network.Gateways[0].Endpoints
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/entente-dev/entente/internal/fabric"
 )
 
-// What a cluster opens of a host gets a name by the other, and the Tunnel has the rule: told,
-// named, told back and written as agents do.
+// An address of a host that a cluster opens gets an alias at the other, and the Tunnel has the rule: announced,
+// assigned, announced back and written as agents do.
 func TestAPeerNamesAHost(t *testing.T) {
 	t.Parallel()
 	a, b := newSite(0), newSite(1)
@@ -20,7 +20,7 @@ func TestAPeerNamesAHost(t *testing.T) {
 	host := netip.MustParseAddr("192.168.7.9")
 	h := allow.Host{Namespace: "shop", Addrs: []netip.Addr{host}, Ports: []v1alpha1.DestinationPort{{Protocol: "TCP", Port: 5432}}, Clusters: []string{b.id}}
 	link := a.peers[b.id]
-	for range 4 { // each round tells the other what the one before brought
+	for range 4 { // each round announces the result of the one before
 		b.hear(t, a)
 		a.hear(t, b)
 		b.plan(a.id)
@@ -29,7 +29,7 @@ func TestAPeerNamesAHost(t *testing.T) {
 		link.fc.Status.Aliases, link.fc.Status.Blocks = stored.Status(link.planned)
 		in := tunnelInput{wanted: true, peer: link.fc, local: a.local, nodes: a.nodes, exposed: allow.ExposedHosts([]allow.Host{h}, b.id)}
 		if link.tunnel != nil {
-			in.standing, in.exists = link.tunnel.Spec, true
+			in.current, in.exists = link.tunnel.Spec, true
 		}
 		if spec, _ := planTunnelWrite(in); spec != nil {
 			link.tunnel = &v1alpha1.Tunnel{Spec: *spec}

@@ -22,23 +22,23 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// InBand is what tunnels need that carry the peer API.
+// InBand is the configuration of tunnels that carry the peer API.
 type InBand struct {
-	// Agent is where this agent takes what comes through tunnels, as address:port.
+	// Agent is where this agent accepts connections that come through tunnels, as address:port.
 	Agent string
 	// Overlay is the address of a cluster's node inside tunnels.
 	Overlay func(clusterID, node string) netip.Addr
 }
 
-// isInBand says whether there is a tunnel to a peer whether or not a contract wants one: its
-// agent is reached through it. Somebody who wrote inBand and denied the peer does not want it,
-// once the peer was notified of that, through the tunnel.
+// isInBand reports whether a peer's agent is reached through the tunnel, which then exists whether or not a
+// contract wants it. An administrator who wrote inBand and denied the peer does not want it, once the peer was
+// notified of that through the tunnel.
 func isInBand(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Spec.InBand != nil && (fc.Spec.Decision != v1alpha1.DecisionDenied || fc.Spec.TrustBundle != "")
 }
 
-// carry makes a Tunnel's spec that of one that carries the peer API; nil is one that is there
-// for nothing else.
+// carry adds to a Tunnel's spec what carries the peer API. A nil spec means that the tunnel exists for nothing
+// else.
 func (i InBand) carry(spec *v1alpha1.TunnelSpec, fc *v1alpha1.ForeignCluster) *v1alpha1.TunnelSpec {
 	spec = cmp.Or(spec, &v1alpha1.TunnelSpec{})
 	spec.ForeignCluster, spec.PeerID = fc.Name, fc.Spec.ClusterID
@@ -47,11 +47,10 @@ func (i InBand) carry(spec *v1alpha1.TunnelSpec, fc *v1alpha1.ForeignCluster) *v
 	return spec
 }
 
-// gateways returns the gateways of an in-band peer: those that the peer named when it was
-// connected, with the endpoints of both, or, once an administrator wrote others since, those
-// first.
+// gateways returns the gateways of an in-band peer: those that the peer named when it was connected, with the
+// endpoints of both, or, if an administrator wrote others since, those first.
 func (i InBand) gateways(fc *v1alpha1.ForeignCluster) []v1alpha1.Gateway {
-	var written, told []v1alpha1.Gateway
+	var written, announced []v1alpha1.Gateway
 	for _, g := range fc.Spec.InBand.Gateways {
 		written = append(written, v1alpha1.Gateway{
 			Name: g.Name, PublicKey: g.PublicKey, Endpoints: slices.Clone(g.Endpoints), Overlay: i.Overlay(fc.Spec.ClusterID, g.Name).String(),
@@ -60,17 +59,17 @@ func (i InBand) gateways(fc *v1alpha1.ForeignCluster) []v1alpha1.Gateway {
 	if fc.Status.Network != nil {
 		for _, g := range fc.Status.Network.Gateways {
 			g.Endpoints = slices.Clone(g.Endpoints)
-			told = append(told, g)
+			announced = append(announced, g)
 		}
 	}
-	if len(told) > 0 && fc.Status.Network.InBand == inBandHash(fc.Spec.InBand) {
-		return mergeGateways(told, written, false)
+	if len(announced) > 0 && fc.Status.Network.InBand == inBandHash(fc.Spec.InBand) {
+		return mergeGateways(announced, written, false)
 	}
-	return mergeGateways(written, told, true)
+	return mergeGateways(written, announced, true)
 }
 
-// mergeGateways adds to gateways the endpoints that others have of them, and those others
-// whose names and keys are free.
+// mergeGateways adds to gateways the endpoints that others list for them, and those others whose names and keys are
+// free.
 func mergeGateways(first, others []v1alpha1.Gateway, add bool) []v1alpha1.Gateway {
 	for _, o := range others {
 		j := slices.IndexFunc(first, func(g v1alpha1.Gateway) bool { return g.Name == o.Name || g.PublicKey == o.PublicKey })
@@ -88,7 +87,7 @@ func mergeGateways(first, others []v1alpha1.Gateway, add bool) []v1alpha1.Gatewa
 	return first
 }
 
-// inBandHash stands for what an administrator wrote.
+// inBandHash identifies what an administrator wrote.
 func inBandHash(b *v1alpha1.InBand) string {
 	if b == nil {
 		return ""
@@ -110,10 +109,10 @@ func (s *States) InBandKey(fc *v1alpha1.ForeignCluster) (out [32]byte, err error
 	return s.Exchange.PresharedKey(peering.ClusterID(fc.Spec.ClusterID), [32]byte(theirs))
 }
 
-// ways returns, by peer, the gateways whose way to it is up; nil if no peer is in-band.
+// ways returns, by peer, the gateways whose path to it is up; nil if no peer is in-band.
 func (r *Peers) ways(ctx context.Context, peers []v1alpha1.ForeignCluster) (map[peering.ClusterID][]string, error) {
 	if !slices.ContainsFunc(peers, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.InBand != nil }) {
-		return nil, nil //nolint:nilnil // no way has been looked for
+		return nil, nil //nolint:nilnil // there is no in-band peer
 	}
 	var nodes v1alpha1.FabricNodeList
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -134,7 +133,7 @@ func (r *Peers) ways(ctx context.Context, peers []v1alpha1.ForeignCluster) (map[
 	return out, nil
 }
 
-// inBand says whether the tunnel that carries the peer API is up.
+// inBand returns the condition that the tunnel that carries the peer API is up.
 func inBand(v PeerSnapshot) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
 		return store.Condition(v1alpha1.ConditionInBand, metav1.ConditionFalse, reason, message)
@@ -153,7 +152,7 @@ func inBand(v PeerSnapshot) metav1.Condition {
 		}
 		count++
 		if gateways.Silent(n, v.Now) {
-			stale = fmt.Sprintf("the fabric on gateway node %s was last heard of at %s: look at its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
+			stale = fmt.Sprintf("the fabric on gateway node %s last reported at %s: check its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
 			continue
 		}
 		relays += len(n.Status.Relays)
@@ -174,7 +173,7 @@ func inBand(v PeerSnapshot) metav1.Condition {
 	case down != "":
 		return no("AwaitingPeer", joinTexts([]string{down, "the peer's administrator has to have given this cluster's parameters to that one (`entente network parameters` prints them), and UDP has to pass between the gateways, from one side at least"}))
 	case count == 0:
-		return no("NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
+		return no("NoGateway", "no node is a gateway: the fabric runs on none; check DaemonSet entente-fabric")
 	case relays == 0 && stale == "":
 		return no("NoRelay", "no gateway has a relay for this cluster's agent yet: see the problems of the FabricNodes")
 	case stale != "":

@@ -126,7 +126,7 @@ func TestAnInBandPeerHasATunnelFromTheBeginningToTheEnd(t *testing.T) {
 		t.Errorf("with a contract the tunnel is %+v", got)
 	}
 	if !slices.Equal(pt.keyOf(t, milan.ID), theirs[:]) {
-		t.Error("the key is another one now: the side that hears of it last could not be reached to hear of it")
+		t.Error("the key changed: the side that learns of it last could not be reached to learn of it")
 	}
 	if e := peertest.PeerCalled(t, pt.Client, "milan").Spec.Endpoints; len(e) > 0 {
 		t.Errorf("endpoints %q are kept", e)
@@ -153,7 +153,7 @@ func TestAnInBandPeerHasATunnelFromTheBeginningToTheEnd(t *testing.T) {
 		t.Error("a tunnel or a key is left")
 	}
 	if c := meta.FindStatusCondition(peertest.PeerCalled(t, pt.Client, "milan").Status.Conditions, v1alpha1.ConditionInBand); c != nil {
-		t.Errorf("it says still %+v", c)
+		t.Errorf("the condition is still %+v", c)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestAnInBandPeerHearsOfTheEndThroughTheTunnel(t *testing.T) {
 		}
 		pt.look(t, "milan")
 		if !pt.hasTunnel(t, "milan") {
-			t.Error("the tunnel is gone before the peer was told through it")
+			t.Error("the tunnel is gone before the peer was notified through it")
 		}
 		<-pt.again
 		for range 2 {
@@ -186,7 +186,7 @@ func TestAnInBandPeerHearsOfTheEndThroughTheTunnel(t *testing.T) {
 			pt.look(t, "milan")
 		}
 		if len(pt.trust.told) != 1 || pt.hasTunnel(t, "milan") || pt.keyOf(t, milan.ID) != nil {
-			t.Errorf("told %v, and the tunnel is there: %t", pt.trust.told, pt.hasTunnel(t, "milan"))
+			t.Errorf("notified %v, and the tunnel exists: %t", pt.trust.told, pt.hasTunnel(t, "milan"))
 		}
 	})
 	t.Run("that contracts are over, as it is forgotten", func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestAnInBandPeerHearsOfTheEndThroughTheTunnel(t *testing.T) {
 		if !pt.hasTunnel(t, "milan") {
 			t.Error("the tunnel is gone while the peer is waited for")
 		}
-		// It heard.
+		// It was notified.
 		if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestAPeerThatRevokedItsTrustIsReachedStill(t *testing.T) {
 		t.Fatalf("trusted is %+v", c)
 	}
 	if !pt.hasTunnel(t, "milan") {
-		t.Error("there is no way by which it could trust again")
+		t.Error("it has no path by which it could trust again")
 	}
 }
 
@@ -251,7 +251,7 @@ func TestAnInBandPeerIsSentItsParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(state.Endpoints) > 0 || state.Network == nil || len(state.Network.Gateways) != 1 || len(state.Network.Prefixes) > 0 || !state.Network.PresharedHalf.IsZero() {
-		t.Errorf("without a contract it is told %+v", state)
+		t.Errorf("without a contract it is sent %+v", state)
 	}
 	if err := pt.Client.Create(t.Context(), peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer)); err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestAnInBandPeerIsSentItsParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(state.Network.Prefixes) != 1 || !state.Network.PresharedHalf.IsZero() {
-		t.Errorf("with a contract it is told %+v", state.Network)
+		t.Errorf("with a contract it is sent %+v", state.Network)
 	}
 }
 
@@ -276,16 +276,16 @@ func TestWhichGatewaysOfAnInBandPeerCount(t *testing.T) {
 	for name, tc := range map[string]struct {
 		written []v1alpha1.InBandGateway
 		told    []v1alpha1.Gateway
-		// since says that an administrator wrote something after the peer said what it did.
+		// since: an administrator wrote something after the peer announced what it did.
 		since bool
 		want  []v1alpha1.Gateway
 	}{
-		"at first those that were written": {written: []v1alpha1.InBandGateway{written("a", 1, "w:1")}, want: []v1alpha1.Gateway{told("a", 1, "w:1")}},
-		"then those that the peer tells":   {written: []v1alpha1.InBandGateway{written("a", 1)}, told: []v1alpha1.Gateway{told("b", 2)}, want: []v1alpha1.Gateway{told("b", 2)}},
+		"at first those that were written":   {written: []v1alpha1.InBandGateway{written("a", 1, "w:1")}, want: []v1alpha1.Gateway{told("a", 1, "w:1")}},
+		"then those that the peer announces": {written: []v1alpha1.InBandGateway{written("a", 1)}, told: []v1alpha1.Gateway{told("b", 2)}, want: []v1alpha1.Gateway{told("b", 2)}},
 		"of one that both name, the endpoints of both": {
 			written: []v1alpha1.InBandGateway{written("a", 1, "w:1", "t:1")}, told: []v1alpha1.Gateway{told("a", 1, "t:1")}, want: []v1alpha1.Gateway{told("a", 1, "t:1", "w:1")},
 		},
-		"a key that was replaced is the peer's to tell": {
+		"the peer announces a key that was replaced": {
 			written: []v1alpha1.InBandGateway{written("a", 1, "w:1")}, told: []v1alpha1.Gateway{told("a", 9, "t:1")}, want: []v1alpha1.Gateway{told("a", 9, "t:1")},
 		},
 		"what was written since counts first": {
@@ -355,7 +355,7 @@ func TestConditionInBandNamesTheHopThatIsMissing(t *testing.T) {
 	}
 }
 
-func TestAKeyThatCannotBeUsedIsSaidAndMakesNoTunnel(t *testing.T) {
+func TestAnUnusableKeyIsReportedAndMakesNoTunnel(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	fc := inBandPeer(t, "milan", milan)
@@ -364,6 +364,6 @@ func TestAKeyThatCannotBeUsedIsSaidAndMakesNoTunnel(t *testing.T) {
 	pt.look(t, "milan")
 	c := meta.FindStatusCondition(peertest.PeerCalled(t, pt.Client, "milan").Status.Conditions, v1alpha1.ConditionInBand)
 	if c == nil || c.Reason != "KeyInvalid" || pt.hasTunnel(t, "milan") {
-		t.Errorf("it says %+v, and there is a tunnel: %t", c, pt.hasTunnel(t, "milan"))
+		t.Errorf("the condition is %+v, and there is a tunnel: %t", c, pt.hasTunnel(t, "milan"))
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/entente-dev/entente/internal/peertest"
 )
 
-// The cache shows what was given to a peer a moment later; by then others have
+// The cache shows the aliases of a peer a moment later; by then others have
 // asked.
-func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
+func TestConcurrentPeersGetDifferentAliases(t *testing.T) {
 	t.Parallel()
 	const n = 6
 	var objects []client.Object
@@ -61,13 +61,13 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 	seen := map[string]bool{}
 	for i, alias := range given {
 		if seen[alias] {
-			t.Errorf("%s is given twice", alias)
+			t.Errorf("%s is assigned twice", alias)
 		}
 		seen[alias] = true
-		// What was given stays, whatever the cache shows.
+		// Assigned aliases stay, whatever the cache shows.
 		fc := stale.Items[i].DeepCopy()
 		if _, err := pt.planAliases(t.Context(), fc, nil); err != nil || fc.Status.Aliases[0].Alias != alias {
-			t.Errorf("%s had %s and is given %v, %v", fc.Name, alias, fc.Status.Aliases, err)
+			t.Errorf("%s had %s and gets %v, %v", fc.Name, alias, fc.Status.Aliases, err)
 		}
 	}
 }

@@ -17,30 +17,28 @@ import (
 // keysTimeout is how long a write of tunnels' keys may take.
 const keysTimeout = 30 * time.Second
 
-// fabricKeys is what is known of the Secret with all tunnels' keys. The
-// zero value knows nothing.
+// fabricKeys is what is known of the Secret with the keys of all tunnels. The zero value knows nothing.
 type fabricKeys struct {
-	// writing is held while the Secret is read and written.
+	// writing is locked while the Secret is read and written.
 	writing sync.Mutex
 
 	mu sync.Mutex
-	// stored is what the Secret had at a version of it.
+	// stored is the content of the Secret at the given version.
 	version string
 	stored  map[string][]byte
-	// next is written once what is written now is done; nil while nobody waits.
+	// next is written after the current batch; nil if no caller waits.
 	next *keyBatch
 }
 
-// keyBatch is keys that are written together.
+// keyBatch is a set of keys that are written together.
 type keyBatch struct {
 	keys map[peering.ClusterID]keyRing
 	done chan struct{}
 	err  error // once done is closed
 }
 
-// storeKeys puts the keys of the tunnel to a peer into the fabric's Secret. Peers that
-// come at the same time wait for one write that is for all of them. Keys that are
-// there already cost nothing.
+// storeKeys puts the keys of the tunnel to a peer into the fabric's Secret. Peers that come at the same time wait
+// for one write of all their keys. Keys that are stored already cost nothing.
 func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, keys keyRing) error {
 	if s.hasKeys(ctx, peer, keys) {
 		return nil
@@ -68,7 +66,7 @@ func (s *States) storeKeys(ctx context.Context, peer peering.ClusterID, keys key
 	}
 }
 
-// hasKeys says whether the Secret is known to have a peer's keys.
+// hasKeys reports whether the Secret is known to have a peer's keys.
 func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, keys keyRing) bool {
 	if s.Versions == nil {
 		return false
@@ -76,15 +74,14 @@ func (s *States) hasKeys(ctx context.Context, peer peering.ClusterID, keys keyRi
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	if err := s.Versions.Get(ctx, s.secretKey(), now); err != nil {
-		return false // the write finds out
+		return false // writeKeys checks
 	}
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	return now.ResourceVersion == s.keys.version && keys.stands(s.keys.stored, peer)
+	return now.ResourceVersion == s.keys.version && keys.isStored(s.keys.stored, peer)
 }
 
-// writeKeys writes a batch, which nobody can join from then on, when its turn has
-// come.
+// writeKeys writes a batch when the write before it is done. From then on no peer can join the batch.
 func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
 	// The batch is not only for the peer whose session may end now.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTimeout)

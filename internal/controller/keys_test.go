@@ -108,7 +108,7 @@ func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 	if api.writes != before {
 		t.Errorf("the same keys took %d writes", api.writes-before)
 	}
-	// What somebody removed is.
+	// What was removed is.
 	id, _ := keyOf(7)
 	delete(secret.Data, string(id))
 	if err := api.Update(t.Context(), &secret); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	ctrl.SetLogger(logr.Discard()) // otherwise it logs a stack trace that no logger was set
 	os.Exit(m.Run())
 }
 

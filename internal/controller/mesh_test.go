@@ -82,7 +82,7 @@ func (s *site) meet(id string) {
 	}
 }
 
-// hear takes in what another site says now.
+// hear observes another site's current state.
 func (s *site) hear(t failing, other *site) {
 	l := other.peers[s.id]
 	var tunnel v1alpha1.TunnelSpec
@@ -92,7 +92,7 @@ func (s *site) hear(t failing, other *site) {
 	said := wire.StateTo(peering.PeerState{Network: networkOf(l.fc, other.local, other.nodes, tunnel, s.now)})
 	state, err := wire.StateFrom(said)
 	if err != nil {
-		t.Fatalf("%s does not take what %s says: %v", s.id, other.id, err)
+		t.Fatalf("%s does not accept the state of %s: %v", s.id, other.id, err)
 	}
 	s.peers[other.id].fc.Status.Network = networkFromWire(state.Network, nil, time.Time{})
 }
@@ -120,7 +120,7 @@ func (s *site) write(id string) {
 	fc.Status.Aliases, fc.Status.Blocks = stored.Status(l.planned)
 	in := tunnelInput{wanted: true, peer: fc, local: s.local, nodes: s.nodes}
 	if l.tunnel != nil {
-		in.standing, in.exists = l.tunnel.Spec, true
+		in.current, in.exists = l.tunnel.Spec, true
 	}
 	open := allow.Exposed{Contract: "c", AnySource: true}
 	for a := range l.open {
@@ -208,7 +208,7 @@ func (m mesh) add(s *site) {
 
 func (m mesh) ids() []string { return slices.Sorted(maps.Keys(m)) }
 
-// settle lets all say and do all until nothing changes.
+// settle exchanges states and reconciles until nothing changes.
 func (m mesh) settle(t failing) {
 	for range 8 {
 		for _, id := range m.ids() {
@@ -226,7 +226,7 @@ func (m mesh) settle(t failing) {
 }
 
 // send sends a packet from a pod of one site to what it calls a pod of another, and returns
-// where it arrives and whom it seems to be from. Every node does what its layout says.
+// where it arrives and with which source address. Every node applies its layout.
 func (m mesh) send(layouts map[string]map[string]plan.Layout, from string, source, dest netip.Addr) (site string, at, by netip.Addr, ok bool) {
 	home := layouts[from]
 	node := ownerOf(home, source)
@@ -296,7 +296,7 @@ func allowed(l plan.Layout, a netip.Addr) (found *plan.WireGuardPeer) {
 	return found
 }
 
-// translated is what becomes of an address of ours in a packet to or from a peer's alias.
+// translated is how an address of ours is translated in a packet to or from a peer's alias.
 func translated(l plan.Layout, theirs, ours netip.Addr, entering bool) (netip.Addr, bool) {
 	for _, t := range l.Translations {
 		if !holdsAddr(t.Remote, theirs) {
@@ -473,7 +473,7 @@ func TestPodsThatStayAreReachedAtEveryStep(t *testing.T) {
 	})
 }
 
-// A peer that comes changes nothing of another's, and one that goes leaves the plan that there
+// A new peer does not change another's plan, and one that goes leaves the plan that there
 // was before it.
 func TestAPeerThatComesAndGoesChangesNothingOfOthers(t *testing.T) {
 	t.Parallel()

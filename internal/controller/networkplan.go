@@ -24,8 +24,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// PlanNetwork returns what the network with a peer would be. A peer that told no prefixes is
-// planned with some that are assumed. own is this cluster's gateways.
+// PlanNetwork returns what the network with a peer would be. For a peer that announced no prefixes it assumes the
+// given ones. own is this cluster's gateways.
 func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, assumed []string, own []peering.PlannedGateway) (peering.NetworkPlan, error) {
 	in := networkInput{peer: fc, assumed: assumed, own: own, aliases: aliases.Input{
 		Pool: r.AliasPool, Have: stored.Given(fc.Status.Aliases, fc.Status.Blocks), Now: r.Now(),
@@ -77,36 +77,35 @@ func (r *Peers) PlanNetwork(ctx context.Context, fc *v1alpha1.ForeignCluster, as
 		return peering.NetworkPlan{}, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
 	}
 	if err == nil && tunnel.Spec.PeerID == fc.Spec.ClusterID {
-		in.standing = &tunnel.Spec
+		in.current = &tunnel.Spec
 	}
 	return planNetwork(in), nil
 }
 
-// networkInput is what decides what the network with a peer would be.
+// networkInput is everything that decides what the network with a peer would be.
 type networkInput struct {
 	peer *v1alpha1.ForeignCluster
-	// assumed is the peer's prefixes where it told none.
+	// assumed is the peer's prefixes if it announced none.
 	assumed []string
-	// aliases is what decides about aliases, but for what the peer told.
+	// aliases is what decides about aliases, except for what the peer announced.
 	aliases aliases.Input
-	// local is this cluster's prefixes, but for omitted ones.
+	// local is this cluster's prefixes without omitted ones.
 	local   []netip.Prefix
 	omitted int
-	// outside says that pods have addresses in none of them; empty if that is not known.
-	outside  string
-	nodes    []v1alpha1.FabricNode
-	own      []peering.PlannedGateway
-	standing *v1alpha1.TunnelSpec
-	// hosts is what is open of hosts that are no pods.
+	// outside says that pods have addresses outside of these prefixes; empty if that is not known.
+	outside string
+	nodes   []v1alpha1.FabricNode
+	own     []peering.PlannedGateway
+	current *v1alpha1.TunnelSpec
+	// hosts is the exposed addresses that belong to hosts, not pods.
 	hosts []v1alpha1.Exposure
-	// transit is what passes between the peer and third clusters.
+	// transit is the state of transit between the peer and third clusters.
 	transit []transit.State
-	// gaps is third clusters that have pods of the same namespaces as the peer, and to which
-	// nothing passes.
+	// gaps is the third clusters that have pods of the same namespaces as the peer, and to which no traffic passes.
 	gaps []transit.Gap
 }
 
-// planNetwork says what would be done for a peer, by what does it: see aliases.Plan and
+// planNetwork computes the plan for a peer by the same functions that carry it out: see aliases.Plan and
 // PlanTunnel.
 func planNetwork(in networkInput) peering.NetworkPlan {
 	fc := in.peer.DeepCopy()
@@ -119,7 +118,7 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 		network.Prefixes = in.assumed
 	}
 	if len(network.Prefixes) == 0 {
-		out.Warnings = append(out.Warnings, "the peer tells its pod prefixes when a contract wants a tunnel: name those that it will have with --prefix")
+		out.Warnings = append(out.Warnings, "the peer announces its pod prefixes when a contract wants a tunnel: name those that it will have with --prefix")
 	}
 	fc.Status.Network = network
 	result := planFor(in.aliases, network, transit.Through(fc))
@@ -162,15 +161,15 @@ func planNetwork(in networkInput) peering.NetworkPlan {
 	return out
 }
 
-// plannedLocal says what the peer calls this cluster's prefixes.
+// plannedLocal returns the aliases that the peer uses for this cluster's prefixes.
 func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.PlannedAlias) {
 	var opens []v1alpha1.Exposure
-	if in.standing != nil {
-		opens = in.standing.Allow
+	if in.current != nil {
+		opens = in.current.Allow
 	}
 	opens = slices.DeleteFunc(slices.Concat(opens, in.hosts), func(e v1alpha1.Exposure) bool { return e.Third != "" })
 	own, _ := ownAddresses(opens, in.nodes, fc.Status.Network)
-	spec, _ := PlanTunnel(fc, in.local, own, nil, in.standing)
+	spec, _ := PlanTunnel(fc, in.local, own, nil, in.current)
 	for _, prefix := range in.local {
 		planned := peering.PlannedAlias{Prefix: prefix.String()}
 		if spec != nil {
@@ -192,21 +191,21 @@ func plannedLocal(in networkInput, fc *v1alpha1.ForeignCluster) (out []peering.P
 	return out
 }
 
-// plannedTransit says what passes between the peer and third clusters, and how many addresses
-// there have a name at the end that is to reach them.
+// plannedTransit returns the transit between the peer and third clusters, and how many addresses there have an
+// alias in the cluster that is to reach them.
 func plannedTransit(in networkInput) []peering.PlannedTransit {
 	var out []peering.PlannedTransit
 	for _, s := range in.transit {
 		p := peering.PlannedTransit{Third: cmp.Or(s.Name, s.Third), Through: s.Through, Missing: s.Missing}
-		var told []v1alpha1.TransitAddresses
+		var announced []v1alpha1.TransitAddresses
 		var blocks []v1alpha1.AliasBlock
 		switch {
 		case s.Through && in.peer.Status.Network != nil:
-			told, blocks = in.peer.Status.Network.Transit, in.peer.Status.Blocks
-		case !s.Through && in.standing != nil:
-			told, blocks = in.standing.Transit, in.standing.LocalBlocks
+			announced, blocks = in.peer.Status.Network.Transit, in.peer.Status.Blocks
+		case !s.Through && in.current != nil:
+			announced, blocks = in.current.Transit, in.current.LocalBlocks
 		}
-		for _, t := range told {
+		for _, t := range announced {
 			if t.ClusterID != s.Third {
 				continue
 			}
@@ -220,7 +219,7 @@ func plannedTransit(in networkInput) []peering.PlannedTransit {
 	return out
 }
 
-// gapText says which pods do not reach each other, and how they would.
+// gapText says which pods do not reach each other, and how to let them.
 func gapText(fc *v1alpha1.ForeignCluster, g transit.Gap) string {
 	namespaces := strings.Join(g.Namespaces[:min(len(g.Namespaces), maxNamedNamespaces)], ", ")
 	if more := len(g.Namespaces) - maxNamedNamespaces; more > 0 {
@@ -230,7 +229,7 @@ func gapText(fc *v1alpha1.ForeignCluster, g transit.Gap) string {
 		namespaces, fc.Name, g.Third, g.ThirdID, fc.Spec.ClusterID)
 }
 
-// hostsIn returns what is open and no pod's, sorted.
+// hostsIn returns, sorted, the exposed addresses that are outside of the pods' prefixes.
 func hostsIn(allow []v1alpha1.Exposure, pods []netip.Prefix) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for _, e := range allow {
@@ -245,7 +244,7 @@ func hostsIn(allow []v1alpha1.Exposure, pods []netip.Prefix) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
 }
 
-// aliasesIn is how many addresses of a prefix have an alias each.
+// aliasesIn counts the addresses of a prefix that have an alias each.
 func aliasesIn(blocks []v1alpha1.AliasBlock, prefix string) (n int) {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil {
@@ -261,7 +260,7 @@ func aliasesIn(blocks []v1alpha1.AliasBlock, prefix string) (n int) {
 	return n
 }
 
-// usedOf says which parts of the alias pool are of no use, for they lie in what is in use.
+// usedOf says which parts of the alias pool cannot be used, because they lie in prefixes that are in use.
 func usedOf(pool, taken []netip.Prefix) (out []string) {
 	for _, p := range pool {
 		for _, t := range taken {
@@ -273,13 +272,13 @@ func usedOf(pool, taken []netip.Prefix) (out []string) {
 	return out
 }
 
-// dialling says whether gateways of two clusters can find each other: it is enough that one
-// side can dial the other. What a name leads to is found out by who dials it.
+// dialling checks whether gateways of two clusters can reach each other: it is enough that one side can dial the
+// other. A name is resolved only by the gateway that dials it.
 func dialling(own, theirs []peering.PlannedGateway) (refused, warning string) {
 	us, them := reachOf(own), reachOf(theirs)
 	switch {
 	case len(own) == 0:
-		return "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric", ""
+		return "no node is a gateway: the fabric runs on none; check DaemonSet entente-fabric", ""
 	case len(theirs) == 0 && us.public:
 		return "", ""
 	case len(theirs) == 0 && us.any():
@@ -296,7 +295,7 @@ func dialling(own, theirs []peering.PlannedGateway) (refused, warning string) {
 	return "", ""
 }
 
-// reaches is what kinds of endpoints gateways have.
+// reaches is the kinds of endpoints that gateways have.
 type reaches struct{ four, six, named, public bool }
 
 func (r reaches) any() bool { return r.four || r.six || r.named }
@@ -324,8 +323,8 @@ func reachOf(gateways []peering.PlannedGateway) (r reaches) {
 	return r
 }
 
-// isPublic says that an address can be dialled from other networks, as far as it tells. Those
-// of carriers' NAT (RFC 6598) cannot.
+// isPublic reports whether an address can be dialled from other networks, as far as the address shows. Those of
+// carriers' NAT (RFC 6598) cannot.
 func isPublic(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !netip.MustParsePrefix("100.64.0.0/10").Contains(a)
 }

@@ -53,7 +53,7 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 			change: func(in *networkInput) { in.assumed = []string{"10.200.0.0/16"} },
 			remote: []peering.PlannedAlias{{Prefix: "10.200.0.0/16", Alias: "198.18.0.0/16"}},
 		},
-		"a peer that told everything": {
+		"a peer that announced everything": {
 			change: func(in *networkInput) {
 				in.peer.Status.Network = told.DeepCopy()
 				in.aliases.Have.Prefixes = []aliases.Alias{{Prefix: prefix("10.200.0.0/16"), Alias: prefix("198.18.0.0/16")}}
@@ -91,7 +91,7 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 			change: func(in *networkInput) { in.own, in.local, in.assumed = nil, nil, []string{"10.1.0.0/16"} },
 			remote: []peering.PlannedAlias{{Prefix: "10.1.0.0/16", Alias: "198.18.0.0/16"}}, refused: []string{"no pod prefixes", "no node is a gateway"},
 		},
-		"endpoints that were configured in vain, and prefixes beyond what a peer is told": {
+		"endpoints that were configured in vain, and more prefixes than a peer is sent": {
 			change: func(in *networkInput) {
 				in.own[0].Problems, in.omitted, in.assumed = []string{"two keys"}, 3, []string{"10.1.0.0/16"}
 			},
@@ -126,7 +126,7 @@ func TestPlanNetworkNamesWhatIsMissing(t *testing.T) {
 				}
 				for i, part := range texts[0] {
 					if !strings.Contains(texts[1][i], part) {
-						t.Errorf("%s: %q does not tell of %q", what, texts[1][i], part)
+						t.Errorf("%s: %q does not mention %q", what, texts[1][i], part)
 					}
 				}
 			}
@@ -140,18 +140,18 @@ func TestPlanRefusesGatewaysThatCannotReachEachOther(t *testing.T) {
 		own, theirs      []peering.PlannedGateway
 		refused, warning string
 	}{
-		"either can be dialled":         {own: planned("a", "192.0.2.1:1"), theirs: planned("b", "198.51.100.1:1")},
-		"one can":                       {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "198.51.100.1:1")},
-		"a name may be anything":        {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "gw.example.com:1")},
-		"nobody is known there":         {own: planned("a", "192.0.2.1:1")},
-		"nobody is known, and private":  {own: planned("a", "10.0.0.1:1", "[fd00::1]:1"), warning: "private addresses only"},
-		"nobody is known, and none":     {own: planned("a"), warning: "no endpoint"},
-		"both private":                  {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "100.64.0.1:1"), warning: "works in one network"},
-		"neither has one":               {own: planned("a"), theirs: planned("b"), refused: "neither side"},
-		"each of another family":        {own: planned("a", "192.0.2.1:1"), theirs: planned("b", "[2001:db8::1]:1"), refused: "IPv6 ones only"},
-		"one has both families":         {own: planned("a", "192.0.2.1:1", "[2001:db8::2]:1"), theirs: planned("b", "[2001:db8::1]:1")},
-		"no gateway here":               {theirs: planned("b", "198.51.100.1:1"), refused: "no node is a gateway"},
-		"one side has none, other does": {own: planned("a"), theirs: planned("b", "198.51.100.1:1")},
+		"either can be dialled":            {own: planned("a", "192.0.2.1:1"), theirs: planned("b", "198.51.100.1:1")},
+		"one can":                          {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "198.51.100.1:1")},
+		"a name may be anything":           {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "gw.example.com:1")},
+		"no gateway is known there":        {own: planned("a", "192.0.2.1:1")},
+		"no gateway is known, and private": {own: planned("a", "10.0.0.1:1", "[fd00::1]:1"), warning: "private addresses only"},
+		"no gateway is known, and none":    {own: planned("a"), warning: "no endpoint"},
+		"both private":                     {own: planned("a", "10.0.0.1:1"), theirs: planned("b", "100.64.0.1:1"), warning: "works in one network"},
+		"neither has one":                  {own: planned("a"), theirs: planned("b"), refused: "neither side"},
+		"each of another family":           {own: planned("a", "192.0.2.1:1"), theirs: planned("b", "[2001:db8::1]:1"), refused: "IPv6 ones only"},
+		"one has both families":            {own: planned("a", "192.0.2.1:1", "[2001:db8::2]:1"), theirs: planned("b", "[2001:db8::1]:1")},
+		"no gateway here":                  {theirs: planned("b", "198.51.100.1:1"), refused: "no node is a gateway"},
+		"one side has none, other does":    {own: planned("a"), theirs: planned("b", "198.51.100.1:1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,7 +175,7 @@ func TestPlanNetworkSaysWhichPodsDoNotReachEachOther(t *testing.T) {
 	}
 }
 
-// What is planned for a peer that told everything is what the tunnel is then given.
+// The plan for a peer that announced everything equals the Tunnel that is then written.
 func TestPlanNetworkAgreesWithTheTunnel(t *testing.T) {
 	t.Parallel()
 	pool := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fdd7:585b:e300::/40")}
@@ -266,7 +266,7 @@ func TestPodsOutsidePrefixesAreFoundByTheAgentsOwn(t *testing.T) {
 		}
 	}
 	if got := gateways.PodsOutside(netip.Addr{}, nil, nil); got != "" {
-		t.Errorf("nothing is known, and it says %q", got)
+		t.Errorf("nothing is known, and the text is %q", got)
 	}
 }
 

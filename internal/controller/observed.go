@@ -17,22 +17,22 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// observedPause is the least time between two changes of where a peer says that it sees this
-// cluster: all peers are told of each.
+// observedPause is the least time between two changes of where a peer sees this cluster: each change is sent to all
+// peers.
 const observedPause = 10 * time.Second
 
-// place is where a gateway may be on the outside of an address translation.
+// place is an address at which a gateway may be seen from outside of an address translation.
 type place struct {
 	at netip.AddrPort
-	// receiver says that the peer to be told says so itself, seen that it is where the gateway is
-	// seen, and not where its agent is, whose address it may share.
+	// receiver: the peer that gets the list reported this place. seen: a gateway is seen there, and not only the
+	// agent, whose address it may share.
 	receiver, seen bool
-	// peers is how many say so, since when the first of them does.
+	// peers is how many peers report it, since when the first of them does.
 	peers int
 	since time.Time
 }
 
-// class is how good a word is: 0 is best.
+// class ranks a place: 0 is best.
 func (p place) class() int {
 	switch {
 	case p.receiver && p.seen:
@@ -45,12 +45,12 @@ func (p place) class() int {
 	return 3
 }
 
-// observedAt returns where peers see a gateway of this cluster, best first, to be told to one
-// of them. One peer has two words, and what it says counts less than what several say, and, of
-// words that are as good, than what was said before: but it is told its own first.
+// observedAt returns, best first, the places where peers see a gateway of this cluster, as one of them, the
+// receiver, is sent them. Each peer can name two places. A place that several peers report counts more than that of
+// one, and of equals the older one; but what the receiver itself reported comes first.
 func observedAt(n *v1alpha1.FabricNode, receiver string, peers []v1alpha1.ForeignCluster) []netip.AddrPort {
 	places := map[netip.AddrPort]place{}
-	say := func(at netip.AddrPort, own, seen bool, since time.Time) {
+	count := func(at netip.AddrPort, own, seen bool, since time.Time) {
 		if !at.IsValid() || !peering.Observable(at.Addr()) || slices.Contains(n.Spec.Endpoints, at.String()) {
 			return
 		}
@@ -68,11 +68,11 @@ func observedAt(n *v1alpha1.FabricNode, receiver string, peers []v1alpha1.Foreig
 		}
 		for _, o := range network.Observations {
 			if at, err := netip.ParseAddrPort(o.Endpoint); err == nil && o.PublicKey == n.Status.PublicKey {
-				say(at, own, true, o.Since.Time)
+				count(at, own, true, o.Since.Time)
 			}
 		}
 		if addr, err := netip.ParseAddr(network.OwnAddress); err == nil {
-			say(netip.AddrPortFrom(addr, fabricPort(n)), own, false, time.Time{})
+			count(netip.AddrPortFrom(addr, fabricPort(n)), own, false, time.Time{})
 		}
 	}
 	var out []netip.AddrPort
@@ -85,7 +85,7 @@ func observedAt(n *v1alpha1.FabricNode, receiver string, peers []v1alpha1.Foreig
 	return out[:min(len(out), peering.MaxObserved)]
 }
 
-// fabricPort is the port on which a node's WireGuard listens; 0 while it is not known.
+// fabricPort is the port on which a node's WireGuard listens; 0 if it is not known.
 func fabricPort(n *v1alpha1.FabricNode) uint16 {
 	if len(n.Status.Endpoints) == 0 {
 		return 0
@@ -101,9 +101,9 @@ func fabricPort(n *v1alpha1.FabricNode) uint16 {
 	return uint16(port)
 }
 
-// observations returns where this cluster's gateways see those of a peer: of each where most of
-// them do. It returns how many of these the peer cannot be told, too.
-func observations(nodes []v1alpha1.FabricNode, peer string) (told []peering.Observation, left int) {
+// observations returns where this cluster's gateways see those of a peer: each at the place at which most of them
+// see it. left is how many do not fit into the message to the peer.
+func observations(nodes []v1alpha1.FabricNode, peer string) (sent []peering.Observation, left int) {
 	votes := map[peering.Observation]int{}
 	for i := range nodes {
 		for _, o := range nodes[i].Status.Observed {
@@ -124,15 +124,15 @@ func observations(nodes []v1alpha1.FabricNode, peer string) (told []peering.Obse
 		}
 	}
 	slices.SortFunc(out, func(a, b peering.Observation) int { return slices.Compare(a.PublicKey[:], b.PublicKey[:]) })
-	told = out[:min(len(out), peering.MaxObservations)]
-	return told, len(out) - len(told)
+	sent = out[:min(len(out), peering.MaxObservations)]
+	return sent, len(out) - len(sent)
 }
 
-// observationsFromWire reads where a peer sees gateways of this cluster. What it said before
-// keeps its time.
-func observationsFromWire(said []peering.Observation, before []v1alpha1.Observation, now time.Time) []v1alpha1.Observation {
+// observationsFromWire reads where a peer sees gateways of this cluster. Observations that it repeats keep their
+// time.
+func observationsFromWire(reported []peering.Observation, before []v1alpha1.Observation, now time.Time) []v1alpha1.Observation {
 	var out []v1alpha1.Observation
-	for _, s := range said {
+	for _, s := range reported {
 		o := v1alpha1.Observation{
 			PublicKey: base64.StdEncoding.EncodeToString(s.PublicKey[:]), Endpoint: s.Endpoint.String(), Since: metav1.NewTime(now.Truncate(time.Second)),
 		}
@@ -147,8 +147,8 @@ func observationsFromWire(said []peering.Observation, before []v1alpha1.Observat
 	return out
 }
 
-// paceObserved has where a peer sees this cluster change seldom: what it says too soon is left as
-// it was in after, and the error says when it can be recorded. It says whether it changed.
+// paceObserved limits how often a peer changes where it sees this cluster: a change that comes too soon is undone
+// in after, and the error says when it can be recorded. changed reports whether the record changes.
 func (s *States) paceObserved(peer peering.ClusterID, before, after *v1alpha1.PeerNetwork) (changed bool, later error) {
 	if after == nil {
 		return false, nil
@@ -174,8 +174,7 @@ func (s *States) paceObserved(peer peering.ClusterID, before, after *v1alpha1.Pe
 	return true, nil
 }
 
-// dialable returns gateways of a peer without the places where they are seen that this cluster
-// must not be led to.
+// dialable returns gateways of a peer without the observed places that this cluster must not dial.
 func dialable(gateways []v1alpha1.Gateway, mayDial func(endpoint string) bool) []v1alpha1.Gateway {
 	out := slices.Clone(gateways)
 	for i := range out {

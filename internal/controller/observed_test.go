@@ -19,7 +19,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// seenBy is a peer that says where it sees the gateway "key", and this cluster's agent.
+// seenBy is a peer that reports where it sees the gateway "key", and this cluster's agent.
 func seenBy(id, gateway, agent string, since time.Time) v1alpha1.ForeignCluster {
 	fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: id}}
 	fc.Spec.ClusterID = id
@@ -30,7 +30,7 @@ func seenBy(id, gateway, agent string, since time.Time) v1alpha1.ForeignCluster 
 	return fc
 }
 
-func TestPeersAreToldWhereAGatewayIsSeen(t *testing.T) {
+func TestObservedPlacesOfAGatewayAreOrdered(t *testing.T) {
 	t.Parallel()
 	early, late := time.Unix(1_700_000_000, 0), time.Unix(1_700_000_900, 0)
 	node := &v1alpha1.FabricNode{}
@@ -46,22 +46,22 @@ func TestPeersAreToldWhereAGatewayIsSeen(t *testing.T) {
 		peers []v1alpha1.ForeignCluster
 		want  []string
 	}{
-		"nobody sees it":                           {},
-		"a peer without a tunnel says nothing":     {peers: []v1alpha1.ForeignCluster{{}}},
+		"no peer sees it":                          {},
+		"a peer without a tunnel reports nothing":  {peers: []v1alpha1.ForeignCluster{{}}},
 		"as another sees it":                       {peers: []v1alpha1.ForeignCluster{seenBy("b", "203.0.113.1:4711", "", early)}, want: []string{"203.0.113.1:4711"}},
 		"at the address of the agent, on its port": {peers: []v1alpha1.ForeignCluster{seenBy("me", "", "203.0.113.1", early)}, want: []string{"203.0.113.1:51820"}},
-		"where it is announced it needs no second word": {
+		"a place that is announced is not repeated": {
 			peers: []v1alpha1.ForeignCluster{seenBy("b", "10.0.0.1:51820", "10.0.0.1", early)},
 		},
-		"where nobody can be": {peers: []v1alpha1.ForeignCluster{seenBy("b", "127.0.0.1:53", "169.254.169.254", early)}},
-		"what several say comes first, then what was said first, then the agents' addresses": {
+		"where no gateway can be": {peers: []v1alpha1.ForeignCluster{seenBy("b", "127.0.0.1:53", "169.254.169.254", early)}},
+		"what several report comes first, then what was reported first, then the agents' addresses": {
 			peers: []v1alpha1.ForeignCluster{
 				seenBy("b", "203.0.113.2:1", "203.0.113.9", late), seenBy("c", "203.0.113.3:1", "", early),
 				seenBy("d", "203.0.113.4:1", "", late), seenBy("e", "203.0.113.4:1", "", late),
 			},
 			want: []string{"203.0.113.4:1", "203.0.113.3:1", "203.0.113.2:1", "203.0.113.9:51820"},
 		},
-		"a peer is told its own words first, whatever a crowd says": {
+		"a peer's own report comes first for it, whatever others report": {
 			peers: append(crowd(20), seenBy("me", "203.0.113.2:1", "203.0.113.3", late)),
 			want:  []string{"203.0.113.2:1", "203.0.113.3:51820", "192.0.2.1:1", "192.0.2.2:1"},
 		},
@@ -82,7 +82,7 @@ func TestPeersAreToldWhereAGatewayIsSeen(t *testing.T) {
 	}
 }
 
-func TestAPeerIsToldWhereMostGatewaysSeeItsOwn(t *testing.T) {
+func TestObservationsAreThoseOfMostGateways(t *testing.T) {
 	t.Parallel()
 	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	node := func(peer, key, at string) v1alpha1.FabricNode {
@@ -100,7 +100,7 @@ func TestAPeerIsToldWhereMostGatewaysSeeItsOwn(t *testing.T) {
 	}
 }
 
-// What a peer says of this cluster is told to all others, so it changes seldom.
+// What a peer reports of this cluster is sent to all others, so it changes seldom.
 func TestPeerChangesObservedAddressAtLimitedRate(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
@@ -120,26 +120,26 @@ func TestPeerChangesObservedAddressAtLimitedRate(t *testing.T) {
 		return fc.Status.Network.Observations[0]
 	}
 	if err := says("192.0.2.1:1"); err != nil || told != 1 || kept().Endpoint != "192.0.2.1:1" {
-		t.Fatalf("err %v, told %d times, kept %v", err, told, kept())
+		t.Fatalf("err %v, called %d times, kept %v", err, told, kept())
 	}
 	first := kept()
 	now = now.Add(observedPause / 2)
 	if err := says("192.0.2.1:1"); err != nil || told != 1 || kept() != first {
-		t.Errorf("what was said before: err %v, told %d times, kept %v", err, told, kept())
+		t.Errorf("what was reported before: err %v, called %d times, kept %v", err, told, kept())
 	}
 	for range 10 {
 		var later *store.LaterError
 		if err := says("192.0.2.2:2"); !errors.As(err, &later) || later.After != observedPause/2 || told != 1 || kept().Endpoint != "192.0.2.1:1" {
-			t.Fatalf("too soon: err %v, told %d times, kept %v", err, told, kept())
+			t.Fatalf("too soon: err %v, called %d times, kept %v", err, told, kept())
 		}
 	}
 	now = now.Add(observedPause / 2)
 	if err := says("192.0.2.2:2"); err != nil || told != 2 || kept().Endpoint != "192.0.2.2:2" {
-		t.Errorf("in time: err %v, told %d times, kept %v", err, told, kept())
+		t.Errorf("in time: err %v, called %d times, kept %v", err, told, kept())
 	}
 }
 
-func TestGatewaysAreNotLedIntoThisCluster(t *testing.T) {
+func TestGatewaysDoNotDialIntoThisCluster(t *testing.T) {
 	t.Parallel()
 	in := []v1alpha1.Gateway{{Name: "a", Endpoints: []string{"10.0.0.1:1"}, Observed: []string{"10.0.0.1:1", "192.0.2.1:1"}}}
 	out := dialable(in, func(e string) bool { return e != "10.0.0.1:1" })

@@ -19,18 +19,16 @@ import (
 )
 
 const (
-	// orphanAge is how long a provider has to report a contract that this cluster does not
-	// have before it counts as an orphan: one that is being signed, or was just deleted, is
-	// not.
+	// orphanAge is how long a provider has to report a contract that this cluster does not have before it counts as
+	// an orphan: one that is being signed, or was just deleted, is not.
 	orphanAge = 10 * time.Second
 	// orphanAgain is how often orphans are checked.
 	orphanAgain = 30 * time.Second
 )
 
-// Orphans resolves contracts that a provider reports with this cluster as consumer, and that
-// this cluster does not have: the answer to its signature was lost, and its PeeringRequest
-// changed before it asked again. Such a contract is adopted if its PeeringRequest still wants
-// one, and otherwise ended.
+// Orphans resolves contracts that a provider reports with this cluster as consumer, and that this cluster does not
+// have: the response to its signature was lost, and its PeeringRequest changed before it asked again. Such a
+// contract is adopted if its PeeringRequest still wants one, and otherwise ended.
 type Orphans struct {
 	Client client.Client
 	// Reader reads from the API server itself.
@@ -39,8 +37,7 @@ type Orphans struct {
 	Counterpart func(peer peering.ClusterID) Counterpart
 	Now         func() time.Time
 
-	// seen is when each was first reported. It is kept in memory: after a restart they are
-	// reported again.
+	// seen is when each was first reported. After a restart the provider reports them again.
 	seen map[string]time.Time
 }
 
@@ -52,8 +49,8 @@ func (r *Orphans) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// orphansDiffer says whether orphans of a peer have to be looked for again: it reports
-// other contracts, or can be asked about those that it reported before.
+// orphansDiffer reports whether orphans of a peer have to be resolved again: it reports other contracts, or can be
+// asked about those that it reported before.
 func orphansDiffer(a, b *v1alpha1.ForeignCluster) bool {
 	return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts) || market.Unusable(a) != "" && market.Unusable(b) == ""
 }
@@ -81,14 +78,14 @@ func (r *Orphans) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 			continue
 		}
 		if err := r.resolve(ctx, &fc, id); err != nil {
-			return reconcile.Result{RequeueAfter: orphanAgain}, nil //nolint:nilerr // the peer's trouble, and nobody's here to mend
+			return reconcile.Result{RequeueAfter: orphanAgain}, nil //nolint:nilerr // only the peer can mend it
 		}
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// orphans returns the IDs of contracts that the peer says are in force and that are
-// not here, or only as ones that are over.
+// orphans returns the IDs of contracts that the peer reports as in force and that this cluster does not have, or
+// has only as closed.
 func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
 	var out []string
 	for _, report := range fc.Status.Contracts {
@@ -98,7 +95,7 @@ func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]s
 		var own v1alpha1.Contract
 		err := r.Reader.Get(ctx, client.ObjectKey{Name: report.ID}, &own)
 		switch {
-		case err == nil && !store.Settled(&own):
+		case err == nil && !store.Released(&own):
 			delete(r.seen, report.ID)
 		case err == nil, apierrors.IsNotFound(err):
 			out = append(out, report.ID)
@@ -135,12 +132,12 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 	if terms.ContractID != id || terms.Consumer.ID != r.Self || terms.Provider.ID != peer {
 		return nil // not ours to consume
 	}
-	wanted, err := r.wanted(ctx, terms)
+	requested, err := r.requested(ctx, terms)
 	if err != nil {
 		return err
 	}
-	if !wanted {
-		return r.Counterpart(peer).Terminate(ctx, id, "the consumer does not hold this contract", time.Time{})
+	if !requested {
+		return r.Counterpart(peer).Terminate(ctx, id, "the consumer does not have this contract", time.Time{})
 	}
 	contract, err := store.NewContract(envelope, r.Self, fc.Name)
 	if err != nil {
@@ -149,10 +146,10 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	if apierrors.IsAlreadyExists(err) {
 		var own v1alpha1.Contract
-		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); err != nil || !store.Settled(&own) {
+		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); err != nil || !store.Released(&own) {
 			return client.IgnoreNotFound(err)
 		}
-		return r.Counterpart(peer).Terminate(ctx, id, "the contract is over", time.Time{}) // of which it was not notified
+		return r.Counterpart(peer).Terminate(ctx, id, "the contract is over", time.Time{}) // the peer was not notified
 	}
 	if err != nil {
 		return fmt.Errorf("keep contract %s: %w", id, err)
@@ -160,8 +157,8 @@ func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id s
 	return nil
 }
 
-// wanted says whether the PeeringRequest of a contract exists and has no contract.
-func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error) {
+// requested reports whether the PeeringRequest of a contract exists and has no contract.
+func (r *Orphans) requested(ctx context.Context, terms peering.Terms) (bool, error) {
 	if !r.Now().Before(terms.NotAfter) {
 		return false, nil
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What a peer says of contracts and whether it can be asked are written apart, in
-// either order: after both it has to be looked at.
-func TestOrphansAreLookedForWhenContractsChange(t *testing.T) {
+// What a peer reports of contracts and whether it can be asked are written separately, in
+// either order: after both it has to be reconciled.
+func TestOrphansAreCheckedWhenContractsChange(t *testing.T) {
 	t.Parallel()
 	type peer struct {
 		connected, trusted bool
@@ -66,19 +66,19 @@ func TestContractUnknownToItsProviderEnds(t *testing.T) {
 	p := newParties(t)
 	unknown := peering.Errorf(peering.ReasonContractUnknown, "there is no contract c-1 with this cluster")
 	for name, tc := range map[string]struct {
-		answer error // nil is that it holds it
+		answer error // nil: it has the contract
 		change func(*v1alpha1.Contract, *v1alpha1.ForeignCluster)
 		asked  bool
 		ends   bool
 	}{
-		"it does not know it":            {answer: unknown, asked: true, ends: true},
-		"it is over there":               {answer: peering.Errorf(peering.ReasonContractClosed, "contract c-1 is over"), asked: true, ends: true},
-		"it holds it and did not say so": {asked: true},
-		"it does not answer":             {answer: context.DeadlineExceeded, asked: true},
-		"it could not look":              {answer: errors.New("etcd is slow"), asked: true},
-		"it cannot be reached":           {answer: &peering.Error{Reason: peering.ReasonUnavailable}, asked: true},
-		"it does not trust us":           {answer: peering.Errorf(peering.ReasonPeerNotTrusted, "join first"), asked: true},
-		"it says that it is in force": {answer: unknown, change: func(_ *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
+		"it does not know it":             {answer: unknown, asked: true, ends: true},
+		"it is over there":                {answer: peering.Errorf(peering.ReasonContractClosed, "contract c-1 is over"), asked: true, ends: true},
+		"it has it and did not report it": {asked: true},
+		"it does not respond":             {answer: context.DeadlineExceeded, asked: true},
+		"it could not read it":            {answer: errors.New("etcd is slow"), asked: true},
+		"it cannot be reached":            {answer: &peering.Error{Reason: peering.ReasonUnavailable}, asked: true},
+		"it does not trust us":            {answer: peering.Errorf(peering.ReasonPeerNotTrusted, "join first"), asked: true},
+		"it reports that it is in force": {answer: unknown, change: func(_ *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
 			fc.Status.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: peering.PhaseActive.String()}}
 		}},
 		"there is no session": {answer: unknown, change: func(_ *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {

@@ -16,11 +16,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// What a peer sends and does changes objects of this cluster. Each write of one counts with
-// the size of the whole object, and is rate limited by the peer's budget: the last state is
-// written in the end.
+// What a peer sends and does changes objects of this cluster. Each write counts with the size of the whole object,
+// and is rate limited by the peer's budget: the last state is written in the end.
 
-// shorter returns the shorter of two durations, of which 0 stands for none.
+// shorter returns the shorter of two durations; 0 means no duration.
 func shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return a + b
@@ -28,9 +27,8 @@ func shorter(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// writeTunnel writes a Tunnel, and returns when to continue if part of it has to wait; 0 if
-// none does. What closes is never delayed, what opens is written at most once in tunnelPause
-// and within the peer's budget.
+// writeTunnel writes a Tunnel, and returns when to continue if part of it has to wait; 0 if none does. What closes
+// is never delayed; what opens is written at most once in tunnelPause and within the peer's budget.
 func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel *v1alpha1.Tunnel, spec v1alpha1.TunnelSpec) (time.Duration, error) {
 	want := tunnel.DeepCopy()
 	if want.Labels == nil {
@@ -65,8 +63,8 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	return wait, r.closeTunnel(ctx, fc, tunnel, want, stays)
 }
 
-// closeInstead writes, of a Tunnel that the API server refused, only what closes: an error in
-// the rest must keep nothing open. It returns the refusal, or the error of its own write.
+// closeInstead writes only the part that closes, of a Tunnel that the API server refused: an error in the rest must
+// not keep anything open. It returns the refusal, or the error of its own write.
 func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha1.Tunnel, stays []v1alpha1.Exposure) error {
 	if !apierrors.IsInvalid(refused) || equality.Semantic.DeepEqual(stays, tunnel.Spec.Allow) {
 		return refused
@@ -79,10 +77,10 @@ func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha
 	return refused
 }
 
-// closeTunnel writes the least that closes what is to be closed: what stays open alone.
-// Where the peer's budget has no room for that, all of a namespace of which something
-// closes is closed until there is. That write is charged and does not wait: there are no
-// more of them than namespaces, until one is opened again, within the budget.
+// closeTunnel makes the smallest write that closes what has to close: it keeps open only what stays open. If the
+// peer's budget has no room for that, it closes all of each namespace in which something closes, until there is.
+// That write is charged and does not wait: there are no more of them than namespaces, until one is opened again,
+// within the budget.
 func (r *Peers) closeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel, want *v1alpha1.Tunnel, stays []v1alpha1.Exposure) error {
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	want.Spec.Allow = stays
@@ -114,25 +112,24 @@ func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 	return nil
 }
 
-// closing says whether less is wanted of a Tunnel than it has: less that is open, for less
-// long, or fewer prefixes. stays is what of it stays open.
-func closing(has, wants *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
-	lost := func(has, wants []v1alpha1.PrefixAlias) bool {
-		return slices.ContainsFunc(has, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(wants, a) })
+// closing reports whether the desired Tunnel opens less than the current one: fewer addresses, for less long, or
+// fewer prefixes. stays is what of it stays open.
+func closing(current, desired *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
+	lost := func(current, desired []v1alpha1.PrefixAlias) bool {
+		return slices.ContainsFunc(current, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(desired, a) })
 	}
-	fewer := slices.ContainsFunc(has.RemoteBlocks, func(b string) bool { return !slices.Contains(wants.RemoteBlocks, b) })
-	sooner := has.PeerID != "" && len(has.Ends) == 0 && len(wants.Ends) > 0 || slices.ContainsFunc(wants.Ends, func(e v1alpha1.ContractEnd) bool {
-		return slices.ContainsFunc(has.Ends, func(h v1alpha1.ContractEnd) bool { return h.Contract == e.Contract && e.At.Before(&h.At) })
+	fewer := slices.ContainsFunc(current.RemoteBlocks, func(b string) bool { return !slices.Contains(desired.RemoteBlocks, b) })
+	sooner := current.PeerID != "" && len(current.Ends) == 0 && len(desired.Ends) > 0 || slices.ContainsFunc(desired.Ends, func(e v1alpha1.ContractEnd) bool {
+		return slices.ContainsFunc(current.Ends, func(h v1alpha1.ContractEnd) bool { return h.Contract == e.Contract && e.At.Before(&h.At) })
 	})
-	return sooner || has.PeerID != wants.PeerID && has.PeerID != "" || fewer || lost(has.Local, wants.Local) || lost(has.Remote, wants.Remote) ||
-		!equality.Semantic.DeepEqual(has.Allow, stays)
+	return sooner || current.PeerID != desired.PeerID && current.PeerID != "" || fewer || lost(current.Local, desired.Local) || lost(current.Remote, desired.Remote) ||
+		!equality.Semantic.DeepEqual(current.Allow, stays)
 }
 
-// paceStatus takes the write of a peer's status from the peer's budget. Where there is
-// no room it puts off what follows from the peer, and returns until when; 0 is that all
-// is written now. What this cluster decided, and other parts of it need, is charged and
-// does not wait: which prefixes have which aliases, and that they have none any more.
-// Aliases change with what the peer says of its network, which was within its budget.
+// paceStatus takes the write of a peer's status from the peer's budget. If there is no room it postpones what
+// follows from the peer, and returns until when; 0 means that all is written now. What this cluster decided, and
+// other parts of it need, is charged and does not wait: which prefixes have which aliases, and that they no longer
+// have any. Aliases change with the network that the peer announces, which was within its budget.
 func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, error) {
 	if equality.Semantic.DeepEqual(before.Status, fc.Status) {
 		return 0, nil
@@ -155,10 +152,9 @@ func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, 
 	return wait, r.States.Budget.Charge(peer, fc)
 }
 
-// pace puts off writing what merely follows from what a peer does and says of a
-// contract: what is in use, and how the node is. It returns until when,
-// and leaves the status as it was written; 0 is that it is written now. A change of the
-// contract's state is never put off.
+// pace postpones writing what merely follows from what a peer does and reports about a contract: its use, and the
+// state of its node. It returns until when, and leaves the status as it was written; 0 means that it is written
+// now. A change of the contract's state is never postponed.
 func (r *Contracts) pace(c peering.Contract, before, stored *v1alpha1.Contract) (time.Duration, error) {
 	rest := before.DeepCopy()
 	rest.Status.Used, rest.Status.Pods, rest.Status.Conditions = stored.Status.Used, stored.Status.Pods, stored.Status.Conditions

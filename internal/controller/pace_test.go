@@ -36,7 +36,7 @@ type countingClient struct {
 	mu     sync.Mutex
 	bytes  int
 	writes int
-	// refuse says why a write is refused; nil refuses none.
+	// refuse returns why a write is refused; nil refuses none.
 	refuse func(client.Object) error
 }
 
@@ -93,7 +93,7 @@ func (c *countingClient) withinBudget(t *testing.T, took time.Duration) {
 	}
 }
 
-// tunnelTest is a peer with a tunnel, whose exposure the test says.
+// tunnelTest is a peer with a tunnel, whose exposure the test sets.
 type tunnelTest struct {
 	*peersTest
 	counts  *countingClient
@@ -154,7 +154,7 @@ func TestATunnelIsWrittenWithinItsPeersBudget(t *testing.T) {
 		tt.look(t, "milan")
 		want, _ := allow.Plan(tt.exposed, nil)
 		if got := tt.allow(t); !cmp.Equal(allow.Common(got, want), got, cmpopts.EquateEmpty()) {
-			t.Fatalf("look %d leaves open what is to be closed", i)
+			t.Fatalf("reconciliation %d leaves open what has to close", i)
 		}
 		tt.clock.Pass(step)
 	}
@@ -169,7 +169,7 @@ func TestATunnelIsWrittenWithinItsPeersBudget(t *testing.T) {
 	}
 }
 
-// What is to be opened says when it can be, and what closes does not wait for that.
+// What opens waits until it can be written, and what closes does not wait for that.
 func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 	t.Parallel()
 	tt := newTunnelTest(t)
@@ -194,14 +194,14 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 	is("the first time", tt.exposed...)
 	tt.exposed = []allow.Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3"))}
 	if again := look(); again <= 0 || again > tunnelPause {
-		t.Errorf("what waits is looked at again after %s", again)
+		t.Errorf("what waits is requeued after %s", again)
 	}
 	is("at once what closes is closed:", sourced("shop", addr("10.240.0.2")))
 	tt.clock.Pass(tunnelPause)
 	look()
 	is("after the pause", tt.exposed...)
 
-	// Without budget all of a namespace of which something closes is closed.
+	// Without budget all of a namespace in which something closes is closed.
 	tt.clock.Pass(tunnelPause)
 	tt.exposed = []allow.Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3")), sourced("bank", addressesFrom(addr("10.241.0.1"), 1000)...)}
 	look()
@@ -212,7 +212,7 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 	tt.exposed[1] = sourced("bank", addressesFrom(addr("10.241.0.2"), 999)...)
 	look()
 	if got := tt.allow(t); len(got) != 1 || got[0].Namespace != "shop" {
-		t.Errorf("without budget %+v is open, want the namespace of which nothing closes", got)
+		t.Errorf("without budget %+v is open, want the namespace in which nothing closes", got)
 	}
 	tt.clock.Pass(time.Minute)
 	look()
@@ -232,7 +232,7 @@ func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 			return apierrors.NewInvalid(schema.GroupKind{Kind: "Tunnel"}, "milan", nil)
 		} else if ok && busy {
 			busy = false
-			return apierrors.NewConflict(schema.GroupResource{Resource: "tunnels"}, "milan", errors.New("somebody wrote"))
+			return apierrors.NewConflict(schema.GroupResource{Resource: "tunnels"}, "milan", errors.New("another client wrote"))
 		}
 		return nil
 	}
@@ -269,7 +269,7 @@ func TestUseIsWrittenWithinThePeersBudget(t *testing.T) {
 	b.lent.used, b.lent.pods = amountsOf("cpu", "3"), 7
 	b.clock = b.clock.Add(time.Minute)
 	if got := b.look(t); got.Status.Pods != 7 {
-		t.Errorf("in the end %d pods are said, want 7", got.Status.Pods)
+		t.Errorf("in the end %d pods are recorded, want 7", got.Status.Pods)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 }
 
 // A peer whose budget is spent has what follows from it written later; the aliases of its
-// prefixes, which this cluster gives and takes, are written at once.
+// prefixes, which this cluster assigns and removes, are written at once.
 func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
 	t.Parallel()
 	tt := newTunnelTest(t)
@@ -385,7 +385,7 @@ func TestNewAliasesAvoidWhatNodesReachOtherwise(t *testing.T) {
 	}
 }
 
-// Whoever is called when addresses translate otherwise reads how from the ForeignCluster.
+// The callee reads the changed translation from the ForeignCluster.
 func TestAddressesAreTranslatedAgainOnceAliasesCanBeRead(t *testing.T) {
 	t.Parallel()
 	tt := newTunnelTest(t)

@@ -40,9 +40,8 @@ import (
 
 // Trust is the set of clusters that are trusted, and the sessions with them.
 type Trust interface {
-	// Set replaces the clusters that are trusted: sessions with others end at once.
-	// Those that were denied are told so when they dial. A malformed bundle trusts
-	// nobody.
+	// Set replaces the clusters that are trusted: sessions with others end at once. Denied clusters are told so
+	// when they dial. A malformed bundle trusts no cluster.
 	Set(peers []TrustedPeer, denied []peering.ClusterID)
 	// Session returns the session with a peer.
 	Session(id peering.ClusterID) trust.Session
@@ -50,18 +49,18 @@ type Trust interface {
 	Revoke(ctx context.Context, id peering.ClusterID, message string) error
 }
 
-// TrustedPeer is a cluster that is trusted.
+// TrustedPeer is a trusted cluster and how to reach it.
 type TrustedPeer struct {
 	ID        peering.ClusterID
 	Endpoints []string
-	// Sighted is the endpoints that discovery found, which nobody proved.
+	// Sighted is the endpoints that discovery found, which are not proven.
 	Sighted []string
-	// InBand says that it is reached through the tunnel to it.
+	// InBand: it is reached through the tunnel to it.
 	InBand bool
-	// Ways are the gateways of this cluster whose way to an in-band peer is up.
+	// Ways are the gateways of this cluster whose path to an in-band peer is up.
 	Ways []string
-	// Checked says that a policy trusts it and not a person: it is dialled only at addresses
-	// that are allowed for what discovery finds.
+	// Checked: a policy trusts it, and no administrator. It is dialled only at addresses that are allowed for what
+	// discovery finds.
 	Checked bool
 	// Bundle is its root certificates, PEM.
 	Bundle string
@@ -72,7 +71,7 @@ type Peers struct {
 	Client client.Client
 	States *States
 	Trust  Trust
-	// Attempt returns why there is no trust in a cluster yet.
+	// Attempt returns why a cluster is not trusted yet.
 	Attempt func(fc *v1alpha1.ForeignCluster) trust.Attempt
 	// Forget revokes the tokens by which a cluster was trusted.
 	Forget    func(ctx context.Context, id peering.ClusterID) error
@@ -82,24 +81,24 @@ type Peers struct {
 	AliasPool []netip.Prefix
 	// Reserved returns the prefixes of Services, which no alias may overlap.
 	Reserved Reserved
-	// MayDial says whether gateways may be led to an endpoint at which a peer says that it is
-	// seen; it gets an address and a port. Nil: to none.
+	// MayDial reports whether gateways may dial an endpoint, address and port, at which a peer says that it is
+	// seen. Nil means none.
 	MayDial func(endpoint string) bool
 	// InBand is what tunnels to in-band peers need.
 	InBand InBand
-	// Exposed is what a peer may reach here now.
+	// Exposed returns what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]allow.Exposed, error)
-	// OwnPod is the address of the agent's own pod; the zero Addr is not known.
+	// OwnPod is the address of the agent's own pod; the zero Addr if it is not known.
 	OwnPod netip.Addr
-	// Hosts returns the hosts that are no pods and may be exported. Nil: none are.
+	// Hosts returns the hosts, other than pods, that may be exported. Nil means none.
 	Hosts func(ctx context.Context) ([]allow.Host, error)
-	// Health returns what Kubernetes says of a node; nil is that all are well.
+	// Health returns what Kubernetes reports of a node. Nil means that all are healthy.
 	Health func(node string) gateways.Health
-	// Wake has the named ForeignCluster reconciled, as does Again.
+	// Wake and Again trigger a reconciliation of the named ForeignCluster.
 	Wake  source.Source
 	Again func(name string)
-	// Spoken is called after this cluster's state for the peer may have changed.
-	Spoken func(peer peering.ClusterID)
+	// StateChanged is called after this cluster's state for the peer may have changed.
+	StateChanged func(peer peering.ClusterID)
 	// Readdressed is called when the translation of a peer's addresses changed.
 	Readdressed func(peer peering.ClusterID)
 	Now         func() time.Time
@@ -108,40 +107,37 @@ type Peers struct {
 	memory map[types.UID]*peerMemory
 }
 
-// peerMemory is the state of a peer's object that is kept in memory between reconciliations.
-// Aliases, root and cut are read again after a restart; what else it loses then does no harm, as
-// the fields say.
+// peerMemory is the state of a peer's object that is kept in memory between reconciliations. Aliases, root and cut
+// are read again after a restart; the loss of the rest does no harm, as the fields say.
 type peerMemory struct {
-	// addressing is a digest of the translation of its addresses that was announced last; after a
-	// restart it is announced once more.
+	// addressing is a digest of the translation of its addresses that was announced last; after a restart it is
+	// announced again.
 	addressing string
-	// aliases is its aliases, once planned is true: no other peer may be given the same before
-	// the cache shows them.
+	// aliases is its aliases, once planned is true: no other peer may get the same before the cache shows them.
 	aliases aliases.Given
 	planned bool
-	// tunnelGone says that its tunnel and the key of that are removed; else they are once more.
+	// tunnelGone: its tunnel and the key of that were removed; otherwise they are removed again.
 	tunnelGone bool
-	// denial is the notice that it was denied; nil if none was sent. After a restart there is no
-	// session to send one by: the peer is told when it dials.
+	// denial is the notice that it was denied; nil if none was sent. After a restart there is no session to send
+	// one by: the peer learns it when it dials.
 	denial *denialNotice
-	// refusals counts how often it refused this cluster. After a restart it has to refuse again for
-	// as long, unless Trusted stayed False: contracts that are of no use to it end that much later.
+	// refusals counts how often it refused this cluster. After a restart it has to refuse again for as long, unless
+	// Trusted stayed False: contracts that it no longer honours end that much later.
 	refusals refusals
 	root     rootRead
-	// replaced is the version of the object that the last write of its status replaced. A cache that
-	// was just filled has a newer one.
+	// replaced is the version of the object that the last write of its status replaced. A cache that was just
+	// filled has a newer one.
 	replaced string
 	// opened is when something was last opened to it; without it, one write is not paced.
 	opened time.Time
-	// cut is since when pods of nodes do not reach it. The condition says so, too, where it was told.
+	// cut is since when pods of nodes have not reached it. The condition has that time, too, once it was reported.
 	cut gateways.CutsSince
-	// leaving is since when the peer is being forgotten, all contracts with it are closed
-	// here, and it has not been notified. After a restart it may take forgetWait again.
+	// leaving is since when the peer is being forgotten, all contracts with it are closed here, and it was not
+	// notified. After a restart it may take forgetWait again.
 	leaving time.Time
 }
 
-// denialNotice is a message to a peer that it is trusted no longer. done says that it was
-// sent, or cannot be.
+// denialNotice is a message to a peer that it is no longer trusted. done: it was sent, or cannot be.
 type denialNotice struct{ done bool }
 
 // recall calls use with the memory of a peer's object, under the lock.
@@ -183,7 +179,7 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Peers) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // they are requeued in time
+		return nil // they are requeued after restInterval
 	}
 	var out []reconcile.Request
 	for _, name := range transit.Concerned(o.(*v1alpha1.ForeignCluster).Spec.ClusterID, list.Items) {
@@ -192,14 +188,13 @@ func (r *Peers) concerned(ctx context.Context, o client.Object) []reconcile.Requ
 	return out
 }
 
-// affected enqueues the peers that a change of a FabricNode affects: all, or those to
-// which its paths changed.
+// affected enqueues the peers that a change of a FabricNode affects: all, or those to which its paths changed.
 func (r *Peers) affected() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	enqueue := func(ctx context.Context, q queue, match func(*v1alpha1.ForeignCluster) bool) {
 		var list v1alpha1.ForeignClusterList
 		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return // they are requeued in time
+			return // they are requeued after restInterval
 		}
 		for i := range list.Items {
 			if match(&list.Items[i]) {
@@ -220,9 +215,9 @@ func (r *Peers) affected() handler.EventHandler {
 	}
 }
 
-// fabricChanges returns the peers to which a FabricNode's ways changed, and whether
-// something changed that concerns all: what they are sent of it, or its path to the
-// gateway. That each fabric writes each minute is no change; see Gateways.
+// fabricChanges returns the peers to which a FabricNode's paths changed, and whether something changed that affects
+// all peers: what they are sent of it, or its path to the gateway. The write of each fabric once a minute is not a
+// change; see Gateways.
 func fabricChanges(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
 	a.Paths, b.Paths, a.Direct, b.Direct, a.Observed, b.Observed, a.ObservedAt, b.ObservedAt = nil, nil, nil, nil, nil, nil, metav1.Time{}, metav1.Time{}
@@ -284,7 +279,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{RequeueAfter: removalPoll}, nil // the cache is about to show what was written
 	}
 	id := peering.ClusterID(fc.Spec.ClusterID)
-	defer r.Spoken(id)
+	defer r.StateChanged(id)
 	s, err := r.load(ctx, &fc, primary[id])
 	if err != nil {
 		return reconcile.Result{}, err
@@ -325,7 +320,7 @@ func (r *Peers) load(ctx context.Context, fc *v1alpha1.ForeignCluster, primary s
 	if err != nil {
 		return nil, err
 	}
-	s.Contracts = slices.DeleteFunc(all, func(c v1alpha1.Contract) bool { return store.Settled(&c) })
+	s.Contracts = slices.DeleteFunc(all, func(c v1alpha1.Contract) bool { return store.Released(&c) })
 	var nodes v1alpha1.FabricNodeList
 	if err := r.Client.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
@@ -340,8 +335,8 @@ func (r *Peers) load(ctx context.Context, fc *v1alpha1.ForeignCluster, primary s
 	return s, err
 }
 
-// noteCuts notes which nodes' pods do not reach a peer, and since when. It returns when to look again;
-// zero is when something changes.
+// noteCuts records which nodes' pods do not reach a peer, and since when. It returns when to check again; zero
+// means when something changes.
 func (r *Peers) noteCuts(s *PeerSnapshot) (again time.Duration) {
 	var cuts []gateways.Cut
 	if nodes := s.nodes(); slices.ContainsFunc(s.Contracts, wantsTunnel) {
@@ -349,16 +344,15 @@ func (r *Peers) noteCuts(s *PeerSnapshot) (again time.Duration) {
 			cuts = nodes.Cuts(s.Peer.Spec.ClusterID, carrier)
 		}
 	}
-	var told time.Time
+	var reported time.Time
 	if c := meta.FindStatusCondition(s.Peer.Status.Conditions, v1alpha1.ConditionNetwork); c != nil && c.Reason == v1alpha1.ReasonNodesCutOff {
-		told = c.LastTransitionTime.Time
+		reported = c.LastTransitionTime.Time
 	}
-	r.recall(s.Peer.UID, func(m *peerMemory) { s.CutOff, m.cut, again = gateways.Lasting(cuts, m.cut, told, s.Now) })
+	r.recall(s.Peer.UID, func(m *peerMemory) { s.CutOff, m.cut, again = gateways.Lasting(cuts, m.cut, reported, s.Now) })
 	return again
 }
 
-// prepare does what has to be done first for a peer. It returns true if that ended the trust
-// in it.
+// prepare does what has to be done first for a peer. It reports whether that ended the trust in it.
 func (r *Peers) prepare(ctx context.Context, s *PeerSnapshot, plan peerPlan) (ended bool, err error) {
 	if plan.unforget {
 		if err := r.Forgotten.Remove(ctx, peering.ClusterID(s.Peer.Spec.ClusterID)); err != nil {
@@ -373,7 +367,7 @@ func (r *Peers) prepare(ctx context.Context, s *PeerSnapshot, plan peerPlan) (en
 	return r.endTrust(ctx, s.Peer.DeepCopy())
 }
 
-// act carries out a plan. s.Peer has the status of the plan, to which it adds aliases.
+// act carries out a plan. s.Peer has the plan's status, to which act adds aliases.
 func (r *Peers) act(ctx context.Context, s *PeerSnapshot, plan peerPlan) (tunnelState, error) {
 	fc := s.Peer
 	if s.secondary {
@@ -419,15 +413,15 @@ func (r *Peers) writeStatus(ctx context.Context, before, fc *v1alpha1.ForeignClu
 	return reconcile.Result{RequeueAfter: shorter(after, wait)}, nil
 }
 
-// isReplaced says whether a peer's object is known to be older than the last write of it.
+// isReplaced reports whether a peer's object is known to be older than its last write.
 func (r *Peers) isReplaced(fc *v1alpha1.ForeignCluster) (replaced bool) {
 	r.recall(fc.UID, func(m *peerMemory) { replaced = fc.ResourceVersion != "" && m.replaced == fc.ResourceVersion })
 	return replaced
 }
 
-// endTrust removes the roots of a peer that was denied, which cuts it off, and says
-// whether they are gone. The peer is notified first, if there is a session. The roots stay
-// in status.introduction, so that it can be approved without it.
+// endTrust removes the roots of a peer that was denied, which cuts it off, and reports whether they are gone. The
+// peer is notified first, if there is a session. The roots stay in status.introduction, so that it can be approved
+// without a new introduction.
 func (r *Peers) endTrust(ctx context.Context, fc *v1alpha1.ForeignCluster) (bool, error) {
 	if !r.notifyDenied(ctx, fc) {
 		return false, nil
@@ -448,8 +442,8 @@ func (r *Peers) endTrust(ctx context.Context, fc *v1alpha1.ForeignCluster) (bool
 	return true, store.PatchLocked(ctx, r.Client, before, fc)
 }
 
-// notifyDenied says whether a peer that was denied was notified, or cannot be. It never
-// waits: the first call sends the notice, after which the peer is reconciled again.
+// notifyDenied reports whether a peer that was denied was notified, or cannot be. It never waits: the first call
+// sends the notice, after which the peer is reconciled again.
 func (r *Peers) notifyDenied(ctx context.Context, fc *v1alpha1.ForeignCluster) (done bool) {
 	id, uid, name := peering.ClusterID(fc.Spec.ClusterID), fc.UID, fc.Name
 	var send *denialNotice
@@ -475,8 +469,8 @@ func (r *Peers) notifyDenied(ctx context.Context, fc *v1alpha1.ForeignCluster) (
 	return false
 }
 
-// announce calls Readdressed if the translation of a peer's addresses changed, in fc as it was read:
-// whoever is called reads it, too, and would not see what is only planned.
+// announce calls Readdressed if the translation of a peer's addresses changed in fc as it was read: the callee
+// reads it, too, and would not see what is only planned.
 func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 	now, changed := addressing(fc), false
 	r.recall(fc.UID, func(m *peerMemory) {
@@ -488,8 +482,7 @@ func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 	}
 }
 
-// addressing is a digest of how a peer's addresses translate, and this cluster's for it;
-// empty if none does.
+// addressing is a digest of how a peer's addresses translate, and this cluster's for it; empty if none do.
 func addressing(fc *v1alpha1.ForeignCluster) string {
 	network := cmp.Or(fc.Status.Network, &v1alpha1.PeerNetwork{})
 	if len(fc.Status.Aliases)+len(fc.Status.Blocks)+len(network.Aliases)+len(network.Blocks) == 0 {
@@ -503,7 +496,7 @@ func addressing(fc *v1alpha1.ForeignCluster) string {
 		_, _ = fmt.Fprintln(h, side.prefixes)
 		for _, b := range side.blocks {
 			_, _ = fmt.Fprintln(h, b.Alias, b.Addresses)
-			for _, r := range b.Released { // which lead nowhere
+			for _, r := range b.Released { // not translated any more
 				_, _ = fmt.Fprintln(h, r.Index)
 			}
 		}
@@ -511,20 +504,20 @@ func addressing(fc *v1alpha1.ForeignCluster) string {
 	return string(h.Sum(nil))
 }
 
-// Load sets trust before any peer is answered: a peer that dials an agent that just started
-// must not be told that it is unknown.
+// Load sets trust before the agent serves any peer: one that dials an agent that just started must not be refused
+// as unknown.
 func (r *Peers) Load(ctx context.Context) error {
 	_, err := r.setTrust(ctx)
 	return err
 }
 
-// setTrust hands the clusters to Trust that ForeignClusters say are trusted, and returns
-// the name of the object that represents each cluster.
+// setTrust passes the clusters that ForeignClusters trust to Trust, and returns the name of the object that
+// represents each cluster.
 func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, error) {
 	r.mu.Lock() // an older list must not be set after a newer one
 	defer r.mu.Unlock()
 	var list v1alpha1.ForeignClusterList
-	// They are only read, with each reconciliation of each peer.
+	// The list is only read, by each reconciliation of each peer.
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
@@ -548,7 +541,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 		trusted := fc.Spec.TrustBundle != ""
 		m := r.memory[fc.UID]
 		if fc.Spec.Decision == v1alpha1.DecisionDenied {
-			// For as long as it takes to notify it.
+			// A denied peer stays trusted until it was notified.
 			trusted = trusted && (m == nil || m.denial == nil || !m.denial.done)
 			if !trusted {
 				denied = append(denied, id)
@@ -556,8 +549,8 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 		} else if m != nil {
 			m.denial = nil
 		}
-		// A peer that is being forgotten stays trusted until its contracts are closed and
-		// it was notified; see forgetWait.
+		// A peer that is being forgotten stays trusted until its contracts are closed and it was notified; see
+		// forgetWait.
 		if trusted && (fc.DeletionTimestamp.IsZero() || controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer)) {
 			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, InBand: fc.Spec.InBand != nil, Ways: ways[id], Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: store.PeerOfPolicy(fc) != "", Bundle: fc.Spec.TrustBundle})
 		}
@@ -567,8 +560,8 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 	return primary, nil
 }
 
-// forget ends everything with a peer. It waits for this cluster alone, but for forgetWait in
-// which the peer can be notified. What belongs to another object of the same cluster stays.
+// forget ends all contracts and trust with a peer. It waits for this cluster alone, except for forgetWait in which
+// the peer can be notified. What belongs to another object of the same cluster stays.
 func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, error) {
 	fc := s.Peer
 	if s.secondary || !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
@@ -589,8 +582,7 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 		}
 	}
 	if len(s.Contracts) > 0 {
-		// The peer hears of it by the session: the tunnel does not wait for that, unless the
-		// session runs through it.
+		// The session notifies the peer: the tunnel does not wait for that, unless the session runs through it.
 		if !slices.ContainsFunc(s.Contracts, wantsTunnel) {
 			copied := s.withoutContracts()
 			copied.Peer = fc.DeepCopy()
@@ -600,14 +592,14 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 		}
 		return reconcile.Result{RequeueAfter: removalPoll}, r.leave(ctx, s)
 	}
-	r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = false }) // the last time it is made sure
+	r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = false }) // remove it once more, to be sure
 	if err := r.dropTunnel(ctx, fc); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.Forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return reconcile.Result{}, err
 	}
-	// Before the object is gone: the peer may introduce itself in the same second.
+	// This comes before the deletion: the peer may introduce itself in the same second.
 	add := r.Forgotten.Add
 	if store.MadeByPolicy(fc) != "" && fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "true" {
 		add = r.Forgotten.AddByPolicy
@@ -622,9 +614,9 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 	return reconcile.Result{}, err
 }
 
-// leave records in the Trusted condition when closed contracts are removed although the peer
-// was not notified: it trusts this cluster no longer, or did not come back in time. The peer
-// then ends what it stores of them by itself; see forgotten.
+// leave records in the Trusted condition when closed contracts are removed although the peer was not notified: it
+// no longer trusts this cluster, or did not come back in time. The peer then ends by itself what it stores of them;
+// see forgotten.
 func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 	fc := s.Peer
 	if notWaitedFor(fc) || slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) }) {
@@ -637,7 +629,7 @@ func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 		}
 		since = m.leaving
 	})
-	c, unheard := leaving(s, since)
+	c, unnotified := leaving(s, since)
 	before := fc.DeepCopy()
 	if !meta.SetStatusCondition(&fc.Status.Conditions, c) {
 		return nil
@@ -648,28 +640,28 @@ func (r *Peers) leave(ctx context.Context, s *PeerSnapshot) error {
 	case err != nil:
 		return err
 	}
-	if unheard {
+	if unnotified {
 		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "NotTold", "Forget",
-			"the peer could not be told within %s that %d contracts are over, and may hold what they reserve until this cluster refused it for %s, or an administrator there forgets this cluster: %s",
+			"the peer could not be notified within %s that %d contracts are over, and may keep what they reserve until this cluster refused it for %s, or an administrator there forgets this cluster: %s",
 			forgetWait, len(s.Contracts), forgottenAfter, peering.Text(s.Session.Why, maxWhy))
 	}
 	return nil
 }
 
-// notWaitedFor says whether contracts with a peer that is being forgotten are removed without
-// waiting until it is notified.
+// notWaitedFor reports whether contracts with a peer that is being forgotten are removed without waiting until it
+// is notified.
 func notWaitedFor(fc *v1alpha1.ForeignCluster) bool {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
 	return !fc.DeletionTimestamp.IsZero() && c != nil && c.Reason == reasonForgotten
 }
 
-// endsNow says whether somebody asked for a contract's end at once.
+// endsNow reports whether an administrator, or the peer, asked for a contract's end at once.
 func endsNow(c *v1alpha1.Contract) bool {
 	return c.Spec.Termination != "" && c.Spec.Termination != v1alpha1.TerminateDrain
 }
 
-// terminate asks for a contract's end. The first request for an end at once decides who ended
-// it; only Drain is overruled.
+// terminate asks for a contract's end. The first request for an end at once decides who ended it; it overrules only
+// Drain.
 func terminate(ctx context.Context, c client.Client, contract *v1alpha1.Contract, how v1alpha1.Termination) error {
 	if contract.Spec.Termination == how || endsNow(contract) {
 		return nil

@@ -38,7 +38,7 @@ import (
 	"github.com/entente-dev/entente/tunnel/plan"
 )
 
-// fakeTrust remembers who is trusted and who was told.
+// fakeTrust records which peers are trusted and which were notified.
 type fakeTrust struct {
 	mu       sync.Mutex
 	trusted  []peering.ClusterID
@@ -88,7 +88,7 @@ func (f *fakeTrust) set(id peering.ClusterID, s trust.Session) {
 	f.sessions[id] = s
 }
 
-// peersTest is a Peers that runs when the test says so.
+// peersTest is a Peers that reconciles when the test calls it.
 type peersTest struct {
 	*Peers
 	trust   *fakeTrust
@@ -113,9 +113,9 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 			pt.forgot = append(pt.forgot, id)
 			return nil
 		},
-		Forgotten: peertest.ForgottenAt(c, pt.clock.Now),
-		Again:     func(name string) { pt.again <- name },
-		Spoken:    func(peering.ClusterID) {}, Readdressed: func(peering.ClusterID) {},
+		Forgotten:    peertest.ForgottenAt(c, pt.clock.Now),
+		Again:        func(name string) { pt.again <- name },
+		StateChanged: func(peering.ClusterID) {}, Readdressed: func(peering.ClusterID) {},
 		Exposed: func(context.Context, peering.ClusterID) ([]allow.Exposed, error) { return nil, nil },
 	}
 	return pt
@@ -134,7 +134,7 @@ func (pt *peersTest) look(t testing.TB, name string) {
 	looks(t, pt.Peers, name)
 }
 
-// looks has a reconciler look at one object.
+// looks reconciles one object.
 func looks(t testing.TB, r reconcile.Reconciler, name string) {
 	t.Helper()
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}); err != nil {
@@ -142,7 +142,7 @@ func looks(t testing.TB, r reconcile.Reconciler, name string) {
 	}
 }
 
-// No person vouches for where a policy's peer says that it is, now or later.
+// No administrator vouches for where a policy's peer says that it is, now or later.
 func TestOnlyPolicysPeersAreChecked(t *testing.T) {
 	t.Parallel()
 	milan, genoa := peertest.NewOther(t, "milan"), peertest.NewOther(t, "genoa")
@@ -213,17 +213,17 @@ func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 	if err := pt.Client.Update(t.Context(), denied); err != nil {
 		t.Fatal(err)
 	}
-	// Another peer is looked at first; the one that is denied is still to be told.
+	// Another peer is reconciled first; the one that is denied is not notified yet.
 	pt.look(t, "rome")
 	if !slices.Contains(pt.trust.trusted, milan.ID) {
-		t.Error("it was cut off before it was told")
+		t.Error("it was cut off before it was notified")
 	}
 	pt.look(t, "milan")
 	if pt.terminationOf(t, "c-1") != v1alpha1.TerminateNow || pt.terminationOf(t, "c-2") != v1alpha1.TerminateNow || pt.hasTunnel(t, "milan") {
-		t.Error("contracts or tunnel wait for the peer to be told")
+		t.Error("contracts or tunnel wait for the peer to be notified")
 	}
 	if name := <-pt.again; name != "milan" {
-		t.Errorf("%s is looked at again", name)
+		t.Errorf("%s is requeued", name)
 	}
 	pt.look(t, "milan")
 	fc = peertest.PeerCalled(t, pt.Client, "milan")
@@ -231,7 +231,7 @@ func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 		t.Errorf("after: %+v, trusted %v, denied %v", fc.Spec, pt.trust.trusted, pt.trust.denied)
 	}
 	if !slices.Equal(pt.trust.told, []peering.ClusterID{milan.ID}) || !slices.Equal(pt.forgot, []peering.ClusterID{milan.ID}) {
-		t.Errorf("told %v, forgot %v", pt.trust.told, pt.forgot)
+		t.Errorf("notified %v, forgot %v", pt.trust.told, pt.forgot)
 	}
 	if fc.Status.Introduction == nil || fc.Status.Introduction.Bundle != milan.Info.PEM() || fc.Status.Introduction.Code != "" {
 		t.Errorf("the tombstone is %+v", fc.Status.Introduction)
@@ -239,9 +239,9 @@ func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 	pt.trust.set(milan.ID, trust.Session{})
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Reason != "Denied" || got.Status != metav1.ConditionFalse {
-		t.Errorf("it says %+v", got)
+		t.Errorf("the condition is %+v", got)
 	}
-	// Nobody else is any the worse.
+	// Other peers are not affected.
 	if pt.terminationOf(t, "c-3") != "" || !pt.hasTunnel(t, "rome") || !slices.Contains(pt.trust.trusted, rome.ID) {
 		t.Error("another peer suffered")
 	}
@@ -267,11 +267,11 @@ func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 		t.Errorf("after approval: trusted %v, denied %v", pt.trust.trusted, pt.trust.denied)
 	}
 	if got := pt.trustedIs(t, "milan"); got.Reason != "AwaitingPeer" {
-		t.Errorf("it says %+v", got)
+		t.Errorf("the condition is %+v", got)
 	}
 }
 
-func TestDeniedPeerThatDoesNotAnswerIsCutOff(t *testing.T) {
+func TestDeniedPeerThatDoesNotRespondIsCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		milan := peertest.NewOther(t, "milan")
@@ -304,7 +304,7 @@ func TestDeniedPeerThatIsAwayIsCutOffAtOnce(t *testing.T) {
 	pt := newPeersTest(t, fc)
 	pt.look(t, "milan")
 	if peertest.PeerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 || len(pt.trust.told) != 0 {
-		t.Errorf("trusted %v, told %v", pt.trust.trusted, pt.trust.told)
+		t.Errorf("trusted %v, notified %v", pt.trust.trusted, pt.trust.told)
 	}
 	pt.look(t, "milan")
 	if !slices.Equal(pt.trust.denied, []peering.ClusterID{milan.ID}) {
@@ -327,7 +327,7 @@ func TestDeniedPeerIsCutOffDespiteAPIServerErrors(t *testing.T) {
 	}
 }
 
-func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
+func TestRefusalRightAfterAJoinCountsAfterJoinGrace(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	for name, tc := range map[string]struct {
@@ -352,21 +352,21 @@ func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := pt.trustedIs(t, "milan"); got.Reason != store.ReasonJoined {
-				t.Errorf("it says %+v", got)
+				t.Errorf("the condition is %+v", got)
 			}
-			if want := joinSettles - 2*time.Second; result.RequeueAfter != want {
-				t.Errorf("it is looked at again after %s, want %s", result.RequeueAfter, want)
+			if want := joinGrace - 2*time.Second; result.RequeueAfter != want {
+				t.Errorf("it is requeued after %s, want %s", result.RequeueAfter, want)
 			}
 			pt.clock.Pass(result.RequeueAfter)
 			pt.look(t, "milan")
 			if got := pt.trustedIs(t, "milan"); got.Reason != tc.later {
-				t.Errorf("after it settled it says %+v, want %s", got, tc.later)
+				t.Errorf("after the grace the condition is %+v, want %s", got, tc.later)
 			}
-			// What the peer says from then on counts at once.
+			// Later refusals of the peer count at once.
 			pt.trust.set(milan.ID, trust.Session{Why: "refused", At: pt.clock.Now(), Untrusted: true})
 			pt.look(t, "milan")
 			if got := pt.trustedIs(t, "milan"); got.Reason != "NotTrustedByPeer" || got.Status != metav1.ConditionFalse {
-				t.Errorf("after another refusal it says %+v", got)
+				t.Errorf("after another refusal the condition is %+v", got)
 			}
 		})
 	}
@@ -376,12 +376,12 @@ func TestRevocationByThePeerEndsContracts(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	for name, hear := range map[string]func(*testing.T, *peersTest){
-		"told over the session": func(t *testing.T, pt *peersTest) {
+		"notified over the session": func(t *testing.T, pt *peersTest) {
 			if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.ID, "we moved", pt.clock.Now()); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"told when it dialled": func(_ *testing.T, pt *peersTest) {
+		"refused when it dialled": func(_ *testing.T, pt *peersTest) {
 			pt.trust.set(milan.ID, trust.Session{Why: "denied", At: pt.clock.Now().Add(2 * time.Second), Denied: true})
 		},
 	} {
@@ -395,7 +395,7 @@ func TestRevocationByThePeerEndsContracts(t *testing.T) {
 			for range 2 {
 				pt.look(t, "milan")
 				if got := pt.trustedIs(t, "milan"); got.Reason != store.RevokedByPeer || !strings.Contains(got.Message, "entente join") {
-					t.Errorf("it says %+v", got)
+					t.Errorf("the condition is %+v", got)
 				}
 			}
 			if pt.terminationOf(t, "c-1") != v1alpha1.TerminatePeer || pt.hasTunnel(t, "milan") {
@@ -408,7 +408,7 @@ func TestRevocationByThePeerEndsContracts(t *testing.T) {
 			pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: pt.clock.Now().Add(3 * time.Second)}})
 			pt.look(t, "milan")
 			if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue {
-				t.Errorf("with a new session it says %+v", got)
+				t.Errorf("with a new session the condition is %+v", got)
 			}
 		})
 	}
@@ -425,7 +425,7 @@ func TestRevocationEndsWithASessionOfTheSameSecond(t *testing.T) {
 	pt.trust.set(milan.ID, trust.Session{Up: &trust.SessionInfo{Since: at.Add(50 * time.Millisecond)}})
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Reason != store.RevokedByPeer {
-		t.Errorf("while it may be the session over which it was said: %+v", got)
+		t.Errorf("while it may be the session over which it was reported: %+v", got)
 	}
 	pt.clock.Pass(sessionDead + time.Second)
 	pt.look(t, "milan")
@@ -434,7 +434,7 @@ func TestRevocationEndsWithASessionOfTheSameSecond(t *testing.T) {
 	}
 }
 
-func TestSilenceIsNoRevocation(t *testing.T) {
+func TestSilenceIsNotARevocation(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	pt := newPeersTest(t, peertest.TrustedAs("milan", milan), peertest.ContractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
@@ -466,7 +466,7 @@ func TestDuplicateObjectLeavesThePrimaryAlone(t *testing.T) {
 	pt.attempt = trust.Attempt{Reason: trust.ReasonDuplicate, Message: "known as milan"}
 	pt.look(t, "second")
 	if got := pt.trustedIs(t, "second"); got.Reason != trust.ReasonDuplicate {
-		t.Errorf("it says %+v", got)
+		t.Errorf("the condition is %+v", got)
 	}
 	if err := pt.Client.Delete(t.Context(), second); err != nil {
 		t.Fatal(err)
@@ -498,7 +498,7 @@ func TestUntrustedPeerGetsNoFinalizer(t *testing.T) {
 	}
 	pt.look(t, "milan")
 	if got := peertest.PeerCalled(t, pt.Client, "milan"); len(got.Finalizers) != 1 {
-		t.Error("a trusted one is not held")
+		t.Error("a trusted one has no finalizer")
 	}
 }
 
@@ -553,12 +553,12 @@ func TestTrustedConditionNamesTheRemedy(t *testing.T) {
 		"joined just now, not known there yet": {[]func(*PeerSnapshot){trusted, untrusted, was(metav1.ConditionTrue), func(v *PeerSnapshot) {
 			v.Peer.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-time.Second))
 		}}, "Joined", "joined"},
-		"approved here, not there":            {[]func(*PeerSnapshot){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
-		"approved here, nothing heard":        {[]func(*PeerSnapshot){trusted, approved}, "AwaitingPeer", "name its ID"},
-		"approved by both":                    {[]func(*PeerSnapshot){trusted, approved, up}, "Approved", "and it trusts this cluster"},
-		"approved by both, then away":         {[]func(*PeerSnapshot){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
-		"denied":                              {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
-		"denied wins over what the peer says": {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerSnapshot) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
+		"approved here, not there":               {[]func(*PeerSnapshot){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
+		"approved here, no session yet":          {[]func(*PeerSnapshot){trusted, approved}, "AwaitingPeer", "name its ID"},
+		"approved by both":                       {[]func(*PeerSnapshot){trusted, approved, up}, "Approved", "and it trusts this cluster"},
+		"approved by both, then away":            {[]func(*PeerSnapshot){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
+		"denied":                                 {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
+		"denied wins over what the peer reports": {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerSnapshot) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
 		"a second object": {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) {
 			v.Attempt = trust.Attempt{Reason: trust.ReasonDuplicate, Message: "known as rome"}
 		}}, trust.ReasonDuplicate, "rome"},
@@ -572,13 +572,13 @@ func TestTrustedConditionNamesTheRemedy(t *testing.T) {
 				}
 			}))
 			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) {
-				t.Errorf("it says %+v, want %s and %q", got, tc.reason, tc.says)
+				t.Errorf("the condition is %+v, want %s and %q", got, tc.reason, tc.says)
 			}
 		})
 	}
 }
 
-// What comes next is not to ask, where nobody would answer.
+// Without trust the next step is not to ask for a contract.
 func TestNoContractConditionNamesTheNextStep(t *testing.T) {
 	t.Parallel()
 	const ask = "entente peer"
@@ -601,7 +601,7 @@ func TestNoContractConditionNamesTheNextStep(t *testing.T) {
 			tc.edit(&v)
 			got := meta.FindStatusCondition(peerConditions(v), v1alpha1.ConditionOffloading)
 			if got == nil || got.Reason != "NoContract" || strings.Contains(got.Message, ask) != tc.asks || strings.Contains(got.Message, "condition Trusted") == tc.asks {
-				t.Errorf("it says %+v", got)
+				t.Errorf("the condition is %+v", got)
 			}
 		})
 	}
@@ -619,7 +619,7 @@ func TestClocksThatDifferAreNamed(t *testing.T) {
 		fc.Spec.TrustBundle = "PEM"
 		got := connected(PeerSnapshot{Peer: fc, Session: trust.Session{Up: &trust.SessionInfo{Dialled: true, ClockSkew: skew}}})
 		if got.Status != metav1.ConditionTrue || (got.Reason == "ClocksDiffer") != (want != "") || !strings.Contains(got.Message, want) {
-			t.Errorf("%s: it says %+v", skew, got)
+			t.Errorf("%s: the condition is %+v", skew, got)
 		}
 	}
 }
@@ -673,14 +673,14 @@ func TestRootThatEndsIsReportedInTime(t *testing.T) {
 			fc.Spec.ClusterID, fc.Spec.TrustBundle = rootThatEnds(t, ends)
 			got := certificateValid(PeerSnapshot{Peer: fc, Now: ends.Add(-tc.left)})
 			if got.Status != tc.status || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) {
-				t.Errorf("it says %+v", got)
+				t.Errorf("the condition is %+v", got)
 			}
 		})
 	}
 	fc := &v1alpha1.ForeignCluster{}
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(peertest.OwnID), "hello"
 	if got := certificateValid(PeerSnapshot{Peer: fc, Now: now}); got.Status != metav1.ConditionFalse || got.Reason != "BundleInvalid" {
-		t.Errorf("of what is no bundle it says %+v", got)
+		t.Errorf("for a malformed bundle the condition is %+v", got)
 	}
 }
 
@@ -758,7 +758,7 @@ func TestPeerEventsAreRecordedOnce(t *testing.T) {
 	}
 }
 
-func TestHeldHashIsThatOfTheTrustBundle(t *testing.T) {
+func TestHashIsThatOfTheTrustBundle(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
 	if got := trust.HeldHash(peertest.TrustedAs("milan", milan)); got != milan.Info.Bundle.Hash() || got == (peering.Hash{}) {
@@ -769,7 +769,7 @@ func TestHeldHashIsThatOfTheTrustBundle(t *testing.T) {
 	}
 }
 
-// TestPeerIsNotReconciledFromAStaleCache has the cache lag behind the last write.
+// TestPeerIsNotReconciledFromAStaleCache lets the cache lag behind the last write.
 func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
 	t.Parallel()
 	milan := peertest.NewOther(t, "milan")
@@ -799,7 +799,7 @@ func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
 			t.Errorf("%s: %d writes, want %d; requeued after %s", what, writes, want, result.RequeueAfter)
 		}
 	}
-	pt.look(t, "milan") // it is held, and its status written
+	pt.look(t, "milan") // it gets its finalizer and its status
 	if writes != 1 {
 		t.Fatalf("%d writes at first", writes)
 	}
@@ -810,6 +810,6 @@ func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
 	pt.trust.set(milan.ID, trust.Session{Why: "gone"})
 	reconcilePeer("the session is gone, and the cache lags", 2, true)
 	lags = nil
-	reconcilePeer("it does not any more", 3, false)
+	reconcilePeer("it no longer does", 3, false)
 	reconcilePeer("nothing changed", 3, false)
 }

@@ -47,7 +47,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 		}}, want{after: restInterval}},
 		"denied":                         {[]func(*PeerSnapshot){denied, agreed}, want{end: v1alpha1.TerminateNow, endTrust: true, after: removalPoll}},
 		"denied, and its roots are gone": {[]func(*PeerSnapshot){denied, func(s *PeerSnapshot) { s.Peer.Spec.TrustBundle = "" }}, want{end: v1alpha1.TerminateNow, after: restInterval}},
-		"it says that it denied this cluster": {
+		"it reports that it denied this cluster": {
 			[]func(*PeerSnapshot){agreed, func(s *PeerSnapshot) { s.Session = trust.Session{Denied: true, At: now} }},
 			want{end: v1alpha1.TerminatePeer, revoked: true, unforget: true, after: restInterval},
 		},
@@ -61,7 +61,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 		},
 		"it refuses, just after the join": {
 			[]func(*PeerSnapshot){trustedSince(time.Second, metav1.ConditionTrue, store.ReasonJoined), untrusted},
-			want{unforget: true, after: joinSettles - time.Second},
+			want{unforget: true, after: joinGrace - time.Second},
 		},
 		"it refuses for a while": {
 			[]func(*PeerSnapshot){agreed, trustedSince(time.Minute, metav1.ConditionFalse, reasonNotTrustedByPeer), untrusted},
@@ -98,7 +98,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 			if p.revoked != store.Revoked(&v1alpha1.ForeignCluster{Status: p.status}) {
-				t.Errorf("revoked %t, and the status says %v", p.revoked, meta.FindStatusCondition(p.status.Conditions, v1alpha1.ConditionTrusted))
+				t.Errorf("revoked %t, and the condition is %v", p.revoked, meta.FindStatusCondition(p.status.Conditions, v1alpha1.ConditionTrusted))
 			}
 			if !equality.Semantic.DeepEqual(before, s.Peer) {
 				t.Error("it changed what it decides about")
@@ -107,7 +107,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 	}
 }
 
-func TestLeavingWaitsForThePeerToHear(t *testing.T) {
+func TestLeavingWaitsForThePeerToBeNotified(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		session trust.Session

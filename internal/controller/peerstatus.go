@@ -19,50 +19,49 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// PeerSnapshot is everything that decides about a peer, as it is at a time.
+// PeerSnapshot is everything that decides about a peer, at one moment.
 type PeerSnapshot struct {
 	Peer      *v1alpha1.ForeignCluster
 	Contracts []v1alpha1.Contract
 	// Requests is the PeeringRequests that ask the peer.
 	Requests []v1alpha1.PeeringRequest
-	// Session is the session with it, or why there is none.
+	// Session is the session with it, or why there is no session.
 	Session trust.Session
-	// Revoked says that the peer reported that it trusts this cluster no longer.
+	// Revoked: the peer reported that it no longer trusts this cluster.
 	Revoked bool
-	// Attempt is why there is no trust yet.
+	// Attempt is why it is not trusted yet.
 	Attempt     trust.Attempt
 	FabricNodes []v1alpha1.FabricNode
-	// Health returns what Kubernetes says of a node; nil is that all are well.
+	// Health returns what Kubernetes reports of a node. Nil means that all are healthy.
 	Health func(node string) gateways.Health
-	// CutOff is nodes whose pods have not reached the peer for a while, though others' do.
+	// CutOff is the nodes whose pods have not reached the peer for a while, though others' do.
 	CutOff []gateways.Cut
-	// TunnelWaits is what the tunnel waits for; empty when it was planned.
+	// TunnelWaits is what the tunnel waits for; empty once it is planned.
 	TunnelWaits string
-	// TunnelLacks is what was left out of it, and why; empty when it is whole.
+	// TunnelLacks is what was left out of the tunnel, and why; empty if nothing was.
 	TunnelLacks string
-	// PodsOutside says that pods have addresses outside of this cluster's pod prefixes; empty if
-	// that is not known.
+	// PodsOutside says that pods have addresses outside of this cluster's pod prefixes; empty if that is not known.
 	PodsOutside string
-	// KeyProblem is why an in-band tunnel has no key; empty if it has.
+	// KeyProblem is why an in-band tunnel has no key; empty if it has one.
 	KeyProblem string
 	Now        time.Time
 
-	// primary says that the object represents its cluster, secondary that another does.
+	// primary: the object represents its cluster. secondary: another object does.
 	primary, secondary bool
-	// refusals is those before this session, root its newest root if that was read before.
+	// refusals are those before this session, root the newest root if it was read before.
 	refusals refusals
 	root     rootRead
 }
 
-// rootRead is when the newest root of a trust bundle ends, or why that cannot be read.
+// rootRead is when the newest root of a trust bundle ends, or why it cannot be read.
 type rootRead struct {
 	text string
 	ends time.Time
 	err  error
 }
 
-// of returns r of a peer's bundle as it is now: reading one verifies it, and pods that change have
-// peers reconciled some times a second.
+// of returns r updated for a peer's current bundle: reading one verifies it, and pods that change reconcile peers
+// several times a second.
 func (r rootRead) of(fc *v1alpha1.ForeignCluster) rootRead {
 	if text := fc.Spec.TrustBundle; text == "" || r.text != text {
 		b, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(text))
@@ -73,14 +72,14 @@ func (r rootRead) of(fc *v1alpha1.ForeignCluster) rootRead {
 	return r
 }
 
-// withoutContracts is s of a peer with which there are none.
+// withoutContracts returns s without its contracts.
 func (s *PeerSnapshot) withoutContracts() *PeerSnapshot {
 	out := *s
 	out.Contracts = nil
 	return &out
 }
 
-// RoleOf returns what a peer is by the contracts with it that are not closed.
+// RoleOf returns the role of a peer in the contracts with it that are not closed.
 func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 	provider, consumer := false, false
 	for _, c := range contracts {
@@ -101,8 +100,7 @@ func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 	return v1alpha1.RoleNone
 }
 
-// peerConditions returns a peer's conditions, one for each hop. A condition is True only
-// when it was observed.
+// peerConditions returns a peer's conditions, one for each hop. A condition is True only if that was observed.
 func peerConditions(v PeerSnapshot) []metav1.Condition {
 	conditions := []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
 	if v.Peer.Spec.InBand != nil {
@@ -131,7 +129,7 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		return no(v.Attempt.Reason, v.Attempt.Message)
 	case fc.Spec.TrustBundle == "":
 		return notTrusted(fc)
-	case v.Session.Up == nil && v.Session.Untrusted && settlesIn(was, v.Session.At, v.Now) == 0:
+	case v.Session.Up == nil && v.Session.Untrusted && joinGraceLeft(was, v.Session.At, v.Now) == 0:
 		what := "this cluster trusts it, and it does not trust this cluster"
 		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return !store.Closed(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
@@ -141,7 +139,7 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		}
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
 	case v.Session.Up == nil && trust.HeardForgotten(fc):
-		return no(was.Reason, was.Message) // that it cannot be reached now does not change that
+		return no(was.Reason, was.Message) // being unreachable now does not change that
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
 	case approved:
@@ -158,42 +156,41 @@ func trusted(v PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
 }
 
-// settlesIn is how long to wait until a peer's refusal, at a time, counts; 0 is that it does.
-// Shortly after trust was made the peer may not know of it: the answer to a join is on its
-// way while the issuer dials already. Refusals before that do not count, so the next
-// connection decides.
-func settlesIn(was *metav1.Condition, at, now time.Time) time.Duration {
+// joinGraceLeft is how long to wait until a peer's refusal at the given time counts; 0 if it does. Shortly after
+// trust was made the peer may not know of it: the response to a join may be on its way while the issuer dials
+// already. Refusals before that do not count, so the next connection decides.
+func joinGraceLeft(was *metav1.Condition, at, now time.Time) time.Duration {
 	if was == nil || was.Status != metav1.ConditionTrue {
 		return 0
 	}
-	settled := was.LastTransitionTime.Add(joinSettles)
+	end := was.LastTransitionTime.Add(joinGrace)
 	switch {
-	case !at.Before(settled):
+	case !at.Before(end):
 		return 0
 	case at.Before(was.LastTransitionTime.Time):
-		return max(settled.Sub(now), settleLook)
+		return max(end.Sub(now), joinRecheck)
 	}
-	return max(settled.Sub(now), 0)
+	return max(end.Sub(now), 0)
 }
 
 // Reasons of the Trusted condition on which code depends.
 const (
 	reasonApproved = "Approved"
-	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
+	// reasonNotTrustedByPeer: the peer proved its identity and refused this cluster.
 	reasonNotTrustedByPeer = "NotTrustedByPeer"
 	// reasonForgetting: the peer is being forgotten and can be notified.
 	reasonForgetting = "Forgetting"
-	// reasonForgotten: the peer is being forgotten and is not waited for.
+	// reasonForgotten: the peer is being forgotten, and this cluster does not wait for it.
 	reasonForgotten = "Forgotten"
 )
 
-// refusedByPeer says whether the reason of a Trusted condition is that the peer proved
-// who it is and refused this cluster.
+// refusedByPeer reports whether the reason of a Trusted condition is that the peer proved its identity and refused
+// this cluster.
 func refusedByPeer(reason string) bool {
 	return reason == reasonNotTrustedByPeer || reason == trust.ReasonForgottenByPeer
 }
 
-// notTrusted says what a cluster waits for that is not trusted.
+// notTrusted says what a cluster that is not trusted waits for.
 func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
 		return store.Condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
@@ -217,14 +214,14 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 	return no("NotJoined", "known but not trusted: make a token there with `entente token create` and redeem it here with `entente join`")
 }
 
-// notMutual says what is to be done where only this side trusts.
+// notMutual says what to do if only this side trusts the other.
 func notMutual(fc *v1alpha1.ForeignCluster, what string) string {
 	if policy := store.PeerOfPolicy(fc); policy != "" {
 		return fmt.Sprintf("%s: the policy %s here peers with it (%s), and none there peers with this cluster, as far as is known. An administrator there lists this cluster's ID in spec.automatic.clusterIDs of a PeeringPolicy, or approves it with `entente approve`",
 			what, policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 	}
 	if fc.Spec.Decision != v1alpha1.DecisionApproved {
-		return what + ": it never heard of the join, or forgot this cluster; join again with a new token"
+		return what + ": it never learned of the join, or forgot this cluster; join again with a new token"
 	}
 	if intro := fc.Status.Introduction; intro != nil && intro.Code != "" {
 		return fmt.Sprintf("%s: an administrator there has to approve this cluster; the code is %s", what, spaced(intro.Code))
@@ -240,9 +237,8 @@ func spaced(code string) string {
 	return code[:3] + " " + code[3:]
 }
 
-// updateRevoked says whether the peer revoked its trust in this cluster, and keeps that in the
-// Trusted condition until a session proves otherwise: one that came up afterwards, or one
-// that is still up after sessionDead.
+// updateRevoked reports whether the peer revoked its trust in this cluster, and keeps that in the Trusted condition
+// until a session proves otherwise: one that came up afterwards, or one that is still up after sessionDead.
 func updateRevoked(fc *v1alpha1.ForeignCluster, s trust.Session, now time.Time) bool {
 	if fc.Spec.TrustBundle == "" {
 		return false
@@ -298,8 +294,8 @@ func connected(v PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up"+where)
 }
 
-// certificateValid checks the peer's newest root. Its leaf certificates live for hours by
-// design and are renewed automatically; one that was not shows in Connected.
+// certificateValid checks the peer's newest root. Its leaf certificates are valid for hours by design and renewed
+// automatically; one that was not renewed shows in Connected.
 func certificateValid(v PeerSnapshot) metav1.Condition {
 	const day = 24 * time.Hour
 	root := v.root.of(v.Peer)
@@ -324,8 +320,7 @@ func certificateValid(v PeerSnapshot) metav1.Condition {
 	return store.Condition(v1alpha1.ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
 }
 
-// sessionStatus is a session as the status shows it: nothing in it changes with each
-// heartbeat.
+// sessionStatus is the session as the status shows it: it does not change with each heartbeat.
 func sessionStatus(was *v1alpha1.PeerSession, s trust.Session) *v1alpha1.PeerSession {
 	if s.Up == nil {
 		return nil
@@ -363,7 +358,7 @@ func roundTrip(d time.Duration) time.Duration {
 	return max(d.Round(unit), unit)
 }
 
-// peerEvents returns what happened between two statuses of a peer.
+// peerEvents returns the events between two statuses of a peer.
 func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 	var out []happened
 	find := func(fc *v1alpha1.ForeignCluster, kind string) metav1.Condition {
@@ -408,7 +403,7 @@ func network(v PeerSnapshot) metav1.Condition {
 		return notCarried(&v)
 	case len(unreachable) > 0:
 		return store.Condition(kind, metav1.ConditionFalse, "GatewayUnreachable", fmt.Sprintf(
-			"probes to gateway node %s are lost from %s: look at that node and the network to it; another node takes over if one can", carrier.Name, gateways.Some(unreachable)))
+			"probes to gateway node %s are lost from %s: check that node and the network to it; another node takes over if one can", carrier.Name, gateways.Some(unreachable)))
 	case gateways.StopsPods(carrier):
 		return store.Condition(kind, metav1.ConditionFalse, "NodeBlocked", joinTexts([]string{blockedBy(carrier), path.Message, v.TunnelLacks}))
 	case path.LargePacketsLost:
@@ -428,12 +423,12 @@ func network(v PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionTrue, reason, joinTexts([]string{v.PodsOutside, answered, way, v.TunnelLacks}))
 }
 
-// nodes is what is known of this cluster's nodes.
+// nodes returns what is known of this cluster's nodes.
 func (s *PeerSnapshot) nodes() gateways.Nodes {
 	return gateways.Nodes{Fabric: s.FabricNodes, Health: s.Health, Now: s.Now}
 }
 
-// notCarried says why no gateway carries a peer's traffic.
+// notCarried returns the condition that says why no gateway carries a peer's traffic.
 func notCarried(v *PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionNetwork
 	found, stale, gone := false, "", ""
@@ -446,10 +441,10 @@ func notCarried(v *PeerSnapshot) metav1.Condition {
 		found = true
 		switch {
 		case v.nodes().Gone(n):
-			gone = fmt.Sprintf("no pod of the fabric runs on gateway node %s: look at its pod of DaemonSet entente-fabric", n.Name)
+			gone = fmt.Sprintf("no pod of the fabric runs on gateway node %s: check its pod of DaemonSet entente-fabric", n.Name)
 			continue
 		case gateways.Silent(n, v.Now):
-			stale = fmt.Sprintf("the fabric on gateway node %s was last heard of at %s: look at its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
+			stale = fmt.Sprintf("the fabric on gateway node %s last reported at %s: check its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
 			continue
 		}
 		for _, p := range n.Status.Paths {
@@ -459,7 +454,7 @@ func notCarried(v *PeerSnapshot) metav1.Condition {
 			reason, message := "Probing", p.Message
 			switch p.State {
 			case "Up": // its Node is not Ready, else it would carry
-				reason, message = "GatewayUnreachable", fmt.Sprintf("gateway node %s is not Ready: look at that node; another node takes over if one can", n.Name)
+				reason, message = "GatewayUnreachable", fmt.Sprintf("gateway node %s is not Ready: check that node; another node takes over if one can", n.Name)
 			case "Down":
 				reason = "ProbesLost"
 			}
@@ -470,7 +465,7 @@ func notCarried(v *PeerSnapshot) metav1.Condition {
 	case worst != nil:
 		return *worst
 	case !found:
-		return store.Condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
+		return store.Condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; check DaemonSet entente-fabric")
 	case gone != "":
 		return store.Condition(kind, metav1.ConditionFalse, "FabricNotRunning", gone)
 	case stale != "":
@@ -479,8 +474,8 @@ func notCarried(v *PeerSnapshot) metav1.Condition {
 	return store.Condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
 }
 
-// wayOf is the reason of a condition for a path on which probes are answered, and what is to be
-// said of the way that its packets take; empty if they go where the peer announces.
+// wayOf returns the reason of a condition for a path that is up, and a text about the way that its packets take;
+// empty if they go where the peer announces.
 func wayOf(p v1alpha1.FabricPath) (reason, text string) {
 	switch p.Way {
 	case "Relayed":
@@ -491,7 +486,7 @@ func wayOf(p v1alpha1.FabricPath) (reason, text string) {
 	return "ProbesAnswered", ""
 }
 
-// blockedBy is what on a node keeps the packets of tunnels from passing, by its own check.
+// blockedBy says what on a node blocks the packets of tunnels, by the node's own check; empty if nothing does.
 func blockedBy(n *v1alpha1.FabricNode) string {
 	if text := gateways.Blocks(n); text != "" {
 		return fmt.Sprintf("node %s: %s", n.Name, text)

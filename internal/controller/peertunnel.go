@@ -22,8 +22,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// tunnel writes the Tunnel to a peer as its contracts want it, and as it has to be for the peer
-// API, and keeps the aliases in the peer's status.
+// tunnel writes the Tunnel to a peer as its contracts and the peer API require it, and keeps the aliases in the
+// peer's status.
 func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error) {
 	fc := s.Peer
 	wanted := slices.ContainsFunc(s.Contracts, wantsTunnel)
@@ -36,7 +36,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 			return tunnelState{}, err
 		}
 	}
-	// Where no contract wants one, a key comes with what the peer still says.
+	// The peer may still announce its half of a key when no contract wants a tunnel.
 	r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = false })
 	if !wanted && !isInBand(fc) {
 		return tunnelState{}, nil
@@ -52,7 +52,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	in := tunnelInput{peer: fc, wanted: true, nodes: s.FabricNodes}
 	var beyond int
 	in.ends, beyond = contractEnds(s.Contracts)
-	cut := untold(s, beyond)
+	cut := omitted(s, beyond)
 	var err error
 	if in.exposed, err = r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return tunnelState{}, fmt.Errorf("what %s may reach: %w", fc.Name, err)
@@ -69,7 +69,7 @@ func (r *Peers) tunnel(ctx context.Context, s *PeerSnapshot) (tunnelState, error
 	return r.tunnelFor(ctx, fc, in)
 }
 
-// keepInBandKey keeps the key of the tunnel to an in-band peer, or says why there is none.
+// keepInBandKey stores the key of the tunnel to an in-band peer, or returns why there is none.
 func (r *Peers) keepInBandKey(ctx context.Context, fc *v1alpha1.ForeignCluster) (problem string, err error) {
 	key, err := r.States.InBandKey(fc)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Peers) tunnelFor(ctx context.Context, fc *v1alpha1.ForeignCluster, in t
 		return tunnelState{}, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
 	}
 	exists := err == nil && tunnel.Spec.PeerID == fc.Spec.ClusterID
-	in.standing, in.exists = tunnel.Spec, exists
+	in.current, in.exists = tunnel.Spec, exists
 	spec, state := planTunnelWrite(in)
 	switch {
 	case isInBand(fc):
@@ -104,8 +104,8 @@ func (r *Peers) tunnelFor(ctx context.Context, fc *v1alpha1.ForeignCluster, in t
 	return state, err
 }
 
-// prefixes returns this cluster's pod prefixes after giving aliases to the peer's. left is
-// what has none.
+// prefixes assigns aliases to the peer's prefixes and returns this cluster's pod prefixes. left says what has no
+// alias.
 func (r *Peers) prefixes(ctx context.Context, fc *v1alpha1.ForeignCluster) (local []netip.Prefix, left []string, err error) {
 	local, omitted, err := r.States.Prefixes(ctx)
 	if err != nil {
@@ -124,32 +124,32 @@ func (r *Peers) prefixes(ctx context.Context, fc *v1alpha1.ForeignCluster) (loca
 	return local, left, nil
 }
 
-// beyondPrefixes says that there are more pod prefixes than a peer can be told.
+// beyondPrefixes says that there are more pod prefixes than can be announced to a peer.
 func beyondPrefixes(omitted int) string {
-	return fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set cluster.podCIDRs in the chart's values to a prefix that holds them all", omitted, peering.MaxPrefixes)
+	return fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be sent %d: set cluster.podCIDRs in the chart's values to a prefix that contains them all", omitted, peering.MaxPrefixes)
 }
 
-// tunnelInput is what decides about the Tunnel to a peer.
+// tunnelInput is everything that decides about the Tunnel to a peer.
 type tunnelInput struct {
-	// wanted says that a contract wants it.
+	// wanted: a contract wants the tunnel.
 	wanted bool
 	peer   *v1alpha1.ForeignCluster
 	local  []netip.Prefix
 	nodes  []v1alpha1.FabricNode
-	// standing is the Tunnel as it is, exists that there is one for this peer.
-	standing v1alpha1.TunnelSpec
-	exists   bool
-	exposed  []allow.Exposed
+	// current is the Tunnel as it is, exists whether there is one for this peer.
+	current v1alpha1.TunnelSpec
+	exists  bool
+	exposed []allow.Exposed
 	// ends is when the contracts are over.
 	ends []v1alpha1.ContractEnd
-	// left is what is known to have no way through it.
+	// left is what is known to have no path through it.
 	left []string
-	// agreed is the IDs of the clusters that the peer reaches through this one.
+	// agreed is the IDs of the clusters whose traffic may pass between the peer and them through this one.
 	agreed []string
 }
 
-// passed returns the addresses of third clusters that the peer is to have names for, and what is
-// left out of them. While not all is known, those that it has stay.
+// passed returns the addresses of third clusters for which the peer should have aliases, and what is left out of
+// them. While not all of them are known, the current ones stay.
 func (in tunnelInput) passed(room int) ([]v1alpha1.TransitAddresses, string) {
 	by := map[string][]netip.Addr{}
 	add := func(third string, addrs ...netip.Addr) {
@@ -163,30 +163,30 @@ func (in tunnelInput) passed(room int) ([]v1alpha1.TransitAddresses, string) {
 			add(e.Third, d.Addr)
 		}
 		if e.Unknown && in.exists {
-			for _, t := range in.standing.Transit {
+			for _, t := range in.current.Transit {
 				add(t.ClusterID, transit.Addresses([]v1alpha1.TransitAddresses{t})...)
 			}
 		}
 	}
 	out, left := transit.List(by, room)
 	if left > 0 {
-		return out, fmt.Sprintf("%d addresses of third clusters have no way to the peer, which can be told %d addresses: offload fewer namespaces to it", left, peering.MaxAddresses)
+		return out, fmt.Sprintf("%d addresses of third clusters have no way to the peer, which can be sent %d addresses: offload fewer namespaces to it", left, peering.MaxAddresses)
 	}
 	return out, ""
 }
 
-// openTo returns what an exposure of no third cluster that has not agreed opens.
+// openTo returns exposures without those of third clusters that have not agreed.
 func (in tunnelInput) openTo(opens []v1alpha1.Exposure) []v1alpha1.Exposure {
 	return slices.DeleteFunc(slices.Clone(opens), func(e v1alpha1.Exposure) bool { return e.Third != "" && !slices.Contains(in.agreed, e.Third) })
 }
 
-// planTunnelWrite returns the Tunnel that is to be written for the contracts, and what it waits
-// for or lacks. It is nil while there is none to write.
+// planTunnelWrite returns the Tunnel to write for the contracts, and what it waits for or lacks. It is nil while
+// there is none to write.
 func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 	if !in.wanted {
 		return nil, tunnelState{}
 	}
-	has := in.standing
+	has := in.current
 	if !in.exists {
 		has = v1alpha1.TunnelSpec{}
 	}
@@ -195,7 +195,7 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 	if in.peer.Status.Network != nil {
 		var beyond int
 		if own, beyond = ownAddresses(opens, in.nodes, in.peer.Status.Network); beyond > 0 {
-			in.left = append(in.left, fmt.Sprintf("%d addresses of this cluster have no way to the peer, which can be told %d one by one: offload fewer namespaces or smaller Services to it, or have it widen network.aliasPool",
+			in.left = append(in.left, fmt.Sprintf("%d addresses of this cluster have no way to the peer, which can be sent %d one by one: offload fewer namespaces or smaller Services to it, or have it widen network.aliasPool",
 				beyond, peering.MaxAddresses))
 		}
 	}
@@ -208,8 +208,8 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 		if !in.exists {
 			return nil, state
 		}
-		// What exists stays: a peer that says less is not a peer that is gone. What is open
-		// is this cluster's word alone, and is always as it is now.
+		// What exists stays: a peer that announces less is not a peer that is gone. Only this cluster decides what
+		// is open, so that is always as it is now.
 		spec = has.DeepCopy()
 	}
 	spec.Allow, spec.Ends = opens, in.ends
@@ -219,15 +219,15 @@ func planTunnelWrite(in tunnelInput) (*v1alpha1.TunnelSpec, tunnelState) {
 	return spec, state
 }
 
-// tunnelState is what came of writing the Tunnel of a peer.
+// tunnelState is the outcome of writing the Tunnel of a peer.
 type tunnelState struct {
-	// waits is what all of it waits for, lacks what is left out of it.
+	// waits is what the whole tunnel waits for, lacks what is left out of it.
 	waits, lacks string
-	// keyProblem is why an in-band tunnel has no key; empty if it has.
+	// keyProblem is why an in-band tunnel has no key; empty if it has one.
 	keyProblem string
-	// unsure says that it is not known of some contract what it exposes.
+	// unsure: the exposure of some contract is not known.
 	unsure bool
-	// later is when what is to be opened can be written; 0 if nothing waits.
+	// later is when what has to open can be written; 0 if nothing waits.
 	later time.Duration
 }
 
@@ -235,7 +235,7 @@ type tunnelState struct {
 func (t tunnelState) again() time.Duration {
 	again := restInterval
 	if t.unsure {
-		again = min(again, unsureLook)
+		again = min(again, exposureRecheck)
 	}
 	if t.later > 0 {
 		again = min(again, t.later)
@@ -243,25 +243,24 @@ func (t tunnelState) again() time.Duration {
 	return again
 }
 
-// untold says what of a peer's part has no room in what nodes and the peer are told. endless is how
-// many contracts nodes do not know the end of.
-func untold(s *PeerSnapshot, endless int) []string {
+// omitted says which of a peer's contracts and gateways exceed what nodes and the peer are sent. endless is how
+// many contracts' ends nodes do not know.
+func omitted(s *PeerSnapshot, endless int) []string {
 	var out []string
 	if endless > 0 {
-		out = append(out, fmt.Sprintf("only the first %d contracts with the peer expire without the agent: %d more close when the agent says so; end some", peering.MaxContracts, endless))
+		out = append(out, fmt.Sprintf("only the first %d contracts with the peer expire without the agent: %d more close when the agent closes them; end some", peering.MaxContracts, endless))
 	}
 	if _, left := contractStates(s.Contracts); left > 0 {
-		out = append(out, fmt.Sprintf("the peer is not told of %d contracts, for it takes %d: end some", left, peering.MaxContracts))
+		out = append(out, fmt.Sprintf("%d contracts are not reported to the peer, which accepts %d: end some", left, peering.MaxContracts))
 	}
 	if _, left := observations(s.FabricNodes, s.Peer.Spec.ClusterID); left > 0 {
-		out = append(out, fmt.Sprintf("the peer is not told where %d of its gateways are seen, for it takes %d: have it run fewer gateways", left, peering.MaxObservations))
+		out = append(out, fmt.Sprintf("where %d of the peer's gateways are seen is not sent to it, as it accepts %d: run fewer gateways there", left, peering.MaxObservations))
 	}
 	return out
 }
 
-// contractEnds is when the contracts that want a tunnel are over, sorted: when each has drained. Of
-// too many it is those that end last, for the tunnel ends with the last one; left is how many
-// more there are.
+// contractEnds returns, sorted, when the contracts that want a tunnel are over: when each has drained. Of too many
+// it returns those that end last, for the tunnel ends with the last one; left is how many more there are.
 func contractEnds(contracts []v1alpha1.Contract) (out []v1alpha1.ContractEnd, left int) {
 	for i := range contracts {
 		c := &contracts[i]
@@ -284,14 +283,13 @@ func contractEnds(contracts []v1alpha1.Contract) (out []v1alpha1.ContractEnd, le
 	return out, left
 }
 
-// joinTexts joins texts that are not empty, each once.
+// joinTexts joins texts that are not empty, without duplicates.
 func joinTexts(texts []string) string {
 	texts = slices.DeleteFunc(union(nil, texts), func(t string) bool { return t == "" })
 	return strings.Join(texts, "; ")
 }
 
-// dropTunnel removes the tunnel to a peer, its key and its aliases. Once that is done it
-// costs nothing.
+// dropTunnel removes the tunnel to a peer, its key and its aliases. Calling it again costs nothing.
 func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	gone := false
 	r.recall(fc.UID, func(m *peerMemory) {

@@ -16,20 +16,19 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// keyRing is the preshared keys of the tunnel to a peer that are to be stored.
+// keyRing is the preshared keys of the tunnel to a peer to be stored.
 type keyRing struct {
-	// number is that of the key in use.
+	// number is the number of the key in use.
 	number uint64
-	// current and next are the keys with that number and the one after it. Nil leaves a
-	// current key as it is, and means that there is no next one.
+	// current and next are the keys with that number and the one after it. A nil current leaves the stored one as
+	// it is, a nil next removes it.
 	current, next []byte
-	// settled says that nobody uses the key before the current one any more.
-	settled bool
+	// dropPrevious: no gateway uses the key before the current one any more.
+	dropPrevious bool
 }
 
-// apply makes the data of the fabric's Secret as the ring wants it, and says whether that
-// changed it. The key that another takes the place of is kept as the one before: the peer's
-// gateways may use it for a moment longer.
+// apply updates the data of the fabric's Secret to the ring, and reports whether that changed it. A key that is
+// replaced is kept as the previous one: the peer's gateways may use it for a moment longer.
 func (k keyRing) apply(data map[string][]byte, peer peering.ClusterID) (changed bool) {
 	set := func(name string, value []byte) {
 		if old, had := data[name]; len(value) == 0 && had {
@@ -53,14 +52,14 @@ func (k keyRing) apply(data map[string][]byte, peer peering.ClusterID) (changed 
 	}
 	set(name+v1alpha1.FabricKeyNumber, []byte(strconv.FormatUint(k.number, 10)))
 	set(name+v1alpha1.FabricKeyNext, k.next)
-	if k.settled {
+	if k.dropPrevious {
 		set(name+v1alpha1.FabricKeyPrevious, nil)
 	}
 	return changed
 }
 
-// stands says whether data has what the ring wants.
-func (k keyRing) stands(data map[string][]byte, peer peering.ClusterID) bool {
+// isStored reports whether data has the keys of the ring.
+func (k keyRing) isStored(data map[string][]byte, peer peering.ClusterID) bool {
 	own := map[string][]byte{}
 	for _, suffix := range keySuffixes() {
 		if value, ok := data[string(peer)+suffix]; ok {
@@ -70,7 +69,7 @@ func (k keyRing) stands(data map[string][]byte, peer peering.ClusterID) bool {
 	return !k.apply(own, peer)
 }
 
-// keySuffixes is what follows a peer's ID in the names of its keys.
+// keySuffixes returns the suffixes of the names of a peer's keys.
 func keySuffixes() []string {
 	return []string{"", v1alpha1.FabricKeyNumber, v1alpha1.FabricKeyNext, v1alpha1.FabricKeyPrevious}
 }
@@ -80,7 +79,7 @@ func numberOf(data map[string][]byte, peer string) uint64 {
 	return n
 }
 
-// dropKeys removes all keys of the tunnel to a peer, and says whether there were any.
+// dropKeys removes all keys of the tunnel to a peer, and reports whether there were any.
 func dropKeys(data map[string][]byte, peer string) (had bool) {
 	for _, suffix := range keySuffixes() {
 		if _, ok := data[peer+suffix]; ok {
@@ -91,42 +90,41 @@ func dropKeys(data map[string][]byte, peer string) (had bool) {
 	return had
 }
 
-// keySituation is what decides which preshared key the tunnel to a peer has.
+// keySituation is everything that decides which preshared key the tunnel to a peer has.
 type keySituation struct {
 	self, peer peering.ClusterID
-	// standing is how it was; nil is that there was no key.
-	standing *v1alpha1.PresharedKeyStatus
-	// said is the peer's word, with its half of the key that it uses.
-	said *peering.Network
-	// wanted says that this cluster wants another key.
-	wanted bool
+	// current is the key's status as it was; nil if there was no key.
+	current *v1alpha1.PresharedKeyStatus
+	// announced is the peer's network, with its half of the key that it uses.
+	announced *peering.Network
+	// rotate: this cluster wants another key.
+	rotate bool
 	// gateways is which keys the gateways of this cluster have.
-	gateways heldKeys
-	// half is this cluster's half of the key with a number.
+	gateways gatewayKeys
+	// half returns this cluster's half of the key with a number.
 	half func(number uint64) peering.PresharedHalf
 	now  time.Time
 }
 
-// decide returns which key the tunnel has from now on, and what is to be stored. It follows
-// the peer to a higher number; it goes to the next number itself once the gateways of both
-// sides have that key.
+// decide returns which key the tunnel has from now on, and what to store. It follows the peer to a higher number,
+// and goes to the next number by itself once the gateways of both sides have that key.
 func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	status := v1alpha1.PresharedKeyStatus{Since: metav1.NewTime(s.now.Truncate(time.Second))}
 	begun := status
-	if s.standing != nil {
-		status = *s.standing.DeepCopy()
+	if s.current != nil {
+		status = *s.current.DeepCopy()
 	}
 	status.Message = ""
-	theirs := s.said.Rotation
-	if theirs == nil { // it keeps the first key, and so does this cluster
+	theirs := s.announced.Rotation
+	if theirs == nil { // the peer keeps the first key, and so does this cluster
 		if status.Number != 0 {
 			status = begun
 		}
 		status.Replacing, status.NextStored = nil, false
-		if s.wanted {
+		if s.rotate {
 			status.Message = "the peer's agent is of a version that does not replace the key: upgrade it"
 		}
-		return status, keyRing{current: s.key(0, s.said.PresharedHalf), settled: true}
+		return status, keyRing{current: s.key(0, s.announced.PresharedHalf), dropPrevious: true}
 	}
 	ring := keyRing{}
 	if theirs.Number > number(status) {
@@ -136,13 +134,13 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	ring.number = number(status)
 	if theirs.Number < ring.number {
 		status.NextStored, status.Message = false, replacing(status, "the peer to use the key that this cluster uses")
-		return status, ring // its half of that key is not in this word
+		return status, ring // this announcement does not have its half of that key
 	}
-	ring.current = s.key(ring.number, s.said.PresharedHalf)
-	ring.settled = min(s.gateways.used, theirs.Used) >= ring.number
+	ring.current = s.key(ring.number, s.announced.PresharedHalf)
+	ring.dropPrevious = min(s.gateways.inUse, theirs.Used) >= ring.number
 	offered := !theirs.NextHalf.IsZero()
 	if status.Replacing == nil && ring.number < peering.MaxRevision &&
-		(s.wanted || offered && s.now.Sub(status.Since.Time) >= keyLeast) {
+		(s.rotate || offered && s.now.Sub(status.Since.Time) >= keyLeast) {
 		status.Replacing = &begun.Since
 	}
 	if status.Replacing == nil || !offered {
@@ -153,7 +151,7 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	status.NextStored = true
 	ring.next = s.key(ring.number+1, theirs.NextHalf)
 	switch {
-	case s.gateways.held <= ring.number:
+	case s.gateways.newest <= ring.number:
 		status.Message = replacing(status, "all gateways of this cluster to have the next key")
 	case theirs.Held <= ring.number:
 		status.Message = replacing(status, "all gateways of the peer to have the next key")
@@ -165,7 +163,7 @@ func (s keySituation) decide() (v1alpha1.PresharedKeyStatus, keyRing) {
 	return status, ring
 }
 
-// key is the preshared key with a number, by the peer's half of it.
+// key returns the preshared key with a number, from both sides' halves.
 func (s keySituation) key(number uint64, half peering.PresharedHalf) []byte {
 	return PresharedKey(s.self, s.half(number), s.peer, half)
 }
@@ -179,9 +177,9 @@ func replacing(status v1alpha1.PresharedKeyStatus, waits string) string {
 
 func number(status v1alpha1.PresharedKeyStatus) uint64 { return uint64(max(status.Number, 0)) }
 
-// rotation is what this cluster says of the key of a tunnel.
-func rotation(status *v1alpha1.PresharedKeyStatus, gateways heldKeys, half func(number uint64) peering.PresharedHalf) (peering.PresharedHalf, *peering.KeyRotation) {
-	out := &peering.KeyRotation{Held: gateways.held, Used: gateways.used}
+// rotation returns what this cluster announces about the key of a tunnel.
+func rotation(status *v1alpha1.PresharedKeyStatus, gateways gatewayKeys, half func(number uint64) peering.PresharedHalf) (peering.PresharedHalf, *peering.KeyRotation) {
+	out := &peering.KeyRotation{Held: gateways.newest, Used: gateways.inUse}
 	if status == nil {
 		return half(0), out
 	}
@@ -192,13 +190,13 @@ func rotation(status *v1alpha1.PresharedKeyStatus, gateways heldKeys, half func(
 	return half(out.Number), out
 }
 
-// heldKeys is which keys of the tunnel to a peer all gateways of a cluster have: the number of
-// the newest, and the least number of one that is in use.
-type heldKeys struct{ held, used uint64 }
+// gatewayKeys is which keys of the tunnel to a peer all gateways of a cluster have: the number of the newest that
+// all store, and the least number that one of them uses.
+type gatewayKeys struct{ newest, inUse uint64 }
 
-// heldBy returns which keys of the tunnel to a peer the gateways have. One whose fabric is silent
-// counts, too, since it may carry traffic without the API server, but not for ever.
-func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out heldKeys) {
+// keysOfGateways returns which keys of the tunnel to a peer the gateways have. A gateway whose fabric is silent
+// counts, too, since it may carry traffic without the API server, but not forever.
+func keysOfGateways(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha1.PresharedKeyStatus, now time.Time) (out gatewayKeys) {
 	found, patient := false, true
 	if status != nil {
 		patient = now.Sub(ptr.Deref(status.Replacing, status.Since).Time) < keyPatience
@@ -208,26 +206,26 @@ func heldBy(nodes []v1alpha1.FabricNode, peer peering.ClusterID, status *v1alpha
 		if !n.Spec.Gateway || gateways.Silent(n, now) && !patient {
 			continue
 		}
-		var has heldKeys
+		var has gatewayKeys
 		for _, p := range n.Status.Paths {
 			if p.PeerID == string(peer) {
-				has = heldKeys{uint64(max(p.PresharedKey, 0)), uint64(max(p.PresharedKey, 0))}
+				has = gatewayKeys{uint64(max(p.PresharedKey, 0)), uint64(max(p.PresharedKey, 0))}
 				if p.NextPresharedKey {
-					has.held++
+					has.newest++
 				}
 			}
 		}
 		if found {
-			has.held, has.used = min(has.held, out.held), min(has.used, out.used)
+			has.newest, has.inUse = min(has.newest, out.newest), min(has.inUse, out.inUse)
 		}
 		out, found = has, true
 	}
 	return out
 }
 
-// RotationDue is when the key of the tunnel to a peer is to be replaced: when it is asked
-// for, or when it is old. The zero time is never. Keys do not all get old at once: up to a
-// tenth of the time that they last is taken off, by what follows from peer and number.
+// RotationDue is when the key of the tunnel to a peer should be replaced: when an administrator asks, or when it is
+// old. The zero time means never. Keys do not all get old at once: their time is shortened by up to a tenth,
+// derived from peer and number.
 func RotationDue(fc *v1alpha1.ForeignCluster, every time.Duration) time.Time {
 	status := fc.Status.PresharedKey
 	if status == nil {

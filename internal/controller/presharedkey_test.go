@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// keySide is a cluster of the tests: what it stored, what it last said, and what its gateways
+// keySide is a cluster of the tests: what it stored, what it last announced, and what its gateways
 // have read of that.
 type keySide struct {
 	self, peer peering.ClusterID
@@ -38,14 +38,14 @@ func (k *keySide) half(number uint64) peering.PresharedHalf {
 	return peering.PresharedHalf{k.seed, byte(number), byte(number >> 8), 1}
 }
 
-func (k *keySide) held() heldKeys {
+func (k *keySide) held() gatewayKeys {
 	var nodes []v1alpha1.FabricNode
 	for _, g := range k.gateways {
 		nodes = append(nodes, v1alpha1.FabricNode{Spec: v1alpha1.FabricNodeSpec{Gateway: true}, Status: v1alpha1.FabricNodeStatus{Paths: []v1alpha1.FabricPath{{
 			PeerID: string(k.peer), PresharedKey: int64(numberOf(g, string(k.peer))), NextPresharedKey: len(g[string(k.peer)+v1alpha1.FabricKeyNext]) > 0,
 		}}}})
 	}
-	return heldBy(nodes, k.peer, nil, time.Time{})
+	return keysOfGateways(nodes, k.peer, nil, time.Time{})
 }
 
 func (k *keySide) says() *peering.Network {
@@ -56,14 +56,14 @@ func (k *keySide) says() *peering.Network {
 
 func (k *keySide) hears(said *peering.Network, now time.Time) {
 	status, ring := keySituation{
-		self: k.self, peer: k.peer, standing: k.status, said: said, wanted: k.wants, gateways: k.held(), half: k.half, now: now,
+		self: k.self, peer: k.peer, current: k.status, announced: said, rotate: k.wants, gateways: k.held(), half: k.half, now: now,
 	}.decide()
 	if k.status != nil && status.Number != k.status.Number {
 		k.wants = false
 	}
 	ring.apply(k.secret, k.peer)
-	if !ring.stands(k.secret, k.peer) {
-		panic("what was stored does not stand")
+	if !ring.isStored(k.secret, k.peer) {
+		panic("isStored denies what was just stored")
 	}
 	k.status = &status
 }
@@ -123,7 +123,7 @@ func TestGatewaysAlwaysHaveTheKeyThatThePeersUse(t *testing.T) {
 				a.wants = true
 			case 1:
 				b.wants = true
-			case 2, 3: // the last word counts, however many were lost before
+			case 2, 3: // the last state counts, however many were lost before
 				b.hears(a.says(), now)
 			case 4, 5:
 				a.hears(b.says(), now)
@@ -183,8 +183,8 @@ func TestAKeyIsReplacedWhenBothSidesHaveTheNext(t *testing.T) {
 		held     uint64
 		want     want
 	}{
-		"the first word":                               {nil, said(0, 0, false), false, 0, want{current: true}},
-		"nobody wants another":                         {at(3, long, false), said(3, 3, false), false, 3, want{number: 3, current: true}},
+		"the first announcement":                       {nil, said(0, 0, false), false, 0, want{current: true}},
+		"neither side wants another":                   {at(3, long, false), said(3, 3, false), false, 3, want{number: 3, current: true}},
 		"this cluster wants another":                   {at(3, long, false), said(3, 3, false), true, 3, want{number: 3, current: true, replacing: true, says: true}},
 		"the peer wants another":                       {at(3, long, false), said(3, 3, true), false, 3, want{number: 3, current: true, next: true, replacing: true, says: true}},
 		"the peer wants another all the time":          {at(3, replaced, false), said(3, 3, true), false, 3, want{number: 3, current: true, next: true, replacing: true, says: true}},
@@ -201,7 +201,7 @@ func TestAKeyIsReplacedWhenBothSidesHaveTheNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := keySituation{self: "a", peer: "b", standing: tc.standing, said: tc.said, wanted: tc.wanted, gateways: heldKeys{tc.held, min(tc.held, 3)}, half: half, now: now}
+			s := keySituation{self: "a", peer: "b", current: tc.standing, announced: tc.said, rotate: tc.wanted, gateways: gatewayKeys{tc.held, min(tc.held, 3)}, half: half, now: now}
 			status, ring := s.decide()
 			got := want{status.Number, ring.current != nil, ring.next != nil, status.Replacing != nil, status.Message != ""}
 			if got != tc.want || ring.number != uint64(status.Number) || status.NextStored != (ring.next != nil) {
@@ -230,15 +230,15 @@ func TestSilentGatewaysAreWaitedForButNotForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		nodes  []v1alpha1.FabricNode
 		status *v1alpha1.PresharedKeyStatus
-		want   heldKeys
+		want   gatewayKeys
 	}{
-		"no gateway":                      {[]v1alpha1.FabricNode{node(false, 0, 7)}, nil, heldKeys{}},
-		"the least of two":                {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0, 6), node(false, 0, 1)}, nil, heldKeys{6, 5}},
-		"one that has no tunnel yet":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0)}, nil, heldKeys{}},
-		"a silent one is waited for":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(time.Hour), heldKeys{6, 5}},
-		"a silent one is not for so long": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(keyPatience), heldKeys{7, 6}},
+		"no gateway":                      {[]v1alpha1.FabricNode{node(false, 0, 7)}, nil, gatewayKeys{}},
+		"the least of two":                {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0, 6), node(false, 0, 1)}, nil, gatewayKeys{6, 5}},
+		"one that has no tunnel yet":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, 0)}, nil, gatewayKeys{}},
+		"a silent one is waited for":      {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(time.Hour), gatewayKeys{6, 5}},
+		"a silent one is not for so long": {[]v1alpha1.FabricNode{node(true, 0, 7), node(true, time.Hour, 6)}, since(keyPatience), gatewayKeys{7, 6}},
 	} {
-		if got := heldBy(tc.nodes, "b", tc.status, now); got != tc.want {
+		if got := keysOfGateways(tc.nodes, "b", tc.status, now); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
@@ -295,6 +295,6 @@ func TestNoKeyIsInAPeersStatus(t *testing.T) {
 		}
 	}
 	if said := fmt.Sprintf("%+v", a.says()); strings.Contains(said, fmt.Sprint([]byte{a.seed, 1})) || !strings.Contains(said, "hidden") {
-		t.Errorf("what is said shows a half: %s", said)
+		t.Errorf("the announcement shows a half: %s", said)
 	}
 }

@@ -28,7 +28,7 @@ func drawSeller(t *testing.T, rt *rapid.T, name string) *seller {
 	return s
 }
 
-// drawMood changes what a provider answers.
+// drawMood changes how a provider responds.
 func drawMood(t *testing.T, rt *rapid.T, name string, s *seller) {
 	s.refuses, s.away, s.approves, s.changes = "", false, false, nil
 	change := func(change func(*peering.Grant)) { s.changes = func(ad *peering.Advertisement) { change(&ad.Grant) } }

@@ -38,14 +38,14 @@ import (
 const (
 	// askTimeout bounds one round of negotiation.
 	askTimeout = 10 * time.Second
-	// askAgain is how long to wait after a refusal, askSoon when nobody answered.
+	// askAgain is how long to wait after a refusal, askSoon after no response.
 	askAgain = 30 * time.Second
 	askSoon  = 2 * time.Second
 	// previewTimeout bounds asking one of several providers what it would lend.
 	previewTimeout = 5 * time.Second
 )
 
-// Provider is what a consumer negotiates with a provider, over the session.
+// Provider is the calls of a consumer to a provider, over the session.
 type Provider interface {
 	// Request asks what the provider would lend, which it reserves for a moment.
 	Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error)
@@ -55,16 +55,16 @@ type Provider interface {
 	Sign(ctx context.Context, envelope peering.Envelope) (peering.Envelope, error)
 }
 
-// Requests turns PeeringRequests into contracts, and keeps these as the requests ask.
+// Requests turns PeeringRequests into contracts, and keeps them as the requests ask.
 type Requests struct {
 	Client client.Client
-	// Reader reads from the API server itself: a cache that lags would sign twice.
+	// Reader reads from the API server itself: with a stale cache it would sign twice.
 	Reader client.Reader
-	// Identity is this cluster's, as of now.
+	// Identity is this cluster's current identity.
 	Identity func() *identity.Identity
 	// Provider calls a peer.
 	Provider func(peer peering.ClusterID) Provider
-	// Events records what came of a request; nil records nothing.
+	// Events records the outcome of a request; nil records nothing.
 	Events events.EventRecorder
 	Now    func() time.Time
 }
@@ -82,7 +82,7 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("slices").
-		// An annotation lists whom not to ask.
+		// An annotation lists the providers not to ask.
 		For(&v1alpha1.PeeringRequest{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.ForeignCluster{}, byPeer, kube.Updates(mayChangeRequests)).
 		Watches(&v1alpha1.ForeignCluster{}, byName, kube.Updates(offerMessageChanged)).
@@ -93,7 +93,7 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// asks says whether a PeeringRequest may ask a ForeignCluster.
+// asks reports whether a PeeringRequest may ask a ForeignCluster.
 func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 	if s.Spec.ClusterSelector == nil {
 		return s.Spec.ForeignCluster == fc.GetName()
@@ -102,16 +102,16 @@ func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 	return err == nil && (selector.Matches(labels.Set(fc.GetLabels())) || s.Status.ForeignCluster == fc.GetName())
 }
 
-// mayChangeRequests says whether a change of a ForeignCluster may change the outcome of an
-// ask. Most of its status changes with every state of the peer.
+// mayChangeRequests reports whether a change of a ForeignCluster may change the outcome of an ask. Most of its
+// status changes with every state of the peer.
 func mayChangeRequests(a, b *v1alpha1.ForeignCluster) bool {
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
 		(market.Unusable(a) == "") != (market.Unusable(b) == "") || !slices.Equal(a.Status.Offer.OfferedPools(), b.Status.Offer.OfferedPools())
 }
 
-// offerMessageChanged says whether a peer changed the message of its offer, as it does when an
-// administrator there decided about a request. Only requests that name that peer are
-// reconciled: no peer can make this cluster ask others.
+// offerMessageChanged reports whether a peer changed the message of its offer, as it does when an administrator
+// there decided about a request. Only requests that name that peer are reconciled: a peer cannot make this cluster
+// ask others.
 func offerMessageChanged(before, after *v1alpha1.ForeignCluster) bool {
 	a, b := before.Status.Offer, after.Status.Offer
 	return a != nil && b != nil && a.Message != b.Message
@@ -157,7 +157,7 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: after}, nil
 }
 
-// requestEdit is a PeeringRequest whose status is being changed.
+// requestEdit is a PeeringRequest whose status is changed in memory before it is written.
 type requestEdit struct {
 	*v1alpha1.PeeringRequest
 	client client.Client
@@ -178,8 +178,8 @@ func (e *requestEdit) setCondition(c metav1.Condition) {
 	meta.SetStatusCondition(&e.Status.Conditions, c)
 }
 
-// requestContracts returns a request's contracts: first those that are not closed, then those
-// that are over, each newest first.
+// requestContracts returns a request's contracts: first those that are not closed, then those that are over, each
+// newest first.
 func requestContracts(ctx context.Context, reader client.Reader, request string) ([]*v1alpha1.Contract, error) {
 	var all v1alpha1.ContractList
 	if err := reader.List(ctx, &all); err != nil {
@@ -198,46 +198,46 @@ func requestContracts(ctx context.Context, reader client.Reader, request string)
 // converge carries out the plan for a PeeringRequest, records the outcome in its status, and
 // returns when to reconcile again.
 func (r *Requests) converge(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) time.Duration {
-	held, gone, err := r.held(ctx, contracts)
+	current, gone, err := r.current(ctx, contracts)
 	if err != nil {
 		request.setCondition(store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
 		return askAgain
 	}
-	plan := planRequest(request.PeeringRequest, held, gone, remainingNode(contracts), r.Now())
+	plan := planRequest(request.PeeringRequest, current, gone, remainingNode(contracts), r.Now())
 	accepted, after := plan.accepted, plan.after
 	switch plan.course {
-	case courseHold:
+	case courseKeep:
 	case courseAsk:
-		if held, err = r.ask(ctx, request, contracts); err != nil {
+		if current, err = r.ask(ctx, request, contracts); err != nil {
 			accepted, after = refused(err, ""), retryAfter(err)
 			break
 		}
-		accepted = store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+held.stored.Name+" was signed by both")
+		accepted = store.Condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+current.stored.Name+" was signed by both")
 		meta.RemoveStatusCondition(&request.Status.Conditions, conditionRenewed)
 	case courseAmend:
-		err := r.revise(ctx, request.PeeringRequest, held, courseAmend)
+		err := r.revise(ctx, request.PeeringRequest, current, courseAmend)
 		if err == nil {
-			after = max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
+			after = max(peering.RenewAt(current.state).Sub(r.Now()), askSoon)
 			break
 		}
-		accepted, after = refused(err, fmt.Sprintf("contract %s goes on as it is; the change of spec was not accepted: ", held.stored.Name)), retryAfter(err)
+		accepted, after = refused(err, fmt.Sprintf("contract %s goes on as it is; the change of spec was not accepted: ", current.stored.Name)), retryAfter(err)
 		// It is renewed although it cannot be changed.
-		if plan.renewal && held.terms.Renewable {
-			after = min(after, r.renew(ctx, request, held))
+		if plan.renewal && current.terms.Renewable {
+			after = min(after, r.renew(ctx, request, current))
 		}
 	case courseRenew:
-		after = r.renew(ctx, request, held)
+		after = r.renew(ctx, request, current)
 	}
-	if plan.renewal && !held.terms.Renewable {
+	if plan.renewal && !current.terms.Renewable {
 		request.setCondition(store.Condition(conditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
-			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
+			"the provider does not renew contract %s, which ends at %s; another is asked for then", current.stored.Name, current.terms.NotAfter.Format(time.RFC3339))))
 	}
 	request.setCondition(accepted)
-	if held != nil && !store.Closed(held.stored) {
-		request.Status.Contract, request.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
-		request.Status.Node = held.stored.Status.Node
-		request.Status.Agreed = &v1alpha1.AgreedPrice{ClusterID: held.stored.Spec.PeerID, Price: held.stored.Spec.Price}
-		request.Status.ObservedGeneration = store.Fulfils(held.stored).Generation
+	if current != nil && !store.Closed(current.stored) {
+		request.Status.Contract, request.Status.ForeignCluster = current.stored.Name, current.stored.Spec.ForeignCluster
+		request.Status.Node = current.stored.Status.Node
+		request.Status.Agreed = &v1alpha1.AgreedPrice{ClusterID: current.stored.Spec.PeerID, Price: current.stored.Spec.Price}
+		request.Status.ObservedGeneration = store.Fulfils(current.stored).Generation
 	}
 	return after
 }
@@ -253,13 +253,13 @@ func remainingNode(contracts []*v1alpha1.Contract) string {
 	return ""
 }
 
-// held returns the contract of a request that counts, or nil, and whether its
-// ForeignCluster is gone or going.
-func (r *Requests) held(ctx context.Context, contracts []*v1alpha1.Contract) (*heldContract, bool, error) {
+// current returns the contract of a request that counts, or nil, and whether its ForeignCluster is gone or being
+// deleted.
+func (r *Requests) current(ctx context.Context, contracts []*v1alpha1.Contract) (*currentContract, bool, error) {
 	if len(contracts) == 0 {
 		return nil, false, nil
 	}
-	h, err := r.hold(contracts[0])
+	h, err := r.readCurrent(contracts[0])
 	if err != nil {
 		return nil, false, err
 	}
@@ -267,9 +267,9 @@ func (r *Requests) held(ctx context.Context, contracts []*v1alpha1.Contract) (*h
 	return h, fc == nil || !fc.DeletionTimestamp.IsZero(), err
 }
 
-func (r *Requests) hold(stored *v1alpha1.Contract) (*heldContract, error) {
+func (r *Requests) readCurrent(stored *v1alpha1.Contract) (*currentContract, error) {
 	state, terms, err := store.ReadContract(stored, r.Identity().ID())
-	return &heldContract{stored: stored, state: state, terms: terms}, err
+	return &currentContract{stored: stored, state: state, terms: terms}, err
 }
 
 // refused returns the condition that there is no contract as asked for, and why.
@@ -283,15 +283,15 @@ func retryAfter(err error) time.Duration {
 	e := peering.AsError(err)
 	switch {
 	case e.Reason == peering.ReasonPolicyPending && e.RetryAfter > 0:
-		return max(askSoon, e.RetryAfter) // somebody there decides soon
+		return max(askSoon, e.RetryAfter) // an administrator there decides soon
 	case definite(e):
 		return max(askAgain, e.RetryAfter)
 	}
 	return max(askSoon, e.RetryAfter)
 }
 
-// definite says whether an ask was refused, so that nothing was signed. Any other error may
-// be temporary, and may have occurred after the provider signed.
+// definite reports whether an ask was refused, so that nothing was signed. Any other error may be temporary, and
+// may have occurred after the provider signed.
 func definite(e *peering.Error) bool {
 	switch e.Reason { //nolint:exhaustive // see above
 	case peering.ReasonPolicyRefused, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling, peering.ReasonCapacityExhausted,
@@ -302,12 +302,11 @@ func definite(e *peering.Error) bool {
 	return false
 }
 
-// ask negotiates a contract and stores it. It can be repeated at any point: a provider knows
-// the request by its UID. Of several providers, the one with which this cluster is about to
-// sign is recorded in the request's status first: if its answer is lost it is asked again
-// before any other, since it may have signed.
-func (r *Requests) ask(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) (*heldContract, error) {
-	var h *heldContract
+// ask negotiates a contract and stores it. It can be repeated at any point: a provider knows the request by its
+// UID. Among several providers, the one that is about to sign is first recorded in the request's status: if its
+// response is lost it is asked again before any other, since it may have signed.
+func (r *Requests) ask(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) (*currentContract, error) {
+	var h *currentContract
 	err := r.tryProviders(ctx, request.PeeringRequest, contracts, func(ctx context.Context, fc *v1alpha1.ForeignCluster, ask peering.Ask) (err error) {
 		h, err = r.contract(ctx, request.PeeringRequest, fc, ask, func(ctx context.Context) error {
 			if request.Spec.ClusterSelector == nil {
@@ -346,8 +345,8 @@ func (r *Requests) tryProviders(
 	return try(ctx, &fc, ask)
 }
 
-// unknown returns the error that there is no ForeignCluster of a name. If it is the name under
-// which discovery found a cluster that is trusted by now, the error has its new name.
+// unknown returns the error that there is no ForeignCluster of a name. If discovery used that name for a cluster
+// that is trusted by now, the error has its new name.
 func (r *Requests) unknown(ctx context.Context, name string) error {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
@@ -362,8 +361,8 @@ func (r *Requests) unknown(ctx context.Context, name string) error {
 	return peering.Errorf(peering.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", name)
 }
 
-// trySelected tries the providers that spec.clusterSelector selects and that would lend what
-// is asked for, cheapest first. One that may have signed already is tried before them.
+// trySelected tries the providers that spec.clusterSelector selects and that would lend what is asked for, cheapest
+// first. One that may have signed already is tried before them.
 func (r *Requests) trySelected(
 	ctx context.Context, request *v1alpha1.PeeringRequest, ask peering.Ask, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
 ) error {
@@ -410,25 +409,25 @@ func listed(reasons []string) string {
 	return text
 }
 
-// compare asks several providers at once what they would lend, and returns those
-// that would lend what is asked for, cheapest first, and why the others do not.
+// compare asks several providers concurrently what they would lend. It returns those that would lend what is asked
+// for, cheapest first, and why the others do not.
 func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest, peers []*v1alpha1.ForeignCluster, ask peering.Ask) ([]*v1alpha1.ForeignCluster, []string) {
-	type answer struct {
+	type previewResult struct {
 		hourly peering.Money
 		no     string
 	}
-	answers := make([]answer, len(peers))
+	results := make([]previewResult, len(peers))
 	var group errgroup.Group
 	group.SetLimit(maxPreviews)
 	for i, fc := range peers {
 		group.Go(func() error {
 			offer, err := r.quote(ctx, request, fc, ask, nil, previewTimeout)
 			if err != nil {
-				answers[i].no = peering.AsError(err).Error()
+				results[i].no = peering.AsError(err).Error()
 				return nil
 			}
-			if answers[i].hourly, err = offer.Price.Hourly(offer.Resources); err != nil {
-				answers[i].no = err.Error()
+			if results[i].hourly, err = offer.Price.Hourly(offer.Resources); err != nil {
+				results[i].no = err.Error()
 			}
 			return nil
 		})
@@ -438,11 +437,11 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 	var candidates []market.Candidate
 	var no []string
 	for i, fc := range peers {
-		if answers[i].no != "" {
-			no = append(no, fc.Name+": "+answers[i].no)
+		if results[i].no != "" {
+			no = append(no, fc.Name+": "+results[i].no)
 			continue
 		}
-		c := market.Candidate{Peer: peering.ClusterID(fc.Spec.ClusterID), Hourly: answers[i].hourly}
+		c := market.Candidate{Peer: peering.ClusterID(fc.Spec.ClusterID), Hourly: results[i].hourly}
 		if s := fc.Status.Session; s != nil && s.RoundTrip != nil {
 			c.RoundTrip = s.RoundTrip.Duration
 		}
@@ -455,11 +454,11 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 	return ordered, no
 }
 
-// contract makes a contract with one provider and stores it. commit is called
-// before the provider is told that this side signed.
+// contract makes a contract with one provider and stores it. commit is called before this side's signature is sent
+// to the provider.
 func (r *Requests) contract(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, commit func(context.Context) error,
-) (*heldContract, error) {
+) (*currentContract, error) {
 	envelope, fulfils, err := r.agree(ctx, request, fc, ask, nil, commit)
 	if err != nil {
 		return nil, err
@@ -475,18 +474,18 @@ func (r *Requests) contract(
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("keep contract %s: %w", contract.Name, err)
 	}
-	return r.hold(contract)
+	return r.readCurrent(contract)
 }
 
-// agree negotiates a contract, or the next revision of the one held, and returns
-// it signed by both, with what of the request it fulfils.
+// agree negotiates a contract, or the next revision of the current one, and returns it signed by both, with the
+// part of the request that it fulfils.
 func (r *Requests) agree(
-	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, commit func(context.Context) error,
+	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, current *currentContract, commit func(context.Context) error,
 ) (signed peering.Envelope, fulfils store.Fulfilment, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	peer, self := peering.ClusterID(fc.Spec.ClusterID), r.Identity()
-	offer, envelope, err := r.draft(ctx, request, fc, ask, held, r.Provider(peer).Request)
+	offer, envelope, err := r.draft(ctx, request, fc, ask, current, r.Provider(peer).Request)
 	if err != nil {
 		return signed, fulfils, err
 	}
@@ -499,8 +498,8 @@ func (r *Requests) agree(
 	if signed, err = r.Provider(peer).Sign(ctx, envelope); err != nil {
 		return signed, fulfils, err
 	}
-	// An envelope that carries our signature is one that we signed: this one, or
-	// one of an earlier round whose answer was lost.
+	// An envelope with this cluster's signature is one that it signed: this one, or one of an earlier round whose
+	// response was lost.
 	terms, err := signed.Verify()
 	if err != nil {
 		return signed, fulfils, peering.Errorf(peering.ReasonResponseInvalid, "what the provider returned: %s", err)
@@ -515,10 +514,10 @@ func (r *Requests) agree(
 	return signed, store.Fulfilment{Generation: request.Generation, Duration: ask.Duration}, nil
 }
 
-// draft asks a provider by call for an offer, and makes it the contract, or the next revision
-// of the one held, that this cluster would sign. The error is why it would not sign.
+// draft calls a provider for an offer, and makes it the contract, or the next revision of the current one, that
+// this cluster would sign. The error is why it would not sign.
 func (r *Requests) draft(
-	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract,
+	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, current *currentContract,
 	call func(context.Context, peering.Ask) (peering.Advertisement, error),
 ) (offer peering.Advertisement, envelope peering.Envelope, err error) {
 	peer := peering.ClusterID(fc.Spec.ClusterID)
@@ -527,13 +526,13 @@ func (r *Requests) draft(
 		return offer, envelope, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
 	}
 	if offer, err = call(ctx, ask); err != nil {
-		return offer, envelope, unanswered(err)
+		return offer, envelope, asUnreachable(err)
 	}
 	before := market.AgreedBefore(request, fc)
-	if held != nil {
-		before = market.Agreed{Held: &held.terms, Price: &held.terms.Price}
-		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
-			return offer, envelope, peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision)
+	if current != nil {
+		before = market.Agreed{Held: &current.terms, Price: &current.terms.Price}
+		if offer.Revision != current.state.Revision+1 || offer.PreviousHash != current.state.Hash {
+			return offer, envelope, peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster has revision %d: they agree on the newest first", offer.Revision, current.state.Revision)
 		}
 	}
 	if err := market.Unacceptable(ask, offer, before, r.Now()); err != nil {
@@ -544,63 +543,62 @@ func (r *Requests) draft(
 		terms.ContractID = cmp.Or(ask.ContractID, "preview")
 	}
 	if envelope, err = peering.NewEnvelope(terms); err != nil {
-		return offer, envelope, peering.Errorf(peering.ReasonContractMismatch, "the offer makes no contract: %s", err)
+		return offer, envelope, peering.Errorf(peering.ReasonContractMismatch, "the offer does not make a contract: %s", err)
 	}
 	return offer, envelope, nil
 }
 
-// nextRevision returns the provider of the contract held, and what it is asked for.
-func (r *Requests) nextRevision(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) (*v1alpha1.ForeignCluster, peering.Ask, error) {
+// nextRevision returns the provider of the current contract, and what to ask it for.
+func (r *Requests) nextRevision(ctx context.Context, request *v1alpha1.PeeringRequest, current *currentContract, why course) (*v1alpha1.ForeignCluster, peering.Ask, error) {
 	ask, err := market.AskOf(request)
 	if err != nil {
 		return nil, peering.Ask{}, err
 	}
-	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
+	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(current.stored.Spec.PeerID))
 	if err != nil {
 		return nil, peering.Ask{}, err
 	}
 	if fc == nil || fc.Spec.TrustBundle == "" {
-		return nil, peering.Ask{}, peering.Errorf(peering.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
+		return nil, peering.Ask{}, peering.Errorf(peering.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", current.stored.Name)
 	}
-	return fc, nextAsk(ask, request, held, why, r.Now()), nil
+	return fc, nextAsk(ask, request, current, why, r.Now()), nil
 }
 
-// revise makes the next revision of the contract held and puts it in its place.
-func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) error {
-	fc, ask, err := r.nextRevision(ctx, request, held, why)
+// revise makes the next revision of the current contract and stores it.
+func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest, current *currentContract, why course) error {
+	fc, ask, err := r.nextRevision(ctx, request, current, why)
 	if err != nil {
 		return err
 	}
-	envelope, fulfils, err := r.agree(ctx, request, fc, ask, held, func(context.Context) error { return nil })
+	envelope, fulfils, err := r.agree(ctx, request, fc, ask, current, func(context.Context) error { return nil })
 	if err != nil {
 		return err
 	}
 	if fulfils.Duration = market.DurationOf(request); why == courseRenew {
 		// A renewal changes the end alone, also where the spec changed meanwhile.
-		fulfils = store.Fulfils(held.stored)
+		fulfils = store.Fulfils(current.stored)
 	}
 	terms, err := envelope.Verify()
 	if err != nil {
 		return err
 	}
-	if _, err := held.state.Apply(peering.Countersigned{Role: peering.Consumer, Terms: terms, Hash: envelope.Hash(), Now: r.Now()}); err != nil {
+	if _, err := current.state.Apply(peering.Countersigned{Role: peering.Consumer, Terms: terms, Hash: envelope.Hash(), Now: r.Now()}); err != nil {
 		return peering.Errorf(peering.ReasonResponseInvalid, "what the provider returned: %s", err)
 	}
-	revised, err := replaceRevision(ctx, r.Client, r.Reader, held.stored, envelope, r.Identity().ID(), &fulfils)
+	revised, err := replaceRevision(ctx, r.Client, r.Reader, current.stored, envelope, r.Identity().ID(), &fulfils)
 	if err != nil {
 		return err
 	}
-	next, err := r.hold(revised)
+	next, err := r.readCurrent(revised)
 	if err != nil {
 		return err
 	}
-	*held = *next
+	*current = *next
 	return nil
 }
 
-// replaceRevision puts a later revision in a contract's place by compare-and-swap:
-// if the contract was revised meanwhile, to this revision or a later one, it stays
-// as it is. fulfils is recorded with it unless it is nil.
+// replaceRevision stores a later revision of a contract by compare-and-swap: if the contract was revised meanwhile,
+// to this revision or a later one, it stays as it is. fulfils is recorded with it unless it is nil.
 func replaceRevision(
 	ctx context.Context, c client.Client, reader client.Reader, stored *v1alpha1.Contract, envelope peering.Envelope, self peering.ClusterID, fulfils *store.Fulfilment,
 ) (*v1alpha1.Contract, error) {
@@ -635,24 +633,23 @@ func replaceRevision(
 	return current, nil
 }
 
-// renew asks for a later end of the contract held, records the outcome, and returns when to
-// reconcile again.
-func (r *Requests) renew(ctx context.Context, request *requestEdit, held *heldContract) time.Duration {
-	until := held.terms.NotAfter
-	err := r.revise(ctx, request.PeeringRequest, held, courseRenew)
+// renew asks for a later end of the current contract, records the outcome, and returns when to reconcile again.
+func (r *Requests) renew(ctx context.Context, request *requestEdit, current *currentContract) time.Duration {
+	until := current.terms.NotAfter
+	err := r.revise(ctx, request.PeeringRequest, current, courseRenew)
 	if err == nil {
 		request.setCondition(store.Condition(conditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
-			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
-		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
+			"contract %s was renewed until %s, at %s", current.stored.Name, current.terms.NotAfter.Format(time.RFC3339), priceText(current.terms))))
+		return max(peering.RenewAt(current.state).Sub(r.Now()), askSoon)
 	}
 	e := peering.AsError(err)
 	request.setCondition(store.Condition(conditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
-		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
+		"contract %s ends at %s and was not renewed: %s", current.stored.Name, until.Format(time.RFC3339), e.Error())))
 	// A short contract leaves little time to ask again.
 	return min(retryAfter(err), max(until.Sub(r.Now())/4, askSoon))
 }
 
-// priceText says what a contract costs an hour.
+// priceText formats what a contract costs an hour.
 func priceText(t peering.Terms) string {
 	hourly, err := t.Price.Hourly(t.Resources)
 	switch {
@@ -664,8 +661,7 @@ func priceText(t peering.Terms) string {
 	return hourly.String() + " an hour"
 }
 
-// end ends the contract and waits until what existed here because of it is removed; the
-// provider may be dead.
+// end ends the contract and waits until what existed here because of it is removed; the provider may be dead.
 func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, contracts []*v1alpha1.Contract) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(request, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil

@@ -60,30 +60,30 @@ func TestPlanRequestAsksAmendsAndRenews(t *testing.T) {
 		renewal  bool
 	}
 	for name, tc := range map[string]row{
-		"nothing yet":                              {none: true, want: courseAsk},
-		"a contract as asked":                      {want: courseHold, reason: "Contracted"},
-		"the spec changed":                         {request: changed, want: courseAmend},
-		"it nears its end":                         {later: 45 * time.Minute, want: courseRenew, renewal: true},
-		"it nears its end and nobody wants more":   {request: never, later: 45 * time.Minute, want: courseHold, reason: "Contracted"},
-		"the provider does not renew":              {terms: func(x *peering.Terms) { x.Renewable = false }, later: 45 * time.Minute, want: courseHold, reason: "Contracted", renewal: true},
-		"it nears its end and the spec changed":    {request: changed, later: 45 * time.Minute, want: courseAmend, renewal: true},
-		"a moment before it is to be renewed":      {later: 43 * time.Minute, want: courseHold, reason: "Contracted"},
-		"it drains":                                {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "Draining" }, request: changed, want: courseHold, reason: "Draining"},
-		"somebody just asked for its end":          {contract: func(c *v1alpha1.Contract) { c.Spec.Termination = v1alpha1.TerminateDrain }, want: courseHold, reason: "Draining"},
-		"the provider ended it":                    {contract: over(peering.EndedByPeer), want: courseHold, reason: "EndedByProvider"},
-		"the provider ended it, as it called":      {contract: func(c *v1alpha1.Contract) { c.Status.Phase, c.Spec.Termination = "Closed", v1alpha1.TerminatePeer }, want: courseHold, reason: "EndedByProvider"},
-		"one of several providers ended it":        {request: choosing, contract: over(peering.EndedByPeer), want: courseAsk},
-		"this side ended it":                       {contract: over(peering.EndedHere), want: courseAsk},
-		"this side ended it with one of several":   {request: choosing, contract: over(peering.EndedHere), want: courseHold, reason: "EndedHere"},
-		"this side forgot one of several":          {request: choosing, contract: over(peering.EndedHere), gone: true, want: courseAsk},
-		"it reached its end":                       {contract: over(peering.EndedByExpiry), want: courseAsk},
-		"it reached its end and that was it":       {request: never, contract: over(peering.EndedByExpiry), want: courseHold, reason: "Expired"},
-		"its node still stands":                    {contract: over(peering.EndedByExpiry), standing: "request", want: courseHold, reason: "TakingDown"},
-		"one that a signature away made, unlooked": {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "" }, want: courseHold, reason: "Contracted"},
+		"nothing yet":                               {none: true, want: courseAsk},
+		"a contract as asked":                       {want: courseKeep, reason: "Contracted"},
+		"the spec changed":                          {request: changed, want: courseAmend},
+		"it nears its end":                          {later: 45 * time.Minute, want: courseRenew, renewal: true},
+		"it nears its end and is not to be renewed": {request: never, later: 45 * time.Minute, want: courseKeep, reason: "Contracted"},
+		"the provider does not renew":               {terms: func(x *peering.Terms) { x.Renewable = false }, later: 45 * time.Minute, want: courseKeep, reason: "Contracted", renewal: true},
+		"it nears its end and the spec changed":     {request: changed, later: 45 * time.Minute, want: courseAmend, renewal: true},
+		"a moment before its renewal is due":        {later: 43 * time.Minute, want: courseKeep, reason: "Contracted"},
+		"it drains":                                 {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "Draining" }, request: changed, want: courseKeep, reason: "Draining"},
+		"an administrator just asked for its end":   {contract: func(c *v1alpha1.Contract) { c.Spec.Termination = v1alpha1.TerminateDrain }, want: courseKeep, reason: "Draining"},
+		"the provider ended it":                     {contract: over(peering.EndedByPeer), want: courseKeep, reason: "EndedByProvider"},
+		"the provider ended it, as it called":       {contract: func(c *v1alpha1.Contract) { c.Status.Phase, c.Spec.Termination = "Closed", v1alpha1.TerminatePeer }, want: courseKeep, reason: "EndedByProvider"},
+		"one of several providers ended it":         {request: choosing, contract: over(peering.EndedByPeer), want: courseAsk},
+		"this side ended it":                        {contract: over(peering.EndedHere), want: courseAsk},
+		"this side ended it with one of several":    {request: choosing, contract: over(peering.EndedHere), want: courseKeep, reason: "EndedHere"},
+		"this side forgot one of several":           {request: choosing, contract: over(peering.EndedHere), gone: true, want: courseAsk},
+		"it reached its end":                        {contract: over(peering.EndedByExpiry), want: courseAsk},
+		"it reached its end and that was it":        {request: never, contract: over(peering.EndedByExpiry), want: courseKeep, reason: "Expired"},
+		"its node still exists":                     {contract: over(peering.EndedByExpiry), standing: "request", want: courseKeep, reason: "TakingDown"},
+		"one that a signature away made, unlooked":  {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "" }, want: courseKeep, reason: "Contracted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var h *heldContract
+			var h *currentContract
 			if !tc.none {
 				c := p.stored(t, p.terms(t, tc.terms), p.consumer)
 				if err := store.SetFulfils(c, store.Fulfilment{Generation: 1}); err != nil {
@@ -96,10 +96,10 @@ func TestPlanRequestAsksAmendsAndRenews(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				h = &heldContract{c, state, terms}
+				h = &currentContract{c, state, terms}
 			}
 			got := planRequest(requestFor(tc.request), h, tc.gone, tc.standing, now.Add(tc.later))
-			if got.course != tc.want || got.renewal != tc.renewal || got.course == courseHold && got.accepted.Reason != tc.reason {
+			if got.course != tc.want || got.renewal != tc.renewal || got.course == courseKeep && got.accepted.Reason != tc.reason {
 				t.Errorf("it does %d (renewal %t, %s), want %d (%t, %s)", got.course, got.renewal, got.accepted.Reason, tc.want, tc.renewal, tc.reason)
 			}
 		})
@@ -117,12 +117,12 @@ func TestNextRevisionAsksForWhatTheSpecChanged(t *testing.T) {
 		cpu      string
 		duration time.Duration
 	}{
-		"more, as the spec says":                     {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=8") }, store.Fulfilment{Generation: 1}, courseAmend, "8", 0},
-		"what there is, where the spec says nothing": {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, nil }, store.Fulfilment{Generation: 1}, courseAmend, "4", 0},
-		"what there is of what the spec leaves out":  {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("memory=1Gi") }, store.Fulfilment{Generation: 1}, courseAmend, "4", 0},
-		"renewed: what there is":                     {func(s *v1alpha1.PeeringRequest) { s.Spec.Resources = nil }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
-		"renewed, for as long as was asked":          {func(s *v1alpha1.PeeringRequest) { s.Spec.Duration = hour }, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseRenew, "4", time.Hour},
-		"renewed when the change was refused":        {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=800") }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
+		"more, as the spec asks":                        {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=8") }, store.Fulfilment{Generation: 1}, courseAmend, "8", 0},
+		"what is free, where the spec names no amounts": {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, nil }, store.Fulfilment{Generation: 1}, courseAmend, "4", 0},
+		"what there is of what the spec leaves out":     {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("memory=1Gi") }, store.Fulfilment{Generation: 1}, courseAmend, "4", 0},
+		"renewed: what there is":                        {func(s *v1alpha1.PeeringRequest) { s.Spec.Resources = nil }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
+		"renewed, for as long as was asked":             {func(s *v1alpha1.PeeringRequest) { s.Spec.Duration = hour }, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseRenew, "4", time.Hour},
+		"renewed when the change was refused":           {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=800") }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
 		"changed without a later end": {func(s *v1alpha1.PeeringRequest) {
 			s.Generation, s.Spec.Renewal, s.Spec.Duration = 2, v1alpha1.RenewalNever, hour
 		}, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseAmend, "4", 60 * time.Minute},
@@ -145,7 +145,7 @@ func TestNextRevisionAsksForWhatTheSpecChanged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := nextAsk(ask, s, &heldContract{c, state, terms}, tc.why, now)
+			got := nextAsk(ask, s, &currentContract{c, state, terms}, tc.why, now)
 			if got.ContractID != "c-1" || got.RequestID != "uid" || got.Resources["cpu"].String() != tc.cpu || got.Resources["pods"].String() != "20" || got.Duration != tc.duration {
 				t.Errorf("it asks %+v", got)
 			}
@@ -153,7 +153,7 @@ func TestNextRevisionAsksForWhatTheSpecChanged(t *testing.T) {
 	}
 }
 
-// fakeMarket is several providers. Each holds what it signed, as a real one does.
+// fakeMarket is several providers. Each stores what it signed, as a real one does.
 type fakeMarket struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -172,13 +172,13 @@ type seller struct {
 	away     bool
 	approves bool
 	changes  func(*peering.Advertisement)
-	// deaf is how many signatures it takes without an answer.
+	// deaf is how many signatures it accepts without a response.
 	deaf      int
 	held      map[string]peering.Envelope // by contract
 	previews  int
 	requests  int
 	signs     int
-	forgetful bool // it answers each request anew
+	forgetful bool // it draws up each offer again
 	// asked is the last ask for an offer to be signed, seen that of the last preview.
 	asked, seen peering.Ask
 }
@@ -188,7 +188,7 @@ func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (peering.Ad
 		return peering.Advertisement{}, status.Error(codes.Unavailable, "no session")
 	}
 	if s.approves && !preview {
-		return peering.Advertisement{}, peering.Errorf(peering.ReasonPolicyPending, "somebody has to approve it")
+		return peering.Advertisement{}, peering.Errorf(peering.ReasonPolicyPending, "an administrator has to approve it")
 	}
 	if s.refuses != "" {
 		return peering.Advertisement{}, peering.Errorf(s.refuses, "no")
@@ -385,9 +385,9 @@ func TestCheapestProviderIsTakenThenTheNext(t *testing.T) {
 	}
 }
 
-// TestRequestOfAHintSaysWhatItIsCalledNow has a cluster be asked by the name that discovery
+// TestRequestOfAHintReportsItsNewName asks a cluster by the name that discovery
 // gave it before it joined under its own.
-func TestRequestOfAHintSaysWhatItIsCalledNow(t *testing.T) {
+func TestRequestOfAHintReportsItsNewName(t *testing.T) {
 	t.Parallel()
 	rome := &seller{price: eur(t, "cpu", "0.1")}
 	for name, want := range map[string]string{"short": "as rome:", "whole": "as rome:", "other": "join it first"} {
@@ -402,7 +402,7 @@ func TestRequestOfAHintSaysWhatItIsCalledNow(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, _ := b.look(t); accepted(s).Reason != "PeerUnknown" || !strings.Contains(accepted(s).Message, want) || !strings.Contains(accepted(s).Message, hint) {
-			t.Errorf("%s: it says %+v, without %q", name, accepted(s), want)
+			t.Errorf("%s: the condition is %+v, without %q", name, accepted(s), want)
 		}
 	}
 }
@@ -410,7 +410,7 @@ func TestRequestOfAHintSaysWhatItIsCalledNow(t *testing.T) {
 func TestFirstProviderThatStillGrantsIsTaken(t *testing.T) {
 	t.Parallel()
 	fickle, honest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}
-	// It previews one price and asks for another when it is to be signed.
+	// It previews one price and asks for another when it is signed.
 	fickle.changes = func(ad *peering.Advertisement) {
 		if ad.ContractID != "" {
 			ad.Price = eur(t, "cpu", "0.3")
@@ -428,9 +428,9 @@ func TestFirstProviderThatStillGrantsIsTaken(t *testing.T) {
 	}
 }
 
-// TestAProviderThatMayHaveSignedIsAskedFirst: the answer to the signature is lost,
+// TestAProviderThatMayHaveSignedIsAskedFirst: the response to the signature is lost,
 // and the agent dies; another provider, cheaper by now, is not asked before the
-// first has answered.
+// first has responded.
 func TestAProviderThatMayHaveSignedIsAskedFirst(t *testing.T) {
 	t.Parallel()
 	first, second := &seller{price: eur(t, "cpu", "0.1"), deaf: 2}, &seller{price: eur(t, "cpu", "0.2")}
@@ -475,7 +475,7 @@ func TestAChangedSpecIsAmended(t *testing.T) {
 	if b.look(t); provider.signs != 2 {
 		t.Errorf("%d signatures for two revisions", provider.signs)
 	}
-	// A ceiling below the price changes nothing, and says so.
+	// A ceiling below the price changes nothing, and the condition says so.
 	change(func(s *v1alpha1.PeeringRequest) {
 		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.5"}
 	})
@@ -486,14 +486,14 @@ func TestAChangedSpecIsAmended(t *testing.T) {
 	if s.Status.Contract != held[0].Name || s.Status.ObservedGeneration != 2 {
 		t.Errorf("the request has %+v", s.Status)
 	}
-	// The answer is lost: the provider has the third revision, and this side catches
+	// The response is lost: the provider has the third revision, and this side catches
 	// up by the session; until then it asks for no fourth.
 	change(func(s *v1alpha1.PeeringRequest) { s.Spec.PriceCeiling, s.Spec.Resources = nil, amountsIn("cpu=6") })
 	provider.deaf = 1
 	b.look(t)
 	s, held = b.look(t)
 	if held[0].Spec.Revision != 2 || accepted(s).Reason != "RevisionStale" {
-		t.Errorf("revision %d is held, and the request says %+v", held[0].Spec.Revision, accepted(s))
+		t.Errorf("revision %d is stored, and the request says %+v", held[0].Spec.Revision, accepted(s))
 	}
 	var newest peering.Envelope
 	for _, e := range provider.held {
@@ -508,10 +508,10 @@ func TestAChangedSpecIsAmended(t *testing.T) {
 	}
 }
 
-// TestTheContractAfterOneThatEndedIsNoDearer: a provider that lets a contract end, and
+// TestTheContractAfterOneThatEndedCostsNoMore: a provider that lets a contract end, and
 // then asks for more, gets no signature for that either, without a trace of the one
 // before.
-func TestTheContractAfterOneThatEndedIsNoDearer(t *testing.T) {
+func TestTheContractAfterOneThatEndedCostsNoMore(t *testing.T) {
 	t.Parallel()
 	provider := &seller{price: eur(t, "cpu", "0")}
 	b := newRequestsBench(t, requestFor(nil), map[string]*seller{"peer": provider})
@@ -524,14 +524,14 @@ func TestTheContractAfterOneThatEndedIsNoDearer(t *testing.T) {
 	provider.held = nil
 	s, held := b.look(t)
 	if c := accepted(s); c.Reason != "PriceAboveCeiling" || !strings.Contains(c.Message, "free of charge") || len(held) != 0 {
-		t.Errorf("it says %+v, and has %d contracts", c, len(held))
+		t.Errorf("the condition is %+v, and has %d contracts", c, len(held))
 	}
 	s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
 	if err := b.client.Update(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	if s, held = b.look(t); accepted(s).Status != metav1.ConditionTrue || len(held) != 1 {
-		t.Errorf("with a ceiling it says %+v", accepted(s))
+		t.Errorf("with a ceiling the condition is %+v", accepted(s))
 	}
 }
 
@@ -541,7 +541,7 @@ func TestAContractIsRenewedInTime(t *testing.T) {
 		request func(*v1alpha1.PeeringRequest)
 		changes func(*peering.Advertisement) // what the provider offers later
 		refuses peering.Reason
-		status  metav1.ConditionStatus // of Renewed; empty is that there is none
+		status  metav1.ConditionStatus // of Renewed; empty if it is absent
 		reason  string
 	}{
 		"on the same terms":         {status: metav1.ConditionTrue, reason: "Renewed"},
@@ -575,7 +575,7 @@ func TestAContractIsRenewedInTime(t *testing.T) {
 				}
 				return
 			case renewed == nil || renewed.Status != tc.status || renewed.Reason != tc.reason:
-				t.Fatalf("it says %+v", renewed)
+				t.Fatalf("the condition is %+v", renewed)
 			}
 			if later := held[0].Spec.NotAfter.After(until.Time); later != (tc.status == metav1.ConditionTrue) {
 				t.Errorf("it ends at %s, before %s", held[0].Spec.NotAfter, until)
@@ -598,8 +598,8 @@ func ceiling(amount string) func(*v1alpha1.PeeringRequest) {
 	}
 }
 
-// asSettled is a contract that is over and done with.
-func asSettled(c *v1alpha1.Contract) *v1alpha1.Contract {
+// asReleased is a contract that is closed and released.
+func asReleased(c *v1alpha1.Contract) *v1alpha1.Contract {
 	c.Finalizers, c.Status.Phase = nil, peering.PhaseClosed.String()
 	return c
 }
@@ -614,13 +614,13 @@ func TestOrphansAreTakenUpOrEnded(t *testing.T) {
 		adopts  bool
 		ends    bool
 	}{
-		"whose request has none is taken up":      {request: requestFor(nil), adopts: true},
-		"whose request is gone is ended":          {ends: true},
-		"whose request has another is ended":      {request: requestFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
-		"that is over is ended":                   {request: requestFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
-		"that was never told of its end is ended": {request: requestFor(nil), holds: asSettled(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
-		"that is held is none":                    {request: requestFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
-		"in which this cluster lends is nobody's": {request: requestFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
+		"whose request has none is taken up":              {request: requestFor(nil), adopts: true},
+		"whose request is gone is ended":                  {ends: true},
+		"whose request has another is ended":              {request: requestFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
+		"that is over is ended":                           {request: requestFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
+		"that was never notified of its end is ended":     {request: requestFor(nil), holds: asReleased(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
+		"that is stored is not an orphan":                 {request: requestFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
+		"in which this cluster provides is not an orphan": {request: requestFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -646,11 +646,11 @@ func TestOrphansAreTakenUpOrEnded(t *testing.T) {
 			}
 			held := tc.holds != nil && tc.holds.Name == "c-1"
 			if got := look(); got != held || len(peer.told) > 0 {
-				t.Errorf("at once: held %t, ended %d times", got, len(peer.told))
+				t.Errorf("at once: adopted %t, ended %d times", got, len(peer.told))
 			}
 			clock = clock.Add(orphanAge)
 			if got := look(); got != (tc.adopts || held) || (len(peer.told) > 0) != tc.ends {
-				t.Errorf("held %t, ended %d times", got, len(peer.told))
+				t.Errorf("adopted %t, ended %d times", got, len(peer.told))
 			}
 		})
 	}
@@ -662,6 +662,6 @@ func TestFirstOfferIsNotADecision(t *testing.T) {
 		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Offer: &v1alpha1.Offer{Message: text}}}
 	}
 	if offerMessageChanged(&v1alpha1.ForeignCluster{}, says("a")) || offerMessageChanged(says("a"), says("a")) || !offerMessageChanged(says("a"), says("b")) {
-		t.Error("what was said first is taken for a decision, or another word for none")
+		t.Error("the first message is taken for a decision, or a later one is not")
 	}
 }

@@ -14,53 +14,53 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// conditionRenewed tells of a PeeringRequest whether its contract was renewed when
-// that was last due.
+// conditionRenewed is the condition of a PeeringRequest that says whether its contract was renewed when that was
+// last due.
 const conditionRenewed = "Renewed"
 
-// reasonContracted is why a PeeringRequest is Accepted: its contract is as it asks.
+// reasonContracted: the PeeringRequest is Accepted, as its contract is as it asks.
 const reasonContracted = "Contracted"
 
-// course is what is to be done for a PeeringRequest.
+// course is what to do for a PeeringRequest.
 type course uint8
 
 const (
-	// courseHold: nothing, until something changes.
-	courseHold course = iota
-	// courseAsk: ask for a contract.
+	// courseKeep does nothing until something changes.
+	courseKeep course = iota
+	// courseAsk asks for a contract.
 	courseAsk
-	// courseAmend: ask for the next revision, because the spec changed.
+	// courseAmend asks for the next revision, because the spec changed.
 	courseAmend
-	// courseRenew: ask for the next revision, because the contract nears its end.
+	// courseRenew asks for the next revision, because the contract nears its end.
 	courseRenew
 )
 
 // heldContract is the contract of a PeeringRequest.
-type heldContract struct {
+type currentContract struct {
 	stored *v1alpha1.Contract
 	state  peering.Contract
 	terms  peering.Terms
 }
 
-// requestPlan is what is to be done for a PeeringRequest.
+// requestPlan is what to do for a PeeringRequest.
 type requestPlan struct {
 	course course
-	// accepted is the Accepted condition where nothing is asked.
+	// accepted is the Accepted condition if nothing is asked.
 	accepted metav1.Condition
-	// renewal says that the contract should be renewed now, whatever else is done.
+	// renewal: the contract should be renewed now, whatever else is done.
 	renewal bool
-	// after is when to reconcile again; zero is when something changes.
+	// after is when to reconcile again; zero means when something changes.
 	after time.Duration
 }
 
-// planRequest decides what is to be done for a PeeringRequest. h is its newest contract, or
-// nil; peerGone says that the contract's ForeignCluster is deleted or being deleted; oldNode
-// names a virtual node that has to be removed before another can be created.
-func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, oldNode string, now time.Time) requestPlan {
+// planRequest decides what to do for a PeeringRequest. h is its newest contract, or nil; peerGone means that the
+// contract's ForeignCluster is deleted or being deleted; oldNode names a virtual node that has to be removed before
+// another can be created.
+func planRequest(s *v1alpha1.PeeringRequest, h *currentContract, peerGone bool, oldNode string, now time.Time) requestPlan {
 	if h == nil {
 		return requestPlan{course: courseAsk}
 	}
-	hold := func(status metav1.ConditionStatus, reason, format string, args ...any) requestPlan {
+	keep := func(status metav1.ConditionStatus, reason, format string, args ...any) requestPlan {
 		return requestPlan{accepted: store.Condition(v1alpha1.ConditionAccepted, status, reason, fmt.Sprintf(format, args...))}
 	}
 	name, chooses := h.stored.Name, s.Spec.ClusterSelector != nil
@@ -68,23 +68,23 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, old
 	case peering.Closed:
 		switch {
 		case store.EndedByPeer(h.stored) && !chooses:
-			return hold(metav1.ConditionFalse, store.ReasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
+			return keep(metav1.ConditionFalse, store.ReasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
-			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
+			return keep(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedByExpiry && s.Spec.Renewal == v1alpha1.RenewalNever:
-			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)
+			return keep(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)
 		case oldNode != "":
-			return hold(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, oldNode)
+			return keep(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, oldNode)
 		}
 		return requestPlan{course: courseAsk}
 	case peering.Draining:
-		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending: %s", name, h.state.Reason)
+		return keep(metav1.ConditionTrue, "Draining", "contract %s is ending: %s", name, h.state.Reason)
 	case peering.Nothing, peering.Active:
 	}
 	if h.stored.Spec.Termination != "" {
-		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending", name)
+		return keep(metav1.ConditionTrue, "Draining", "contract %s is ending", name)
 	}
-	plan := hold(metav1.ConditionTrue, reasonContracted, "contract %s was signed by both", name)
+	plan := keep(metav1.ConditionTrue, reasonContracted, "contract %s was signed by both", name)
 	if at := peering.RenewAt(h.state); s.Spec.Renewal != v1alpha1.RenewalNever && !at.IsZero() {
 		plan.renewal, plan.after = !now.Before(at), max(at.Sub(now), 0)
 	}
@@ -98,18 +98,18 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, old
 }
 
 // nextAsk returns what a PeeringRequest asks for the next revision of its contract.
-func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why course, now time.Time) peering.Ask {
+func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *currentContract, why course, now time.Time) peering.Ask {
 	ask.ContractID, ask.RequestID = h.stored.Name, h.terms.RequestID
 	fulfils := store.Fulfils(h.stored)
 	if why == courseRenew {
-		// The contract's amounts are renewed: an ask for all that is free would get whatever is
-		// free now, and a changed spec was refused.
+		// A renewal keeps the contract's amounts: an ask for all that is free would get whatever is free now, and a
+		// changed spec was refused.
 		if fulfils.Generation != s.Generation {
 			ask.Resources, ask.Network, ask.RuntimeClasses, ask.StorageClasses = nil, h.terms.Network, h.terms.RuntimeClasses, nil
 		}
 	}
 	ask.Resources = ask.Resources.KeepUnnamed(h.terms.Resources)
-	// An amendment does not extend a contract that is not to be renewed.
+	// An amendment does not extend a contract whose renewal is off.
 	if s.Spec.Renewal == v1alpha1.RenewalNever && ask.Duration == fulfils.Duration {
 		ask.Duration = max(h.terms.NotAfter.Sub(market.BeginOf(now)), time.Second)
 	}

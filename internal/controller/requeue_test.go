@@ -88,8 +88,8 @@ func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 	}
 }
 
-// TestRequeuesCountAllUse looks at a contract when use changes and when it
-// asked to be looked at again, and at no other time.
+// TestRequeuesCountAllUse reconciles a contract when use changes and when it
+// asked to be requeued, and at no other time.
 func TestRequeuesCountAllUse(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
@@ -108,7 +108,7 @@ func TestRequeuesCountAllUse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if result.RequeueAfter <= 0 {
-				t.Fatal("it is never looked at again")
+				t.Fatal("it is never requeued")
 			}
 			next = b.clock.Add(result.RequeueAfter)
 		}
@@ -136,7 +136,7 @@ func TestRequeuesCountAllUse(t *testing.T) {
 		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &got); err != nil {
 			t.Fatal(err)
 		}
-		// Of these no more are kept than a Contract keeps.
+		// A Contract keeps a limited number of them.
 		periods := int(b.clock.Sub(terms.NotBefore) / terms.StatementPeriod)
 		if len(got.Status.Statements) != min(periods, usage.MaxKept) {
 			t.Errorf("seed %d: %d statements after %d periods", seed, len(got.Status.Statements), periods)
@@ -145,7 +145,7 @@ func TestRequeuesCountAllUse(t *testing.T) {
 			t.Errorf("seed %d: %s processor-seconds were counted, want %d", seed, cpuSeconds(t, &got), want)
 		}
 		if most := 2 + 2*6 + 2*int(b.clock.Sub(now)/keepEvery+1); looks > most {
-			t.Errorf("seed %d: %d looks in %s", seed, looks, b.clock.Sub(now))
+			t.Errorf("seed %d: %d reconciliations in %s", seed, looks, b.clock.Sub(now))
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestContractAtRestIsNotWritten(t *testing.T) {
 		for range 5 {
 			result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "c-1"}})
 			if err != nil || result.RequeueAfter != restInterval {
-				t.Fatalf("%s: it is looked at again after %s, %v", self, result.RequeueAfter, err)
+				t.Fatalf("%s: it is requeued after %s, %v", self, result.RequeueAfter, err)
 			}
 			b.clock = b.clock.Add(result.RequeueAfter)
 		}
@@ -201,7 +201,7 @@ func TestFabricChangesNamesThePeers(t *testing.T) {
 		"where a gateway is seen": {change: func(n *v1alpha1.FabricNode) {
 			n.Status.Observed = []v1alpha1.ObservedGateway{{PeerID: "c", PublicKey: "key", Endpoint: "192.0.2.1:1"}}
 		}, peers: []string{"c"}},
-		"what end-to-end probes say": {change: func(n *v1alpha1.FabricNode) {
+		"what end-to-end probes find": {change: func(n *v1alpha1.FabricNode) {
 			n.Status.EndToEnd = []v1alpha1.FabricEndToEnd{{PeerID: "b", State: "Up"}, {PeerID: "c", State: "Down", Node: "far"}}
 		}, peers: []string{"b", "c"}},
 		"no paths":    {change: func(n *v1alpha1.FabricNode) { n.Status.Paths = nil }, peers: []string{"a", "b"}},

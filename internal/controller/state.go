@@ -28,8 +28,7 @@ import (
 	"github.com/entente-dev/entente/peering/inband"
 )
 
-// States is what this cluster says to each peer, and what it keeps of what they
-// say.
+// States is the state that this cluster sends to each peer, and the record of what they send.
 type States struct {
 	Client    client.Client
 	Namespace string
@@ -37,37 +36,36 @@ type States struct {
 	Self peering.ClusterID
 	// Endpoints is where this cluster's peer API can be dialled, best first.
 	Endpoints func() []string
-	// PodCIDRs overrides the prefixes that nodes carry in spec.podCIDRs.
+	// PodCIDRs overrides the prefixes in spec.podCIDRs of nodes.
 	PodCIDRs []netip.Prefix
-	// Reserved returns the prefixes of Services, which are no pods'.
+	// Reserved returns the prefixes of Services, which no pods have.
 	Reserved Reserved
-	// Aggregate returns at most so many prefixes that hold all of some and none of what
-	// is to be avoided, and how many they do not hold.
+	// Aggregate returns at most the given number of prefixes that contain all of prefixes and none of avoid, and
+	// how many of prefixes they do not contain.
 	Aggregate func(prefixes []netip.Prefix, most int, avoid []netip.Prefix) ([]netip.Prefix, int)
-	// Half is this cluster's half of the preshared key with a number of the tunnel to a
-	// peer, the same at each call.
+	// Half returns this cluster's half of the preshared key with a number of the tunnel to a peer, the same at each
+	// call.
 	Half func(peer peering.ClusterID, number uint64) peering.PresharedHalf
-	// KeyEvery is how long a preshared key is used before it is replaced; 0 is for ever.
+	// KeyEvery is how long a preshared key is used before it is replaced; 0 means forever.
 	KeyEvery time.Duration
 	Now      func() time.Time
-	// Exchange derives the preshared keys of in-band tunnels. Required where there are any.
+	// Exchange derives the preshared keys of in-band tunnels. Required if there are any.
 	Exchange *inband.Exchange
-	// Offering returns whether this cluster offers a peer anything now; nil leaves that unsaid.
+	// Offering returns whether this cluster offers a peer anything now. Nil leaves that unsaid.
 	Offering func(peer peering.ClusterID) peering.Offering
-	// Capabilities is what this cluster can do for a peer beyond the protocol's revision; nil
-	// is nothing.
+	// Capabilities lists what this cluster can do for a peer beyond the protocol's revision. Nil means nothing.
 	Capabilities func(peer peering.ClusterID) []string
-	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
-	// Nil: the Secret is read whenever a peer tells its half of a key.
+	// Versions knows the version of the fabric's Secret, as a cache of metadata does. If it is nil the Secret is
+	// read whenever a peer sends its half of a key.
 	Versions client.Reader
 
-	// SessionAddress returns where a peer's end of the session with it is seen; the zero
-	// Addr if that says nothing. Nil: it never does.
+	// SessionAddress returns where a peer's end of the session with it is seen; the zero Addr if that shows
+	// nothing. Nil means that it never does.
 	SessionAddress func(peer peering.ClusterID) netip.Addr
-	// Observed is called after a peer said that it sees this cluster elsewhere than before,
-	// which concerns all of them. Nil does nothing.
+	// Observed is called after a peer reported that it sees this cluster elsewhere than before, which is news for
+	// all peers. Nil does nothing.
 	Observed func()
-	// Budget bounds what peers have written here by what they say. Required.
+	// Budget bounds what is written here because of what peers send. Required.
 	Budget *store.WriteBudget
 
 	keys fabricKeys
@@ -77,8 +75,8 @@ type States struct {
 	observed map[peering.ClusterID]time.Time
 }
 
-// State returns everything that this cluster currently says to a peer, but for
-// the fields that count and time messages.
+// State returns the state that this cluster currently sends to a peer, except for the fields that count and time
+// messages.
 func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.PeerState, error) {
 	state := peering.PeerState{Protocol: peering.Protocol, Endpoints: s.Endpoints()}
 	contracts, err := store.ContractsWith(ctx, s.Client, peer, client.UnsafeDisableDeepCopy) // they are only read
@@ -99,7 +97,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	state.BundleHash = trust.HeldHash(fc)
 	wanted := slices.ContainsFunc(contracts, wantsTunnel)
 	if fc.Spec.InBand != nil {
-		state.Endpoints = nil // it has no use for them
+		state.Endpoints = nil // an in-band peer cannot use them
 	} else if !wanted {
 		return state, nil
 	}
@@ -112,8 +110,8 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	}
 	switch {
 	case fc.Spec.InBand == nil:
-		held := heldBy(nodes, peer, fc.Status.PresharedKey, s.Now())
-		state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, held, s.halves(peer))
+		keys := keysOfGateways(nodes, peer, fc.Status.PresharedKey, s.Now())
+		state.Network.PresharedHalf, state.Network.Rotation = rotation(fc.Status.PresharedKey, keys, s.halves(peer))
 	case !wanted:
 		state.Network = &peering.Network{Gateways: state.Network.Gateways}
 	}
@@ -124,7 +122,7 @@ func (s *States) halves(peer peering.ClusterID) func(number uint64) peering.Pres
 	return func(number uint64) peering.PresharedHalf { return s.Half(peer, number) }
 }
 
-// fabricNodes returns what the nodes say of themselves, to be read only.
+// fabricNodes returns what the nodes report. Callers only read it.
 func (s *States) fabricNodes(ctx context.Context) ([]v1alpha1.FabricNode, error) {
 	var nodes v1alpha1.FabricNodeList
 	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -133,12 +131,12 @@ func (s *States) fabricNodes(ctx context.Context) ([]v1alpha1.FabricNode, error)
 	return nodes.Items, nil
 }
 
-// contractStates returns what to say of contracts: of as many as a peer listens
-// to, those in force first. It returns of how many more there is nothing to be said.
+// contractStates returns the states of contracts to send to a peer: as many as it accepts, those in force first.
+// left is how many more there are.
 func contractStates(contracts []v1alpha1.Contract) (out []peering.ContractState, left int) {
 	sorted := make([]*v1alpha1.Contract, 0, len(contracts))
 	for i := range contracts {
-		if !store.Settled(&contracts[i]) {
+		if !store.Released(&contracts[i]) {
 			sorted = append(sorted, &contracts[i])
 		}
 	}
@@ -172,14 +170,14 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes
 		return nil, err
 	}
 	network := networkOf(fc, prefixes, nodes, tunnel.Spec, s.Now())
-	if err := s.tellEnds(ctx, network); err != nil {
+	if err := s.dropUnreadyProbes(ctx, network); err != nil {
 		return nil, err
 	}
-	return network, s.tellSeen(ctx, fc, nodes, network)
+	return network, s.addObservations(ctx, fc, nodes, network)
 }
 
-// tellSeen adds what a peer is told of where it, and this cluster, are seen.
-func (s *States) tellSeen(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes []v1alpha1.FabricNode, network *peering.Network) error {
+// addObservations adds where the peer, and this cluster, are seen.
+func (s *States) addObservations(ctx context.Context, fc *v1alpha1.ForeignCluster, nodes []v1alpha1.FabricNode, network *peering.Network) error {
 	var peers v1alpha1.ForeignClusterList
 	if err := s.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
@@ -197,7 +195,7 @@ func (s *States) tellSeen(ctx context.Context, fc *v1alpha1.ForeignCluster, node
 	return nil
 }
 
-// networkOf returns what a peer is told of this cluster's end of the tunnel.
+// networkOf returns what this cluster announces to a peer about its end of the tunnel.
 func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1alpha1.FabricNode, tunnel v1alpha1.TunnelSpec, now time.Time) *peering.Network {
 	network := &peering.Network{Prefixes: prefixes}
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
@@ -213,7 +211,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 			g.NextPublicKey = [32]byte(next)
 		}
 		g.Pods = kube.Prefixes(n.Spec.Pods)
-		if n.Status.AnswersProbes && !gateways.Silent(n, now) { // a node that is gone answers nothing
+		if n.Status.AnswersProbes && !gateways.Silent(n, now) { // a node that is gone does not respond
 			g.Sources = endsOf(n)
 		}
 		switch {
@@ -236,7 +234,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 		}
 		network.Blocks = append(network.Blocks, block)
 	}
-	if fc.Status.Network != nil { // it said which prefixes it has aliases for
+	if fc.Status.Network != nil { // it announced which prefixes it has aliases for
 		network.Addresses, _ = ownAddresses(tunnel.Allow, nodes, fc.Status.Network)
 		network.Transit = transit.ToWire(tunnel.Transit)
 	}
@@ -244,8 +242,7 @@ func networkOf(fc *v1alpha1.ForeignCluster, prefixes []netip.Prefix, nodes []v1a
 	return network
 }
 
-// Reserved returns prefixes that are in use beside those of pods and nodes. Nil returns
-// none.
+// Reserved returns prefixes that are in use besides those of pods and nodes. A nil Reserved returns none.
 type Reserved func(context.Context) ([]netip.Prefix, error)
 
 func (r Reserved) now(ctx context.Context) ([]netip.Prefix, error) {
@@ -255,8 +252,8 @@ func (r Reserved) now(ctx context.Context) ([]netip.Prefix, error) {
 	return r(ctx)
 }
 
-// Prefixes returns this cluster's pod prefixes as peers are told them, sorted, and how
-// many of the nodes' are not in these, for there are too many to tell.
+// Prefixes returns this cluster's pod prefixes as it announces them to peers, sorted, and how many of the nodes'
+// prefixes are left out because there are too many.
 func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, err error) {
 	avoid, err := s.Reserved.now(ctx)
 	if err != nil {
@@ -267,7 +264,7 @@ func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, er
 		return out, left, nil
 	}
 	var nodes corev1.NodeList
-	// All are looked at each few seconds, and only read.
+	// The list is only read, every few seconds.
 	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("list nodes: %w", err)
 	}
@@ -294,16 +291,16 @@ func nodeAddresses(n *corev1.Node) []netip.Prefix {
 	return out
 }
 
-// Observe keeps what a peer says: what is to outlive the session goes into its
-// ForeignCluster and the tunnel's key into the fabric's Secret. A *LaterError says that
-// the peer had too much written; its newest state is to be observed then.
+// Observe records what a peer sends: what has to outlive the session goes into its ForeignCluster, the tunnel's key
+// into the fabric's Secret. A *LaterError says that the peer caused too many writes; its newest state has to be
+// observed then.
 func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peering.PeerState) error {
 	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil {
 		return err
 	}
 	if fc == nil {
-		return fmt.Errorf("cluster %s is not known here any more", peer)
+		return fmt.Errorf("cluster %s is no longer known here", peer)
 	}
 	if fc.Spec.InBand == nil && len(state.Endpoints) > 0 && !slices.Equal(state.Endpoints, fc.Spec.Endpoints) {
 		before := fc.DeepCopy()
@@ -335,8 +332,8 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 		if err := s.Budget.Take(peer, fc); err != nil {
 			return err
 		}
-		// The reconciler writes other fields of the status, so the two cannot undo
-		// each other; what a stale cache hides is made good when it is recorded again.
+		// The reconciler writes other fields of the status, so the two cannot undo each other; what a stale cache
+		// hides is corrected by the next record.
 		if err := store.PatchStatus(ctx, s.Client, before, fc); err != nil {
 			return err
 		}
@@ -350,17 +347,17 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	return cmp.Or(s.observeKey(ctx, peer, fc, state.Network), later)
 }
 
-// observeKey keeps the preshared key of the tunnel to a peer as both sides' words have it.
-func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1alpha1.ForeignCluster, said *peering.Network) error {
+// observeKey records the preshared key of the tunnel to a peer that follows from both sides' announcements.
+func (s *States) observeKey(ctx context.Context, peer peering.ClusterID, fc *v1alpha1.ForeignCluster, announced *peering.Network) error {
 	nodes, err := s.fabricNodes(ctx)
 	if err != nil {
 		return err
 	}
 	now := s.Now()
-	gateways := heldBy(nodes, peer, fc.Status.PresharedKey, now)
+	gateways := keysOfGateways(nodes, peer, fc.Status.PresharedKey, now)
 	due := RotationDue(fc, s.KeyEvery)
 	status, ring := keySituation{
-		self: s.Self, peer: peer, standing: fc.Status.PresharedKey, said: said, wanted: !due.IsZero() && !now.Before(due),
+		self: s.Self, peer: peer, current: fc.Status.PresharedKey, announced: announced, rotate: !due.IsZero() && !now.Before(due),
 		gateways: gateways, half: s.halves(peer), now: now,
 	}.decide()
 	if err := s.storeKeys(ctx, peer, ring); err != nil {
@@ -392,9 +389,8 @@ func (s *States) secretKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: s.Namespace, Name: v1alpha1.FabricSecret}
 }
 
-// networkFromWire reads a peer's network; its form was checked when it was read. What
-// of it can be used is for the planner of the tunnel to say: no part of it is a reason
-// to end a session.
+// networkFromWire converts a peer's network, whose form was checked when it was received. The planner of the tunnel
+// decides what of it can be used: no part of it is a reason to end a session.
 func networkFromWire(n *peering.Network, before *v1alpha1.PeerNetwork, now time.Time) *v1alpha1.PeerNetwork {
 	if n == nil {
 		return nil // no contract wants a tunnel
@@ -440,7 +436,7 @@ func contractsFromWire(states []peering.ContractState) []v1alpha1.PeerContract {
 	var out []v1alpha1.PeerContract
 	for _, c := range states {
 		if c.Phase == peering.PhaseUnspecified {
-			continue // newer than we are: it says nothing to us
+			continue // of a newer protocol: unknown here
 		}
 		report := v1alpha1.PeerContract{
 			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: peering.Text(c.Message, maxPeerMessage),

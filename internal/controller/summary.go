@@ -12,14 +12,14 @@ import (
 	"github.com/entente-dev/entente/internal/usage"
 )
 
-// What `kubectl get` shows in one line sums up what the status has in full. Each is
-// coarse, so that it does not change, and is not written, with each pod.
+// The columns of `kubectl get` sum up the status. They are coarse, so that they do not change, and are not written,
+// with each pod.
 
 // summaryStep is the step of the percentage in use.
 const summaryStep = 5
 
-// grantedAndUsed sums up the contracts with a peer that are not closed: what they grant, and how
-// much of it is in use. What the peer provides comes first.
+// grantedAndUsed sums up the contracts with a peer that are not closed: what they grant, and how much of it is in
+// use. What the peer provides comes first.
 func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 	var amounts, shares []string
 	for _, side := range []v1alpha1.ContractRole{v1alpha1.ContractConsumer, v1alpha1.ContractProvider} {
@@ -40,8 +40,7 @@ func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 	return strings.Join(amounts, " / "), strings.Join(shares, " / ")
 }
 
-// amountsText is CPU and memory, and how many other resources there are besides pods,
-// which every contract has.
+// amountsText formats CPU and memory, and how many other resources there are except pods, which every contract has.
 func amountsText(all corev1.ResourceList) string {
 	var parts []string
 	if cpu, ok := all[corev1.ResourceCPU]; ok {
@@ -65,7 +64,7 @@ func amountsText(all corev1.ResourceList) string {
 	return strings.Join(parts, ", ")
 }
 
-// percentUsed is the share in use of the resource of which most is, rounded up.
+// percentUsed is the share in use, rounded up, of the most used resource.
 func percentUsed(all, used corev1.ResourceList) int64 {
 	most := 0.0
 	for name, total := range all {

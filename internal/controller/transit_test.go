@@ -26,7 +26,7 @@ func newRow() row {
 	sites := make([]*site, 3)
 	for i := range sites {
 		s := newSite(i)
-		s.id = strings.Repeat(string(rune('a'+i)), 32) // the form of an ID, which third clusters are told by
+		s.id = strings.Repeat(string(rune('a'+i)), 32) // the form of an ID, by which third clusters are identified
 		for j := range s.nodes {
 			s.nodes[j].Spec.ClusterID, s.nodes[j].Status.Overlay = s.id, plan.Overlay(s.id, s.nodes[j].Name).String()
 		}
@@ -44,7 +44,7 @@ func newRow() row {
 	return r
 }
 
-// settle has the hub expose its pods at each end to those at the other, and all say and do all.
+// settle exposes the hub's pods at each end to those at the other, and lets all sites exchange states and reconcile.
 func (r row) settle(t failing) {
 	sides := [][2]*site{{r.a, r.c}, {r.c, r.a}}
 	for range 8 {
@@ -86,7 +86,7 @@ func (r row) passes(t failing) bool {
 	return open == 2
 }
 
-// Packets pass through the site in the middle once each of the three says so, and not before; when
+// Packets pass through the site in the middle once each of the three agrees, and not before; when
 // one of them withdraws that the layouts of all are as they were.
 func TestPacketsPassThroughAThirdClusterIfAllThreeAgree(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestPacketsPassThroughAThirdClusterIfAllThreeAgree(t *testing.T) {
 			}
 			for _, end := range []*site{r.a, r.c} {
 				if n := end.peers[r.hub.id].fc.Status.Network; len(n.Transit) > 0 {
-					t.Fatalf("%s is told of addresses of the other: %v", end.id, n.Transit)
+					t.Fatalf("%s is sent addresses of the other: %v", end.id, n.Transit)
 				}
 			}
 			words[last](r, true)
@@ -164,14 +164,14 @@ func TestAddressesOfThirdClustersGetNoAliasWithoutConsent(t *testing.T) {
 	}
 }
 
-// While an agent that has just started does not know all that a contract exposes, what stands of third
+// While an agent that has just started does not know all that a contract exposes, what is open of third
 // clusters stays, and goes at once where one does not agree any more.
-func TestTransitStandsWhileNotAllIsKnown(t *testing.T) {
+func TestTransitStaysWhileNotAllIsKnown(t *testing.T) {
 	t.Parallel()
 	third := strings.Repeat("c", 32)
 	in := tunnelInput{
 		exists: true, exposed: []allow.Exposed{{Contract: "c", Unknown: true}}, agreed: []string{third},
-		standing: v1alpha1.TunnelSpec{
+		current: v1alpha1.TunnelSpec{
 			Transit: []v1alpha1.TransitAddresses{{ClusterID: third, Addresses: []string{"198.18.9.9"}}},
 			Allow:   []v1alpha1.Exposure{{Contract: "c", Namespace: "shop", Third: third, From: []string{"198.18.1.1"}, To: []v1alpha1.Destination{{Addresses: []string{"198.18.9.9"}, AnyPort: true}}}},
 		},
@@ -179,7 +179,7 @@ func TestTransitStandsWhileNotAllIsKnown(t *testing.T) {
 	for _, agreed := range [][]string{{third}, nil} {
 		in.agreed = agreed
 		passed, _ := in.passed(10)
-		open, _ := allow.Plan(in.exposed, in.openTo(in.standing.Allow))
+		open, _ := allow.Plan(in.exposed, in.openTo(in.current.Allow))
 		if len(passed) != len(agreed) || len(open) != len(agreed) {
 			t.Errorf("agreed %v: %v, open %v", agreed, passed, open)
 		}
@@ -191,8 +191,8 @@ func TestTransitStandsWhileNotAllIsKnown(t *testing.T) {
 	}
 }
 
-// The plan of a network says what passes, what has a name, and what is missing.
-func TestANetworkPlanSaysWhatPasses(t *testing.T) {
+// The plan of a network shows what passes, what has an alias, and what is missing.
+func TestANetworkPlanShowsWhatPasses(t *testing.T) {
 	t.Parallel()
 	r := newRow()
 	r.hub.peers[r.a.id].fc.Spec.Transit.PassTo, r.hub.peers[r.c.id].fc.Spec.Transit.PassTo = said(r.c.id, true), said(r.a.id, true)
@@ -203,16 +203,16 @@ func TestANetworkPlanSaysWhatPasses(t *testing.T) {
 		for _, key := range slices.Sorted(maps.Keys(s.peers)) {
 			all = append(all, *s.peers[key].fc)
 		}
-		return fmt.Sprint(plannedTransit(networkInput{peer: s.peers[id].fc, standing: &s.peers[id].tunnel.Spec, transit: transit.States(s.peers[id].fc, all)}))
+		return fmt.Sprint(plannedTransit(networkInput{peer: s.peers[id].fc, current: &s.peers[id].tunnel.Spec, transit: transit.States(s.peers[id].fc, all)}))
 	}
 	if got := show(r.hub, r.a.id); !strings.Contains(got, "does not agree") {
-		t.Errorf("C did not agree, and the plan says %s", got)
+		t.Errorf("C did not agree, and the plan is %s", got)
 	}
 	r.c.peers[r.hub.id].fc.Spec.Transit.Through = said(r.a.id, true)
 	if got, want := show(r.hub, r.a.id), "[{"+r.c.id+" false 1 1 }]"; got != want {
-		t.Errorf("the one in the middle says %s, want %s", got, want)
+		t.Errorf("the plan of the one in the middle is %s, want %s", got, want)
 	}
 	if got, want := show(r.a, r.hub.id), "[{"+r.c.id+" true 1 1 }]"; got != want {
-		t.Errorf("an end says %s, want %s", got, want)
+		t.Errorf("the plan of an end is %s, want %s", got, want)
 	}
 }

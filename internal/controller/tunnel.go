@@ -10,13 +10,13 @@ import (
 	"github.com/entente-dev/entente/internal/transit"
 )
 
-// PlanTunnel returns what the fabric has to do for a peer, all but what is open,
-// and what is left out of it or waited for. It is nil while there is nothing to
-// do. local is this cluster's pod prefixes, own its addresses that the peer has to know one by
-// one, passed those of third clusters that it may know, standing the Tunnel as it is, if there is one. It needs both sides' word: the peer's
-// gateways and prefixes, the aliases it uses for this cluster's, and the aliases this cluster
-// uses for the peer's. What has no alias is left out, and keeps nothing else from its way.
-func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.Addr, passed []v1alpha1.TransitAddresses, standing *v1alpha1.TunnelSpec) (*v1alpha1.TunnelSpec, string) {
+// PlanTunnel returns what the fabric has to do for a peer, except for what is open, and a text that says what is
+// left out or waited for. The spec is nil while there is nothing to do. local is this cluster's pod prefixes, own
+// its addresses that the peer has to know one by one, passed those of third clusters that it may know, current the
+// Tunnel as it is, if there is one. It needs the announcements of both sides: the peer's gateways and prefixes, the
+// aliases it uses for this cluster's, and those that this cluster uses for the peer's. What has no alias is left
+// out, and does not block the rest.
+func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.Addr, passed []v1alpha1.TransitAddresses, current *v1alpha1.TunnelSpec) (*v1alpha1.TunnelSpec, string) {
 	network := fc.Status.Network
 	if network == nil || len(network.Gateways) == 0 {
 		return nil, "waiting for the peer to name its gateways: its fabric is not up yet, or its agent has not connected since the contract was signed"
@@ -28,14 +28,14 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 	some := false
 	for _, prefix := range local {
 		alias, ok := aliasOf(network.Aliases, prefix.String())
-		if !ok && standing != nil {
-			// What the peer called it before, unless it calls another one so now.
-			before, had := aliasOf(standing.Local, prefix.String())
+		if !ok && current != nil {
+			// The peer's previous alias, unless it uses that for another prefix now.
+			before, had := aliasOf(current.Local, prefix.String())
 			if ok = had && !overlapsAny(network, before); ok {
 				alias = before
 			}
 		}
-		// One that has none is known address by address; where it is, is to be known all the same.
+		// A prefix without alias is known address by address, but its place has to be known all the same.
 		spec.Local = append(spec.Local, v1alpha1.PrefixAlias{Prefix: prefix.String(), Alias: alias})
 		some = some || ok
 	}
@@ -52,7 +52,7 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 	}
 	spec.Probed = probed(fc)
 	unnamed = slices.DeleteFunc(unnamed, func(a netip.Addr) bool {
-		return slices.Contains(third, a) || slices.ContainsFunc(spec.Local, func(l v1alpha1.PrefixAlias) bool { return l.Alias != "" && holds(l.Prefix, a) })
+		return slices.Contains(third, a) || slices.ContainsFunc(spec.Local, func(l v1alpha1.PrefixAlias) bool { return l.Alias != "" && contains(l.Prefix, a) })
 	})
 	if len(unnamed) == 0 {
 		return spec, ""
@@ -64,9 +64,8 @@ func PlanTunnel(fc *v1alpha1.ForeignCluster, local []netip.Prefix, own []netip.A
 	return spec, waits
 }
 
-// localBlocks returns what the peer calls addresses of this cluster: those that it has to
-// know one by one, and no others. It returns those for which it has no alias, too. Of blocks
-// that overlap the first counts.
+// localBlocks returns the peer's aliases of addresses of this cluster: those that it has to know one by one, and no
+// others. unnamed is those for which it has no alias. Of blocks that overlap the first counts.
 func localBlocks(network *v1alpha1.PeerNetwork, own []netip.Addr) (out []v1alpha1.AliasBlock, unnamed []netip.Addr) {
 	missing := make(map[string]bool, len(own))
 	for _, a := range own {
@@ -103,13 +102,13 @@ func localBlocks(network *v1alpha1.PeerNetwork, own []netip.Addr) (out []v1alpha
 	return out, unnamed
 }
 
-// holds says whether an address is in a prefix, as text.
-func holds(prefix string, a netip.Addr) bool {
+// contains reports whether an address is in a prefix, as text.
+func contains(prefix string, a netip.Addr) bool {
 	p, err := netip.ParsePrefix(prefix)
 	return err == nil && p.Contains(a)
 }
 
-// overlapsAny says whether an alias, as text, overlaps one that a peer uses.
+// overlapsAny reports whether an alias, as text, overlaps one that a peer uses.
 func overlapsAny(network *v1alpha1.PeerNetwork, alias string) bool {
 	p, err := netip.ParsePrefix(alias)
 	overlaps := func(text string) bool {
@@ -129,9 +128,8 @@ func aliasOf(aliases []v1alpha1.PrefixAlias, prefix string) (string, bool) {
 	return "", false
 }
 
-// nodeNetworks returns the networks that nodes with these addresses are in, as far as
-// can be told: each address with its neighbours, and all from the first to the last of
-// a family where they are close.
+// nodeNetworks guesses the networks of nodes with these addresses: each address with its neighbours, and the range
+// from the first to the last of a family if they are close.
 func nodeNetworks(addrs []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	all := map[bool]netip.Prefix{}

@@ -57,7 +57,7 @@ func TestPlanTunnel(t *testing.T) {
 		want     *v1alpha1.TunnelSpec
 		waits    string
 	}{
-		"equal prefixes are told apart by both sides' aliases": {peer: peer(nil), want: full},
+		"equal prefixes are distinguished by both sides' aliases": {peer: peer(nil), want: full},
 		"a prefix that the peer has no alias for stops no other": {
 			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)},
 			want: also(func(s *v1alpha1.TunnelSpec) { s.Local = append(s.Local, v1alpha1.PrefixAlias{Prefix: six}) }),
@@ -68,17 +68,17 @@ func TestPlanTunnel(t *testing.T) {
 			}),
 			want: also(func(s *v1alpha1.TunnelSpec) { s.Remote = append(s.Remote, v1alpha1.PrefixAlias{Prefix: six}) }),
 		},
-		"a peer that leaves out an alias keeps the one that stands": {
+		"a peer that leaves out an alias keeps the current one": {
 			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)}, standing: kept, want: kept,
 		},
-		"an alias that stands gives way to another prefix": {
+		"a current alias moves to another prefix": {
 			peer: peer(nil), local: []netip.Prefix{prefix("10.201.0.0/16"), prefix(pods)},
 			standing: &v1alpha1.TunnelSpec{Local: []v1alpha1.PrefixAlias{{Prefix: "10.201.0.0/16", Alias: "10.250.0.0/16"}}},
 			want: also(func(s *v1alpha1.TunnelSpec) {
 				s.Local = append([]v1alpha1.PrefixAlias{{Prefix: "10.201.0.0/16"}}, s.Local...)
 			}),
 		},
-		"a peer that has said nothing is waited for": {
+		"a peer that has announced nothing is waited for": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network = nil }), waits: "gateways",
 		},
 		"a peer that does not know what it has to know is waited for": {

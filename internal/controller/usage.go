@@ -53,8 +53,8 @@ func nodeOf(o client.Object) []string {
 	return nil
 }
 
-// onNode returns what the pods on a virtual node and volumes use of its contract, by this
-// cluster's own view, and how many pods there are that did not end.
+// onNode returns what the pods on a virtual node and volumes use of its contract, as this cluster counts it, and
+// how many pods have not ended.
 func (r *Contracts) onNode(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract, node string) (corev1.ResourceList, int, error) {
 	used, left, err := r.ofPods(ctx, c, stored, node)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Contracts) ofPods(ctx context.Context, c *peering.Contract, stored *v1a
 	if r.onNodes != nil {
 		r.onNodes.Forget(node)
 	}
-	// What goes because no pod is left follows from the pods themselves. They are only read.
+	// Whether no pod is left, and the node goes, is decided by the pods themselves. They are only read.
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("list the pods of node %s: %w", node, err)
@@ -87,8 +87,8 @@ func (r *Contracts) ofPods(ctx context.Context, c *peering.Contract, stored *v1a
 	return used, left, nil
 }
 
-// podsCounted counts the pods on nodes, and lets those changes pass that may change what a node uses. The controller
-// begins when all that are there were counted.
+// podsCounted counts the pods on nodes, and forwards those changes that may change what a node uses. The controller
+// starts once all existing pods were counted.
 func (r *Contracts) podsCounted(next handler.EventHandler) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
@@ -113,9 +113,9 @@ func (r *Contracts) podsCounted(next handler.EventHandler) handler.EventHandler 
 	}
 }
 
-// measure reads a contract's meter, keeps it in the status where that is due, and
-// says there what the periods came to that have ended. It returns the reading, to
-// be remembered once the status is written; nil is that nothing is counted.
+// measure reads a contract's meter, stores it in the status if that is due, and adds the statements of the periods
+// that have ended. It returns the reading, to be remembered once the status is written; nil means that nothing is
+// counted.
 func (r *Contracts) measure(
 	c peering.Contract, terms peering.Terms, stored, before *v1alpha1.Contract, use corev1.ResourceList,
 ) (*meter.Meter, error) {
@@ -125,7 +125,7 @@ func (r *Contracts) measure(
 	using := usage.Using(use)
 	m, err := r.meters.Resume(stored, terms, using)
 	if err != nil {
-		// Somebody else wrote it. What was used until now is lost; counting goes on.
+		// Another program wrote it. What was used until now is lost; counting goes on.
 		r.Log.Error("cannot read the meter of a contract; counting begins again", "contract", stored.Name, "err", err)
 		m = meter.New(r.Now(), terms.StatementPeriod)
 		m.Sequence = usage.Last(stored).Sequence
@@ -148,9 +148,8 @@ func (r *Contracts) measure(
 	return &m, nil
 }
 
-// issueStatements makes the provider's statements for periods that ended. Only those that
-// are kept are signed; the chain goes through all. What cannot be stated is logged and left
-// out: the contract goes on.
+// issueStatements makes the provider's statements for periods that ended. Only those that are kept are signed; the
+// chain covers all. What cannot be stated is logged and left out: the contract continues.
 func (r *Contracts) issueStatements(stored *v1alpha1.Contract, terms peering.Terms, ended []meter.Period) {
 	last := usage.Last(stored)
 	for i, p := range ended {
@@ -227,7 +226,7 @@ func (r *Contracts) condition(stored *v1alpha1.Contract, kind string, status met
 	meta.SetStatusCondition(&stored.Status.Conditions, c)
 }
 
-// fetchStatements gets what comes after the last statement and keeps what is valid.
+// fetchStatements fetches the statements after the last one and keeps the valid ones.
 func (r *Contracts) fetchStatements(
 	ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, last usage.Link,
 ) error {
@@ -268,8 +267,8 @@ func (r *Contracts) fetchStatements(
 	return gap
 }
 
-// Flush stores all meters as they were last read. Call it when the agent is about to stop;
-// what it cannot store is counted from the older reading.
+// Flush stores all meters as they were last read, before the agent stops. What it cannot store is counted from the
+// older reading.
 func (r *Contracts) Flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
@@ -287,7 +286,7 @@ func (r *Contracts) flush(ctx context.Context, name string, reading usage.Readin
 	}
 	if stored.UID != reading.UID || stored.Status.Usage == nil || !stored.Status.Usage.Until.Time.Equal(reading.Kept) ||
 		stored.Status.Usage.Sequence != int64(reading.Meter.Sequence) {
-		return nil // somebody else counts by now
+		return nil // another agent counts by now
 	}
 	before := stored.DeepCopy()
 	if meter, ended := reading.Meter.Observe(r.Now(), reading.Meter.Using); len(ended) == 0 {
@@ -300,18 +299,16 @@ func (r *Contracts) flush(ctx context.Context, name string, reading usage.Readin
 	return err
 }
 
-// pauses is when something may be asked of a peer again, by a pauseKey.
+// pauses is when a peer may be asked something again, by pauseKey.
 type pauses struct{ next sync.Map }
 
-// pauseKey is what may be asked about a contract, or with both empty, anything of
-// the peer.
+// pauseKey is what may be asked about a contract, or with both empty, anything of the peer.
 type pauseKey struct {
 	peer           peering.ClusterID
 	contract, what string
 }
 
-// due says whether something may be asked now, and if so lets fetchAgain pass until
-// it may be asked again.
+// due reports whether something may be asked now; if so it may not be asked again for fetchAgain.
 func (p *pauses) due(peer peering.ClusterID, contract, what string, now time.Time) bool {
 	key := pauseKey{peer, contract, what}
 	if p.pending(key, now) || p.slow(peer, now) {
@@ -327,15 +324,14 @@ func (p *pauses) pending(key pauseKey, now time.Time) bool {
 	return now.Before(at)
 }
 
-// slow says whether the peer left something unanswered a moment ago.
+// slow reports whether the peer left a call without response a moment ago.
 func (p *pauses) slow(peer peering.ClusterID, now time.Time) bool {
 	return p.pending(pauseKey{peer: peer}, now)
 }
 
-// answered notes what came of it. After an answer it may be asked again at once, as
-// it may when the question did not reach the peer. A peer that does not answer is
-// asked nothing else for a while: whoever asks it waits.
-func (p *pauses) answered(peer peering.ClusterID, contract, what string, err error, now time.Time) {
+// record records the outcome of a call. After a response it may be made again at once, as it may if it did not
+// reach the peer. A peer that does not respond is not called about anything else for a while, since callers wait.
+func (p *pauses) record(peer peering.ClusterID, contract, what string, err error, now time.Time) {
 	switch {
 	case err == nil, peering.ReasonOf(err) == peering.ReasonUnavailable:
 		p.next.Delete(pauseKey{peer, contract, what})

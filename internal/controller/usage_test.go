@@ -29,7 +29,7 @@ func amountsIn(texts ...string) corev1.ResourceList {
 	return out
 }
 
-// useFor is what it is to use r for some time.
+// useFor is the use of r for some time.
 func useFor(r peering.Resources, d time.Duration) peering.Usage {
 	m := meter.New(time.Unix(0, 0), peering.MaxStatementPeriod)
 	m, _ = m.Observe(m.Since, r)
@@ -37,7 +37,7 @@ func useFor(r peering.Resources, d time.Duration) peering.Usage {
 	return m.Used
 }
 
-// cpuSeconds is how many processor-seconds all statements of a contract say, and
+// cpuSeconds is how many processor-seconds all statements of a contract total, and
 // the current period besides.
 func cpuSeconds(t *testing.T, c *v1alpha1.Contract) string {
 	t.Helper()
@@ -201,14 +201,14 @@ func TestTheLastPeriodIsStatedTooWhenAContractEnds(t *testing.T) {
 	}
 	s := statementIn(t, got.Status.Statements[0])
 	if s.Used["cpu"].String() != "60" || s.Amount.String() != "EUR 0.001666667" || !s.To.Equal(b.clock) {
-		t.Errorf("it says %s for %s until %s", s.Used["cpu"], s.Amount, s.To)
+		t.Errorf("it states %s for %s until %s", s.Used["cpu"], s.Amount, s.To)
 	}
 	if again := b.look(t); len(again.Status.Statements) != 1 {
 		t.Error("it is stated twice")
 	}
 	b.clock = b.clock.Add(statementGrace)
-	if got := b.look(t); got == nil || !store.Settled(got) || len(got.Status.Statements) != 1 {
-		t.Errorf("when everybody had the time to hear of it, it is %+v", got)
+	if got := b.look(t); got == nil || !store.Released(got) || len(got.Status.Statements) != 1 {
+		t.Errorf("when both sides had the time to learn of it, it is %+v", got)
 	}
 }
 
@@ -263,7 +263,7 @@ func TestInvalidStatementsAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(t *testing.T) []peering.Envelope
 		kept   int
-		reason string // of StatementsValid=False; empty is True
+		reason string // of StatementsValid=False; empty for True
 	}{
 		"three in a row":     {answer: these(good...), kept: 3},
 		"the same twice":     {these(good[0], good[0]), 1, "SequenceMismatch"},
@@ -293,7 +293,7 @@ func TestInvalidStatementsAreRefused(t *testing.T) {
 			return []peering.Envelope{e}
 		}, 0, "SignatureInvalid"},
 		"a contract in its place":        {func(t *testing.T) []peering.Envelope { return []peering.Envelope{p.signed(t, terms)} }, 0, "SignatureInvalid"},
-		"bytes that say nothing":         {these(peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}), 0, "SignatureInvalid"},
+		"an empty payload":               {these(peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}), 0, "SignatureInvalid"},
 		"another contract's":             {one(func(s *peering.Statement) { s.ContractID = "c-2" }), 0, "ContractMismatch"},
 		"another consumer's":             {one(func(s *peering.Statement) { s.Consumer = stranger.ID() }), 0, "ContractMismatch"},
 		"at another price":               {one(func(s *peering.Statement) { s.Price = eur(t, "cpu", "0.2") }), 0, "PriceMismatch"},
@@ -356,7 +356,7 @@ func TestStatementAtThePreviousPriceIsAccepted(t *testing.T) {
 	b := newBench(t, p.consumer, p.stored(t, first, p.consumer), foreign("peer", p.provider))
 	b.look(t)
 	b.peer.contract = func() (peering.Envelope, error) { return p.signed(t, second), nil }
-	// The statement was made just before the revision, and is heard of just after.
+	// The statement was made just before the revision, and arrives just after.
 	statement := p.statementsOf(t, first, 1, nil)
 	b.peer.statements = func(uint64) ([]peering.Envelope, error) { return statement, nil }
 	b.clock = now.Add(10 * time.Minute)
@@ -419,14 +419,14 @@ func TestAgreementComparesTheTwoCounts(t *testing.T) {
 				t.Errorf("agreed %t, known %t: %s: %s", agreed, known, reason, message)
 			}
 			if known && !agreed && !strings.Contains(message, "%") {
-				t.Errorf("it says %q", message)
+				t.Errorf("the message is %q", message)
 			}
 		})
 	}
 }
 
 // TestBothSidesCountTheSame runs both sides on the same clock over the same pods,
-// looked at at different moments, and compares what they say.
+// reconciled at different moments, and compares their counts.
 func TestBothSidesCountTheSame(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
@@ -473,9 +473,9 @@ func TestBothSidesCountTheSame(t *testing.T) {
 	}
 	agrees := meta.FindStatusCondition(got.Status.Conditions, ConditionUsageAgrees)
 	if agrees == nil || agrees.Status != metav1.ConditionTrue || !meta.IsStatusConditionTrue(got.Status.Conditions, ConditionStatementsValid) {
-		t.Errorf("they say %+v", got.Status.Conditions)
+		t.Errorf("the conditions are %+v", got.Status.Conditions)
 	}
-	t.Logf("the provider says %v, the consumer counted %v", statementIn(t, got.Status.Statements[1]).Used.Strings(), got.Status.Usage.Periods[1].UnitSeconds)
+	t.Logf("the provider states %v, the consumer counted %v", statementIn(t, got.Status.Statements[1]).Used.Strings(), got.Status.Usage.Periods[1].UnitSeconds)
 }
 
 func TestNewestStatementsAreKept(t *testing.T) {

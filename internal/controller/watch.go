@@ -18,19 +18,19 @@ import (
 // contractsOf returns the contracts that an object concerns.
 type contractsOf func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error)
 
-// gathered enqueues the contracts that an object concerns after a pause, with all that happens
-// in between: a contract is then reconciled at most once in each pause, however many of its
-// objects change. One that ends waits for the last pod, and is reconciled sooner.
+// gathered enqueues the contracts that an object concerns after a pause, together with all changes in between: a
+// contract is then reconciled at most once in each pause, however many of its objects change. One that is ending
+// waits for its last pod, and is reconciled sooner.
 func gathered(pause time.Duration, find contractsOf) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	enqueue := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, o := range objects {
 			contracts, err := find(ctx, o)
 			if err != nil {
-				continue // they are reconciled in time
+				continue // they are reconciled after restInterval
 			}
 			for i := range contracts {
-				if store.Settled(&contracts[i]) {
+				if store.Released(&contracts[i]) {
 					continue
 				}
 				wait := pause

@@ -28,7 +28,7 @@ func TestManyChangesReconcileAContractOnce(t *testing.T) {
 		h := gathered(useGather, func(_ context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			name := on[o.(*corev1.Pod).Spec.NodeName]
 			if name == "" {
-				return nil, errors.New("there is none")
+				return nil, errors.New("no contract")
 			}
 			return []v1alpha1.Contract{{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.ContractStatus{Phase: phase}}}, nil
 		})

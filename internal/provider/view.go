@@ -50,7 +50,7 @@ func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Cont
 func (v *view) contractsWith(peer peering.ClusterID) int {
 	n := 0
 	for _, c := range v.contracts {
-		if c.Spec.PeerID == string(peer) && !store.Settled(c) {
+		if c.Spec.PeerID == string(peer) && !store.Released(c) {
 			n++
 		}
 	}

@@ -31,7 +31,7 @@ func EndedByPeer(c *v1alpha1.Contract) bool {
 
 // Settled says whether a contract is closed and nothing is left to do for it: it is kept only
 // as a record of what it cost.
-func Settled(c *v1alpha1.Contract) bool {
+func Released(c *v1alpha1.Contract) bool {
 	return Closed(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }
 
