@@ -1,4 +1,4 @@
-# `make` alone says what there is.
+# `make` alone lists the targets.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -6,39 +6,39 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 
-# The chart says which version this is; binaries, image and chart agree.
+# The chart has the version; binaries, image and chart agree.
 VERSION := $(shell sed -n 's/^appVersion: *//p' charts/entente/Chart.yaml)
 IMAGE := entente/entente:$(VERSION)
 IMAGE_TAR := .build/image/entente.tar
-# What the API may not break. Empty skips the comparison.
+# The version with which the API has to stay compatible. Empty skips the comparison.
 BREAKING_AGAINST ?= main
 
 # Tools live here, built from source at the versions that their go.mod names. The path
 # is relative, so that `make .build/bin/helm` names the rule's target.
 BIN := .build/bin
 LDFLAGS := -s -w -X github.com/entente-dev/entente/internal/version.Version=$(VERSION)
-# Behind a build: the modules that Go downloads are not named one by one.
+# After a build: the modules that Go downloads are not named one by one.
 quiet = 2>&1 | { grep -v '^go: downloading ' || true; } >&2
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not: nothing is
 # built of it; nor is what only make matrix and make conformance build.
 MODULES := $(filter-out tools/proto integration/lab/kube1% integration/lab/metricsserver integration/lab/kueue integration/lab/kuberouter integration/lab/traefik% integration/lab/e2e,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
-# A test that fails is run once more by itself, where no more than two did and none
-# of them raced: machines stall, and a run says at its end what it had to repeat.
+# A failed test is run once more by itself, if at most two failed and none of them
+# because of a race: machines stall, and a run lists at its end the repeated tests.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --jsonfile-timing-events $(CURDIR)/.build/times/$@-$$$$.json
-# Of the packages on real clusters, those that count packets lost while a part dies run
-# after the others, as many at once as there are: more clusters would lose some, too.
+# Of the packages on real clusters, those that count lost packets while a part dies run
+# after the others, all at once: more clusters would cause losses, too.
 ALONE := ./faults ./twonodes
-# Packages whose tests make networks, which holds up all networks of the machine for moments.
+# Packages whose tests make networks, which stalls all networks of the machine for moments.
 RIGS := discovery/mdns internal/fabric internal/preflight tunnel tunnel/firewall
-# Hours and floods in one goroutine, or in a bubble of time: the race detector makes them
-# take up to ten times as long, and sees the same code in shorter tests.
+# Simulated hours and floods in one goroutine, or in a synctest bubble: with the race detector
+# they take up to ten times as long, and shorter tests cover the same code with it.
 LONG := ^(TestAHundredThousandInstances|TestATranslatedPolicyIsNeverWider|TestATunnelIsWrittenWithinItsPeersBudget|TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget|TestFewAddressesLeaveRoomForOthers|TestFloodsFromManyAddresses|TestFloodsThatLast|TestPeersCannotKeepFlowsOpen|TestPodsThatStayAreReachedAtEveryStep|TestPreviewNamesTheProviderThatReconcileTakes|TestStateWritesOfAPeerAreBounded|TestTheDefaultPoolServes250Clusters|TestTransitThatGoesLeavesThePlanAsItWas|TestUseIsWrittenWithinThePeersBudget)$$
 LONGIN := discovery/mdns internal/aliases internal/controller internal/exchange internal/netpolicy tunnel/plan
-# Tests of tunnel that spend their minutes on waiting for networks. Without the race detector, which
-# has ciphers take a processor; what goes on at once in a fabric is in the others of the package too.
+# Tests of tunnel that wait for networks for minutes. They run without the race detector, with which
+# ciphers occupy a processor; the other tests of the package cover the concurrency of a fabric.
 WAITS := ^(TestWhateverTheNetworkPasses|TestEndToEndProbesSeeWhatThoseOfTunnelsDoNot|TestKeysOfNodesAreReplacedWithoutLoss|TestSizeThatPassesIsFoundForEachPeer|TestFloodingADeadPeerDoesNotStopALiveOne|TestFabricRepairsItself|TestExposureIsByPortAndSource|TestHostileNodeSendsDirectlyAsItsOwnPodsOnly|TestAHostilePeerReachesWhatIsExposedAndNothingElse|TestAThirdClusterPassesOnWhatIsListed|TestPresharedKeysAreReplacedWithoutLoss|TestWorkersReachEachOtherDirectly)$$
-# What `make generate` writes.
+# The files that `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 
 # For what is built here and needs what is built here: tests and the demo.
@@ -49,7 +49,7 @@ export ENTENTE_IMAGE := $(IMAGE)
 export ENTENTE_IMAGE_TAR := $(CURDIR)/$(IMAGE_TAR)
 
 .PHONY: help
-help: ## Say what there is
+help: ## List the targets
 	@echo 'usage: make TARGET'
 	@echo
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,12 +57,12 @@ help: ## Say what there is
 ##@ See it
 
 .PHONY: demo
-demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, before your eyes (KEEP=1 leaves them up)
+demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, step by step (KEEP=1 keeps them running)
 	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo
 
 .PHONY: demo-lan
-demo-lan: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two clusters on one LAN find each other and peer by themselves (KEEP=1 leaves them up)
+demo-lan: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two clusters on one LAN find each other and peer by themselves (KEEP=1 keeps them running)
 	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo -lan
 
@@ -86,7 +86,7 @@ image: build ## Build the container image as an archive, .build/image/entente.ta
 	@echo '$(IMAGE_TAR): $(IMAGE)'
 
 .PHONY: generate
-generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 ## Make what is generated: gen/, deepcopy functions, custom resource definitions, docs/limits.md and docs/resources.md
+generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 ## Generate gen/, deepcopy functions, custom resource definitions, docs/limits.md and docs/resources.md
 	@$(BIN)/buf generate
 	@$(BIN)/controller-gen object paths=./api/...
 	@$(BIN)/controller-gen crd paths=./api/... output:crd:dir=charts/entente/files/crds
@@ -98,7 +98,7 @@ pictures: ## Draw docs/demo.svg and docs/info.svg from the output of the demo in
 	@for p in demo info; do (cd tools/picture && go run .) <docs/pictures/$$p.txt >docs/$$p.svg; done
 
 .PHONY: clean
-clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a lab)
+clean: ## Remove build output, but not the lab's cache (bin/lab down ends a lab)
 	@rm -rf bin .build
 
 ##@ Test
@@ -115,7 +115,7 @@ test: ## All tests: unit with the race detector, controllers and end to end on r
 	@mkdir -p $@
 
 .PHONY: slowest
-slowest: $(BIN)/gotestsum ## List the tests that took longest when tests last ran
+slowest: $(BIN)/gotestsum ## List the slowest tests of the last run
 	@cat .build/times/*.json | $(CURDIR)/$(BIN)/gotestsum tool slowest --threshold 5s
 
 .PHONY: unit
@@ -129,12 +129,12 @@ rigs: $(BIN)/gotestsum | .build/times
 waits: $(BIN)/gotestsum | .build/times
 	@$(GOTEST) --packages ./tunnel -- -run '$(WAITS)' -parallel 3 -timeout 40m
 
-# Programs of tests are linked without what only debuggers read: a third of the time goes into
-# linking them. The linters run vet. More packages run at once than there are processors, since
-# tests wait for clocks.
+# Test binaries are linked without debug information, as linking takes a third of the time.
+# The linters run vet. More packages run at once than there are processors, since tests wait
+# for clocks.
 #
-# The core starts no goroutine: there is nothing to race, and all interleavings of two
-# clusters take eight times as long where it is looked for.
+# The core starts no goroutine, so it cannot race, and with the race detector all interleavings
+# of two clusters take eight times as long.
 .PHONY: beside
 beside: $(BIN)/helm $(BIN)/gotestsum | .build/times
 	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v -e '/entente/peering$$' $(RIGS:%=-e '/entente/%$$'))" -- -race -vet off -ldflags '-s -w' -p 4 -skip '$(LONG)' -timeout 40m
@@ -146,8 +146,8 @@ beside: $(BIN)/helm $(BIN)/gotestsum | .build/times
 .PHONY: e2e
 e2e: together alone ## End to end on real clusters (Linux, root)
 
-# Two packages at once; control in as many pairs of clusters as -parallel says. They wait
-# for much of their time.
+# Two packages at once; control on as many pairs of clusters as -parallel says. They mostly
+# wait.
 .PHONY: together
 together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum | .build/times
 	@rm -f .build/secrets
@@ -158,20 +158,20 @@ together: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum | .build/t
 alone: build image lab $(BIN)/helm $(BIN)/gotestsum | .build/times
 	@cd integration && $(GOTEST) --packages '$(ALONE)' -- -p 2 -count 1 -timeout 80m
 
-# On an API server of their own, which the lab's cache has: the chart's rights and
-# policies, and under these virtual nodes and the provider. charttest sees to it that
-# the names of these tests end like this.
+# On an API server of their own, from the lab's cache: the chart's rights and policies, and
+# virtual nodes and the provider under these. charttest checks that the names of these
+# tests end like this.
 .PHONY: live
-live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## What needs an API server and nothing else: the chart, virtual nodes, the provider (Linux)
+live: lab $(BIN)/helm $(BIN)/gotestsum | .build/times ## Tests that need only an API server: the chart, virtual nodes, the provider (Linux)
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=5m ENTENTE_LIVE=must \
 		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/clusterset ./internal/homeapi ./internal/limitrange ./internal/offload ./internal/profiles ./internal/resolver ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
 
-# What make test leaves out because it takes long, and what needs programs that a
+# Tests that make test leaves out because they take long or need programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
 .PHONY: matrix
-matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, ways through a third cluster and inside tunnels, faults that doctor names, a provider that is cut off under a fence, agents that hand over to one that stands by, peerings and installs that end in all states, a little chaos under pods, autoscaling by what pods abroad use, an ingress controller, a queue for Jobs and a firewall for NetworkPolicies that others wrote, volumes that move while the command is killed, databases with members in two clusters, kills of either side at each moment, the demo on the oldest version of Kubernetes, one between and the newest, and tunnels over networks of all sizes and after all kinds of harm (Linux, root, five hours)
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, clusters on LANs that come, go, move and change, what reaches what in all setups, paths through a third cluster and inside tunnels, faults that doctor names, a fenced provider that is cut off, agents that hand over to a standby, the end of peerings and installs in all states, a little chaos under pods, autoscaling by the usage of pods abroad, third-party ingress controller, queue for Jobs and firewall for NetworkPolicies, volumes that move while the command is killed, databases with members in two clusters, kills of either side at each moment, the demo on the oldest, a middle and the newest version of Kubernetes, and tunnels over networks of all MTUs and after all kinds of damage (Linux, root, five hours)
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestLabOfOtherNetworks|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
@@ -189,12 +189,12 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 	@ENTENTE_MATRIX=1 ENTENTE_ROUNDS=50 go test -count 1 -timeout 1h -v -run '^(TestWhateverTheNetworkPasses|TestFabricRepairsItself|TestFirewallFollowsAnySequence)$$' ./tunnel ./tunnel/firewall
 
 .PHONY: soak
-soak: build image lab $(BIN)/helm $(BIN)/grpcurl ## Kill loops, rotation, an hour of attack on etcd, and 60 random faults under 200 pods, at length (hours)
+soak: build image lab $(BIN)/helm $(BIN)/grpcurl ## Long runs: kill loops, rotation, an hour of attack on etcd, and 60 random faults under 200 pods (hours)
 	@cd integration && ENTENTE_MATRIX=1 ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -parallel 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestAPeerForgottenWhileItWasDeadConcludesIt)$$' ./control
 	@cd integration && ENTENTE_SOAK=1 go test -count 1 -timeout 90m -v -run '^TestNothingOfChaosReachesAPod$$' ./faults
 
 .PHONY: bench
-bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, tunnels beside plain WireGuard, failover, what 250 peers cost an agent, what one at all of its limits does, what offloaded pods cost beside native ones, how fast clusters on a LAN are found (Linux, root)
+bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks: tunnels compared with plain WireGuard, failover, the cost of 250 peers to an agent and of one peer at all of its limits, offloaded pods compared with native ones, how fast clusters on a LAN are found (Linux, root)
 	@go test -run '^$$' -bench . -benchmem ./...
 	@TUNNEL_BENCH=1 ENTENTE_ROUNDS=30 go test -count 1 -parallel 1 -timeout 2h -v -run '^(TestFabricBesidePlainWireGuard|TestFailoverGaps|TestKeysOfNodesAreReplacedWithoutLoss|TestPresharedKeysAreReplacedWithoutLoss|TestMemoryUnderFlood|TestTunnelProcessAtRest)$$' ./tunnel
 	@cd integration && go run -buildvcs=false ./bench
@@ -210,10 +210,10 @@ conformance: build image lab $(BIN)/helm $(BIN)/grpcurl ## The conformance suite
 ##@ Check
 
 .PHONY: check
-check: check-format lint check-generate check-tidy check-arch check-house check-chart check-proto ## All that a change has to pass besides the tests
+check: check-format lint check-generate check-tidy check-arch check-house check-chart check-proto ## All checks that a change has to pass besides the tests
 
 .PHONY: house
-house: ## Measure the product's code: lines, functions, exported names, shapes of a contract; fails beyond their bounds
+house: ## Measure the product's code: lines, functions, exported names, shapes of a contract; fails beyond the limits
 	@cd tools/house && go run -buildvcs=false . "$(CURDIR)"
 
 .PHONY: check-house
@@ -271,8 +271,8 @@ check-proto: .build/proto/.stamp $(BIN)/buf
 	(cd .build/against && $(CURDIR)/$(BIN)/buf build proto -o ../against.binpb); \
 	$(BIN)/buf breaking proto --against .build/against.binpb
 
-# The tools. Each group is a module of its own, so that none decides the versions
-# of another or of ours.
+# The tools. Each group is a module of its own, so that none affects the versions
+# of another or of the product.
 
 tool = cd $(1) && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w $(3)' -o $(CURDIR)/$(BIN)/ $(2) $(quiet)
 
