@@ -124,8 +124,8 @@ func TestWaitingSaysWhatItWaitsFor(t *testing.T) {
 	}{
 		"nothing happened yet": {func(*ententev1.Peering) {}, "there is no contract: nothing is known yet"},
 		"the peer says no": {func(p *ententev1.Peering) {
-			p.Accepted = &ententev1.Condition{Status: "False", Message: "the policy lends nothing"}
-		}, "there is no contract: the policy lends nothing"},
+			p.Accepted = &ententev1.Condition{Status: "False", Message: "the policy offers nothing"}
+		}, "there is no contract: the policy offers nothing"},
 		"the node starts": {func(p *ententev1.Peering) {
 			p.Accepted, p.Provider = &ententev1.Condition{Status: "True"}, "peers/office"
 		}, "the virtual node does not take pods: no contract is in force"},

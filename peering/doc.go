@@ -1,6 +1,6 @@
 // Package peering is the core: what a cluster is called and how its key changes,
 // how a token, a contract and a statement of use are written down, who may sign
-// what, how a contract lives and ends, how much is lent, and what its use costs.
+// what, how a contract lives and ends, how much is granted, and what its use costs.
 // It is values and functions of values: no clock (time is an argument or an
 // event), no input or output, no floating point, nothing but the standard
 // library. Both sides of a peering run the same code on their own copy.

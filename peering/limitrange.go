@@ -105,16 +105,16 @@ func (l LimitRange) Check() error {
 	return nil
 }
 
-// within returns it as a contract has it that lends these resources. What follows from other
-// amounts is written out, as in a LimitRange of Kubernetes: the default limit is max, the default
-// request the default limit or min. Of what is not lent no container is made to request anything,
-// or the contract would take no pods.
-func (l LimitRange) within(lent Resources) LimitRange {
+// within returns the limit range for a contract that grants these resources. Defaults that follow from
+// other amounts are written out, as in a LimitRange of Kubernetes: the default limit is max, the default
+// request the default limit or min. No container is made to request a resource that is not granted:
+// the contract would take no pods.
+func (l LimitRange) within(granted Resources) LimitRange {
 	out := l.Clone()
 	out.Default = unlessNamed(out.Default, out.Max)
 	out.DefaultRequest = unlessNamed(unlessNamed(out.DefaultRequest, out.Default), out.Min)
 	for _, name := range out.DefaultRequest.Names() {
-		if _, ok := lent[name]; ok {
+		if _, ok := granted[name]; ok {
 			continue
 		}
 		delete(out.DefaultRequest, name)
@@ -124,7 +124,7 @@ func (l LimitRange) within(lent Resources) LimitRange {
 	}
 	for _, low := range []Resources{out.Min, out.PodMin} {
 		maps.DeleteFunc(low, func(name string, _ Quantity) bool {
-			_, ok := lent[name]
+			_, ok := granted[name]
 			return !ok
 		})
 	}

@@ -69,21 +69,21 @@ func TestALimitRangeIsInOrder(t *testing.T) {
 
 func TestAContractWritesOutWhatFollowsFromItsLimitRange(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ lent, policy, want string }{
-		"nothing":                                {"cpu=4", "", ""},
-		"the default limit is max":               {"cpu=4", "max cpu=2", "default cpu=2; defaultRequest cpu=2; max cpu=2"},
-		"the default request is the limit":       {"cpu=4", "default cpu=1; max cpu=2", "default cpu=1; defaultRequest cpu=1; max cpu=2"},
-		"without a limit it is min":              {"cpu=4", "min cpu=1", "defaultRequest cpu=1; min cpu=1"},
-		"what is said stays":                     {"cpu=4", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1"},
-		"each resource by itself":                {"cpu=4,memory=1Gi", "defaultRequest cpu=100m; max memory=1Gi", "default memory=1Gi; defaultRequest cpu=100m,memory=1Gi; max memory=1Gi"},
-		"nothing is requested that is not lent":  {"cpu=4", "defaultRequest cpu=100m,memory=64Mi", "defaultRequest cpu=100m"},
-		"nor by a limit":                         {"cpu=4", "default memory=64Mi", "default memory=64Mi; defaultRequest memory=0"},
-		"nor because it has to be that at least": {"cpu=4", "min memory=64Mi; max memory=1Gi; podMin memory=64Mi,cpu=1", "default memory=1Gi; defaultRequest memory=0; max memory=1Gi; podMin cpu=1"},
+	for name, tc := range map[string]struct{ granted, policy, want string }{
+		"nothing":                                  {"cpu=4", "", ""},
+		"the default limit is max":                 {"cpu=4", "max cpu=2", "default cpu=2; defaultRequest cpu=2; max cpu=2"},
+		"the default request is the limit":         {"cpu=4", "default cpu=1; max cpu=2", "default cpu=1; defaultRequest cpu=1; max cpu=2"},
+		"without a limit it is min":                {"cpu=4", "min cpu=1", "defaultRequest cpu=1; min cpu=1"},
+		"what is said stays":                       {"cpu=4", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1", "default cpu=1; defaultRequest cpu=100m; max cpu=2; min cpu=50m; podMax cpu=4; podMin cpu=1"},
+		"each resource by itself":                  {"cpu=4,memory=1Gi", "defaultRequest cpu=100m; max memory=1Gi", "default memory=1Gi; defaultRequest cpu=100m,memory=1Gi; max memory=1Gi"},
+		"nothing is requested that is not granted": {"cpu=4", "defaultRequest cpu=100m,memory=64Mi", "defaultRequest cpu=100m"},
+		"nor by a limit":                           {"cpu=4", "default memory=64Mi", "default memory=64Mi; defaultRequest memory=0"},
+		"nor because it has to be that at least":   {"cpu=4", "min memory=64Mi; max memory=1Gi; podMin memory=64Mi,cpu=1", "default memory=1Gi; defaultRequest memory=0; max memory=1Gi; podMin cpu=1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			policy := ranges(t, tc.policy)
-			got := policy.within(amountsOf(t, tc.lent))
+			got := policy.within(amountsOf(t, tc.granted))
 			if want := ranges(t, tc.want); !got.Equal(want) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}

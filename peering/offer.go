@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Offer is what a provider would lend a peer now. It binds nobody.
+// Offer is what a provider offers a peer now. It binds neither side.
 type Offer struct {
 	// Available says whether a request would be answered at all; if not, Message
 	// says why, and the rest but for Services is empty.
@@ -31,7 +31,7 @@ type Offer struct {
 	Pools []OfferedPool
 }
 
-// OfferedPool is what a provider would lend of one pool of its nodes.
+// OfferedPool is what a provider offers of one pool of its nodes.
 type OfferedPool struct {
 	Name string
 	// Resources is the amounts; empty while nothing is left.

@@ -158,7 +158,7 @@ type PodEvent struct {
 type ClaimObject struct {
 	// Claim is the name of the claim at home, for people to read.
 	Claim string `json:"claim"`
-	// StorageClass is a class of the provider's that the contract lends.
+	// StorageClass is a class of the provider's that the contract grants.
 	StorageClass string `json:"storageClass"`
 	// Bytes is how large it is at least. It may grow.
 	Bytes int64 `json:"bytes"`

@@ -221,8 +221,8 @@ func earlier(a, b time.Time) time.Time {
 
 func (w *world) capacity(own int) Capacity {
 	contract, offered := w.held()
-	lent := Resources{"cpu": Whole(int64(contract + offered + w.other))}
-	return Capacity{Free: Resources{"cpu": Whole(capacity), Pods: Whole(capacity)}, Lent: lent, LentByPolicy: lent, LentToPeer: Resources{"cpu": Whole(int64(own))}}
+	reserved := Resources{"cpu": Whole(int64(contract + offered + w.other))}
+	return Capacity{Free: Resources{"cpu": Whole(capacity), Pods: Whole(capacity)}, Reserved: reserved, ReservedByPolicy: reserved, ReservedForPeer: Resources{"cpu": Whole(int64(own))}}
 }
 
 func (w *world) decides(cores int, have Capacity) bool {

@@ -40,19 +40,19 @@ type Acceptance uint8
 
 // The answers.
 const (
-	// Never lends nothing.
+	// Never offers nothing.
 	Never Acceptance = iota
-	// AfterApproval lends once an administrator said yes to the request.
+	// AfterApproval offers once an administrator approved the request.
 	AfterApproval
-	// Automatic lends what the policy allows.
+	// Automatic offers what the policy allows.
 	Automatic
 )
 
-// Policy is what a provider lends to one peer.
+// Policy is what a provider offers one peer.
 type Policy struct {
 	// Name is what to call the policy in messages.
 	Name string
-	// Accept says whether anything is lent at all.
+	// Accept says whether anything is offered at all.
 	Accept Acceptance
 	// Approved says that an administrator approved this request.
 	Approved bool
@@ -103,23 +103,23 @@ type Policy struct {
 // Capacity is what a provider has.
 type Capacity struct {
 	// Free is what its nodes have unrequested, those that have the labels that are
-	// asked for. What offloaded pods request counts as free here: it is in Lent.
+	// asked for. What offloaded pods request counts as free here: it is in Reserved.
 	Free Resources
-	// Lent is what contracts and standing offers hold back, of all peers.
-	Lent Resources
-	// LentByPolicy is the part of Lent that peers hold whom the policy selects.
-	LentByPolicy Resources
-	// LentToPeer is the part of LentByPolicy that this peer holds.
-	LentToPeer Resources
+	// Reserved is what contracts grant and unsigned advertisements promise, of all peers.
+	Reserved Resources
+	// ReservedByPolicy is the part of Reserved for peers that the policy selects.
+	ReservedByPolicy Resources
+	// ReservedForPeer is the part of ReservedByPolicy for this peer.
+	ReservedForPeer Resources
 	// RuntimeClasses and StorageClasses are those that the cluster has.
 	RuntimeClasses []string
 	StorageClasses []string
 }
 
-// Without returns the capacity as it is if amounts of this peer were not lent: to
-// decide on the next revision of the contract that holds them.
+// Without returns the capacity without amounts that are reserved for this peer: to
+// decide on the next revision of the contract that grants them.
 func (c Capacity) Without(amounts Resources) Capacity {
-	c.Lent, c.LentByPolicy, c.LentToPeer = c.Lent.Sub(amounts), c.LentByPolicy.Sub(amounts), c.LentToPeer.Sub(amounts)
+	c.Reserved, c.ReservedByPolicy, c.ReservedForPeer = c.Reserved.Sub(amounts), c.ReservedByPolicy.Sub(amounts), c.ReservedForPeer.Sub(amounts)
 	return c
 }
 
@@ -132,7 +132,7 @@ type Grant struct {
 	StorageClasses []string
 }
 
-// Decide decides what to lend: what was asked for, if every ceiling allows it,
+// Decide decides what to grant: what was asked for, if every ceiling allows it,
 // and else nothing, with an *Error. An ask that names no resources gets as
 // much of each as the ceilings allow; if that costs more than its price ceiling,
 // nothing. Every grant has a number of pods: an ask that names resources but no
@@ -140,7 +140,7 @@ type Grant struct {
 // other than cpu come in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if p.Accept != Automatic && p.Accept != AfterApproval {
-		return Grant{}, Refuse(ReasonPolicyRefused, "", "the provider's policy %q lends nothing to this peer", p.Name)
+		return Grant{}, Refuse(ReasonPolicyRefused, "", "the provider's policy %q offers nothing to this peer", p.Name)
 	}
 	if err := checkAsk(ask); err != nil {
 		return Grant{}, err
@@ -177,7 +177,7 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 		return Grant{}, err
 	}
 	if p.Accept == AfterApproval && !p.Approved {
-		return Grant{}, Refuse(ReasonPolicyPending, "", "the provider's policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
+		return Grant{}, Refuse(ReasonPolicyPending, "", "the provider's policy %q asks for approval: an administrator of the provider has to approve the request", p.Name)
 	}
 	return g, nil
 }
@@ -190,7 +190,7 @@ func (p Policy) exposure(ask Ask) string {
 	return ExposureOffloaded
 }
 
-// Refuse returns the error of a decision to lend nothing. The resource is the one that
+// Refuse returns the error of a decision to grant nothing. The resource is the one that
 // it failed for, empty if none in particular. What may be granted later says when to ask
 // again.
 func Refuse(why Reason, resource, format string, args ...any) *Error {
@@ -334,28 +334,28 @@ type bound struct {
 	by string
 	// fixed says that it does not depend on what is free.
 	fixed bool
-	// limit is the most that may be lent, held what is lent of it already.
-	limit, held Quantity
+	// limit is the most that may be granted, of which reserved is taken already.
+	limit, reserved Quantity
 }
 
-func (b bound) left() Quantity { return b.limit.Sub(b.held) }
+func (b bound) left() Quantity { return b.limit.Sub(b.reserved) }
 
 // bounds returns what limits one resource: first what is fixed, then what
 // depends on what is free.
 //
 // How much storage of a class is free nobody tells, so only the policy's amounts bound
-// it: without any, and of a class that is not there, nothing is lent.
+// it: without any, and of a class that is not there, nothing is offered.
 func bounds(name string, p Policy, have Capacity) []bound {
 	var list []bound
 	if ceiling, ok := p.Ceilings[name]; ok {
-		list = append(list, bound{BoundCeiling, true, ceiling, have.LentToPeer[name]})
+		list = append(list, bound{BoundCeiling, true, ceiling, have.ReservedForPeer[name]})
 	}
 	if total, ok := p.Total[name]; ok {
-		list = append(list, bound{BoundTotal, true, total, have.LentByPolicy[name]})
+		list = append(list, bound{BoundTotal, true, total, have.ReservedByPolicy[name]})
 	}
 	if class := StorageClass(name); class != "" {
 		if free, told := have.Free[name]; told { // to keep what a contract has
-			return append(list, bound{BoundFree, false, free, have.Lent[name]})
+			return append(list, bound{BoundFree, false, free, have.Reserved[name]})
 		}
 		if len(list) == 0 || !slices.Contains(have.StorageClasses, class) {
 			return []bound{{BoundCeiling, true, Quantity{}, Quantity{}}}
@@ -364,23 +364,23 @@ func bounds(name string, p Policy, have Capacity) []bound {
 	}
 	free := have.Free[name].percent(min(p.OvercommitPercent, MaxOvercommit))
 	return append(list,
-		bound{BoundPercent, false, free.Percent(p.PercentOfFree), have.LentToPeer[name]},
-		bound{BoundTotal, false, free.Percent(p.TotalPercent), have.LentByPolicy[name]},
-		bound{BoundFree, false, free, have.Lent[name]},
+		bound{BoundPercent, false, free.Percent(p.PercentOfFree), have.ReservedForPeer[name]},
+		bound{BoundTotal, false, free.Percent(p.TotalPercent), have.ReservedByPolicy[name]},
+		bound{BoundFree, false, free, have.Reserved[name]},
 	)
 }
 
-// headroom is what may still be lent of one resource, and the bounds that say
+// headroom is what may still be granted of one resource, and the bounds that say
 // so, in the order of bounds: several where they allow the same.
 func headroom(name string, p Policy, have Capacity) (Quantity, []bound) {
 	list := bounds(name, p, have)
 	least := slices.MinFunc(list, func(a, b bound) int { return a.left().Cmp(b.left()) }).left()
-	return lendable(name, least), slices.DeleteFunc(list, func(b bound) bool { return b.left().Cmp(least) != 0 })
+	return wholeUnits(name, least), slices.DeleteFunc(list, func(b bound) bool { return b.left().Cmp(least) != 0 })
 }
 
-// lendable is the part of an amount that can be lent: whole units of everything
+// wholeUnits is the part of an amount that can be granted: whole units of everything
 // but cpu.
-func lendable(name string, q Quantity) Quantity {
+func wholeUnits(name string, q Quantity) Quantity {
 	if !Fractional(name) {
 		return q.Floor()
 	}
@@ -415,14 +415,14 @@ func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
 // pods run out of them no sooner than of the rest. Zero means that no pod is left.
 func podsFor(ask Ask, p Policy, have Capacity) Quantity {
 	left, _ := headroom(Pods, p, have)
-	unlent := func(name string) Quantity {
-		return have.Free[name].percent(min(p.OvercommitPercent, MaxOvercommit)).Sub(have.Lent[name])
+	unreserved := func(name string) Quantity {
+		return have.Free[name].percent(min(p.OvercommitPercent, MaxOvercommit)).Sub(have.Reserved[name])
 	}
 	bounded := func(name string) Quantity {
 		most, _ := headroom(name, p, have)
 		return most
 	}
-	pods := min(podShare(ask.Resources, unlent), podShare(ask.Resources, bounded))
+	pods := min(podShare(ask.Resources, unreserved), podShare(ask.Resources, bounded))
 	return Whole(max(pods, 1)).Min(left)
 }
 
@@ -451,10 +451,10 @@ func (b bound) refuse(name string, want Quantity, p Policy) error {
 	say := func(why Reason, format string, args ...any) error {
 		return Refuse(why, name, "asked for %s, and "+format, append([]any{amount(name, want)}, args...)...)
 	}
-	left := lendable(name, b.left())
+	left := wholeUnits(name, b.left())
 	switch b.by {
 	case BoundCeiling:
-		return say(ReasonPolicyRefused, "the provider's policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.held))
+		return say(ReasonPolicyRefused, "the provider's policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.reserved))
 	case BoundTotal:
 		if b.fixed && want.Cmp(b.limit) > 0 {
 			return say(ReasonPolicyRefused, "the provider's policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
@@ -470,7 +470,7 @@ func (b bound) refuse(name string, want Quantity, p Policy) error {
 // memory 15Gi. No more digits than anybody reads.
 func amount(name string, q Quantity) string { return name + " " + shown(name, q).String() }
 
-func shown(name string, q Quantity) Quantity { return round(name, lendable(name, q)) }
+func shown(name string, q Quantity) Quantity { return round(name, wholeUnits(name, q)) }
 
 // grantAll gives of every resource that is free as much as it may. What comes to
 // nothing is left out.
@@ -487,16 +487,16 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 	// Without one of these no pod can run, so there is nothing to offer.
 	for _, name := range []string{"cpu", "memory", Pods} {
 		if _, offered := have.Free[name]; (offered || name == Pods) && got[name].IsZero() {
-			return nil, Refuse(ReasonCapacityExhausted, name, "%s: nothing is left to lend under the provider's policy %q", name, p.Name)
+			return nil, Refuse(ReasonCapacityExhausted, name, "%s: nothing is left to offer under the provider's policy %q", name, p.Name)
 		}
 	}
 	if len(got) == 0 {
-		return nil, Refuse(ReasonCapacityExhausted, "", "nothing is left to lend under the provider's policy %q", p.Name)
+		return nil, Refuse(ReasonCapacityExhausted, "", "nothing is left to offer under the provider's policy %q", p.Name)
 	}
 	return got, nil
 }
 
-// storage returns the storage that the policy lends, as resources, sorted.
+// storage returns the storage that the policy offers, as resources, sorted.
 func (p Policy) storage() []string {
 	names := slices.Concat(p.Ceilings.Names(), p.Total.Names())
 	names = slices.DeleteFunc(names, func(name string) bool { return StorageClass(name) == "" })
@@ -518,7 +518,7 @@ func round(name string, q Quantity) Quantity {
 	return whole
 }
 
-// Bound is how much of one resource may be lent, and what bounds it.
+// Bound is how much of one resource may be granted, and what bounds it.
 type Bound struct {
 	Resource string
 	// Asked is what was asked for; as much as there is if nothing was named.
@@ -529,7 +529,7 @@ type Bound struct {
 	// or BoundFree. It is empty if nothing does. Where several do, it is the first of
 	// ceiling, total, percent of free and free.
 	By string
-	// Limit is that bound's amount, of which some may be lent already.
+	// Limit is that bound's amount, of which some may be reserved already.
 	Limit Quantity
 	// Also is the others that allow no more than By does, in that order.
 	Also []Limit

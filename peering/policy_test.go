@@ -51,8 +51,8 @@ func TestDecide(t *testing.T) {
 	const fast, slow = "fast.storageclass.storage.k8s.io/requests.storage", "slow.storageclass.storage.k8s.io/requests.storage"
 	disks := classes
 	disks.Ceilings, disks.Total = resources(t, fast, "100Gi"), resources(t, fast, "150Gi", "gone.storageclass.storage.k8s.io/requests.storage", "1Gi")
-	lentDisks := withClasses
-	lentDisks.Lent, lentDisks.LentByPolicy, lentDisks.LentToPeer = resources(t, fast, "120Gi"), resources(t, fast, "120Gi"), resources(t, fast, "80Gi")
+	reservedDisks := withClasses
+	reservedDisks.Reserved, reservedDisks.ReservedByPolicy, reservedDisks.ReservedForPeer = resources(t, fast, "120Gi"), resources(t, fast, "120Gi"), resources(t, fast, "80Gi")
 	endless := half
 	endless.Duration = 0
 	ask := func(kv ...string) peering.Ask { return peering.Ask{RequestID: "r", Resources: resources(t, kv...)} }
@@ -67,25 +67,25 @@ func TestDecide(t *testing.T) {
 		{"what was asked for", ask("cpu", "3500m", "memory", "8Gi"), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, pods=50", ""},
 		{"as much as there may be, whole where it has to be", ask(), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"as much as there may be under ceilings", ask(), capped, peering.Capacity{Free: free}, "cpu=2, memory=8Gi, pods=50", ""},
-		{"as much as is left of it", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "1", "pods", "10"), LentToPeer: resources(t, "cpu", "1", "pods", "10")}, "cpu=2500m, memory=8Gi, nvidia.com/gpu=1, pods=40", ""},
+		{"as much as is left of it", ask(), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "1", "pods", "10"), ReservedForPeer: resources(t, "cpu", "1", "pods", "10")}, "cpu=2500m, memory=8Gi, nvidia.com/gpu=1, pods=40", ""},
 		{"bytes in whole mebibytes, which people can read", ask(), half, peering.Capacity{Free: resources(t, "memory", "25102446592", "pods", "8")}, "memory=11969Mi, pods=4", ""},
 		{"of the pods the same share as of the rest, where nobody asked for pods", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "10000")}, "cpu=1, pods=1250", ""},
 		{"the largest of several shares", ask("cpu", "1", "memory", "2Gi"), half, peering.Capacity{Free: resources(t, "cpu", "8", "memory", "8Gi", "pods", "100")}, "cpu=1, memory=2Gi, pods=25", ""},
 		{"all the pods that it may for all of the rest", ask("cpu", "4"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100")}, "cpu=4, pods=50", ""},
 		{"one pod for the least share", ask("cpu", "1m"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100")}, "cpu=1m, pods=1", ""},
-		{"no more pods than the ceiling leaves", ask("cpu", "4"), fewPods, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Lent: resources(t, "pods", "12"), LentToPeer: resources(t, "pods", "12")}, "cpu=4, pods=8", ""},
-		{"of the pods of a ceiling the share that it takes of the rest", ask("cpu", "1"), eight, peering.Capacity{Free: resources(t, "cpu", "12", "pods", "1000"), Lent: resources(t, "cpu", "2", "pods", "24"), LentToPeer: resources(t, "cpu", "2", "pods", "24")}, "cpu=1, pods=12", ""},
-		{"a share of the pods that others leave", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Lent: resources(t, "cpu", "4", "pods", "92")}, "cpu=1, pods=2", ""},
+		{"no more pods than the ceiling leaves", ask("cpu", "4"), fewPods, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Reserved: resources(t, "pods", "12"), ReservedForPeer: resources(t, "pods", "12")}, "cpu=4, pods=8", ""},
+		{"of the pods of a ceiling the share that it takes of the rest", ask("cpu", "1"), eight, peering.Capacity{Free: resources(t, "cpu", "12", "pods", "1000"), Reserved: resources(t, "cpu", "2", "pods", "24"), ReservedForPeer: resources(t, "cpu", "2", "pods", "24")}, "cpu=1, pods=12", ""},
+		{"a share of the pods that others leave", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Reserved: resources(t, "cpu", "4", "pods", "92")}, "cpu=1, pods=2", ""},
 		{"fewer pods than by default", ask("cpu", "1", "pods", "7"), half, peering.Capacity{Free: free}, "cpu=1, pods=7", ""},
-		{"no pod is left of the ceiling", ask("cpu", "1"), fewPods, peering.Capacity{Free: free, LentToPeer: resources(t, "pods", "20")}, "", peering.ReasonPolicyRefused},
-		{"no pod is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "pods", "101")}, "", peering.ReasonCapacityExhausted},
+		{"no pod is left of the ceiling", ask("cpu", "1"), fewPods, peering.Capacity{Free: free, ReservedForPeer: resources(t, "pods", "20")}, "", peering.ReasonPolicyRefused},
+		{"no pod is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Reserved: resources(t, "pods", "101")}, "", peering.ReasonCapacityExhausted},
 		{"all there is, where no pod is", ask(), half, peering.Capacity{Free: resources(t, "cpu", "7", "memory", "16Gi")}, "", peering.ReasonCapacityExhausted},
-		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6500m")}, "", peering.ReasonCapacityExhausted},
-		{"one peer after the other does not get more than there is", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6", "memory", "15Gi", "pods", "100")}, "cpu=1, memory=1Gi, nvidia.com/gpu=1, pods=1", ""},
-		{"nothing is left", ask(), half, peering.Capacity{Free: free, Lent: free}, "", peering.ReasonCapacityExhausted},
+		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "6500m")}, "", peering.ReasonCapacityExhausted},
+		{"one peer after the other does not get more than there is", ask(), half, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "6", "memory", "15Gi", "pods", "100")}, "cpu=1, memory=1Gi, nvidia.com/gpu=1, pods=1", ""},
+		{"nothing is left", ask(), half, peering.Capacity{Free: free, Reserved: free}, "", peering.ReasonCapacityExhausted},
 		{"nothing is there", ask(), half, peering.Capacity{}, "", peering.ReasonCapacityExhausted},
 		{"more than the ceiling", ask("cpu", "2001m"), capped, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
-		{"more than is left of the ceiling", ask("cpu", "1"), capped, peering.Capacity{Free: free, Lent: resources(t, "cpu", "1500m"), LentToPeer: resources(t, "cpu", "1500m")}, "", peering.ReasonPolicyRefused},
+		{"more than is left of the ceiling", ask("cpu", "1"), capped, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "1500m"), ReservedForPeer: resources(t, "cpu", "1500m")}, "", peering.ReasonPolicyRefused},
 		{"more than the percentage", ask("cpu", "4"), half, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"a resource that is not there", ask("example.com/fpga", "1"), half, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"half a GPU", ask("nvidia.com/gpu", "500m"), half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
@@ -98,9 +98,9 @@ func TestDecide(t *testing.T) {
 		{"what approval could not give either", ask("cpu", "4"), approve, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"more than all peers together get", ask("cpu", "3500m"), total, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 		{"all that all peers together get", ask("cpu", "3"), total, peering.Capacity{Free: free}, "cpu=3, pods=43", ""},
-		{"more than they leave", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "", peering.ReasonCapacityExhausted},
-		{"what others hold by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2")}, "cpu=2, pods=33", ""},
-		{"as much as the total leaves", ask(), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "cpu=1, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
+		{"more than they leave", ask("cpu", "2"), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2"), ReservedByPolicy: resources(t, "cpu", "2")}, "", peering.ReasonCapacityExhausted},
+		{"what others hold by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2")}, "cpu=2, pods=33", ""},
+		{"as much as the total leaves", ask(), total, peering.Capacity{Free: free, Reserved: resources(t, "cpu", "2"), ReservedByPolicy: resources(t, "cpu", "2")}, "cpu=1, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"more than the percentage for all", ask("cpu", "3501m"), totalPercent, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"the percentage for all", ask("cpu", "3500m", "pods", "50"), totalPercent, peering.Capacity{Free: free}, "cpu=3500m, pods=50", ""},
 		{"more than is free, overcommitted", ask("cpu", "17500m", "nvidia.com/gpu", "7"), over, peering.Capacity{Free: free}, "cpu=17500m, nvidia.com/gpu=7, pods=252", ""},
@@ -123,17 +123,17 @@ func TestDecide(t *testing.T) {
 		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"storage of a class, none of which anybody says is free", ask("cpu", "1", fast, "100Gi"), disks, withClasses, "cpu=1, " + fast + "=100Gi, pods=14", ""},
 		{"more storage than the policy gives a peer", ask("cpu", "1", fast, "101Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
-		{"more than is left of it for this peer", ask("cpu", "1", fast, "21Gi"), disks, lentDisks, "", peering.ReasonPolicyRefused},
+		{"more than is left of it for this peer", ask("cpu", "1", fast, "21Gi"), disks, reservedDisks, "", peering.ReasonPolicyRefused},
 		{"storage of which the policy gives no amount", ask("cpu", "1", slow, "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
 		{"storage of a class that is not there", ask("cpu", "1", "gone.storageclass.storage.k8s.io/requests.storage", "1Gi"), disks, withClasses, "", peering.ReasonPolicyRefused},
-		{"all there is, with the storage that is left", peering.Ask{RequestID: "r"}, disks, lentDisks, "cpu=3500m, " + fast + "=20Gi, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
+		{"all there is, with the storage that is left", peering.Ask{RequestID: "r"}, disks, reservedDisks, "cpu=3500m, " + fast + "=20Gi, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
 		{"a malformed class", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
 		{"a malformed node selector", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"nodes by a label that the policy gives", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
 		{"nodes by a label that it does not give", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 		{"a malformed contract ID", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
-		{"a policy that lends nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
+		{"a policy that offers nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g, err := peering.Decide(tt.ask, tt.policy, tt.have)
@@ -230,8 +230,8 @@ func TestExplain(t *testing.T) {
 		Ceilings: resources(t, "cpu", "2"), Total: resources(t, "pods", "40"),
 	}
 	have := peering.Capacity{
-		Free: free, Lent: resources(t, "nvidia.com/gpu", "2", "pods", "10"),
-		LentByPolicy: resources(t, "pods", "10"), LentToPeer: resources(t, "pods", "5"),
+		Free: free, Reserved: resources(t, "nvidia.com/gpu", "2", "pods", "10"),
+		ReservedByPolicy: resources(t, "pods", "10"), ReservedForPeer: resources(t, "pods", "5"),
 	}
 	show := func(list []peering.Bound) []string {
 		var out []string
@@ -267,8 +267,8 @@ func TestBoundsThatTieAreAllNamed(t *testing.T) {
 	}
 	have := peering.Capacity{
 		// Half of it is no whole number of bytes.
-		Free:         resources(t, "cpu", "1920m", "memory", "16473133875", "pods", "101"),
-		LentByPolicy: resources(t, "pods", "10"), LentToPeer: resources(t, "cpu", "0"),
+		Free:             resources(t, "cpu", "1920m", "memory", "16473133875", "pods", "101"),
+		ReservedByPolicy: resources(t, "pods", "10"), ReservedForPeer: resources(t, "cpu", "0"),
 	}
 	for name, tc := range map[string]struct {
 		ask  peering.Ask
@@ -317,12 +317,12 @@ func TestRefusalsNameAmountsOnce(t *testing.T) {
 	}{
 		{"cpu", "4", nil, `asked for cpu 4, and the provider's policy "gold" gives this peer 50% of what is free, of which cpu 960m is left now`},
 		{"memory", "8Gi", nil, `asked for memory 8Gi, and the provider's policy "gold" gives this peer 50% of what is free, of which memory 7855Mi is left now`},
-		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.LentToPeer = resources(t, "pods", "5") }, `asked for pods 30, and the provider's policy "gold" gives this peer at most pods 20, of which it holds pods 5`},
+		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.ReservedForPeer = resources(t, "pods", "5") }, `asked for pods 30, and the provider's policy "gold" gives this peer at most pods 20, of which it holds pods 5`},
 		{"nvidia.com/gpu", "5", nil, `asked for nvidia.com/gpu 5, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4`},
-		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.LentByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
+		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.ReservedByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and the provider's policy "gold" gives all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
 		{"cpu", "1", func(p *peering.Policy, _ *peering.Capacity) { p.PercentOfFree, p.TotalPercent = 100, 50 }, `asked for cpu 1, and the provider's policy "gold" gives all peers together at most cpu 960m, of which cpu 960m is left now`},
 		{"memory", "8Gi", func(p *peering.Policy, c *peering.Capacity) {
-			p.PercentOfFree, c.Lent = 100, resources(t, "memory", "12Gi")
+			p.PercentOfFree, c.Reserved = 100, resources(t, "memory", "12Gi")
 		}, `asked for memory 8Gi, and only memory 3422Mi is free`},
 	} {
 		p, have := p, peering.Capacity{Free: free}
@@ -336,8 +336,8 @@ func TestRefusalsNameAmountsOnce(t *testing.T) {
 	}
 }
 
-// lender is what a provider that decides by Decide keeps of what it lent.
-type lender struct {
+// provider is the contracts and offers of a provider that decides by Decide.
+type provider struct {
 	policy   [2]peering.Policy
 	free     peering.Resources
 	holds    []holding
@@ -353,8 +353,8 @@ type holding struct {
 // policyOf is the policy that selects a peer: peers 0 and 1 share one.
 func policyOf(peer int) int { return peer / 2 }
 
-func (l *lender) capacity(rt *rapid.T, peer int) peering.Capacity {
-	have := peering.Capacity{Free: l.free, Lent: peering.Resources{}, LentByPolicy: peering.Resources{}, LentToPeer: peering.Resources{}}
+func (p *provider) capacity(rt *rapid.T, peer int) peering.Capacity {
+	have := peering.Capacity{Free: p.free, Reserved: peering.Resources{}, ReservedByPolicy: peering.Resources{}, ReservedForPeer: peering.Resources{}}
 	add := func(r *peering.Resources, amounts peering.Resources) {
 		sum, err := r.Add(amounts)
 		if err != nil {
@@ -362,13 +362,13 @@ func (l *lender) capacity(rt *rapid.T, peer int) peering.Capacity {
 		}
 		*r = sum
 	}
-	for _, h := range l.holds {
-		add(&have.Lent, h.amounts)
+	for _, h := range p.holds {
+		add(&have.Reserved, h.amounts)
 		if policyOf(h.peer) == policyOf(peer) {
-			add(&have.LentByPolicy, h.amounts)
+			add(&have.ReservedByPolicy, h.amounts)
 		}
 		if h.peer == peer {
-			add(&have.LentToPeer, h.amounts)
+			add(&have.ReservedForPeer, h.amounts)
 		}
 	}
 	return have
@@ -395,9 +395,9 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 	}
 	grants := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		l := lender{free: amounts(rt, "free")}
-		for i := range l.policy {
-			l.policy[i] = peering.Policy{
+		p := provider{free: amounts(rt, "free")}
+		for i := range p.policy {
+			p.policy[i] = peering.Policy{
 				Accept: peering.Automatic, Duration: time.Hour, Ceilings: amounts(rt, "ceiling"), Total: amounts(rt, "total"),
 				PercentOfFree:     rapid.IntRange(0, 100).Draw(rt, "percent"),
 				TotalPercent:      rapid.IntRange(0, 100).Draw(rt, "total percent"),
@@ -407,7 +407,7 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			peer := rapid.IntRange(0, 3).Draw(rt, "peer")
-			have, p := l.capacity(rt, peer), l.policy[policyOf(peer)]
+			have, policy := p.capacity(rt, peer), p.policy[policyOf(peer)]
 			ask := peering.Ask{RequestID: "r"}
 			if rapid.Bool().Draw(rt, "names amounts") {
 				ask.Resources = amounts(rt, "ask")
@@ -417,22 +417,22 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 			}
 			id := 0
 			var held peering.Resources
-			if n := len(l.holds); n > 0 {
+			if n := len(p.holds); n > 0 {
 				switch rapid.IntRange(0, 3).Draw(rt, "what") {
 				case 0: // a contract ends
-					gone := l.holds[rapid.IntRange(0, n-1).Draw(rt, "which")]
-					l.holds = slices.DeleteFunc(l.holds, func(h holding) bool { return h.contract == gone.contract })
+					gone := p.holds[rapid.IntRange(0, n-1).Draw(rt, "which")]
+					p.holds = slices.DeleteFunc(p.holds, func(h holding) bool { return h.contract == gone.contract })
 					continue
 				case 1: // a contract is amended
-					h := l.holds[rapid.IntRange(0, n-1).Draw(rt, "which")]
+					h := p.holds[rapid.IntRange(0, n-1).Draw(rt, "which")]
 					if h.peer == peer {
 						id, held = h.contract, h.amounts
 						have = have.Without(held)
 					}
 				}
 			}
-			g, err := peering.Decide(ask, p, have)
-			explain(rt, ask, p, have, g, err)
+			g, err := peering.Decide(ask, policy, have)
+			explain(rt, ask, policy, have, g, err)
 			if err != nil {
 				continue
 			}
@@ -449,15 +449,15 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 				rt.Fatalf("it costs %s, %v, the ceiling is %s", hourly, err, ask.PriceCeiling)
 			}
 			if id != 0 { // while the offer stands both count, whichever is more
-				l.holds = append(l.holds, holding{id, peer, g.Resources.Sub(held)})
-				l.check(rt, names)
-				l.holds = slices.DeleteFunc(l.holds, func(h holding) bool { return h.contract == id })
+				p.holds = append(p.holds, holding{id, peer, g.Resources.Sub(held)})
+				p.check(rt, names)
+				p.holds = slices.DeleteFunc(p.holds, func(h holding) bool { return h.contract == id })
 			} else {
-				l.contract++
-				id = l.contract
+				p.contract++
+				id = p.contract
 			}
-			l.holds = append(l.holds, holding{id, peer, g.Resources})
-			l.check(rt, names)
+			p.holds = append(p.holds, holding{id, peer, g.Resources})
+			p.check(rt, names)
 		}
 	})
 	if grants == 0 {
@@ -465,33 +465,33 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 	}
 }
 
-// check holds every bound against what is lent.
-func (l *lender) check(rt *rapid.T, names []string) {
+// check compares what is reserved with every bound.
+func (p *provider) check(rt *rapid.T, names []string) {
 	rt.Helper()
 	for peer := range 4 {
-		have, p := l.capacity(rt, peer), l.policy[policyOf(peer)]
+		have, policy := p.capacity(rt, peer), p.policy[policyOf(peer)]
 		for _, name := range names {
-			effective := overcommitted(rt, l.free[name], p.OvercommitPercent)
-			if c, ok := p.Ceilings[name]; ok && have.LentToPeer[name].Cmp(c) > 0 {
-				rt.Fatalf("%s: peer %d holds %s, the ceiling is %s", name, peer, have.LentToPeer[name], c)
+			effective := overcommitted(rt, p.free[name], policy.OvercommitPercent)
+			if c, ok := policy.Ceilings[name]; ok && have.ReservedForPeer[name].Cmp(c) > 0 {
+				rt.Fatalf("%s: peer %d holds %s, the ceiling is %s", name, peer, have.ReservedForPeer[name], c)
 			}
-			if c, ok := p.Total[name]; ok && have.LentByPolicy[name].Cmp(c) > 0 {
-				rt.Fatalf("%s: all peers hold %s, the total is %s", name, have.LentByPolicy[name], c)
+			if c, ok := policy.Total[name]; ok && have.ReservedByPolicy[name].Cmp(c) > 0 {
+				rt.Fatalf("%s: all peers hold %s, the total is %s", name, have.ReservedByPolicy[name], c)
 			}
-			if most := effective.Percent(p.PercentOfFree); have.LentToPeer[name].Cmp(most) > 0 {
-				rt.Fatalf("%s: peer %d holds %s, %d%% of what is free is %s", name, peer, have.LentToPeer[name], p.PercentOfFree, most)
+			if most := effective.Percent(policy.PercentOfFree); have.ReservedForPeer[name].Cmp(most) > 0 {
+				rt.Fatalf("%s: peer %d holds %s, %d%% of what is free is %s", name, peer, have.ReservedForPeer[name], policy.PercentOfFree, most)
 			}
-			if most := effective.Percent(p.TotalPercent); have.LentByPolicy[name].Cmp(most) > 0 {
-				rt.Fatalf("%s: all peers hold %s, %d%% of what is free is %s", name, have.LentByPolicy[name], p.TotalPercent, most)
+			if most := effective.Percent(policy.TotalPercent); have.ReservedByPolicy[name].Cmp(most) > 0 {
+				rt.Fatalf("%s: all peers hold %s, %d%% of what is free is %s", name, have.ReservedByPolicy[name], policy.TotalPercent, most)
 			}
 		}
 	}
 	// Of two policies, the one that overcommits more bounds the whole.
-	lent := l.capacity(rt, 0).Lent
+	reserved := p.capacity(rt, 0).Reserved
 	for _, name := range names {
-		most := overcommitted(rt, l.free[name], max(l.policy[0].OvercommitPercent, l.policy[1].OvercommitPercent))
-		if lent[name].Cmp(most) > 0 {
-			rt.Fatalf("%s: %s is lent, %s counts as free", name, lent[name], most)
+		most := overcommitted(rt, p.free[name], max(p.policy[0].OvercommitPercent, p.policy[1].OvercommitPercent))
+		if reserved[name].Cmp(most) > 0 {
+			rt.Fatalf("%s: %s is reserved, %s counts as free", name, reserved[name], most)
 		}
 	}
 }
@@ -548,7 +548,7 @@ func TestEveryGrantBoundsPods(t *testing.T) {
 			PercentOfFree: rapid.IntRange(0, 100).Draw(t, "percent"), TotalPercent: 100, OvercommitPercent: 100,
 			Ceilings: draw("ceiling", names...), Total: draw("total", names...),
 		}
-		have := peering.Capacity{Free: draw("free", names...), Lent: draw("lent", names...)}
+		have := peering.Capacity{Free: draw("free", names...), Reserved: draw("reserved", names...)}
 		ask := peering.Ask{RequestID: "r", Resources: draw("ask", names...)}
 		g, err := peering.Decide(ask, p, have)
 		if err != nil {
@@ -556,7 +556,7 @@ func TestEveryGrantBoundsPods(t *testing.T) {
 		}
 		pods, bounded := g.Resources[peering.Pods]
 		want, named := ask.Resources[peering.Pods]
-		most := have.Free[peering.Pods].Sub(have.Lent[peering.Pods]).Min(have.Free[peering.Pods].Percent(p.PercentOfFree))
+		most := have.Free[peering.Pods].Sub(have.Reserved[peering.Pods]).Min(have.Free[peering.Pods].Percent(p.PercentOfFree))
 		if ceiling, ok := p.Ceilings[peering.Pods]; ok {
 			most = most.Min(ceiling)
 		}

@@ -375,7 +375,7 @@ func StorageClass(resource string) string {
 	return class
 }
 
-// Fractional says whether a resource may be lent in parts of a unit. Only cpu
+// Fractional says whether a resource may be granted in parts of a unit. Only cpu
 // may: half a pod or half a GPU is nothing.
 func Fractional(resource string) bool {
 	return resource == "cpu" || resource == "requests.cpu" || resource == "limits.cpu"

@@ -92,9 +92,9 @@ type Terms struct {
 }
 
 // Clauses are what an offer and the contract that follows from it have in common: what is
-// lent, and on which terms.
+// granted, and on which terms.
 type Clauses struct {
-	// Resources is what the provider lends.
+	// Resources is what the provider grants.
 	Resources Resources
 	// Network says that a tunnel joins the two clusters.
 	Network bool

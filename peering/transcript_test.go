@@ -20,7 +20,7 @@ import (
 //
 // Commands, each with its arguments as key=value:
 //
-//	policy   [cpu=N] [for=D] [notice=D] [accept=Never]   what the provider lends
+//	policy   [cpu=N] [for=D] [notice=D] [accept=Never]   what the provider offers
 //	ask      [cpu=N] [for=D]                             the consumer asks, for its contract's next revision once it has one
 //	deliver  [to=consumer|provider] [n=N]                what is under way arrives, in order; answers are under way then
 //	drop, repeat [to=…] [n=N]                            it is lost, or arrives and is under way still
@@ -306,8 +306,8 @@ func askText(a Ask) string {
 func (s *stage) decide(ask Ask) {
 	have := Capacity{Free: Resources{"cpu": Whole(8), Pods: Whole(110)}}
 	if c := s.provider.contract; c.Wants().Capacity && ask.ContractID != c.ID {
-		have.Lent = s.provider.terms.Resources
-		have.LentByPolicy, have.LentToPeer = have.Lent, have.Lent
+		have.Reserved = s.provider.terms.Resources
+		have.ReservedByPolicy, have.ReservedForPeer = have.Reserved, have.Reserved
 	}
 	grant, err := Decide(ask, s.policy, have)
 	if err != nil {

@@ -116,7 +116,7 @@ func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, no
 		conditions = append(conditions, corev1.NodeCondition{
 			Type: t, Status: corev1.ConditionFalse, Reason: "ContractShare", LastHeartbeatTime: metav1.NewTime(now),
 			LastTransitionTime: metav1.NewTime(since),
-			Message:            "what the contract lends is set aside by the provider; its own nodes' pressure does not show here",
+			Message:            "what the contract grants is set aside by the provider; its own nodes' pressure does not show here",
 		})
 	}
 	node := &corev1.Node{
@@ -144,7 +144,7 @@ func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, no
 	return node
 }
 
-// nodeCapacity returns what the contract lends, as a node says it.
+// nodeCapacity returns what the contract grants, as a node says it.
 func nodeCapacity(cfg Config) corev1.ResourceList {
 	capacity := cfg.Resources.DeepCopy()
 	if capacity == nil {
@@ -419,7 +419,7 @@ func (n *Node) watchNode() cache.SharedIndexInformer {
 	return inf
 }
 
-// SetShare changes what the contract lends, and the labels of the node: a later
+// SetShare changes what the contract grants, and the labels of the node: a later
 // revision may, and those of the peer change at home. Pods that are there stay, also
 // when they are more than it lends now.
 func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labels, peerLabels map[string]string) error {

@@ -102,7 +102,7 @@ type Config struct {
 	// Mirror and Streams are the provider.
 	Mirror  Mirror
 	Streams Streams
-	// Resources is what the contract lends. Pods default to 110.
+	// Resources is what the contract grants. Pods default to 110.
 	Resources corev1.ResourceList
 	// Labels are the contract's node labels. They come from the provider, and only harmless
 	// ones are used. Optional.

@@ -57,7 +57,7 @@ type ContractSpec struct {
 	Revision int64 `json:"revision"`
 	// requestID is the UID of the consumer's PeeringRequest.
 	RequestID string `json:"requestID"`
-	// resources is what is lent.
+	// resources is what is granted.
 	Resources corev1.ResourceList `json:"resources"`
 	// notBefore is when the contract begins.
 	NotBefore metav1.Time `json:"notBefore"`

@@ -298,7 +298,7 @@ type ForeignClusterStatus struct {
 	// hexadecimal.
 	// +optional
 	BundleHash string `json:"bundleHash,omitempty"`
-	// offer is what the peer would lend this cluster, as it last said.
+	// offer is what the peer offers this cluster, by its last message.
 	// +optional
 	Offer *Offer `json:"offer,omitempty"`
 	// requests is what the peer asks for and an administrator has to approve, by
@@ -400,7 +400,7 @@ type PeerSession struct {
 	CertificateNotAfter *metav1.Time `json:"certificateNotAfter,omitempty"`
 }
 
-// Offer is what a peer would lend this cluster. It binds nobody.
+// Offer is what a peer offers this cluster. It binds neither side.
 type Offer struct {
 	// available says whether a request would be answered at all.
 	Available bool `json:"available"`
@@ -447,7 +447,7 @@ type Offer struct {
 	ObservedAt metav1.Time `json:"observedAt"`
 }
 
-// OfferedPool is what a peer would lend of one pool of its nodes.
+// OfferedPool is what a peer offers of one pool of its nodes.
 type OfferedPool struct {
 	// name is what a PeeringRequest calls it.
 	// +kubebuilder:validation:MaxLength=32

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// PeeringPolicy says what this cluster lends, to whom, how much and on what
-// terms. Without one that accepts a peer, nothing is lent to it. Where several
+// PeeringPolicy says what this cluster offers, to whom, how much and on what
+// terms. A peer that no policy accepts is offered nothing. Where several
 // match, the one whose name sorts first decides. One with spec.automatic also peers by
 // itself; it decides about the clusters that it peered with, before all others, and
 // about no others.
@@ -95,15 +95,15 @@ type PeeringPolicySpec struct {
 	// accept says what happens to a request from a selected cluster.
 	// +kubebuilder:default=Automatic
 	Accept Acceptance `json:"accept,omitempty"`
-	// limits is the most that is lent.
+	// limits is the most that is offered.
 	// +optional
 	Limits PolicyLimits `json:"limits,omitempty"`
 	// price is what use costs. Absent is nothing.
 	// +optional
 	Price *PriceList `json:"price,omitempty"`
-	// pools lends this cluster's nodes in parts: consumers see a virtual node for each, with its
+	// pools offers this cluster's nodes in parts: consumers see a virtual node for each, with its
 	// labels, amounts and price. A contract is of one pool, and its pods run on the nodes of that
-	// alone. Without pools all nodes are lent as one. With pools only their nodes are lent, and a request
+	// alone. Without pools all nodes are offered as one. With pools only their nodes are offered, and a request
 	// that names no pool gets the one that is named default, or is refused.
 	// +optional
 	// +listType=map
@@ -156,7 +156,7 @@ type PeeringPolicySpec struct {
 	LimitRange *LimitRange `json:"limitRange,omitempty"`
 	// storageClasses is the storage classes that consumers are shown, besides those of
 	// which limits has an amount, as CLASS.storageclass.storage.k8s.io/requests.storage.
-	// Only of those storage is lent.
+	// Storage is offered of those alone.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -235,7 +235,7 @@ type PeeringPolicySpec struct {
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 }
 
-// NodePool is nodes of this cluster that are lent by a name.
+// NodePool is nodes of this cluster that are offered by a name.
 type NodePool struct {
 	// name is what consumers ask for.
 	// +kubebuilder:validation:MinLength=1
@@ -247,7 +247,7 @@ type NodePool struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=8
 	NodeSelector map[string]LabelValue `json:"nodeSelector"`
-	// limits is the most that is lent of it. Absent is the policy's. Either counts for each pool by
+	// limits is the most that is offered of it. Absent is the policy's. Either counts for each pool by
 	// itself, but for storage, of which the amounts count for all pools together.
 	// +optional
 	Limits *PolicyLimits `json:"limits,omitempty"`
@@ -259,7 +259,7 @@ type NodePool struct {
 	// +kubebuilder:validation:MaxProperties=32
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 	// tolerations is the taints of its nodes that consumers' pods tolerate there: of nodes that are set
-	// apart. Its nodes with any other taint of the effects NoSchedule and NoExecute are not lent. No consumer
+	// apart. Its nodes with any other taint of the effects NoSchedule and NoExecute are not offered. No consumer
 	// sends tolerations, nor is told of these. A toleration that is added is for new pods of all contracts on
 	// the pool; one that is taken away, or whose pool is, remains until it is renewed with a contract that had it when it
 	// was signed or last revised.
@@ -390,15 +390,15 @@ type PriorityMapping struct {
 	Preemption corev1.PreemptionPolicy `json:"preemption,omitempty"`
 }
 
-// Direction is who lends to whom.
+// Direction is which side lends to the other.
 // +kubebuilder:validation:Enum=Lend;Use;Both
 type Direction string
 
-// Who lends to whom.
+// Which side lends to the other.
 const (
-	// DirectionLend: this cluster lends, and asks for nothing.
+	// DirectionLend: this cluster offers resources, and asks for nothing.
 	DirectionLend Direction = "Lend"
-	// DirectionUse: this cluster asks, and lends nothing.
+	// DirectionUse: this cluster asks, and offers nothing.
 	DirectionUse Direction = "Use"
 	// DirectionBoth: both.
 	DirectionBoth Direction = "Both"
@@ -434,7 +434,7 @@ type AutomaticPeering struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:XValidation:rule="self.all(s, s in ['LAN', 'DNS'])",message="sources are LAN and DNS"
 	Sources []Found `json:"sources,omitempty"`
-	// direction is who lends to whom. With Use this cluster lends nothing by this
+	// direction is which side lends to the other. With Use this cluster offers nothing by this
 	// policy, with Lend it asks for nothing.
 	// +kubebuilder:default=Both
 	// +optional
@@ -442,7 +442,7 @@ type AutomaticPeering struct {
 	// resources is what each peer is asked for. Empty leaves it to its policy.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
-	// priceCeiling is the most that what one peer lends may cost an hour. Absent is any
+	// priceCeiling is the most that what one peer grants may cost an hour. Absent is any
 	// price.
 	// +optional
 	PriceCeiling *Money `json:"priceCeiling,omitempty"`
@@ -554,7 +554,7 @@ const (
 	EndpointsNearest  EndpointPreference = "Nearest"
 )
 
-// PolicyLimits is the most that is lent. Of amounts and percentage the smaller
+// PolicyLimits is the most that is offered. Of amounts and percentage the smaller
 // counts.
 type PolicyLimits struct {
 	// resources is the most that one peer gets, by resource.
@@ -570,7 +570,7 @@ type PolicyLimits struct {
 	// total is the most that all peers together get that this policy selects.
 	// +optional
 	Total *TotalLimits `json:"total,omitempty"`
-	// overcommitPercent is what counts as free, in percent of what is: 100 lends
+	// overcommitPercent is what counts as free, in percent of what is: 100 offers
 	// what is free, 200 twice as much, as consumers rarely use all of it.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000

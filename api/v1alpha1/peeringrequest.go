@@ -59,7 +59,7 @@ type PeeringRequestSpec struct {
 	// +optional
 	Renewal Renewal `json:"renewal,omitempty"`
 	// pool is the pool of the provider's nodes that is asked for: what it calls some nodes that
-	// it lends on terms of their own. Absent is the pool that is named default, or all nodes where
+	// it offers on terms of their own. Absent is the pool that is named default, or all nodes where
 	// the provider has no pools. To use several pools, create a PeeringRequest for each: each has
 	// a virtual node.
 	// +optional
@@ -127,7 +127,7 @@ type PeeringRequestStatus struct {
 	// node is the name of the virtual node.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// foreignCluster is the name of the ForeignCluster that lends.
+	// foreignCluster is the name of the ForeignCluster that is to be the provider.
 	// +optional
 	ForeignCluster string `json:"foreignCluster,omitempty"`
 	// agreed is what was last agreed on, with whom. Without a price ceiling the same

@@ -52,7 +52,7 @@ func (f *volumesFlag) apply(ctx context.Context, r *run, yes bool, again string,
 		r.note("and %d more volumes: kubectl get pv -l entente.dev/peer", more)
 	}
 	if !f.delete {
-		r.note("to delete them: %s, while a contract lends storage of their class; or let their provider do it: kubectl get pvc -A -l entente.dev/kept-volume=true", again)
+		r.note("to delete them: %s, while a contract grants storage of their class; or let their provider do it: kubectl get pvc -A -l entente.dev/kept-volume=true", again)
 		return nil
 	}
 	return f.deleteAll(ctx, r, yes, all)
@@ -77,7 +77,7 @@ func (f *volumesFlag) deleteAll(ctx context.Context, r *run, yes bool, all []sto
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("(%s) %w", r.label, err)
 	}
-	hint := "the deletion stays requested: it is carried out once a contract that lends storage of that class is in force and the provider responds; run this again to wait for it"
+	hint := "the deletion stays requested: it is carried out once a contract that grants storage of that class is in force and the provider responds; run this again to wait for it"
 	err := r.poll(ctx, r.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		left, err := storage.Left(ctx, r.kube, all)
 		if err != nil || len(left) == 0 {

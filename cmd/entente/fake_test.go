@@ -312,7 +312,7 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 			p.Offer.Message = "an administrator of the provider approves each request"
 		}
 		if w.lent {
-			p.Offer = &ententev1.Offer{Message: `cpu: nothing is left to lend under the provider's policy "default"`}
+			p.Offer = &ententev1.Offer{Message: `cpu: nothing is left to offer under the provider's policy "default"`}
 		}
 	}
 	if w.asked && hops["Contract"] && w.refuse == "" {

@@ -97,7 +97,7 @@ func TestPeerDryRunChangesNothing(t *testing.T) {
 	)
 	w.pending = true
 	golden(t, "peer-dry-run-pending", w, []string{"peer", "provider", "--dry-run"})
-	w.pending, w.refuse = false, `the provider's policy "default" lends nothing to this peer`
+	w.pending, w.refuse = false, `the provider's policy "default" offers nothing to this peer`
 	golden(t, "peer-dry-run-refused", w, []string{"peer", "provider", "--dry-run"})
 	if w.asked || len(w.provider.requests) > 2 {
 		t.Errorf("something was asked: %v, %q", w.asked, w.provider.requests)
@@ -152,7 +152,7 @@ func TestPeerWaitsForTrustThatIsOnItsWay(t *testing.T) {
 
 func TestPeerGivesUpWhenTheProviderRefuses(t *testing.T) {
 	w := newWorld()
-	w.refuse = `the provider's policy "default" lends nothing to this peer`
+	w.refuse = `the provider's policy "default" offers nothing to this peer`
 	golden(t, "peer-refused", w, []string{"peer", "--remote-context", "provider"})
 }
 

@@ -84,7 +84,7 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 	}
 	for _, name := range []string{abroadName, "third"} {
 		fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if err := home.client.Patch(ctx, fc, ctrlclient.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"lends":"yes"}}}`))); err != nil {
+		if err := home.client.Patch(ctx, fc, ctrlclient.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"offers":"yes"}}}`))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +107,7 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 	}
 	request := requestOf(requestName, "", func(s *v1alpha1.PeeringRequest) {
 		s.Spec.Network, s.Spec.Resources = v1alpha1.NetworkNone, amounts("cpu=2", "memory=4Gi", "pods=10")
-		s.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}}
+		s.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"offers": "yes"}}
 		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
 	})
 	if err := home.client.Create(ctx, request); err != nil {

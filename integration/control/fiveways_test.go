@@ -249,7 +249,7 @@ func newFiveWays(t *testing.T, home, abroad *cluster) *fiveWays {
 	return f
 }
 
-// setDefaultPolicy changes whether the chart's policy lends anything.
+// setDefaultPolicy changes whether the chart's policy offers anything.
 func setDefaultPolicy(t *testing.T, c *cluster, accept v1alpha1.Acceptance) (restore func()) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -323,7 +323,7 @@ func (o *ordeal) check(ctx context.Context, c *chapter) error {
 	if err == nil && c.name != "terminate" {
 		left := resource.MustParse(lendable)
 		left.Sub(resource.MustParse(lent))
-		err = eventually.Is(ctx, holds, "the provider to have "+left.String()+" processors left to lend", func(ctx context.Context) error {
+		err = eventually.Is(ctx, holds, "the provider to have "+left.String()+" processors left to offer", func(ctx context.Context) error {
 			return couldLend(ctx, o.abroad, left)
 		})
 	}

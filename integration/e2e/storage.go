@@ -37,7 +37,7 @@ func Provisions(ctx context.Context, t testing.TB, s *Side, class string, reclai
 	})
 }
 
-// LendsStorage has a cluster's policy lend storage of a class, beside what it lends already.
+// LendsStorage has a cluster's policy offer storage of a class, beside what it lends already.
 func LendsStorage(ctx context.Context, t testing.TB, s *Side, class, amount string) {
 	t.Helper()
 	var policy v1alpha1.PeeringPolicy

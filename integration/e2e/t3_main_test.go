@@ -79,7 +79,7 @@ func TestKubectlShowsThePeering(t *testing.T) {
 	for resource, amount := range contract.Spec.Resources {
 		capacity, allocatable := node.Status.Capacity[resource], node.Status.Allocatable[resource]
 		if capacity.Cmp(amount) != 0 || allocatable.Cmp(amount) != 0 {
-			t.Errorf("the node has %s of %s, %s allocatable; the contract lends %s", capacity.String(), resource, allocatable.String(), amount.String())
+			t.Errorf("the node has %s of %s, %s allocatable; the contract grants %s", capacity.String(), resource, allocatable.String(), amount.String())
 		}
 	}
 	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {

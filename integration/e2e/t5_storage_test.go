@@ -158,7 +158,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		OK(t, w.Home.Create(ctx, &claim, pod))
 		OK(t, w.Until(ctx, Soon, "an event that says why", func(ctx context.Context) (string, error) {
 			text, err := w.Home.Kubectl(ctx, "get", "events", "-n", shop, "--field-selector", "involvedObject.name=large", "-o", "custom-columns=R:.reason,M:.message")
-			if err != nil || strings.Contains(text, "the contract lends 10Gi of storage class disk") {
+			if err != nil || strings.Contains(text, "the contract grants 10Gi of storage class disk") {
 				return "", err
 			}
 			return text, nil

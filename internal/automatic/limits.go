@@ -30,7 +30,7 @@ const (
 	// it may only just start.
 	unknownPause = time.Minute
 	// maxFirstUse is how many clusters a policy trusts on first use: whoever is on the
-	// network makes any number, and each gets what the policy lends to one.
+	// network makes any number, and each gets what the policy offers to one.
 	maxFirstUse = 64
 	// endpointPause is how often one endpoint is called, whoever is said to be there.
 	endpointPause = 5 * time.Second

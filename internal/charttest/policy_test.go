@@ -143,7 +143,7 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 }
 
 // Helm does not delete a hook that is not rendered any more, so what is off takes the
-// place of what was on, lends nothing to nobody, and is deleted at once.
+// place of what was on, offers nothing to nobody, and is deleted at once.
 func TestAPolicyThatIsOffIsRemoved(t *testing.T) {
 	t.Parallel()
 	const automatic = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"

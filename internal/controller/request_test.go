@@ -36,7 +36,7 @@ func requestFor(change func(*v1alpha1.PeeringRequest)) *v1alpha1.PeeringRequest 
 }
 
 func choosing(s *v1alpha1.PeeringRequest) {
-	s.Spec.ForeignCluster, s.Spec.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}}
+	s.Spec.ForeignCluster, s.Spec.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"offers": "yes"}}
 }
 
 func TestPlanRequestAsksAmendsAndRenews(t *testing.T) {
@@ -297,7 +297,7 @@ func newRequestsBench(t *testing.T, request *v1alpha1.PeeringRequest, sellers ma
 		s.id = newParties(t).provider
 		b.market.sellers[s.id.ID()] = s
 		fc := foreign(name, s.id)
-		fc.Labels = map[string]string{"lends": "yes"}
+		fc.Labels = map[string]string{"offers": "yes"}
 		objects = append(objects, fc)
 	}
 	b.client = fakeClient(t, objects...)

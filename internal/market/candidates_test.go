@@ -13,15 +13,15 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// anyLender is a PeeringRequest that chooses among those that lend.
-var anyLender = &v1alpha1.PeeringRequest{Spec: v1alpha1.PeeringRequestSpec{
-	ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}},
+// anyProvider is a PeeringRequest that chooses among clusters with a label.
+var anyProvider = &v1alpha1.PeeringRequest{Spec: v1alpha1.PeeringRequestSpec{
+	ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"offers": "yes"}},
 }}
 
 func TestEligibleLeavesOutWhatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	peer := func(name string, change func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
-		fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"lends": "yes"}}}
+		fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"offers": "yes"}}}
 		fc.Spec.ClusterID, fc.Spec.TrustBundle = "id-"+name, "PEM"
 		fc.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue}}
 		if change != nil {
@@ -47,7 +47,7 @@ func TestEligibleLeavesOutWhatCannotBeAsked(t *testing.T) {
 		over("ended", peering.EndedByPeer, 9*time.Minute), over("ended-long-ago", peering.EndedByPeer, 10*time.Minute),
 		over("expired", peering.EndedByExpiry, time.Minute),
 	}
-	ask, not := Eligible(anyLender, peers, contracts, now)
+	ask, not := Eligible(anyProvider, peers, contracts, now)
 	var names []string
 	for _, fc := range ask {
 		names = append(names, fc.Name)
@@ -62,7 +62,7 @@ func TestEligibleLeavesOutWhatCannotBeAsked(t *testing.T) {
 	for i := range maxCandidates + 3 {
 		many = append(many, peer(fmt.Sprintf("p-%03d", i), nil))
 	}
-	if ask, not := Eligible(anyLender, many, nil, now); len(ask) != maxCandidates || len(not) != 3 {
+	if ask, not := Eligible(anyProvider, many, nil, now); len(ask) != maxCandidates || len(not) != 3 {
 		t.Errorf("of %d peers %d are asked and %d left out", len(many), len(ask), len(not))
 	}
 }

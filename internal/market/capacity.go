@@ -13,8 +13,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Supply is what this cluster's nodes and pods come to, before anything of it is
-// lent.
+// Supply sums up this cluster's nodes and pods, before anything of it is
+// reserved.
 type Supply struct {
 	// nodes are those that take pods, if these tolerate their taints.
 	nodes []nodeSupply
@@ -33,7 +33,7 @@ type nodeSupply struct {
 	offloaded map[string]corev1.ResourceList
 }
 
-// NewSupply sorts out what there is. Virtual nodes are not ours to lend. Nodes
+// NewSupply sorts out what there is. Virtual nodes are another cluster's. Nodes
 // that take no pods count for nothing: cordoned ones, and those that are not ready.
 // One with a taint counts for those alone whose pods tolerate it.
 func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
@@ -202,7 +202,7 @@ func (s Supply) architectures(in []bool) []string {
 }
 
 // amounts returns amounts as values of package peering. What those cannot say is
-// left out: one odd device of one node is no reason to lend nothing.
+// left out: one odd device of one node is no reason to offer nothing.
 func amounts(list corev1.ResourceList) peering.Resources {
 	out := make(peering.Resources, len(list))
 	for name, amount := range list {

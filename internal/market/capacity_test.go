@@ -29,13 +29,13 @@ func TestSupplyCountsWhatIsFree(t *testing.T) {
 		"a pod that succeeded takes nothing":        {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Phase(corev1.PodSucceeded))}, want: full},
 		"a pod that failed takes nothing":           {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Phase(corev1.PodFailed))}, want: full},
 		"a pod that nobody placed takes nothing":    {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("")}, want: full},
-		"an offloaded pod uses what was lent":       {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Offloaded("held"))}, want: full},
+		"an offloaded pod uses what is granted":     {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Offloaded("held"))}, want: full},
 		"after the contract's end it takes its own": {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", fixture.Offloaded("over"))}, want: "cpu=3, memory=7Gi, pods=109"},
 		"a label alone makes no pod an offloaded one": {nodes: []corev1.Node{fixture.Node("a")}, pods: []corev1.Pod{fixture.Pod("a", func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelContract: "held"}
 		})}, want: "cpu=3, memory=7Gi, pods=109"},
 		"a virtual node is not ours":         {nodes: []corev1.Node{fixture.Node("a", func(n *corev1.Node) { n.Labels[v1alpha1.LabelVirtualNode] = "true" })}},
-		"a cordoned node is not lent":        {nodes: []corev1.Node{fixture.Node("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })}},
+		"a cordoned node is not offered":     {nodes: []corev1.Node{fixture.Node("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })}},
 		"a node that is not ready is not":    {nodes: []corev1.Node{fixture.Node("a", fixture.Ready(corev1.ConditionFalse))}},
 		"nor one that fell silent":           {nodes: []corev1.Node{fixture.Node("a", fixture.Ready(corev1.ConditionUnknown))}},
 		"nor one that was never ready":       {nodes: []corev1.Node{fixture.Node("a", func(n *corev1.Node) { n.Status.Conditions = nil })}},
@@ -124,7 +124,7 @@ func TestANodeIsOpenToWhoeverToleratesItsTaints(t *testing.T) {
 	tainted := func(taints ...corev1.Taint) corev1.Node {
 		return fixture.Node("n", func(n *corev1.Node) { n.Spec.Taints = taints })
 	}
-	gpu, lent := corev1.Taint{Key: "gpu", Value: "h100", Effect: "NoSchedule"}, corev1.Taint{Key: "lent", Effect: "NoExecute"}
+	gpu, shared := corev1.Taint{Key: "gpu", Value: "h100", Effect: "NoSchedule"}, corev1.Taint{Key: "shared", Effect: "NoExecute"}
 	for name, tc := range map[string]struct {
 		node        corev1.Node
 		tolerations []corev1.Toleration
@@ -137,8 +137,8 @@ func TestANodeIsOpenToWhoeverToleratesItsTaints(t *testing.T) {
 		"of another effect":             {tainted(gpu), []corev1.Toleration{{Key: "gpu", Operator: "Exists", Effect: "NoExecute"}}, false},
 		"of another key":                {tainted(gpu), []corev1.Toleration{{Key: "gpus", Operator: "Exists"}}, false},
 		"without tolerations":           {tainted(gpu), nil, false},
-		"one of two":                    {tainted(gpu, lent), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
-		"both of two":                   {tainted(gpu, lent), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}, {Key: "lent", Operator: "Exists"}}, true},
+		"one of two":                    {tainted(gpu, shared), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},
+		"both of two":                   {tainted(gpu, shared), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}, {Key: "shared", Operator: "Exists"}}, true},
 		"one that would rather not":     {tainted(corev1.Taint{Key: "x", Effect: "PreferNoSchedule"}), nil, true},
 		"more than there is to":         {tainted(), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, true},
 		"what Kubernetes says of it":    {tainted(corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: "NoSchedule"}), []corev1.Toleration{{Key: "gpu", Operator: "Exists"}}, false},

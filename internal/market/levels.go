@@ -17,7 +17,7 @@ type level struct {
 	beyond bool
 }
 
-// policy returns what a policy lends of the level.
+// policy returns what a policy offers of the level.
 func (l level) policy(p peering.Policy) peering.Policy {
 	if l.beyond {
 		return beyond(p)
@@ -65,7 +65,7 @@ func (m *Market) levels(peer peering.ClusterID, policy peering.Policy, selector 
 	tolerated := m.tolerations(peer, selector)
 	own := m.Supply.matching(selector, tolerated)
 	all, everywhere := m.all, m.everywhere
-	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy.Name]
+	all.ReservedForPeer, all.ReservedByPolicy = m.byPeer[peer], m.byPolicy[policy.Name]
 	for _, h := range m.reservations {
 		if except != "" && h.Contract == except {
 			all = all.Without(h.Amounts)
@@ -141,7 +141,7 @@ func (m *Market) level(in []bool, pool bool, others map[string][]bool, peer peer
 	have := peering.Capacity{
 		Free:           m.Supply.free(in, m.reserving()),
 		RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
-		Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
+		Reserved: peering.Resources{}, ReservedForPeer: peering.Resources{}, ReservedByPolicy: peering.Resources{},
 	}
 	inside := make(map[string]bool, len(others))
 	for key, nodes := range others {
@@ -154,7 +154,7 @@ func (m *Market) level(in []bool, pool bool, others map[string][]bool, peer peer
 		limited := inside[h.on] && (len(h.Selector) > 0 || len(policy.Nodes) == 0) ||
 			pool && len(policy.Nodes) > 0 && hasLabels(h.Selector, policy.Nodes)
 		for sum, counts := range map[*peering.Resources]bool{
-			&have.Lent: inside[h.on], &have.LentToPeer: limited && h.Peer == peer, &have.LentByPolicy: limited && h.policy == policy.Name,
+			&have.Reserved: inside[h.on], &have.ReservedForPeer: limited && h.Peer == peer, &have.ReservedByPolicy: limited && h.policy == policy.Name,
 		} {
 			if !counts {
 				continue

@@ -56,7 +56,7 @@ type Reservation struct {
 // pods that its next revision has no room for run on.
 func New(m Market, all []Reservation) (*Market, error) {
 	m.byPolicy, m.byPeer = map[string]peering.Resources{}, map[peering.ClusterID]peering.Resources{}
-	m.all = peering.Capacity{Lent: peering.Resources{}, RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses}
+	m.all = peering.Capacity{Reserved: peering.Resources{}, RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses}
 	index := map[string]int{}
 	for _, h := range all {
 		if fc := m.Peers[h.Peer]; fc != nil {
@@ -84,12 +84,12 @@ func New(m Market, all []Reservation) (*Market, error) {
 		}
 		total, addErr := to.Add(amounts)
 		if addErr != nil {
-			err = fmt.Errorf("sum up what is lent: %w", addErr)
+			err = fmt.Errorf("sum up what is reserved: %w", addErr)
 		}
 		return total
 	}
 	for _, h := range m.reservations {
-		m.all.Lent = sum(m.all.Lent, h.Amounts)
+		m.all.Reserved = sum(m.all.Reserved, h.Amounts)
 		m.byPeer[h.Peer] = sum(m.byPeer[h.Peer], h.Amounts)
 		if h.policy != "" {
 			m.byPolicy[h.policy] = sum(m.byPolicy[h.policy], h.Amounts)

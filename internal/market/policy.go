@@ -20,13 +20,13 @@ type Policy struct {
 	Spec     *v1alpha1.PeeringPolicySpec
 	selector labels.Selector
 	Value    peering.Policy
-	// pools is the parts of the nodes that it lends by name; without any it lends all nodes.
+	// pools is the parts of the nodes that it offers by name; without any it offers all nodes.
 	pools []pool
 	// Exports is the Services that its peers are told of.
 	Exports []export
 	// set selects the namespaces that its peers share; nil means none.
 	set labels.Selector
-	// err says why it makes no sense. It then selects whom it selects, and lends
+	// err says why it makes no sense. It then selects whom it selects, and offers
 	// nothing.
 	err error
 }
@@ -88,7 +88,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	var err error
 	readLimits(policy, &p.Spec.Limits, fail)
 	policy.OvercommitBeyond = policy.OvercommitPercent
-	policy.StorageClasses = lentClasses(policy)
+	policy.StorageClasses = offeredClasses(policy)
 	policy.Price, err = store.Prices(p.Spec.Price)
 	fail("price", err)
 	policy.LimitRange, err = store.LimitRange(p.Spec.LimitRange)
@@ -110,7 +110,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	return out
 }
 
-// readLimits reads how much a policy lends. fail is told what makes no sense.
+// readLimits reads how much a policy offers. fail is told what makes no sense.
 func readLimits(policy *peering.Policy, limits *v1alpha1.PolicyLimits, fail func(what string, err error)) {
 	set := func(to *int, from *int32) {
 		if from != nil {
@@ -129,9 +129,9 @@ func readLimits(policy *peering.Policy, limits *v1alpha1.PolicyLimits, fail func
 	}
 }
 
-// lentClasses returns the storage classes that a policy shows, and those of which it
-// lends an amount, sorted.
-func lentClasses(policy *peering.Policy) []string {
+// offeredClasses returns the storage classes that a policy names, and those of which it
+// limits an amount, sorted.
+func offeredClasses(policy *peering.Policy) []string {
 	out := slices.Clone(policy.StorageClasses)
 	for _, limits := range []peering.Resources{policy.Ceilings, policy.Total} {
 		for _, name := range limits.Names() {

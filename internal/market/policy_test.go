@@ -45,14 +45,14 @@ func TestAutomaticPolicyDecidesAboutItsOwn(t *testing.T) {
 		want     string
 		accept   peering.Acceptance
 	}{
-		"whatever names sort like":  {policies, ours, "zebra", peering.Automatic},
-		"others are another's":      {policies, others, "a", peering.Automatic},
-		"none of its own":           {[]Policy{policy("x", by("Both"))}, ours, "", 0},
-		"to use is not to lend":     {[]Policy{policy("zebra", by("Use")), policy("a", all)}, ours, "zebra", peering.Never},
-		"none while it is replaced": {[]Policy{policy("a", all)}, ours, "", 0},
-		"none once it is another":   {[]Policy{policy("zebra", all)}, ours, "", 0},
-		"a label alone says not":    {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) }), "a", peering.Automatic},
-		"a person's label says not": {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
+		"whatever names sort like":                 {policies, ours, "zebra", peering.Automatic},
+		"others are another's":                     {policies, others, "a", peering.Automatic},
+		"none of its own":                          {[]Policy{policy("x", by("Both"))}, ours, "", 0},
+		"a policy of direction Use offers nothing": {[]Policy{policy("zebra", by("Use")), policy("a", all)}, ours, "zebra", peering.Never},
+		"none while it is replaced":                {[]Policy{policy("a", all)}, ours, "", 0},
+		"none once it is another":                  {[]Policy{policy("zebra", all)}, ours, "", 0},
+		"a label alone says not":                   {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) }), "a", peering.Automatic},
+		"a person's label says not":                {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
 	} {
 		if name := Unconfirmed(tt.policies, &tt.fc); name != "" {
 			t.Errorf("with its name confirmed %s decides", name)

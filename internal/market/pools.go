@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// pool is some of the nodes, which a policy lends by a name.
+// pool is some of the nodes, which a policy offers by a name.
 type pool struct {
 	name string
 	// value is the policy with the pool's nodes, limits, price and labels.
@@ -54,7 +54,7 @@ func readPools(policy *peering.Policy, spec []v1alpha1.NodePool, fail func(what 
 			value.PercentOfFree, value.TotalPercent, value.OvercommitPercent = defaultPercent, 100, 100
 			value.Ceilings, value.Total = nil, nil
 			readLimits(&value, p.Limits, func(field string, err error) { fail(what+", "+field, err) })
-			value.StorageClasses = lentClasses(&value)
+			value.StorageClasses = offeredClasses(&value)
 		}
 		if p.Price != nil {
 			var err error
@@ -95,11 +95,11 @@ func (l *Policy) In(ask peering.Ask) (peering.Ask, peering.Policy, error) {
 	case i >= 0:
 		value = l.pools[i].value
 	case len(l.pools) == 0:
-		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q lends no pools to this peer: ask for none", value.Name)
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers no pools to this peer: ask for none", value.Name)
 	case ask.Pool == "":
-		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q lends pools of its nodes: ask for one of %s", value.Name, l.poolNames())
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers pools of its nodes: ask for one of %s", value.Name, l.poolNames())
 	default:
-		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q lends no pool %s to this peer, but %s", value.Name, ask.Pool, l.poolNames())
+		return ask, value, peering.Refuse(peering.ReasonPolicyRefused, "", "the provider's policy %q offers no pool %s to this peer, but %s", value.Name, ask.Pool, l.poolNames())
 	}
 	if err := value.CheckNodes(ask.NodeSelector); err != nil {
 		return ask, value, err

@@ -36,7 +36,7 @@ func tolerating(t ...v1alpha1.PoolToleration) func(*v1alpha1.NodePool) {
 	return func(p *v1alpha1.NodePool) { p.Tolerations = t }
 }
 
-// pooled is a policy for all peers that lends everything of its pools.
+// pooled is a policy for all peers that offers everything of its pools.
 func pooled(pools ...v1alpha1.NodePool) *v1alpha1.PeeringPolicy {
 	all := int32(100)
 	return &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pools"}, Spec: v1alpha1.PeeringPolicySpec{
@@ -83,7 +83,7 @@ func (m *Market) decide(peer peering.ClusterID, ask peering.Ask) (peering.Grant,
 	return m.Decide(peer, ask, policy, "")
 }
 
-func TestPoolsThatMakeNoSenseLendNothing(t *testing.T) {
+func TestPoolsThatMakeNoSenseOfferNothing(t *testing.T) {
 	t.Parallel()
 	two := func(a, b map[string]v1alpha1.LabelValue) []v1alpha1.NodePool {
 		return []v1alpha1.NodePool{{Name: "a", NodeSelector: a}, {Name: "b", NodeSelector: b}}
@@ -169,7 +169,7 @@ func TestAPoolHasItsOwnTerms(t *testing.T) {
 		"the pool's own label":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=gpu")}, want: "cpu=4, memory=8Gi, pods=110", labels: "gpu.example/model=h100 kind=gpu kubernetes.io/arch=amd64 kubernetes.io/os=linux"},
 		"another pool's label":              {ask: peering.Ask{Pool: "gpu", NodeSelector: selector("kind=cpu")}, says: "choose no nodes by the label kind"},
 		"a label that is not to be known":   {ask: peering.Ask{NodeSelector: selector("secret=x")}, says: "choose no nodes by the label secret"},
-		"a pool that is not there":          {ask: peering.Ask{Pool: "spot"}, says: "lends no pool spot to this peer, but default, gpu"},
+		"a pool that is not there":          {ask: peering.Ask{Pool: "spot"}, says: "offers no pool spot to this peer, but default, gpu"},
 		"what others hold of another pool":  {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("q", "cpu=8, memory=16Gi, pods=220", "kind=cpu"), held("p", "cpu=8, memory=16Gi, pods=220", "kind=cpu")}, want: "cpu=4, memory=8Gi, pods=110"},
 		"what it holds of this one":         {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{held("p", "cpu=1, memory=1Gi, pods=10", "kind=gpu")}, want: "cpu=3, memory=7Gi, pods=100"},
 		"what it holds of a part of it":     {ask: peering.Ask{Pool: "gpu"}, held: []Reservation{{Peer: "p", Contract: "x", Amounts: resourcesOf(t, map[string]string{"cpu": "1"}), Selector: selector("kind=gpu", "zone=b")}}, want: "cpu=3, memory=8Gi, pods=110"},
@@ -231,7 +231,7 @@ func TestAnOfferHasEachPool(t *testing.T) {
 	}
 	policy.Spec.Accept = v1alpha1.AcceptNever
 	if got = marketOf(t, policy, nodes).Offer("p"); got.Available || len(got.Pools) > 0 {
-		t.Errorf("who lends nothing offers %+v", got)
+		t.Errorf("a policy that offers nothing offers %+v", got)
 	}
 	policy = pooled(nodePool("default", "kind", "cpu"), nodePool("gpu", "kind", "gpu"))
 	if text, want := say(marketOf(t, policy, nodes).Offer("p")), "true cpu=4, memory=8Gi, pods=110; default cpu=4, memory=8Gi, pods=110; gpu cpu=4, memory=8Gi, pods=110"; text != want {
@@ -288,7 +288,7 @@ func tainted(keys ...string) func(*corev1.Node) {
 	}
 }
 
-func TestNodesWithTaintsAreLentByThePoolThatToleratesThem(t *testing.T) {
+func TestNodesWithTaintsAreOfferedByThePoolThatToleratesThem(t *testing.T) {
 	t.Parallel()
 	gpu := v1alpha1.PoolToleration{Key: "gpu", Operator: "Exists"}
 	nodes := []corev1.Node{
@@ -323,7 +323,7 @@ func TestNodesWithTaintsAreLentByThePoolThatToleratesThem(t *testing.T) {
 		"a contract of a pool that is gone is on its nodes": {
 			policy: none, held: []Reservation{held("8", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"})}, want: "cpu=4, memory=8Gi, pods=110",
 		},
-		"and of any nodes no more is lent for it": {policy: none, ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "5"})}, held: []Reservation{
+		"and of any nodes no more is offered for it": {policy: none, ask: peering.Ask{Resources: resourcesOf(t, map[string]string{"cpu": "5"})}, held: []Reservation{
 			held("1", ofGPU, corev1.Toleration{Key: "gpu", Operator: "Exists"}),
 		}, says: "cpu 4 is left now"},
 		"half of the nodes without a taint": {policy: func() *v1alpha1.PeeringPolicy {
@@ -375,7 +375,7 @@ func TestNodesOfAPoolWithAndWithoutItsTaintLeaveTheOthersTheirs(t *testing.T) {
 		t.Errorf("got %s, %v; want the 7 CPUs that the other contract leaves", g.Resources, err)
 	}
 	if _, err := m.decide("p", peering.Ask{RequestID: "r", Resources: resourcesOf(t, map[string]string{"cpu": "8"})}); err == nil {
-		t.Error("8 CPUs are lent, of which the other contract has one")
+		t.Error("8 CPUs are granted, of which the other contract has one")
 	}
 }
 
@@ -459,9 +459,9 @@ func TestAContractToleratesWhatItDidAndWhatItsPoolDoes(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, and by whom: of no pool is more lent than its nodes have whose taints it
-// tolerates, what is lent of a pool runs on its nodes, and its limits hold.
-func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
+// Whatever is asked for, and by whom: of no pool is more granted than its nodes have whose taints it
+// tolerates, what is granted of a pool runs on its nodes, and its limits hold.
+func TestPoolsNeverGrantMoreThanTheyHave(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawPoolWorld(t)
@@ -471,7 +471,7 @@ func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
 			nodePool("default", "kind", "z", w.tolerating("z"), withLimits(100, fixture.Amounts(fmt.Sprint(ceiling), "1000Gi", "1000"))),
 		)
 		var held []Reservation
-		ofDefault, lent := map[peering.ClusterID]int64{}, int64(0)
+		ofDefault, granted := map[peering.ClusterID]int64{}, int64(0)
 		for i := range rapid.IntRange(1, 12).Draw(t, "asks") {
 			peer := rapid.SampledFrom([]peering.ClusterID{"p", "q"}).Draw(t, "peer")
 			ask := peering.Ask{RequestID: "r", Pool: rapid.SampledFrom([]string{"x", "y", "default", ""}).Draw(t, "pool"), Resources: peering.Resources{"cpu": peering.Whole(rapid.Int64Range(1, 6).Draw(t, "cpu"))}}
@@ -483,7 +483,7 @@ func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
 			for _, p := range m.Offer(peer).Pools {
 				offered += p.Resources["cpu"].Units()
 			}
-			if left := 4*int64(len(w.of(nil))) - lent; offered > left {
+			if left := 4*int64(len(w.of(nil))) - granted; offered > left {
 				t.Fatalf("pools offer %d cores together, and %d are left of their nodes", offered, left)
 			}
 			g, err := m.decide(peer, ask)
@@ -495,7 +495,7 @@ func TestPoolsNeverLendMoreThanTheyHave(t *testing.T) {
 				t.Fatalf("asked for pool %q, and got %+v", ask.Pool, g.Clauses)
 			}
 			held = append(held, Reservation{Peer: peer, Contract: fmt.Sprint("c", i), Amounts: g.Resources, Selector: g.NodeSelector})
-			lent += g.Resources["cpu"].Units()
+			granted += g.Resources["cpu"].Units()
 			if kind == "z" {
 				ofDefault[peer] += g.Resources["cpu"].Units()
 			}
@@ -549,22 +549,22 @@ func (w poolWorld) of(selector map[string]string) (out []int) {
 	return out
 }
 
-// check wants what is lent to have room: of any nodes no more is lent to contracts that can run nowhere else
+// check wants what is granted to have room: of any nodes no more is granted to contracts that can run nowhere else
 // than they have. By Hall's theorem there is a place for each pod then.
 func (w poolWorld) check(t *rapid.T, held []Reservation) {
 	for some := range 1 << len(w.nodes) {
-		lent := int64(0)
+		granted := int64(0)
 		for _, h := range held {
 			nodes := w.of(h.Selector)
 			if len(nodes) == 0 {
-				t.Fatalf("%s is lent on no node: %v", h.Contract, h.Selector)
+				t.Fatalf("%s is granted on no node: %v", h.Contract, h.Selector)
 			}
 			if !slices.ContainsFunc(nodes, func(i int) bool { return some&(1<<i) == 0 }) {
-				lent += h.Amounts["cpu"].Units()
+				granted += h.Amounts["cpu"].Units()
 			}
 		}
-		if has := 4 * int64(bits.OnesCount(uint(some))); lent > has {
-			t.Fatalf("of the nodes %b %d cores are lent, and they have %d", some, lent, has)
+		if has := 4 * int64(bits.OnesCount(uint(some))); granted > has {
+			t.Fatalf("of the nodes %b %d cores are granted, and they have %d", some, granted, has)
 		}
 	}
 }

@@ -139,7 +139,7 @@ func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
 		"a contract without pods takes none":     {"cpu=2", "", "cpu=1,pods=1", "QUOTA_EXCEEDED", "pods"},
 		"what the contract has not is refused":   {"cpu=2", "", "nvidia.com/gpu=1", "QUOTA_EXCEEDED", "nvidia.com/gpu"},
 		"nothing of what it has not is fine":     {"cpu=2", "", "nvidia.com/gpu=0,cpu=1", "", ""},
-		"an empty contract lends nothing":        {"", "", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
+		"an empty contract grants nothing":       {"", "", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
 		"used beyond the contract stays refused": {"cpu=1", "cpu=2", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
 	}
 	for name, tc := range tests {

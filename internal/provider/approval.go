@@ -47,7 +47,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask
 		}
 	}
 	if slices.ContainsFunc(denied, ofRequest) {
-		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied to lend more by this request")
+		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied to grant more by this request")
 	}
 	id := ask.RequestID
 	taken := func(id string) bool {

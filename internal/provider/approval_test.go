@@ -180,7 +180,7 @@ func TestProviderRefusesADeniedRequest(t *testing.T) {
 	p.pends(0, p.amend(terms, 0, "cpu=2"))
 	p.decided(0, []string{"s"}, p.waiting(0))
 	_, err = p.Advertise(t.Context(), p.peers[0].ID(), p.amend(terms, 0, "cpu=2"))
-	wants(t, err, peering.ReasonPolicyRefused, "denied to lend more")
+	wants(t, err, peering.ReasonPolicyRefused, "denied to grant more")
 	if _, err := p.contracted(t.Context(), 0, p.amend(terms, 0)); err != nil {
 		t.Errorf("what was approved is not renewed: %v", err)
 	}

@@ -74,7 +74,7 @@ func TestProviderOffersPools(t *testing.T) {
 	wants(t, err, peering.ReasonCapacityExhausted, "cpu 1 is left now")
 	ask.Pool = "spot"
 	_, err = p.contracted(t.Context(), 0, ask)
-	wants(t, err, peering.ReasonPolicyRefused, "lends no pool spot")
+	wants(t, err, peering.ReasonPolicyRefused, "offers no pool spot")
 	test, err := p.Test(t.Context(), p.peers[0].ID(), peering.Ask{Pool: "gpu"})
 	if err != nil || test.Advertisement == nil || test.Advertisement.Pool != "gpu" || test.Advertisement.Resources["cpu"] != peering.Whole(1) {
 		t.Errorf("a test says %+v, %v", test, err)
@@ -97,8 +97,8 @@ func TestAContractOfAPoolFollowsThePolicy(t *testing.T) {
 		renewed, grown, kind string
 	}{
 		"as it was":          {func(*v1alpha1.PeeringPolicySpec) {}, "", "", "gpu"},
-		"the pool is gone":   {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = s.Pools[1:] }, "lends no pool gpu", "lends no pool gpu", ""},
-		"all pools are gone": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = nil }, "lends no pools", "lends no pools", ""},
+		"the pool is gone":   {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = s.Pools[1:] }, "offers no pool gpu", "offers no pool gpu", ""},
+		"all pools are gone": {func(s *v1alpha1.PeeringPolicySpec) { s.Pools = nil }, "offers no pools", "offers no pools", ""},
 		"the pool is lowered": {func(s *v1alpha1.PeeringPolicySpec) {
 			s.Pools[0].Limits = &v1alpha1.PolicyLimits{Resources: fixture.Amounts("1", "8Gi", "110")}
 		}, "at most cpu 1", "at most cpu 1", ""},
@@ -250,7 +250,7 @@ func TestApprovalIsOfAPool(t *testing.T) {
 	unknown := p.ask("s", "cpu=2")
 	unknown.Pool = "spot"
 	_, err := p.Advertise(t.Context(), p.peers[0].ID(), unknown)
-	wants(t, err, peering.ReasonPolicyRefused, "lends no pool spot")
+	wants(t, err, peering.ReasonPolicyRefused, "offers no pool spot")
 }
 
 func TestOfferStatusKeepsPools(t *testing.T) {

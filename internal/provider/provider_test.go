@@ -825,7 +825,7 @@ func TestProviderAmendsAndRenews(t *testing.T) {
 			s.Limits.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
 		}
 	}
-	// The contract lends 4 of 12 cores, and so 110 of 330 pods, for a day less a minute;
+	// The contract grants 4 of 12 cores, and so 110 of 330 pods, for a day less a minute;
 	// half of it passed.
 	left := day/2 - time.Minute
 	for name, tc := range map[string]struct {
@@ -856,11 +856,11 @@ func TestProviderAmendsAndRenews(t *testing.T) {
 		"whatever time it asks for":                {policy: notRenewed, amounts: []string{"cpu=8"}, duration: day, want: "cpu=8, pods=110", lasts: left},
 		"and lessened until its end":               {policy: notRenewed, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
 
-		"not renewed by one that accepts none": {policy: never, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
-		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
-		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
+		"not renewed by one that accepts none": {policy: never, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
+		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
+		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
 		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: left},
-		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
+		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: peering.ReasonPolicyRefused, says: "offers nothing"},
 
 		"grown for no longer than the policy gives now": {policy: short, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: 6 * time.Hour},
 		"lessened under a shorter one, until its end":   {policy: short, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},

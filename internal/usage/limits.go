@@ -11,7 +11,7 @@ const (
 	// agreeWithin is by how many percent a statement and this cluster's own count may
 	// differ: a change of use is seen at different moments on the two sides.
 	agreeWithin = 1
-	// agreeSlack is how long all that a contract lends may be in use before that is
+	// agreeSlack is how long all that a contract grants may be in use before that is
 	// more than two sides may differ by anyway.
 	agreeSlack = time.Second
 )

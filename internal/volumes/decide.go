@@ -28,7 +28,7 @@ type Share struct {
 	Contract string
 	// Hold is the annotation by which the contract holds an object here.
 	Hold string
-	// Resources is what the contract lends; storage of a class is among it.
+	// Resources is what the contract grants; storage of a class is among it.
 	Resources corev1.ResourceList
 	// AcceptNew says that it takes more than it has.
 	AcceptNew bool
@@ -120,7 +120,7 @@ func fits(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject
 	name := corev1.ResourceName(peering.StorageResource(want.StorageClass))
 	most, lent := s.Resources[name]
 	if !lent {
-		return refuse(peering.RefusedQuota, false, "the contract lends no storage of class %s; ask for a contract with %s", want.StorageClass, name)
+		return refuse(peering.RefusedQuota, false, "the contract grants no storage of class %s; ask for a contract with %s", want.StorageClass, name)
 	}
 	used := Usage(mine, s.Contract, s.Hold)[name]
 	sum := used.DeepCopy()
@@ -128,7 +128,7 @@ func fits(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObject
 	if sum.Cmp(most) > 0 {
 		asked := resource.NewQuantity(want.Bytes, resource.BinarySI)
 		return refuse(peering.RefusedQuota, true,
-			"the contract lends %s of storage class %s, of which other volumes have %s; this one asks for %s; delete some, or ask for a larger contract",
+			"the contract grants %s of storage class %s, of which other volumes have %s; this one asks for %s; delete some, or ask for a larger contract",
 			most.String(), want.StorageClass, used.String(), asked.String())
 	}
 	return nil
@@ -178,7 +178,7 @@ func decide(s Share, all []*corev1.PersistentVolumeClaim, want peering.ClaimObje
 	case !expands:
 		return 0, refuse(peering.RefusedInvalid, false, "volumes of storage class %s cannot be made larger", want.StorageClass)
 	case !s.AcceptNew:
-		return 0, refuse(peering.RefusedContract, false, "contract %s is ending and lends no more than it does; ask for a new one", s.Contract)
+		return 0, refuse(peering.RefusedContract, false, "contract %s is ending and grants no more than it does; ask for a new one", s.Contract)
 	case have.Status.Phase != corev1.ClaimBound:
 		return 0, refuse(peering.RefusedInternal, true, "the volume was not mounted yet and is made larger then")
 	}

@@ -71,7 +71,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		final   bool
 	}{
 		"a new one":                              {bytes: 10 * gi, want: stepCreate},
-		"beyond the contract":                    {bytes: 10*gi + 1, refused: "lends 10Gi"},
+		"beyond the contract":                    {bytes: 10*gi + 1, refused: "grants 10Gi"},
 		"beyond it with others":                  {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi)}, refused: "other volumes have 6Gi"},
 		"beside those of other contracts":        {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, func(c *corev1.PersistentVolumeClaim) { c.Labels[api.LabelContract], c.Annotations = "d", nil })}, want: stepCreate},
 		"beside what is kept":                    {bytes: 5 * gi, all: []*corev1.PersistentVolumeClaim{claim("o", 6*gi, kept)}, want: stepCreate},
@@ -88,7 +88,7 @@ func TestVolumesAreDecidedBy(t *testing.T) {
 		"another class":                          {bytes: gi, class: "slow", have: claim("v", gi), refused: "never changes", final: true},
 		"more":                                   {bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, want: stepGrow},
 		"more, of itself counted once":           {bytes: 10 * gi, have: claim("v", 9*gi, bound(9*gi)), expands: true, want: stepGrow},
-		"more than the contract lends":           {bytes: 11 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "asks for 11Gi"},
+		"more than the contract grants":          {bytes: 11 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "asks for 11Gi"},
 		"more of a class that cannot":            {bytes: 2 * gi, have: claim("v", gi, bound(gi)), refused: "cannot be made larger", final: true},
 		"more by a contract that ends":           {share: closing, bytes: 2 * gi, have: claim("v", gi, bound(gi)), expands: true, refused: "is ending", final: true},
 		"more before it is mounted":              {bytes: 2 * gi, have: claim("v", gi), expands: true, refused: "not mounted yet"},

@@ -226,7 +226,7 @@ func portable(claim *corev1.PersistentVolumeClaim) string {
 }
 
 // remoteClass chooses the provider's storage class for a claim: the one that its own class
-// names, or the only one that the contract lends.
+// names, or the only one that the contract grants.
 func remoteClass(class *storagev1.StorageClass, lent corev1.ResourceList) (name, problem string) {
 	var classes []string
 	for resource := range lent {
@@ -238,13 +238,13 @@ func remoteClass(class *storagev1.StorageClass, lent corev1.ResourceList) (name,
 	named := class.Parameters[parameterClass]
 	switch {
 	case len(classes) == 0:
-		return "", fmt.Sprintf("the contract with this provider lends no storage; ask for some, as %s", peering.StorageResource("CLASS"))
+		return "", fmt.Sprintf("the contract with this provider grants no storage; ask for some, as %s", peering.StorageResource("CLASS"))
 	case named != "" && !slices.Contains(classes, named):
-		return "", fmt.Sprintf("the contract lends storage of %s, and none of class %s, which storage class %s names", strings.Join(classes, ", "), named, class.Name)
+		return "", fmt.Sprintf("the contract grants storage of %s, and none of class %s, which storage class %s names", strings.Join(classes, ", "), named, class.Name)
 	case named != "":
 		return named, ""
 	case len(classes) > 1:
-		return "", fmt.Sprintf("the contract lends storage of %s; use a storage class that names one of them by its parameter %q", strings.Join(classes, ", "), parameterClass)
+		return "", fmt.Sprintf("the contract grants storage of %s; use a storage class that names one of them by its parameter %q", strings.Join(classes, ", "), parameterClass)
 	}
 	return classes[0], ""
 }

@@ -197,7 +197,7 @@ func TestAClaimThatCannotBeProvisionedSaysWhy(t *testing.T) {
 		"a selector":        {claim: asks("entente", "office.entente.dev", func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }), words: "no labels", back: true},
 		"a node of home":    {claim: asks("entente", "home"), words: "entente.dev/pod-strategy: Remote", back: true},
 		"a node that went":  {claim: asks("entente", "gone"), words: "is gone", back: true},
-		"no storage":        {claim: asks("entente", "office.entente.dev"), lends: corev1.ResourceList{"cpu": resource.MustParse("1")}, words: "lends no storage", back: true},
+		"no storage":        {claim: asks("entente", "office.entente.dev"), lends: corev1.ResourceList{"cpu": resource.MustParse("1")}, words: "grants no storage", back: true},
 		"another class":     {claim: asks("slow", "office.entente.dev"), words: "none of class slow", back: true},
 		"one of two": {claim: asks("entente", "office.entente.dev"), lends: corev1.ResourceList{
 			corev1.ResourceName(peering.StorageResource("a")): resource.MustParse("1Gi"), corev1.ResourceName(peering.StorageResource("b")): resource.MustParse("1Gi"),

@@ -230,9 +230,9 @@ func TestProblemsAreListedAndNothingElse(t *testing.T) {
 		}, []string{"peer office: its clock is -1m30s ahead"}},
 		"an ask is refused": {func(w *world) {
 			w.asks = []v1alpha1.PeeringRequest{{ObjectMeta: metav1.ObjectMeta{Name: "batch"}, Status: v1alpha1.PeeringRequestStatus{
-				Conditions: []metav1.Condition{condition("Accepted", "False", "POLICY_REFUSED", "it lends nothing")},
+				Conditions: []metav1.Condition{condition("Accepted", "False", "POLICY_REFUSED", "it offers nothing")},
 			}}}
-		}, []string{"peering batch: Accepted is False: it lends nothing"}},
+		}, []string{"peering batch: Accepted is False: it offers nothing"}},
 		"more than anybody reads, with control characters": {func(w *world) {
 			w.snapshot.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch)}}}
 			for range 2 * MaxProblems {

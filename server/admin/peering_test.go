@@ -248,7 +248,7 @@ func TestValidateOnlyReturnsTheOfferAndWritesNothing(t *testing.T) {
 	}{
 		"an unknown peer":             {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/nobody" }, nil, peering.ReasonPeerUnknown, "nobody"},
 		"what is not valid":           {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, nil, peering.ReasonRequestInvalid, ""},
-		"it refuses":                  {nil, wire.Status(&peering.Error{Reason: peering.ReasonPolicyRefused, Message: "lends nothing"}).Err(), peering.ReasonPolicyRefused, "peer office: lends nothing"},
+		"it refuses":                  {nil, wire.Status(&peering.Error{Reason: peering.ReasonPolicyRefused, Message: "offers nothing"}).Err(), peering.ReasonPolicyRefused, "peer office: offers nothing"},
 		"it is away":                  {nil, peering.Errorf(peering.ReasonPeerUnreachable, "no session"), peering.ReasonPeerUnreachable, "peer office: no session"},
 		"no one of several grants it": {anybody, peering.Errorf(peering.ReasonCapacityExhausted, "no peer grants it"), peering.ReasonCapacityExhausted, "no peer grants it"},
 		"it answers nonsense":         {nil, peering.Errorf(peering.ReasonResponseInvalid, "nonsense"), peering.ReasonResponseInvalid, "nonsense"},

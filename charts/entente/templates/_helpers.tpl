@@ -146,7 +146,7 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
 (has(variables.spec.initContainers) ? variables.spec.initContainers : []) + variables.spec.containers
 {{- end }}
 
-{{- /* What a policy lends, and on what terms: values.policy. */}}
+{{- /* What a policy offers, and on what terms: values.policy. */}}
 {{- define "entente.policy.terms" -}}
   {{- with .Values.policy }}
   accept: {{ .accept }}
@@ -251,7 +251,7 @@ metadata:
     helm.sh/hook: post-upgrade,post-rollback
     helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 spec:
-  # For the moment that it is there it is about no cluster, and lends nothing.
+  # For the moment that it is there it is about no cluster, and offers nothing.
   clusterSelector:
     matchExpressions:
       - {key: entente.dev/peer, operator: Exists}
