@@ -24,8 +24,8 @@ func invalid(field, format string, args ...any) error {
 	}
 }
 
-// Response turns the error of reading an answer into one that blames the side
-// that answered, not the one that asked.
+// Response turns the error of reading a response into one that blames the peer instead of the
+// caller.
 func Response(err error) error {
 	if err == nil {
 		return nil
@@ -33,12 +33,12 @@ func Response(err error) error {
 	e := *FromStatus(err)
 	if e.Reason == peering.ReasonRequestInvalid {
 		e.Reason = peering.ReasonResponseInvalid
-		e.Message = "the peer's answer breaks the protocol; its version may not fit this one"
+		e.Message = "the peer's response breaks the protocol; its version may not fit this one"
 	}
 	return &e
 }
 
-// checkID accepts what names a contract or request: letters, digits, dashes, dots
+// checkID accepts the ID of a contract or request: letters, digits, dashes, dots
 // and underscores.
 func checkID(field, s string) error {
 	if s == "" || len(s) > peering.MaxRequestIDLen {
@@ -101,7 +101,7 @@ func writeTime(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// readDuration accepts unset as 0, which means "not said".
+// readDuration accepts an unset duration as 0.
 func readDuration(field string, d *durationpb.Duration) (time.Duration, error) {
 	if d == nil {
 		return 0, nil
@@ -127,15 +127,15 @@ func cleanString(field, s string, n int) (string, error) {
 	return s, nil
 }
 
-// keep takes what a function here returned: the value goes to to, and the error to err,
-// unless there was one before.
+// keep returns a function that stores a value in to, and an error in err unless one is there
+// already.
 func keep[T any](err *error, to *T) func(T, error) {
 	return func(v T, failed error) {
 		*to, *err = v, cmp.Or(*err, failed)
 	}
 }
 
-// readAll reads the elements of a list, at most so many.
+// readAll reads the elements of a list, which may have at most most.
 func readAll[M, T any](field string, list []M, most int, read func(field string, m M) (T, error)) ([]T, error) {
 	if len(list) > most {
 		return nil, invalid(field, "want at most %d", most)
@@ -151,7 +151,7 @@ func readAll[M, T any](field string, list []M, most int, read func(field string,
 	return out, nil
 }
 
-// read is the value of a message that has no errors.
+// read returns the value that was read, or the zero value with an error.
 func read[T any](v T, err error) (T, error) {
 	if err != nil {
 		var none T

@@ -9,14 +9,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// codec is gRPC's own for protobuf, but decodes only messages that CheckParts takes.
+// codec is gRPC's own for protobuf, but decodes only messages that CheckParts accepts.
 type codec struct {
 	encoding.CodecV2
 	refuse func(m proto.Message, err error) error
 }
 
-// Codec returns a codec that refuses messages that would become much larger by being
-// decoded, before it decodes them. What refuse makes of the reason is the codec's error.
+// Codec returns a codec that refuses messages that would become much larger by being decoded,
+// before it decodes them. Its error is what refuse returns for the reason.
 func Codec(refuse func(m proto.Message, err error) error) encoding.CodecV2 {
 	return codec{encoding.GetCodecV2(grpcproto.Name), refuse}
 }

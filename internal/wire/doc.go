@@ -5,10 +5,9 @@
 //
 // Every function that reads a message treats it as hostile: it checks each
 // size, count and form itself, whether or not an interceptor validated the
-// message before, because answers of a peer pass no interceptor. What it
-// returns is canonical, and converting it back and forth changes nothing more.
-//
-// It holds no connection and, but for Exports, no state; server and client do.
-// Exports reads one stream, of which messages say what changed: it keeps what was
-// said before, within limits, and has the lifetime of the call.
+// message before, because responses of a peer pass no interceptor. What it returns is canonical:
+// converting it to a message and back changes nothing.
+// It has no connection and, except in Exports, no state; server and client have. Exports reads
+// one stream of changes: it keeps what it received before, within limits, for as long as the
+// call.
 package wire

@@ -18,8 +18,7 @@ import (
 // Domain is the domain of every google.rpc.ErrorInfo of Entente.
 const Domain = "entente.dev"
 
-// Code returns the gRPC code of a reason, and Internal for one that it does not
-// know.
+// Code returns the gRPC code of a reason, and Internal for an unknown one.
 func Code(r peering.Reason) codes.Code {
 	switch r {
 	case peering.ReasonRequestInvalid, peering.ReasonContractMismatch, peering.ReasonSignatureInvalid, peering.ReasonTokenMalformed,
@@ -60,7 +59,7 @@ func Code(r peering.Reason) codes.Code {
 	return codes.Internal
 }
 
-// Status is how an error crosses.
+// Status returns an error as the status that is sent.
 func Status(e *peering.Error) *status.Status {
 	st := status.New(Code(e.Reason), clip(e.Message, peering.MaxMessageLen))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
@@ -85,10 +84,9 @@ func Status(e *peering.Error) *status.Status {
 	return with
 }
 
-// FromStatus returns the Error that an error of a call means: one with the
-// reason that the other side gave, or, where it gave none, one whose reason is
-// the name of the code. It returns nil for nil. Text from outside is cut and
-// rid of control characters, so that it can be shown on a terminal.
+// FromStatus returns the error of a call as an Error: with the reason that the other side sent,
+// or else the name of the code as its reason. It returns nil for nil. Text from outside is cut
+// and control characters are removed, so that it can be shown on a terminal.
 func FromStatus(err error) *peering.Error {
 	if err == nil {
 		return nil
@@ -143,7 +141,7 @@ func ReasonOf(err error) peering.Reason {
 	return FromStatus(err).Reason
 }
 
-// codeReason names a code like a reason: DEADLINE_EXCEEDED.
+// codeReason returns the name of a code in the form of a reason: DEADLINE_EXCEEDED.
 func codeReason(c codes.Code) peering.Reason {
 	var b strings.Builder
 	for i, r := range c.String() {

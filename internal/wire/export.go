@@ -14,14 +14,14 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ExportTo writes what became of an exported Service since it was told; nil is that it was
-// not told yet. It returns nothing where nothing did.
-func ExportTo(now peering.ExportedService, told *peering.ExportedService) []*ententev1.WatchServicesResponse {
+// ExportTo writes the changes of an exported Service since it was sent, or all of it if sent is
+// nil. It returns nil if nothing changed.
+func ExportTo(now peering.ExportedService, sent *peering.ExportedService) []*ententev1.WatchServicesResponse {
 	message := func() *ententev1.WatchServicesResponse {
 		return &ententev1.WatchServicesResponse{Service: serviceNameTo(now.ServiceName)}
 	}
 	if now.Refusal != "" {
-		if told != nil && told.Refusal == now.Refusal {
+		if sent != nil && sent.Refusal == now.Refusal {
 			return nil
 		}
 		m := message()
@@ -30,10 +30,10 @@ func ExportTo(now peering.ExportedService, told *peering.ExportedService) []*ent
 	}
 	first := message()
 	var before []peering.ServiceEndpoint
-	if told != nil && told.Refusal == "" {
-		before = told.Service.Endpoints
+	if sent != nil && sent.Refusal == "" {
+		before = sent.Service.Endpoints
 	}
-	if told == nil || !told.Same(now) {
+	if sent == nil || !sent.Same(now) {
 		first.State = exportedTo(now)
 	}
 	set, removed := changedEndpoints(before, now.Service.Endpoints)
@@ -53,7 +53,7 @@ func ExportTo(now peering.ExportedService, told *peering.ExportedService) []*ent
 	}
 }
 
-// cutEndpoints returns as many of the first as a message has room for, and the rest.
+// cutEndpoints returns as many endpoints as a message has room for, and the rest.
 func cutEndpoints(list []*ententev1.ServiceEndpoint, room *int) (first, rest []*ententev1.ServiceEndpoint) {
 	n := 0
 	for n < min(len(list), maxEndpointsPerMessage) {
@@ -67,7 +67,7 @@ func cutEndpoints(list []*ententev1.ServiceEndpoint, room *int) (first, rest []*
 	return list[:n:n], list[n:]
 }
 
-// changedEndpoints returns which endpoints came or changed, and which went.
+// changedEndpoints returns the endpoints that are new or changed, and those that are gone.
 func changedEndpoints(before, now []peering.ServiceEndpoint) (set, removed []*ententev1.ServiceEndpoint) {
 	was := make(map[string]peering.ServiceEndpoint, len(before))
 	for _, e := range before {
@@ -112,13 +112,13 @@ func exportedTo(e peering.ExportedService) *ententev1.ExportedService {
 	return m
 }
 
-// What a Service says of sessions, as Kubernetes writes it.
+// Values of a Service's sessionAffinity.
 const (
 	affinityNone     = "None"
 	affinityClientIP = "ClientIP"
 )
 
-// endpointTo writes an endpoint; nil for one without an IP address.
+// endpointTo writes an endpoint. It returns nil for one without an IP address.
 func endpointTo(e peering.ServiceEndpoint) *ententev1.ServiceEndpoint {
 	a, err := netip.ParseAddr(e.Address)
 	if err != nil {
@@ -176,22 +176,22 @@ func serviceNameFrom(field string, m *ententev1.ServiceName) (peering.ServiceNam
 // Exports reads the messages of one stream of WatchServices, or of WatchClusterSet.
 type Exports struct {
 	services map[peering.ServiceName]*exported
-	// set says that it is the latter: the sender says which Services there are.
+	// set means that it is the latter, in which the sender decides which Services there are.
 	set bool
-	// endpoints is how many there are of all Services.
+	// endpoints is how many endpoints all Services have together.
 	endpoints int
 }
 
-// exported is one Service as far as it was said.
+// exported is what was received of one Service.
 type exported struct {
-	// said says that its state was.
-	said      bool
+	// whole means that its state was received.
+	whole     bool
 	state     peering.ExportedService
 	endpoints map[string]peering.ServiceEndpoint
 }
 
-// NewExports returns what reads a stream that was asked of these Services. Messages
-// of others are refused.
+// NewExports returns a reader of a stream that was opened for these Services. Messages about
+// others are refused.
 func NewExports(names []peering.ServiceName) *Exports {
 	x := &Exports{services: make(map[peering.ServiceName]*exported, len(names))}
 	for _, n := range names {
@@ -200,17 +200,17 @@ func NewExports(names []peering.ServiceName) *Exports {
 	return x
 }
 
-// NewClusterSet returns what reads a stream of WatchClusterSet.
+// NewClusterSet returns a reader of a stream of WatchClusterSet.
 func NewClusterSet() *Exports {
 	return &Exports{services: map[peering.ServiceName]*exported{}, set: true}
 }
 
-// Names returns the Services that were said and are not refused, sorted.
+// Names returns the Services that were received and are not refused, sorted.
 func (x *Exports) Names() []peering.ServiceName {
 	return slices.SortedFunc(maps.Keys(x.services), peering.CompareServiceNames)
 }
 
-// Read reads the next message. It returns the Service once it is whole.
+// Read reads the next message. It returns the Service once all of its messages came.
 func (x *Exports) Read(m *ententev1.WatchServicesResponse) (out peering.ExportedService, whole bool, err error) {
 	name, err := serviceNameFrom("service", m.GetService())
 	if err != nil {
@@ -239,10 +239,10 @@ func (x *Exports) Read(m *ententev1.WatchServicesResponse) (out peering.Exported
 		if s.state, err = exportedFrom("state", name, m.GetState()); err != nil {
 			return out, false, err
 		}
-		s.said = true
+		s.whole = true
 	}
-	if !s.said {
-		return out, false, invalid("state", "is required of a service that was not told yet")
+	if !s.whole {
+		return out, false, invalid("state", "is required in the first message about a service")
 	}
 	if err := x.change(s, m); err != nil {
 		return out, false, err
@@ -257,7 +257,7 @@ func (x *Exports) Read(m *ententev1.WatchServicesResponse) (out peering.Exported
 	return out, true, nil
 }
 
-// change takes the endpoints of a message.
+// change applies the endpoints of a message.
 func (x *Exports) change(s *exported, m *ententev1.WatchServicesResponse) error {
 	if len(m.GetSet()) > maxEndpointsPerMessage || len(m.GetRemoved()) > maxEndpointsPerMessage {
 		return invalid("set", "want at most %d", maxEndpointsPerMessage)
@@ -307,7 +307,7 @@ func exportedFrom(field string, name peering.ServiceName, m *ententev1.ExportedS
 	}
 	s := list[0]
 	if (peering.ServiceName{Namespace: s.Namespace, Name: s.Name}) != name {
-		return out, invalid(field+".service", "is another than the message is of")
+		return out, invalid(field+".service", "is not the service of the message")
 	}
 	if a := m.GetSessionAffinity(); a != affinityNone && a != affinityClientIP {
 		return out, invalid(field+".session_affinity", "want %s or %s", affinityNone, affinityClientIP)

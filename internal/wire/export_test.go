@@ -59,17 +59,17 @@ func drawExported(t *rapid.T) peering.ExportedService {
 	return out
 }
 
-// Whatever a Service was and becomes, who reads all messages has it as it is, and what did
-// not change is not said again.
+// However a Service changes, a reader of all messages has its current state, and what did not
+// change is not sent again.
 func TestExportedServicesAreReadAsTheyAre(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		reader := NewExports([]peering.ServiceName{web})
-		var told *peering.ExportedService
+		var sent *peering.ExportedService
 		for range rapid.IntRange(1, 5).Draw(t, "states") {
 			now := drawExported(t)
 			var got *peering.ExportedService
-			for _, m := range ExportTo(now, told) {
+			for _, m := range ExportTo(now, sent) {
 				raw, err := proto.Marshal(m)
 				if err != nil {
 					t.Fatal(err)
@@ -85,8 +85,8 @@ func TestExportedServicesAreReadAsTheyAre(t *testing.T) {
 					got = &s
 				}
 			}
-			if got == nil && told == nil {
-				t.Fatal("nothing was said of a Service that was not told yet")
+			if got == nil && sent == nil {
+				t.Fatal("no message for a Service that was not sent yet")
 			}
 			if got != nil {
 				if diff := cmp.Diff(now, *got); diff != "" {
@@ -94,9 +94,9 @@ func TestExportedServicesAreReadAsTheyAre(t *testing.T) {
 				}
 			}
 			if again := ExportTo(now, &now); len(again) != 0 {
-				t.Fatalf("what did not change was said again: %v", again)
+				t.Fatalf("what did not change was sent again: %v", again)
 			}
-			told = &now
+			sent = &now
 		}
 	})
 }
@@ -112,9 +112,9 @@ func TestOneEndpointThatChangesIsOneEndpointOnTheWire(t *testing.T) {
 	now := before
 	now.Service.Endpoints = slices.Clone(before.Service.Endpoints[1:])
 	now.Service.Endpoints[7].Ready = false
-	said := ExportTo(now, &before)
-	if len(said) != 1 || len(said[0].GetSet()) != 1 || len(said[0].GetRemoved()) != 1 || said[0].GetState() != nil || proto.Size(said[0]) > 200 {
-		t.Errorf("%d messages of %d bytes", len(said), proto.Size(said[0]))
+	messages := ExportTo(now, &before)
+	if len(messages) != 1 || len(messages[0].GetSet()) != 1 || len(messages[0].GetRemoved()) != 1 || messages[0].GetState() != nil || proto.Size(messages[0]) > 200 {
+		t.Errorf("%d messages of %d bytes", len(messages), proto.Size(messages[0]))
 	}
 	reader, n := NewExports([]peering.ServiceName{web}), 0
 	for _, m := range ExportTo(before, nil) {
@@ -161,15 +161,15 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		want string
 	}{
 		"nothing":                      {&ententev1.WatchServicesResponse{}, "service"},
-		"one that nobody asked for":    {&ententev1.WatchServicesResponse{Service: &ententev1.ServiceName{Namespace: "kube-system", Name: "web"}, State: state()}, "was not asked for"},
-		"a name that is none":          {&ententev1.WatchServicesResponse{Service: &ententev1.ServiceName{Namespace: "shop", Name: "../web"}}, "DNS label"},
+		"one that was not asked for":   {&ententev1.WatchServicesResponse{Service: &ententev1.ServiceName{Namespace: "kube-system", Name: "web"}, State: state()}, "was not asked for"},
+		"a malformed name":             {&ententev1.WatchServicesResponse{Service: &ententev1.ServiceName{Namespace: "shop", Name: "../web"}}, "DNS label"},
 		"endpoints without a service":  {&ententev1.WatchServicesResponse{Service: name, Complete: true}, "state"},
-		"another service's state":      {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Name = "db" })}, "another"},
-		"a type of nobody's":           {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Type = "LoadBalancer" })}, "later versions"},
+		"another service's state":      {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Name = "db" })}, "is not the service"},
+		"an unknown type":              {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Type = "LoadBalancer" })}, "later versions"},
 		"no state inside":              {&ententev1.WatchServicesResponse{Service: name, State: &ententev1.ExportedService{}}, "state"},
-		"an affinity of nobody's":      {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.SessionAffinity = "Sticky" })}, "session_affinity"},
+		"an unknown affinity":          {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.SessionAffinity = "Sticky" })}, "session_affinity"},
 		"an affinity for a year":       {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.SessionAffinity, s.SessionAffinitySeconds = "ClientIP", 1<<30 })}, "affinity_seconds"},
-		"a port that is none":          {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Ports[0].Port = 1 << 30 })}, "port"},
+		"a port out of range":          {&ententev1.WatchServicesResponse{Service: name, State: state(func(s *ententev1.ExportedService) { s.Service.Ports[0].Port = 1 << 30 })}, "port"},
 		"an address of five bytes":     {with(&ententev1.ServiceEndpoint{Address: []byte{1, 2, 3, 4, 5}}), "address"},
 		"an IPv4 address as IPv6":      {with(&ententev1.ServiceEndpoint{Address: []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1}}), "address"},
 		"an endpoint's port":           {with(&ententev1.ServiceEndpoint{Address: []byte{10, 0, 0, 1}, Ports: map[string]uint32{"http": 1 << 20}}), "65535"},
@@ -177,11 +177,11 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		"an endpoint's name":           {with(&ententev1.ServiceEndpoint{Address: []byte{10, 0, 0, 1}, Hostname: "web.evil"}), "hostname"},
 		"more than a message may have": {with(many...), "at most 500"},
 		"an export without a time":     {exports(func(x *ententev1.ServiceExport) { x.Created = nil }), "created"},
-		"a label that is none":         {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a b": "c"} }), "label"},
-		"a label's value that is none": {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a": "b\n"} }), "label"},
+		"a malformed label":            {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a b": "c"} }), "label"},
+		"a malformed value of a label": {exports(func(x *ententev1.ServiceExport) { x.Labels = map[string]string{"a": "b\n"} }), "label"},
 		"annotations without end":      {exports(func(x *ententev1.ServiceExport) { x.Annotations = map[string]string{"a": strings.Repeat("x", 5000)} }), "4096 bytes"},
-		"a traffic policy of nobody's": {exports(func(x *ententev1.ServiceExport) { x.InternalTrafficPolicy = "Mine" }), "traffic policy"},
-		"a distribution of nobody's":   {exports(func(x *ententev1.ServiceExport) { x.TrafficDistribution = "a\nb" }), "distribution"},
+		"an unknown traffic policy":    {exports(func(x *ententev1.ServiceExport) { x.InternalTrafficPolicy = "Mine" }), "traffic policy"},
+		"a malformed distribution":     {exports(func(x *ententev1.ServiceExport) { x.TrafficDistribution = "a\nb" }), "distribution"},
 	} {
 		_, _, err := NewExports([]peering.ServiceName{web}).Read(test.m)
 		if err == nil || !strings.Contains(violations(err), test.want) {

@@ -6,19 +6,18 @@ import "time"
 const (
 	// MaxBundleLen is the longest trust bundle, DER.
 	MaxBundleLen = 16 << 10
-	// MaxParts is how many fields a message may have, with those of the messages in it.
-	// The largest honest one, an offer with as many services and ports as there may be,
-	// has two thirds of that. maxNesting is how deep messages may be in each other; ours
-	// are at most seven.
+	// MaxParts is how many fields a message may have, with those of the messages in it. The
+	// largest honest message, an offer with as many services and ports as allowed, has two thirds
+	// of that. maxNesting is how deep messages may be nested; ours are at most seven deep.
 	MaxParts   = 8192
 	maxNesting = 32
 )
 
 // Limits of the endpoints in one message of an ExportService.
 const (
-	// maxEndpointsPerMessage is how many come, and how many go.
+	// maxEndpointsPerMessage is how many endpoints are set, and how many removed.
 	maxEndpointsPerMessage = 500
-	// endpointParts is how many fields they may have, of MaxParts: an endpoint has
+	// endpointParts is how many of MaxParts they may have together: an endpoint has
 	// partsOfEndpoint, and partsOfPort for each port.
 	endpointParts   = MaxParts / 2
 	partsOfEndpoint = 8
@@ -28,11 +27,10 @@ const (
 	maxAffinitySeconds = 86_400
 )
 
-// Limits of what crosses in an OffloadService. They equal the constraints of the
-// proto where that has one.
+// Limits of what is sent in an OffloadService. They equal the constraints of the proto where that
+// has one.
 const (
-	// MaxObjectBytes is the largest object, as JSON. It is what an API server
-	// takes.
+	// MaxObjectBytes is the largest object, as JSON. An API server has the same limit.
 	MaxObjectBytes = 1536 << 10
 	// MaxStatusBytes is the largest PodStatus, as JSON. One of a pod with a
 	// hundred containers stays below.
@@ -64,18 +62,18 @@ const (
 
 // Limits of the metrics of pods.
 const (
-	// MaxMetricsPods is of how many pods one answer tells.
+	// MaxMetricsPods is how many pods one response has.
 	MaxMetricsPods = 10_000
-	// MaxMetricsContainers is how many containers of a pod are told of.
+	// MaxMetricsContainers is how many containers of a pod are reported.
 	MaxMetricsContainers = 64
-	// MaxMetricsMessages is how many messages one answer has.
+	// MaxMetricsMessages is how many messages one response has.
 	MaxMetricsMessages = 64
-	// metricsParts is how many fields they may have in one message, of MaxParts. A pod has
+	// metricsParts is how many of MaxParts they may have in one message. A pod has
 	// partsOfMetrics, and partsOfContainer for each container.
 	metricsParts     = MaxParts / 2
 	partsOfMetrics   = 8
 	partsOfContainer = 4
-	// MinMetricsWindow and MaxMetricsWindow bound the time of which CPU is the average.
+	// MinMetricsWindow and MaxMetricsWindow bound the time over which CPU is averaged.
 	MinMetricsWindow = time.Second
 	MaxMetricsWindow = 10 * time.Minute
 	// MaxNanocores is the most CPU of a container, 4096 cores, and MaxMetricsBytes the most

@@ -8,9 +8,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// OfferTo writes an offer. Services that are those of the message before, told, are left
-// out; nil is that there was none.
-func OfferTo(o peering.Offer, told *peering.Offer) *ententev1.WatchOfferResponse {
+// OfferTo writes an offer. Services that equal those of sent, the offer of the message before,
+// are left out. sent is nil for the first message.
+func OfferTo(o peering.Offer, sent *peering.Offer) *ententev1.WatchOfferResponse {
 	m := &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{
 		Available: o.Available, Message: peering.Text(o.Message, peering.MaxMessageLen),
 		Price: PriceListTo(o.Price), NodeLabels: o.NodeLabels,
@@ -26,7 +26,7 @@ func OfferTo(o peering.Offer, told *peering.Offer) *ententev1.WatchOfferResponse
 	if len(o.Resources) > 0 {
 		m.Offer.Resources = ResourcesTo(o.Resources)
 	}
-	if told != nil && peering.SameServices(o.Services, told.Services) {
+	if sent != nil && peering.SameServices(o.Services, sent.Services) {
 		m.SameServices = true
 	} else {
 		m.Offer.Services = servicesTo(o.Services)
@@ -34,9 +34,9 @@ func OfferTo(o peering.Offer, told *peering.Offer) *ententev1.WatchOfferResponse
 	return m
 }
 
-// OfferFrom reads a message of WatchOffer; told is the offer of the message before, empty
-// where there was none. Of an offer of nothing it keeps the message, the services and the pools.
-func OfferFrom(m *ententev1.WatchOfferResponse, told peering.Offer) (peering.Offer, error) {
+// OfferFrom reads a message of WatchOffer. last is the offer of the message before, empty for the
+// first one. Of an offer of nothing it keeps the message, the services and the pools.
+func OfferFrom(m *ententev1.WatchOfferResponse, last peering.Offer) (peering.Offer, error) {
 	if m.GetOffer() == nil {
 		return peering.Offer{}, invalid("offer", "is required")
 	}
@@ -44,7 +44,7 @@ func OfferFrom(m *ententev1.WatchOfferResponse, told peering.Offer) (peering.Off
 	if err != nil {
 		return peering.Offer{}, err
 	}
-	o.Services = told.Services
+	o.Services = last.Services
 	if !m.GetSameServices() {
 		if o.Services, err = servicesFrom("offer.services", m.GetOffer().GetServices()); err != nil {
 			return peering.Offer{}, err
@@ -56,7 +56,7 @@ func OfferFrom(m *ententev1.WatchOfferResponse, told peering.Offer) (peering.Off
 	return o, nil
 }
 
-// offerFrom reads what a message says of an offer, but for services.
+// offerFrom reads an offer without its services.
 func offerFrom(m *ententev1.Offer) (peering.Offer, error) {
 	o := peering.Offer{Available: m.GetAvailable(), Message: peering.Text(m.GetMessage(), peering.MaxMessageLen)}
 	var err error
@@ -70,7 +70,7 @@ func offerFrom(m *ententev1.Offer) (peering.Offer, error) {
 	return read(o, err)
 }
 
-// poolsFrom reads the pools of an offer, and puts them in the order of their names.
+// poolsFrom reads the pools of an offer, and sorts them by name.
 func poolsFrom(field string, list []*ententev1.OfferedPool) ([]peering.OfferedPool, error) {
 	pools, err := readAll(field, list, peering.MaxPools, poolFrom)
 	if err != nil {

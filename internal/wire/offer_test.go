@@ -86,36 +86,36 @@ func servicesOf(services, ports int) []peering.OfferedService {
 func TestOffersCrossUnchanged(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
-	var told *peering.Offer
-	var heard peering.Offer
+	var sent *peering.Offer
+	var received peering.Offer
 	same := 0
 	for range 5000 {
 		next := randomOffer(t, r)
-		if told != nil && r.IntN(3) == 0 { // the same services
-			next.Services = told.Services
+		if sent != nil && r.IntN(3) == 0 { // the same services
+			next.Services = sent.Services
 		}
-		m := OfferTo(next, told)
+		m := OfferTo(next, sent)
 		if m.GetSameServices() {
 			same++
 			if len(m.GetOffer().GetServices()) > 0 {
-				t.Fatalf("services that did not change are told: %v", m)
+				t.Fatalf("services that did not change are sent: %v", m)
 			}
 		}
 		var err error
-		if heard, err = OfferFrom(m, heard); err != nil {
+		if received, err = OfferFrom(m, received); err != nil {
 			t.Fatalf("%v\nof %+v", err, next)
 		}
-		if next.Compare(heard, 0) != peering.Unchanged {
-			t.Fatalf("heard\n%+v\nof\n%+v", heard, next)
+		if next.Compare(received, 0) != peering.Unchanged {
+			t.Fatalf("received\n%+v\nof\n%+v", received, next)
 		}
-		told = &next
+		sent = &next
 	}
 	if same == 0 {
 		t.Error("services never stayed the same")
 	}
 }
 
-// However many services there are, a change of something else says nothing of them.
+// However many services there are, a change of something else does not send them again.
 func TestServicesThatDoNotChangeAreNotSentAgain(t *testing.T) {
 	t.Parallel()
 	offer := peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(4)}, Duration: time.Hour, Services: servicesOf(200, 3)}
@@ -134,7 +134,7 @@ func TestServicesOfAKindThatIsNotKnownAreLeftOut(t *testing.T) {
 	services[0].Type, services[1].Ports[0].Protocol = "ClusterSetName", "QUIC"
 	got, err := OfferFrom(&ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Services: services}}, peering.Offer{})
 	if err != nil || len(got.Services) != 1 || got.Services[0].Name != "s-0002" {
-		t.Errorf("heard %+v, %v", got.Services, err)
+		t.Errorf("received %+v, %v", got.Services, err)
 	}
 }
 
@@ -171,10 +171,10 @@ func TestOffersThatAreRefused(t *testing.T) {
 		}}, field: "offer.resources"},
 		"more architectures than exist":       {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Architectures: many(17)}}, field: "offer.architectures"},
 		"an architecture with a newline":      {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Architectures: []string{"amd64\n"}}}, field: "offer.architectures"},
-		"more storage classes than told":      {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{StorageClasses: many(65)}}, field: "offer.storage_classes"},
+		"more storage classes than allowed":   {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{StorageClasses: many(65)}}, field: "offer.storage_classes"},
 		"a label that no node has":            {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{NodeLabels: map[string]string{"": ""}}}, field: "offer.node_labels"},
 		"a price without a currency":          {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Price: &ententev1.PriceList{PerHour: map[string]string{"cpu": "1"}}}}, field: "offer.price"},
-		"more services than told":             refusedServices("offer.services", servicesTo(servicesOf(peering.MaxServices+1, 0))...),
+		"more services than allowed":          refusedServices("offer.services", servicesTo(servicesOf(peering.MaxServices+1, 0))...),
 		"services that are too large in all":  refusedServices("offer.services", servicesTo(servicesOf(peering.MaxServices, 4))...),
 		"a service twice":                     refusedServices("offer.services[1]", append(servicesTo(servicesOf(1, 1)), servicesTo(servicesOf(1, 1))...)...),
 		"a service without a namespace":       refusedServices("offer.services[0].namespace", &ententev1.OfferedService{Name: "a", Type: peering.ServiceHeadless}),
@@ -248,6 +248,6 @@ func TestAnUnavailableOfferHasNoResources(t *testing.T) {
 	m.Offer.Available, m.Offer.Message = false, "no\x1b[2J"
 	got, err := OfferFrom(m, fullOffer(t))
 	if err != nil || got.Available || len(got.Resources) > 0 || got.Message != "no [2J" {
-		t.Errorf("heard %+v, %v", got, err)
+		t.Errorf("received %+v, %v", got, err)
 	}
 }

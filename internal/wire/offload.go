@@ -9,7 +9,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// kinds is what can cross.
+// kinds are the kinds of objects that can be sent.
 func kinds() map[ententev1.Kind]peering.Kind {
 	return map[ententev1.Kind]peering.Kind{
 		ententev1.Kind_KIND_NAMESPACE: peering.KindNamespace, ententev1.Kind_KIND_CONFIG_MAP: peering.KindConfigMap, ententev1.Kind_KIND_SECRET: peering.KindSecret,
@@ -18,7 +18,8 @@ func kinds() map[ententev1.Kind]peering.Kind {
 	}
 }
 
-// crosses returns what stands for a value where it crosses; nothing is unspecified.
+// crosses returns the wire's value of a value of package peering, or its zero value, which is
+// unspecified.
 func crosses[W, V comparable](values map[W]V, value V) W {
 	for w, v := range values {
 		if v == value {
@@ -29,22 +30,22 @@ func crosses[W, V comparable](values map[W]V, value V) W {
 	return unspecified
 }
 
-// kindTo returns a kind as it crosses; unknown kinds become unspecified.
+// kindTo writes a kind. An unknown kind becomes unspecified.
 func kindTo(k peering.Kind) ententev1.Kind { return crosses(kinds(), k) }
 
-// kindFrom reads a kind. One that a later version sent is PROTOCOL_UNSUPPORTED.
+// kindFrom reads a kind. The error for a kind of a later version is PROTOCOL_UNSUPPORTED.
 func kindFrom(k ententev1.Kind) (peering.Kind, error) {
 	kind, known := kinds()[k]
 	switch {
 	case k == ententev1.Kind_KIND_UNSPECIFIED:
-		return 0, invalid("ref.kind", "want a kind that crosses")
+		return 0, invalid("ref.kind", "want a kind that can be sent")
 	case !known:
 		return 0, newer("ref.kind", strconv.Itoa(int(k)))
 	}
 	return kind, nil
 }
 
-// ObjectRefTo returns a reference as it crosses.
+// ObjectRefTo writes a reference.
 func ObjectRefTo(r peering.ObjectRef) *ententev1.ObjectRef {
 	return &ententev1.ObjectRef{Kind: kindTo(r.Kind), Namespace: r.Namespace, Name: r.Name, Uid: r.UID}
 }
@@ -63,10 +64,10 @@ func ObjectRefFrom(m *ententev1.ObjectRef) (peering.ObjectRef, error) {
 	return r, CheckObjectRef(r)
 }
 
-// CheckObjectRef says whether a reference may cross.
+// CheckObjectRef returns an error unless a reference may be sent.
 func CheckObjectRef(r peering.ObjectRef) error {
 	if kindTo(r.Kind) == ententev1.Kind_KIND_UNSPECIFIED {
-		return invalid("ref.kind", "want a kind that crosses")
+		return invalid("ref.kind", "want a kind that can be sent")
 	}
 	if r.Kind == peering.KindNamespace {
 		if r.Namespace != "" {
@@ -106,8 +107,8 @@ func checkUID(field, uid string) error {
 	return nil
 }
 
-// checkSubdomain accepts a DNS subdomain as in RFC 1123, which the names of all
-// objects that cross are.
+// checkSubdomain accepts a DNS subdomain as in RFC 1123, which the names of all objects that are
+// sent are.
 func checkSubdomain(field, s string) error {
 	if s == "" || len(s) > MaxObjectNameLen {
 		return invalid(field, "want 1 to %d characters", MaxObjectNameLen)
@@ -132,12 +133,12 @@ func OpenTo(contract string) *ententev1.SyncRequest {
 	}}
 }
 
-// QuestionTo returns a question as it crosses, and AnswerTo its answer.
+// QuestionTo writes a question.
 func QuestionTo(number uint64) *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Question_{Question: &ententev1.SyncResponse_Question{Number: number}}}
 }
 
-// AnswerTo returns the answer to a question as it crosses.
+// AnswerTo writes the answer to a question.
 func AnswerTo(number uint64) *ententev1.SyncRequest {
 	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Answer_{Answer: &ententev1.SyncRequest_Answer{Number: number}}}
 }
@@ -145,7 +146,7 @@ func AnswerTo(number uint64) *ententev1.SyncRequest {
 // ContractIDFrom reads the ID of a contract.
 func ContractIDFrom(id string) (string, error) { return id, checkID("contract_id", id) }
 
-// ApplyTo returns an object as it crosses.
+// ApplyTo writes an object.
 func ApplyTo(o peering.Object) *ententev1.SyncRequest {
 	hash := o.Hash()
 	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Apply_{Apply: &ententev1.SyncRequest_Apply{
@@ -174,7 +175,7 @@ func ApplyFrom(m *ententev1.SyncRequest_Apply) (peering.Object, error) {
 	return o, nil
 }
 
-// DeleteTo returns a delete as it crosses.
+// DeleteTo writes a delete.
 func DeleteTo(r peering.ObjectRef, grace *int64) *ententev1.SyncRequest {
 	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Delete_{Delete: &ententev1.SyncRequest_Delete{
 		Ref: ObjectRefTo(r), GracePeriodSeconds: grace,
@@ -199,14 +200,14 @@ func DeleteFrom(m *ententev1.SyncRequest_Delete) (peering.ObjectRef, *int64, err
 	return ref, &grace, nil
 }
 
-// HeldTo returns what the provider holds as it crosses.
+// HeldTo writes an object that exists at the provider.
 func HeldTo(h peering.Held) *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Held_{Held: &ententev1.SyncResponse_Held{
 		Ref: ObjectRefTo(h.Ref), Hash: h.Hash[:],
 	}}}
 }
 
-// HeldFrom reads what the provider holds.
+// HeldFrom reads an object that exists at the provider.
 func HeldFrom(m *ententev1.SyncResponse_Held) (peering.Held, error) {
 	ref, err := ObjectRefFrom(m.GetRef())
 	if err != nil {
@@ -216,12 +217,12 @@ func HeldFrom(m *ententev1.SyncResponse_Held) (peering.Held, error) {
 	return peering.Held{Ref: ref, Hash: hash}, err
 }
 
-// SyncedTo returns the end of the list of what is held.
+// SyncedTo writes the end of the list of objects that exist at the provider.
 func SyncedTo() *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Synced_{Synced: &ententev1.SyncResponse_Synced{}}}
 }
 
-// AckTo returns an answer as it crosses.
+// AckTo writes an acknowledgement.
 func AckTo(a peering.Ack) *ententev1.SyncResponse {
 	m := &ententev1.SyncResponse_Ack{Ref: ObjectRefTo(a.Ref)}
 	if a.Hash != (peering.Hash{}) {
@@ -238,8 +239,8 @@ func AckTo(a peering.Ack) *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: m}}
 }
 
-// AckFrom reads an answer. A reason that this version does not know stays as it
-// is, so that people see it.
+// AckFrom reads an acknowledgement. A reason that this version does not know is kept, so that
+// administrators see it.
 func AckFrom(m *ententev1.SyncResponse_Ack) (peering.Ack, error) {
 	ref, err := ObjectRefFrom(m.GetRef())
 	if err != nil {
@@ -265,7 +266,7 @@ func AckFrom(m *ententev1.SyncResponse_Ack) (peering.Ack, error) {
 	return a, nil
 }
 
-// PodStatusTo returns a pod's status as it crosses.
+// PodStatusTo writes a pod's status.
 func PodStatusTo(s peering.PodStatus) *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Status_{Status: &ententev1.SyncResponse_Status{
 		Ref: ObjectRefTo(s.Ref), RemoteName: s.RemoteName, RemoteUid: s.RemoteUID, Status: s.Status,
@@ -273,9 +274,8 @@ func PodStatusTo(s peering.PodStatus) *ententev1.SyncResponse {
 	}}}
 }
 
-// PodStatusFrom reads a pod's status. The status itself is checked for its size
-// and for amounts only; who decodes the JSON checks the rest. It shares its bytes
-// with the message.
+// PodStatusFrom reads a pod's status. It checks only the size and the amounts of the JSON; code
+// that decodes the JSON checks the rest. The status shares its bytes with the message.
 func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) {
 	ref, err := ObjectRefFrom(m.GetRef())
 	if err != nil {
@@ -312,8 +312,7 @@ func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) 
 	return s, nil
 }
 
-// PodEventTo returns an event as it crosses, its texts cut to what the other
-// side takes.
+// PodEventTo writes an event, with its texts cut to what the other side accepts.
 func PodEventTo(e peering.PodEvent) *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Event_{Event: &ententev1.SyncResponse_Event{
 		Ref: ObjectRefTo(e.Ref), Type: eventType(e.Type), Reason: peering.Text(e.Reason, maxEventReasonLen),
@@ -321,8 +320,8 @@ func PodEventTo(e peering.PodEvent) *ententev1.SyncResponse {
 	}}}
 }
 
-// PodEventFrom reads an event; texts are cut and rid of control characters, a
-// type that Kubernetes does not know becomes Warning.
+// PodEventFrom reads an event. Texts are cut and control characters are removed; a type that
+// Kubernetes does not have becomes Warning.
 func PodEventFrom(m *ententev1.SyncResponse_Event) (peering.PodEvent, error) {
 	ref, err := ObjectRefFrom(m.GetRef())
 	if err != nil {

@@ -12,12 +12,11 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// CheckQuantities refuses Kubernetes JSON in which an amount of a resource is
-// written with an exponent beyond any that there can be. Decoding such an amount,
-// "1e999999999", keeps a processor busy for hours, so this comes before decoding
-// anything from outside that may hold one. It looks at the members that hold
-// amounts in a PodSpec or PodStatus, wherever they stand. It refuses lists of more
-// elements than there can be as well: an empty container takes a kilobyte.
+// CheckQuantities refuses Kubernetes JSON in which an amount of a resource has an exponent that
+// no valid amount has. Decoding such an amount, "1e999999999", keeps a processor busy for hours,
+// so this check comes before decoding any JSON from outside that may have one. It checks the
+// members that are amounts in a PodSpec or PodStatus, wherever they are. It also refuses lists
+// with too many elements: an empty container takes a kilobyte.
 func CheckQuantities(raw []byte) error {
 	if len(raw) > 0 && !json.Valid(raw) {
 		var whole json.RawMessage
@@ -53,7 +52,7 @@ func CheckQuantities(raw []byte) error {
 			stack = stack[:top]
 			top--
 		default:
-			amount := top >= 0 && holdsAmount(stack[top].key) || top >= 1 && holdsAmounts(stack[top-1].key)
+			amount := top >= 0 && isAmount(stack[top].key) || top >= 1 && hasAmounts(stack[top-1].key)
 			if amount && !plainQuantity(textOf(tok)) {
 				return fmt.Errorf("quantity %s is out of range", strconv.Quote(peering.Text(textOf(tok), maxAmountLen)))
 			}
@@ -65,8 +64,8 @@ func CheckQuantities(raw []byte) error {
 	return nil
 }
 
-// nextToken returns the first token of JSON that is known to be valid, empty if there is none, and
-// what comes after it. A json.Decoder allocates each, and all pods and statuses come by here.
+// nextToken returns the first token of JSON that is known to be valid, empty at its end, and what
+// comes after it. A json.Decoder allocates each token, and all pods and statuses are read here.
 func nextToken(raw []byte) (tok, rest []byte) {
 	raw = bytes.TrimLeft(raw, " \t\r\n,:")
 	if len(raw) == 0 {
@@ -90,7 +89,7 @@ func nextToken(raw []byte) (tok, rest []byte) {
 	return raw[:n], raw[n:]
 }
 
-// textOf returns what a token says: the text of a string, else the token.
+// textOf returns the text of a token: that of a string, else the token itself.
 func textOf(tok []byte) string {
 	if tok[0] != '"' {
 		return string(tok)
@@ -103,18 +102,18 @@ func textOf(tok []byte) string {
 	return s
 }
 
-// holdsAmount says whether a member is an amount. The case of names does not
-// matter to encoding/json, so it does not here.
-func holdsAmount(key string) bool {
+// isAmount reports whether a member is an amount. Like encoding/json, it ignores the case of
+// names.
+func isAmount(key string) bool {
 	return slices.ContainsFunc([]string{"sizeLimit", "divisor", "quantity", "perPod", "perContainer"}, func(name string) bool { return strings.EqualFold(key, name) })
 }
 
-// holdsAmounts says whether a member is a list of amounts by resource.
-func holdsAmounts(key string) bool {
+// hasAmounts reports whether a member is a map of resources to amounts.
+func hasAmounts(key string) bool {
 	return slices.ContainsFunc([]string{"requests", "limits", "overhead", "allocatedResources", "capacity"}, func(name string) bool { return strings.EqualFold(key, name) })
 }
 
-// plainQuantity says whether decoding an amount is quick.
+// plainQuantity reports whether decoding an amount is quick.
 func plainQuantity(s string) bool {
 	s = strings.TrimSpace(s)
 	if len(s) > maxAmountLen {
@@ -128,6 +127,6 @@ func plainQuantity(s string) bool {
 	if errors.Is(err, strconv.ErrRange) {
 		return false
 	}
-	// What is no number is a suffix, such as Ei.
+	// What is not a number is a suffix, such as Ei.
 	return err != nil || exponent >= -maxQuantityExponent && exponent <= maxQuantityExponent
 }

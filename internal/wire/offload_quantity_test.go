@@ -39,9 +39,9 @@ func TestAmountsThatTakeForEverToDecodeAreRefused(t *testing.T) {
 	}
 }
 
-// TestEveryAmountOfAPodIsLookedAt fails when a version of Kubernetes brings a
-// field for an amount that CheckQuantities does not know.
-func TestEveryAmountOfAPodIsLookedAt(t *testing.T) {
+// TestEveryAmountOfAPodIsChecked fails when a version of Kubernetes adds a field with an amount
+// that CheckQuantities does not know.
+func TestEveryAmountOfAPodIsChecked(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	found := 0
 	var walk func(reflect.Type)
@@ -62,18 +62,18 @@ func TestEveryAmountOfAPodIsLookedAt(t *testing.T) {
 			switch {
 			case field == reflect.TypeFor[resource.Quantity]():
 				found++
-				if !holdsAmount(name) {
-					t.Errorf("%s.%s is an amount and not looked at", typ, name)
+				if !isAmount(name) {
+					t.Errorf("%s.%s is an amount and not checked", typ, name)
 				}
 			case field == reflect.TypeFor[corev1.ResourceList]():
 				found++
-				if !holdsAmounts(name) {
-					t.Errorf("%s.%s holds amounts and is not looked at", typ, name)
+				if !hasAmounts(name) {
+					t.Errorf("%s.%s has amounts and is not checked", typ, name)
 				}
 			case field.Kind() == reflect.Map && field.Elem() == reflect.TypeFor[resource.Quantity]():
 				found++
-				if !holdsAmounts(name) {
-					t.Errorf("%s.%s holds amounts and is not looked at", typ, name)
+				if !hasAmounts(name) {
+					t.Errorf("%s.%s has amounts and is not checked", typ, name)
 				}
 			default:
 				walk(f.Type)

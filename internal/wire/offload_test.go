@@ -115,25 +115,25 @@ func TestAProvidersStatusCrossesUnchanged(t *testing.T) {
 
 func TestEmptyOffloadMessagesAreErrors(t *testing.T) {
 	if _, err := ObjectRefFrom(nil); err == nil {
-		t.Error("ObjectRefFrom(nil) is no error")
+		t.Error("ObjectRefFrom(nil) is not an error")
 	}
 	if _, err := ApplyFrom(nil); err == nil {
-		t.Error("ApplyFrom(nil) is no error")
+		t.Error("ApplyFrom(nil) is not an error")
 	}
 	if _, _, err := DeleteFrom(nil); err == nil {
-		t.Error("DeleteFrom(nil) is no error")
+		t.Error("DeleteFrom(nil) is not an error")
 	}
 	if _, err := HeldFrom(nil); err == nil {
-		t.Error("HeldFrom(nil) is no error")
+		t.Error("HeldFrom(nil) is not an error")
 	}
 	if _, err := AckFrom(nil); err == nil {
-		t.Error("AckFrom(nil) is no error")
+		t.Error("AckFrom(nil) is not an error")
 	}
 	if _, err := PodStatusFrom(nil); err == nil {
-		t.Error("PodStatusFrom(nil) is no error")
+		t.Error("PodStatusFrom(nil) is not an error")
 	}
 	if _, err := PodEventFrom(nil); err == nil {
-		t.Error("PodEventFrom(nil) is no error")
+		t.Error("PodEventFrom(nil) is not an error")
 	}
 }
 

@@ -10,10 +10,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// CheckParts refuses a message that would become much larger by being decoded: an
-// element of a list takes two bytes on the wire and a hundred in memory. It looks at
-// the encoded message only, which is of the type of m. What is no message at all is
-// left to the decoder.
+// CheckParts refuses a message that would become much larger by being decoded: an element of a
+// list takes two bytes on the wire and a hundred in memory. It checks the encoded message alone,
+// which is of the type of m. The decoder refuses malformed messages.
 func CheckParts(encoded []byte, m proto.Message) error {
 	left := MaxParts
 	path, ok := countParts(encoded, m.ProtoReflect().Descriptor(), &left, maxNesting)
@@ -26,8 +25,8 @@ func CheckParts(encoded []byte, m proto.Message) error {
 	}
 }
 
-// countParts takes the fields of a message off what is left; where that is too
-// little it says at which field.
+// countParts subtracts the fields of a message from left. If there are too many it returns false
+// and the path of the field.
 func countParts(b []byte, d protoreflect.MessageDescriptor, left *int, depth int) (path string, ok bool) {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
@@ -57,7 +56,7 @@ func countParts(b []byte, d protoreflect.MessageDescriptor, left *int, depth int
 		switch {
 		case ok:
 		case field.IsMap():
-			// The field is what is to be known, not which half of which entry.
+			// The path names the map's field, and not the key or value of an entry.
 			return name, false
 		default:
 			return name + "." + path, false

@@ -41,7 +41,7 @@ func TestMessagesThatWouldGrowByBeingReadAreRefusedUnread(t *testing.T) {
 		"states in turn":                {repeatedField(1, MaxParts+1, nil), &ententev1.SessionRequest{}, "state"},
 		"labels without keys":           {repeatedField(1, 1, repeatedField(labels, MaxParts, nil)), &ententev1.RequestPeeringRequest{}, "request.node_selector"},
 		"labels with keys":              {repeatedField(1, 1, repeatedField(labels, MaxParts/2, []byte{10, 1, 'a'})), &ententev1.RequestPeeringRequest{}, "request.node_selector"},
-		"fields that nobody knows":      {repeatedField(1000, MaxParts+1, nil), &ententev1.SessionRequest{}, "unknown field 1000"},
+		"unknown fields":                {repeatedField(1000, MaxParts+1, nil), &ententev1.SessionRequest{}, "unknown field 1000"},
 		"an object as large as may be":  {repeatedField(2, 1, repeatedField(3, 1, bytes.Repeat([]byte{'{'}, MaxObjectBytes))), &ententev1.SyncRequest{}, ""},
 		"no message":                    {[]byte{255, 255, 255}, &ententev1.SessionRequest{}, ""},
 		"the end of one":                {repeatedField(1, 1, repeatedField(contracts, 9, nil))[:9], &ententev1.SessionRequest{}, ""},
@@ -90,7 +90,7 @@ func TestListsOfMoreThanThereCanBeAreRefusedUnread(t *testing.T) {
 	}
 }
 
-// Whatever comes, and what is let through is no larger in memory than it may be.
+// A message that is accepted is never larger in memory than the limit.
 func FuzzParts(f *testing.F) {
 	f.Add([]byte{10, 2, 58, 0})
 	f.Add(repeatedField(1, 1, repeatedField(7, 20, nil)))

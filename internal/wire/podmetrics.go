@@ -11,8 +11,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// PodMetricsTo returns what the pods of a contract use as it crosses, at least one message.
-// What is more than the other side takes is left out.
+// PodMetricsTo writes what the pods of a contract use, in at least one message. It leaves out
+// what exceeds the limits of the other side.
 func PodMetricsTo(m peering.ContractMetrics) []*ententev1.PodMetricsResponse {
 	out := []*ententev1.PodMetricsResponse{{AnswerTime: timestamppb.New(m.Time)}}
 	parts := 0
@@ -37,8 +37,8 @@ func PodMetricsTo(m peering.ContractMetrics) []*ententev1.PodMetricsResponse {
 	return out
 }
 
-// PodMetricsFrom adds to m what a message says. It checks each value by itself; whether there
-// is such a pod, and whether what is said of it is recent, is for the caller to see.
+// PodMetricsFrom adds the metrics of a message to m. It checks each value by itself; the caller
+// has to check that the pods exist and that the metrics are recent.
 func PodMetricsFrom(m *peering.ContractMetrics, in *ententev1.PodMetricsResponse) error {
 	if in.GetAnswerTime() != nil {
 		if err := in.GetAnswerTime().CheckValid(); err != nil {

@@ -85,7 +85,7 @@ func TestPodMetricsBeyondLimitsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestPodMetricsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidPodMetricsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*ententev1.PodMetricsResponse){
 		"no time of the answer":     func(m *ententev1.PodMetricsResponse) { m.AnswerTime = nil },

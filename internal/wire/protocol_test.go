@@ -16,7 +16,7 @@ func TestTwoRevisionsOfSkewWork(t *testing.T) {
 		upgrade   string
 	}{
 		{peering.Protocol, peering.Protocol, ""},
-		{peering.Protocol, 0, ""}, // says none
+		{peering.Protocol, 0, ""}, // sends no revision
 		{peering.Protocol, peering.Protocol + 1, ""},
 		{peering.Protocol, peering.Protocol + 2, ""},
 		{1, 4, "speaks revision 1"},
@@ -31,7 +31,7 @@ func TestTwoRevisionsOfSkewWork(t *testing.T) {
 			case c.upgrade == "" && err != nil:
 				t.Errorf("%d refuses %d: %v", pair[0], pair[1], err)
 			case c.upgrade != "" && (ReasonOf(err) != peering.ReasonProtocolUnsupported || !strings.HasSuffix(err.Error(), "upgrade the agent that "+c.upgrade)):
-				t.Errorf("%d says of %d: %v", pair[0], pair[1], err)
+				t.Errorf("%d of %d: %v", pair[0], pair[1], err)
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func TestUnknownValuesAreRefusedWithAReason(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What an older one does not say is not wrong.
+	// A field that an older one does not send is not an error.
 	silent := AdvertisementTo(fullAdvertisement(t))
 	silent.Hourly = nil
 	if _, err := AdvertisementFrom(silent, false); err != nil {

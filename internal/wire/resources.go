@@ -25,7 +25,7 @@ func ResourcesFrom(field string, m *ententev1.ResourceList) (peering.Resources, 
 	return r, nil
 }
 
-// MoneyTo writes an amount of money; none is nil.
+// MoneyTo writes an amount of money. It returns nil for no money.
 func MoneyTo(m peering.Money) *ententev1.Money {
 	if m.IsNone() {
 		return nil
@@ -33,7 +33,7 @@ func MoneyTo(m peering.Money) *ententev1.Money {
 	return &ententev1.Money{Currency: m.Currency, Amount: m.Amount.String()}
 }
 
-// MoneyFrom reads an amount of money. A missing one is none.
+// MoneyFrom reads an amount of money. A missing one is no money.
 func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
 	if m == nil {
 		return peering.Money{}, nil
@@ -43,7 +43,7 @@ func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
 		return peering.Money{}, invalid(field+".amount", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	out := peering.Money{Currency: m.GetCurrency(), Amount: amount}
-	// A currency that is missing would make nothing of what is no money.
+	// Without a currency a malformed amount would be read as no money.
 	if out.IsNone() {
 		return peering.Money{}, invalid(field+".currency", "want three capital letters")
 	}
@@ -53,7 +53,7 @@ func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
 	return out, nil
 }
 
-// PriceListTo writes prices; where everything is free of charge it is nil.
+// PriceListTo writes prices. It returns nil if everything is free of charge.
 func PriceListTo(p peering.PriceList) *ententev1.PriceList {
 	if len(p.PerHour) == 0 {
 		return nil
@@ -65,7 +65,7 @@ func PriceListTo(p peering.PriceList) *ententev1.PriceList {
 	return m
 }
 
-// PriceListFrom reads prices. A missing list is free of charge.
+// PriceListFrom reads prices. A missing list means free of charge.
 func PriceListFrom(field string, m *ententev1.PriceList) (peering.PriceList, error) {
 	if n := len(m.GetPerHour()); n > peering.MaxResources {
 		return peering.PriceList{}, invalid(field, "has %d prices, want at most %d", n, peering.MaxResources)
@@ -87,7 +87,7 @@ func PriceListFrom(field string, m *ententev1.PriceList) (peering.PriceList, err
 	return p, nil
 }
 
-// limitRangeTo writes a limit range; one that says nothing is nil.
+// limitRangeTo writes a limit range. It returns nil for an empty one.
 func limitRangeTo(l peering.LimitRange) *ententev1.LimitRange {
 	if l.IsZero() {
 		return nil
@@ -98,7 +98,7 @@ func limitRangeTo(l peering.LimitRange) *ententev1.LimitRange {
 	}
 }
 
-// limitRangeFrom reads a limit range. A missing one says nothing.
+// limitRangeFrom reads a limit range. A missing one is empty.
 func limitRangeFrom(field string, m *ententev1.LimitRange) (peering.LimitRange, error) {
 	var l peering.LimitRange
 	var err error
@@ -203,7 +203,7 @@ func AdvertisementFrom(m *ententev1.Advertisement, preview bool) (peering.Advert
 	case preview && m.GetContractId() != "":
 		return peering.Advertisement{}, invalid("advertisement.contract_id", "want none in a preview")
 	case !preview && m.GetNeedsApproval():
-		return peering.Advertisement{}, invalid("advertisement.needs_approval", "what waits for approval cannot be signed")
+		return peering.Advertisement{}, invalid("advertisement.needs_approval", "an advertisement that waits for approval cannot be signed")
 	}
 	if err := checkID("advertisement.request_id", m.GetRequestId()); err != nil {
 		return peering.Advertisement{}, err
@@ -249,8 +249,7 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 	keep(&err, &g.NodeSelector)(readLabels("advertisement.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector))
 	keep(&err, &g.RuntimeClasses)(readNames("advertisement.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses))
 	keep(&err, &g.StorageClasses)(readNames("advertisement.storage_classes", m.GetStorageClasses(), peering.MaxClasses))
-	// A level or a kind of exposure that this version does not know is one that it
-	// cannot keep to.
+	// This version cannot enforce a level or a kind of exposure that it does not know.
 	keep(&err, &g.PodSecurity)(oneOf("advertisement.pod_security", peering.PodSecurity(m.GetPodSecurity()),
 		peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted))
 	keep(&err, &g.Exposure)(oneOf("advertisement.exposure", m.GetExposure(), peering.ExposureOffloaded, peering.ExposureExported))
@@ -270,7 +269,7 @@ func wholeSeconds(field string, m *durationpb.Duration) (time.Duration, error) {
 	return d, err
 }
 
-// oneOf accepts one of the known values. Another one is of a later version.
+// oneOf accepts one of the known values. Any other value is of a later version.
 func oneOf[T ~string](field string, s T, known ...T) (T, error) {
 	switch {
 	case s == "":
@@ -281,10 +280,10 @@ func oneOf[T ~string](field string, s T, known ...T) (T, error) {
 	return s, nil
 }
 
-// checkHourly refuses a sum that does not follow from prices and amounts: what
-// is signed is the prices. Who says none says nothing wrong.
+// checkHourly refuses a sum that does not follow from prices and amounts, since the prices are
+// what is signed. A missing sum is accepted.
 func checkHourly(g peering.Grant, m *ententev1.Money) error {
-	said, err := MoneyFrom("advertisement.hourly", m)
+	sum, err := MoneyFrom("advertisement.hourly", m)
 	if err != nil {
 		return err
 	}
@@ -292,13 +291,13 @@ func checkHourly(g peering.Grant, m *ententev1.Money) error {
 	if err != nil {
 		return invalid("advertisement.price", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
-	if m != nil && said != hourly {
-		return invalid("advertisement.hourly", "is %s, and the prices give %s", said, hourly)
+	if m != nil && sum != hourly {
+		return invalid("advertisement.hourly", "is %s, and the prices give %s", sum, hourly)
 	}
 	return nil
 }
 
-// readPool accepts the name of a pool, or none.
+// readPool accepts the name of a pool, or an empty one.
 func readPool(field, name string) (string, error) {
 	if err := peering.CheckPool(name); err != nil {
 		return "", invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
@@ -306,19 +305,19 @@ func readPool(field, name string) (string, error) {
 	return name, nil
 }
 
-// readLabels accepts what check does; none are nil.
+// readLabels accepts labels that check accepts. It returns nil for an empty map.
 func readLabels(field string, m map[string]string, check func(map[string]string) error) (map[string]string, error) {
 	if err := check(m); err != nil {
 		return nil, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	if len(m) == 0 {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // nil means no labels
 	}
 	return m, nil
 }
 
-// readNames accepts names of classes, at most so many, each once, in any order,
-// and returns them sorted; none are nil.
+// readNames accepts at most most names of classes, each once, in any order, and returns them
+// sorted, or nil if there are no names.
 func readNames(field string, names []string, most int) ([]string, error) {
 	if len(names) > most {
 		return nil, invalid(field, "want at most %d", most)
@@ -335,8 +334,8 @@ func readNames(field string, names []string, most int) ([]string, error) {
 	return sorted, nil
 }
 
-// DrainUntilFrom reads until when pods may run on under a contract that the
-// caller ends; zero is that it ends at once.
+// DrainUntilFrom reads until when pods may run on under a contract that the caller ends. A zero
+// time means that it ends at once.
 func DrainUntilFrom(t *timestamppb.Timestamp) (time.Time, error) {
 	return readTime("drain_until", t)
 }
@@ -351,8 +350,7 @@ func EnvelopeTo(e peering.Envelope) *ententev1.Envelope {
 }
 
 // EnvelopeFrom reads an envelope. It checks sizes and the form of the signers'
-// IDs; whether the signatures hold is for Envelope.Verify. The envelope shares
-// its bytes with the message.
+// IDs; Envelope.Verify checks the signatures. The envelope shares its bytes with the message.
 func EnvelopeFrom(m *ententev1.Envelope) (peering.Envelope, error) {
 	if n := len(m.GetPayload()); n == 0 || n > peering.MaxPayload {
 		return peering.Envelope{}, invalid("envelope.payload", "has %d bytes, want 1 to %d", n, peering.MaxPayload)

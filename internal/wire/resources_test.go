@@ -163,36 +163,36 @@ func TestAsksThatAreRefused(t *testing.T) {
 		change func(*ententev1.PeeringRequest)
 		field  string
 	}{
-		"no request ID":                            {func(m *ententev1.PeeringRequest) { m.RequestId = "" }, "request.request_id"},
-		"a request ID with a slash":                {func(m *ententev1.PeeringRequest) { m.RequestId = "../x" }, "request.request_id"},
-		"a request ID that is too long":            {func(m *ententev1.PeeringRequest) { m.RequestId = strings.Repeat("a", 65) }, "request.request_id"},
-		"a contract ID that can name no object":    {func(m *ententev1.PeeringRequest) { m.ContractId = "A" }, "request.contract_id"},
-		"less than nothing":                        {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["cpu"] = "-1" }, "request.resources"},
-		"an amount that takes hours to read":       {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["cpu"] = "1e999999999" }, "request.resources"},
-		"a resource with a name that none has":     {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["a\x1b[2J"] = "1" }, "request.resources"},
-		"more resources than there are":            {func(m *ententev1.PeeringRequest) { m.Resources.Amounts = many2(65) }, "request.resources"},
-		"a duration below zero":                    {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(-1) }, "request.duration"},
-		"a duration beyond ten years":              {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(peering.MaxDuration + 1) }, "request.duration"},
-		"a duration that no arithmetic survives":   {func(m *ententev1.PeeringRequest) { m.Duration = &durationpb.Duration{Seconds: 1 << 62} }, "request.duration"},
-		"a price with floating point":              {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "1e3" }, "request.price_ceiling.amount"},
-		"a price with ten places":                  {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "0.0000000001" }, "request.price_ceiling.amount"},
-		"a price below zero":                       {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "-1" }, "request.price_ceiling.amount"},
-		"a price written in two ways":              {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "1.50" }, "request.price_ceiling.amount"},
-		"a malformed currency":                     {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Currency = "€" }, "request.price_ceiling.currency"},
-		"a ceiling of nothing in no currency":      {func(m *ententev1.PeeringRequest) { m.PriceCeiling = &ententev1.Money{Amount: "0"} }, "request.price_ceiling.currency"},
-		"a node label that no node has":            {func(m *ententev1.PeeringRequest) { m.NodeSelector["a b"] = "" }, "request.node_selector"},
-		"a node label's value that no node has":    {func(m *ententev1.PeeringRequest) { m.NodeSelector["a"] = "x y" }, "request.node_selector"},
-		"more node labels than may be asked for":   {func(m *ententev1.PeeringRequest) { m.NodeSelector = manyLabels(33) }, "request.node_selector"},
-		"a storage class with a path":              {func(m *ententev1.PeeringRequest) { m.StorageClasses = []string{"../fast"} }, "request.storage_classes"},
-		"a storage class twice":                    {func(m *ententev1.PeeringRequest) { m.StorageClasses = []string{"b", "a", "b"} }, "request.storage_classes"},
-		"more storage classes than may be asked":   {func(m *ententev1.PeeringRequest) { m.StorageClasses = many(17) }, "request.storage_classes"},
-		"a pool that shouts":                       {func(m *ententev1.PeeringRequest) { m.Pool = "GPU" }, "request.pool"},
-		"a pool with a long name":                  {func(m *ententev1.PeeringRequest) { m.Pool = strings.Repeat("a", 33) }, "request.pool"},
-		"a runtime class without a name":           {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{""} }, "request.runtime_classes"},
-		"a runtime class that is longer than any":  {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{strings.Repeat("a", 254)} }, "request.runtime_classes"},
-		"more runtime classes than may be asked":   {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = many(17) }, "request.runtime_classes"},
-		"a runtime class that shouts":              {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{"GVisor"} }, "request.runtime_classes"},
-		"a runtime class with bytes that are none": {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{"a\x00"} }, "request.runtime_classes"},
+		"no request ID":                           {func(m *ententev1.PeeringRequest) { m.RequestId = "" }, "request.request_id"},
+		"a request ID with a slash":               {func(m *ententev1.PeeringRequest) { m.RequestId = "../x" }, "request.request_id"},
+		"a request ID that is too long":           {func(m *ententev1.PeeringRequest) { m.RequestId = strings.Repeat("a", 65) }, "request.request_id"},
+		"a contract ID that can name no object":   {func(m *ententev1.PeeringRequest) { m.ContractId = "A" }, "request.contract_id"},
+		"less than nothing":                       {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["cpu"] = "-1" }, "request.resources"},
+		"an amount that takes hours to read":      {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["cpu"] = "1e999999999" }, "request.resources"},
+		"a resource with a malformed name":        {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["a\x1b[2J"] = "1" }, "request.resources"},
+		"more resources than there are":           {func(m *ententev1.PeeringRequest) { m.Resources.Amounts = many2(65) }, "request.resources"},
+		"a duration below zero":                   {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(-1) }, "request.duration"},
+		"a duration beyond ten years":             {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(peering.MaxDuration + 1) }, "request.duration"},
+		"a duration that no arithmetic survives":  {func(m *ententev1.PeeringRequest) { m.Duration = &durationpb.Duration{Seconds: 1 << 62} }, "request.duration"},
+		"a price with floating point":             {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "1e3" }, "request.price_ceiling.amount"},
+		"a price with ten places":                 {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "0.0000000001" }, "request.price_ceiling.amount"},
+		"a price below zero":                      {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "-1" }, "request.price_ceiling.amount"},
+		"a price written in two ways":             {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "1.50" }, "request.price_ceiling.amount"},
+		"a malformed currency":                    {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Currency = "€" }, "request.price_ceiling.currency"},
+		"a ceiling of nothing in no currency":     {func(m *ententev1.PeeringRequest) { m.PriceCeiling = &ententev1.Money{Amount: "0"} }, "request.price_ceiling.currency"},
+		"a node label that no node has":           {func(m *ententev1.PeeringRequest) { m.NodeSelector["a b"] = "" }, "request.node_selector"},
+		"a node label's value that no node has":   {func(m *ententev1.PeeringRequest) { m.NodeSelector["a"] = "x y" }, "request.node_selector"},
+		"more node labels than may be asked for":  {func(m *ententev1.PeeringRequest) { m.NodeSelector = manyLabels(33) }, "request.node_selector"},
+		"a storage class with a path":             {func(m *ententev1.PeeringRequest) { m.StorageClasses = []string{"../fast"} }, "request.storage_classes"},
+		"a storage class twice":                   {func(m *ententev1.PeeringRequest) { m.StorageClasses = []string{"b", "a", "b"} }, "request.storage_classes"},
+		"more storage classes than may be asked":  {func(m *ententev1.PeeringRequest) { m.StorageClasses = many(17) }, "request.storage_classes"},
+		"a pool that shouts":                      {func(m *ententev1.PeeringRequest) { m.Pool = "GPU" }, "request.pool"},
+		"a pool with a long name":                 {func(m *ententev1.PeeringRequest) { m.Pool = strings.Repeat("a", 33) }, "request.pool"},
+		"a runtime class without a name":          {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{""} }, "request.runtime_classes"},
+		"a runtime class that is longer than any": {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{strings.Repeat("a", 254)} }, "request.runtime_classes"},
+		"more runtime classes than may be asked":  {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = many(17) }, "request.runtime_classes"},
+		"a runtime class that shouts":             {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{"GVisor"} }, "request.runtime_classes"},
+		"a runtime class with control characters": {func(m *ententev1.PeeringRequest) { m.RuntimeClasses = []string{"a\x00"} }, "request.runtime_classes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -235,7 +235,7 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"one for half a second":                 {func(m *ententev1.Advertisement) { m.Duration = durationpb.New(time.Second / 2) }, "advertisement.duration"},
 		"one for longer than anything lasts":    {func(m *ententev1.Advertisement) { m.Duration = durationpb.New(peering.MaxDuration + 1) }, "advertisement.duration"},
 		"one that never lapses":                 {func(m *ententev1.Advertisement) { m.ValidUntil = nil }, "advertisement.valid_until"},
-		"one that lapses when no calendar says": {func(m *ententev1.Advertisement) { m.ValidUntil = &timestamppb.Timestamp{Seconds: 1 << 60} }, "advertisement.valid_until"},
+		"one that expires beyond the year 9999": {func(m *ententev1.Advertisement) { m.ValidUntil = &timestamppb.Timestamp{Seconds: 1 << 60} }, "advertisement.valid_until"},
 		"one with a label that no node takes":   {func(m *ententev1.Advertisement) { m.NodeLabels = map[string]string{"a b": "c"} }, "advertisement.node_labels"},
 		"one with more labels than a node":      {func(m *ententev1.Advertisement) { m.NodeLabels = manyLabels(65) }, "advertisement.node_labels"},
 		"one whose ID cannot name an object":    {func(m *ententev1.Advertisement) { m.ContractId = "A/B" }, "advertisement.contract_id"},
@@ -245,15 +245,15 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"a second that follows nothing":         {func(m *ententev1.Advertisement) { m.PreviousHash = nil }, "advertisement.previous_hash"},
 		"a first that follows something":        {func(m *ententev1.Advertisement) { m.Revision = 1 }, "advertisement.previous_hash"},
 		"one that follows half a hash":          {func(m *ententev1.Advertisement) { m.PreviousHash = make([]byte, 16) }, "advertisement.previous_hash"},
-		"one with an exposure that is not told": {func(m *ententev1.Advertisement) { m.Exposure = "" }, "advertisement.exposure"},
+		"one without an exposure":               {func(m *ententev1.Advertisement) { m.Exposure = "" }, "advertisement.exposure"},
 		"one whose prices have no currency":     {func(m *ententev1.Advertisement) { m.Price.Currency = "" }, "advertisement.price"},
 		"one with a price below zero":           {func(m *ententev1.Advertisement) { m.Price.PerHour["cpu"] = "-1" }, "advertisement.price"},
 		"one with more prices than resources":   {func(m *ententev1.Advertisement) { m.Price.PerHour = many2(65) }, "advertisement.price"},
-		"one that costs more than money can say": {func(m *ententev1.Advertisement) {
+		"one whose cost is out of range": {func(m *ententev1.Advertisement) {
 			m.Price.PerHour["cpu"], m.Resources.Amounts["cpu"] = "999999999", "999999999"
 		}, "advertisement.price"},
-		"one that says a lower sum":             {func(m *ententev1.Advertisement) { m.Hourly.Amount = "0.01" }, "advertisement.hourly"},
-		"one that says it in another currency":  {func(m *ententev1.Advertisement) { m.Hourly.Currency = "JPY" }, "advertisement.hourly"},
+		"one with a lower sum":                  {func(m *ententev1.Advertisement) { m.Hourly.Amount = "0.01" }, "advertisement.hourly"},
+		"one with the sum in another currency":  {func(m *ententev1.Advertisement) { m.Hourly.Currency = "JPY" }, "advertisement.hourly"},
 		"one whose notice is below zero":        {func(m *ententev1.Advertisement) { m.Notice = durationpb.New(-time.Hour) }, "advertisement.notice"},
 		"one whose period is not whole seconds": {func(m *ententev1.Advertisement) { m.StatementPeriod = durationpb.New(time.Second + 1) }, "advertisement.statement_period"},
 		"one of a pool that draws":              {func(m *ententev1.Advertisement) { m.Pool = "a\x1b[2J" }, "advertisement.pool"},
@@ -266,8 +266,8 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"one whose least is more than its most": {func(m *ententev1.Advertisement) {
 			m.LimitRange.PodMin = &ententev1.ResourceList{Amounts: map[string]string{"cpu": "5"}}
 		}, "advertisement.limit_range"},
-		"one whose default is no amount": {func(m *ententev1.Advertisement) { m.LimitRange.DefaultLimit.Amounts["cpu"] = "much" }, "advertisement.limit_range.default_limit"},
-		"one that waits for approval":    {func(m *ententev1.Advertisement) { m.NeedsApproval = true }, "advertisement.needs_approval"},
+		"one with a malformed default": {func(m *ententev1.Advertisement) { m.LimitRange.DefaultLimit.Amounts["cpu"] = "much" }, "advertisement.limit_range.default_limit"},
+		"one that waits for approval":  {func(m *ententev1.Advertisement) { m.NeedsApproval = true }, "advertisement.needs_approval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -297,14 +297,14 @@ func TestPricesAreReadFromTheirOneForm(t *testing.T) {
 	}
 }
 
-// TestEveryReasonHasItsCode compares Code with what peering's comments say of each reason.
+// TestEveryReasonHasItsCode compares Code with the comments of the reasons in package peering.
 func TestEveryReasonHasItsCode(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "peering", "error.go"), nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	says := regexp.MustCompile(`^(Reason\w+) is ([A-Z_]+)[.:;]`)
+	comment := regexp.MustCompile(`^(Reason\w+) is ([A-Z_]+)[.:;]`)
 	compared := 0
 	ast.Inspect(file, func(n ast.Node) bool {
 		v, ok := n.(*ast.ValueSpec)
@@ -312,17 +312,17 @@ func TestEveryReasonHasItsCode(t *testing.T) {
 			return true
 		}
 		text, isText := v.Values[0].(*ast.BasicLit)
-		said := says.FindStringSubmatch(v.Doc.Text())
+		found := comment.FindStringSubmatch(v.Doc.Text())
 		if !isText || !strings.HasPrefix(v.Names[0].Name, "Reason") {
 			return true
 		}
 		reason, err := strconv.Unquote(text.Value)
-		if err != nil || said == nil || said[1] != v.Names[0].Name {
-			t.Errorf("%s: its comment says no code", v.Names[0].Name)
+		if err != nil || found == nil || found[1] != v.Names[0].Name {
+			t.Errorf("%s: its comment has no code", v.Names[0].Name)
 			return true
 		}
-		if got := Code(peering.Reason(reason)).String(); got != peering.Reason(said[2]).Condition() {
-			t.Errorf("%s is %s, and its comment says %s", reason, got, said[2])
+		if got := Code(peering.Reason(reason)).String(); got != peering.Reason(found[2]).Condition() {
+			t.Errorf("%s is %s, and its comment has %s", reason, got, found[2])
 		}
 		compared++
 		return true

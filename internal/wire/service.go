@@ -8,8 +8,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// CheckService says whether a service can be offered. Its error is one of a
-// field.
+// CheckService returns an error, which names the field, unless a service can be offered.
 func CheckService(field string, s peering.OfferedService) error {
 	for _, label := range []struct{ field, value string }{{field + ".namespace", s.Namespace}, {field + ".name", s.Name}} {
 		if label.value == "" {
@@ -80,13 +79,13 @@ func servicesFrom(field string, list []*ententev1.OfferedService) ([]peering.Off
 	seen, size := make(map[string]bool, len(list)), 0
 	for i, m := range list {
 		s := peering.OfferedService{Namespace: m.GetNamespace(), Name: m.GetName(), Type: m.GetType()}
-		if n := len(m.GetPorts()); n > 0 && n <= peering.MaxServicePorts+1 { // one more is too many already
+		if n := len(m.GetPorts()); n > 0 && n <= peering.MaxServicePorts+1 { // one more than the limit is refused
 			s.Ports = make([]peering.ServicePort, 0, n)
 		}
 		for _, p := range m.GetPorts()[:min(len(m.GetPorts()), peering.MaxServicePorts+1)] {
 			s.Ports = append(s.Ports, peering.ServicePort{
 				Name: p.GetName(), Protocol: p.GetProtocol(), AppProtocol: p.GetAppProtocol(),
-				Port: int32(min(p.GetPort(), 1<<16)), // what is more is refused as well
+				Port: int32(min(p.GetPort(), 1<<16)), // larger values are refused as well
 			})
 		}
 		if seen[s.Key()] {

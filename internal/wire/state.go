@@ -37,8 +37,8 @@ func StateTo(s peering.PeerState) *ententev1.PeerState {
 	return m
 }
 
-// offerings and phases are the values of peering by those of the wire. A value that is not among
-// them is read as unspecified.
+// offerings and phases map values of the wire to those of peering. Other values are read as
+// unspecified.
 func offerings() map[ententev1.PeerState_Lending]peering.Offering {
 	return map[ententev1.PeerState_Lending]peering.Offering{
 		ententev1.PeerState_LENDING_NOTHING: peering.OfferingNothing, ententev1.PeerState_LENDING_SOMETHING: peering.OfferingSomething,
@@ -70,7 +70,7 @@ func StateFrom(m *ententev1.PeerState) (peering.PeerState, error) {
 	if m.GetNetwork() != nil {
 		keep(&err, &s.Network)(networkFrom(m.GetNetwork()))
 	}
-	// One that makes no sense says nothing: the default serves everybody.
+	// An invalid one is ignored: every peer can use the default.
 	if p := m.GetPatience(); p.IsValid() {
 		s.Patience = max(p.AsDuration(), 0)
 	}
@@ -257,8 +257,8 @@ func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
 		return peering.Gateway{}, err
 	}
 	overlay, ok := netip.AddrFromSlice(m.GetOverlay())
-	// fc00::/7 is all that an overlay address may be (RFC 4193): a peer must not
-	// name an address that means something elsewhere.
+	// Overlay addresses are in fc00::/7 (RFC 4193): a peer must not name an address that is in use
+	// elsewhere.
 	if !ok || !overlay.Is6() || !overlay.IsPrivate() {
 		return peering.Gateway{}, invalid(field+".overlay", "want an IPv6 unique local address")
 	}
@@ -299,7 +299,7 @@ func observationFrom(field string, m *ententev1.Observation) (peering.Observatio
 	return o, err
 }
 
-// observedFrom reads where something is seen. It may still be of no use: see
+// observedFrom reads the address at which a gateway was observed. It may be unusable: see
 // [peering.Observable].
 func observedFrom(field, s string) (netip.AddrPort, error) {
 	e, err := netip.ParseAddrPort(s)
@@ -309,7 +309,7 @@ func observedFrom(field, s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(e.Addr().Unmap(), e.Port()), nil
 }
 
-// Texts writes each of a list.
+// Texts returns the string of each element of a list.
 func Texts[T fmt.Stringer](list []T) []string {
 	var out []string
 	for _, v := range list {
@@ -328,7 +328,7 @@ func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {
 		return peering.Alias{}, err
 	}
 	if p.Bits() != a.Bits() || p.Addr().Is4() != a.Addr().Is4() {
-		return peering.Alias{}, invalid(field+".alias", "want a prefix of the same family and length as the one it stands for")
+		return peering.Alias{}, invalid(field+".alias", "want a prefix of the same family and length as the one that it replaces")
 	}
 	return peering.Alias{Prefix: p, Alias: a}, nil
 }
@@ -443,12 +443,12 @@ func checkBlocks(blocks []peering.AliasBlock) error {
 // phaseTo writes a phase.
 func phaseTo(p peering.Phase) ententev1.ContractState_Phase { return crosses(phases(), p) }
 
-// phaseFrom reads a phase. What a newer peer may mean is PhaseUnspecified: no
-// reason to change anything.
+// phaseFrom reads a phase. A phase of a newer revision is PhaseUnspecified, which changes
+// nothing.
 func phaseFrom(p ententev1.ContractState_Phase) peering.Phase { return phases()[p] }
 
-// CheckState returns a state as StateFrom understood it: nothing in it breaks a
-// limit, and texts can be shown.
+// CheckState returns a state with only what StateFrom read: it keeps all limits, and its texts
+// can be shown.
 func CheckState(m *ententev1.PeerState) (*ententev1.PeerState, error) {
 	s, err := StateFrom(m)
 	if err != nil {

@@ -24,7 +24,7 @@ func endingState() peering.PeerState {
 	}
 }
 
-func TestTheWordOnAContractCrossesUnchanged(t *testing.T) {
+func TestContractStatesCrossUnchanged(t *testing.T) {
 	want := endingState()
 	got, err := StateFrom(StateTo(want))
 	if err != nil {
@@ -35,7 +35,7 @@ func TestTheWordOnAContractCrossesUnchanged(t *testing.T) {
 	}
 }
 
-func TestWordsOnContractsThatAreRefused(t *testing.T) {
+func TestContractStatesThatAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*ententev1.PeerState)
 		field  string
@@ -57,8 +57,8 @@ func TestWordsOnContractsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A patience that makes no sense is none: the peer is told its state as often as all.
-func TestPatienceThatMakesNoSenseIsNone(t *testing.T) {
+// An invalid patience is ignored: the peer gets states as often as every other.
+func TestAnInvalidPatienceIsIgnored(t *testing.T) {
 	for name, d := range map[string]*durationpb.Duration{
 		"unset": nil, "below zero": {Seconds: -1}, "signs that differ": {Seconds: 1, Nanos: -1}, "beyond all time": {Seconds: 1 << 62},
 	} {

@@ -31,22 +31,22 @@ func rolled(t testing.TB, times int) *identity.Identity {
 	return id
 }
 
-func TestAClusterStaysWhoItIsAfterRollovers(t *testing.T) {
+func TestAClusterKeepsItsIDAfterRollovers(t *testing.T) {
 	for _, times := range []int{0, 1, 2, 8} {
 		id := rolled(t, times)
-		said := identity.ClusterInfo{Name: "office", Endpoints: []string{"office.example:7443"}, Bundle: id.TrustBundle()}
-		m := ClusterInfoTo(said)
+		info := identity.ClusterInfo{Name: "office", Endpoints: []string{"office.example:7443"}, Bundle: id.TrustBundle()}
+		m := ClusterInfoTo(info)
 		if (len(m.GetIdentityKey()) > 0) != (times > 1) || len(m.GetSuccession()) != times {
 			t.Errorf("after %d rollovers it shows a key of %d bytes and %d successions", times, len(m.GetIdentityKey()), len(m.GetSuccession()))
 		}
-		heard, err := ClusterInfoFrom(m, id.ID())
+		received, err := ClusterInfoFrom(m, id.ID())
 		if err != nil {
 			t.Fatalf("after %d rollovers: %v", times, err)
 		}
-		if diff := cmp.Diff(m, ClusterInfoTo(heard), protocmp.Transform()); diff != "" {
-			t.Errorf("after %d rollovers (-said +heard):\n%s", times, diff)
+		if diff := cmp.Diff(m, ClusterInfoTo(received), protocmp.Transform()); diff != "" {
+			t.Errorf("after %d rollovers (-sent +received):\n%s", times, diff)
 		}
-		kept, err := identity.ReadBundlePEM(id.ID(), []byte(heard.PEM()))
+		kept, err := identity.ReadBundlePEM(id.ID(), []byte(received.PEM()))
 		if err != nil {
 			t.Fatal(err)
 		}

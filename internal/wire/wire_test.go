@@ -100,7 +100,7 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"an overlay address that everybody can reach": {func(s *ententev1.PeerState) {
 			s.Network.Gateways[0].Overlay = netip.MustParseAddr("2001:db8::1").AsSlice()
 		}, "state.network.gateways[0].overlay"},
-		"an address to probe that is none": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1, 1}} }, "state.network.gateways[0].sources[0]"},
+		"a malformed address to probe": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1, 1}} }, "state.network.gateways[0].sources[0]"},
 		"two addresses to probe of one family": {func(s *ententev1.PeerState) {
 			s.Network.Gateways[0].Sources = [][]byte{{10, 0, 0, 1}, {10, 0, 0, 2}}
 		}, "state.network.gateways[0].sources"},
@@ -143,7 +143,7 @@ func TestStatesThatAreRefused(t *testing.T) {
 			s.Network.Transit[0].Addresses4, s.Network.Transit[0].Addresses6 = ascending(4096), nil
 		}, "state.network.transit"},
 		"many third clusters":             {func(s *ententev1.PeerState) { s.Network.Transit = make([]*ententev1.TransitAddresses, 17) }, "state.network.transit"},
-		"through what is no cluster":      {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
+		"through a malformed cluster ID":  {func(s *ententev1.PeerState) { s.Network.Through = []string{"x"} }, "state.network.through[0]"},
 		"through too many":                {func(s *ententev1.PeerState) { s.Network.Through = make([]string, 17) }, "state.network.through"},
 		"an address twice":                {func(s *ententev1.PeerState) { s.Network.Addresses4 = []byte{10, 0, 0, 1, 10, 0, 0, 1} }, "state.network.addresses4"},
 		"an IPv4 address dressed as IPv6": {func(s *ententev1.PeerState) { s.Network.Addresses6 = append(make([]byte, 10), 0xff, 0xff, 10, 0, 0, 1) }, "state.network.addresses6"},
@@ -193,7 +193,7 @@ func TestStatesThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestPlacesWhereNobodyCanBeAreLeftOut(t *testing.T) {
+func TestUnusableAddressesAreLeftOut(t *testing.T) {
 	for _, at := range []string{"127.0.0.1", "::1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "fe80::1", "224.0.0.1", "255.255.255.255", "::ffff:127.0.0.1", "ff02::1"} {
 		m := StateTo(fullState())
 		addr := netip.MustParseAddr(at)
@@ -210,7 +210,7 @@ func TestPlacesWhereNobodyCanBeAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAPhaseOfANewerPeerIsNoReasonToRefuse(t *testing.T) {
+func TestAPhaseOfANewerPeerIsNotRefused(t *testing.T) {
 	m := StateTo(fullState())
 	m.Contracts[0].Phase = 99
 	got, err := StateFrom(m)
@@ -254,7 +254,7 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 			m.Bundle = append(mine.TrustBundle().DER(), other.TrustBundle().DER()...)
 		},
 		"no root":                           func(m *ententev1.ClusterInfo) { m.Bundle = nil },
-		"bytes that are no certificate":     func(m *ententev1.ClusterInfo) { m.Bundle = []byte("hello") },
+		"bytes that are not a certificate":  func(m *ententev1.ClusterInfo) { m.Bundle = []byte("hello") },
 		"a name that is no DNS label":       func(m *ententev1.ClusterInfo) { m.Name = "Büro" },
 		"an endpoint that cannot be dialed": func(m *ententev1.ClusterInfo) { m.Endpoints = []string{":0"} },
 	} {
@@ -328,7 +328,7 @@ func TestEveryReasonHasACodeAndAProperName(t *testing.T) {
 	}
 }
 
-func TestTextFromOutsideCannotDrawOnATerminal(t *testing.T) {
+func TestTextFromOutsideHasNoControlCharacters(t *testing.T) {
 	for in, want := range map[string]string{
 		"fine, Büro №1":        "fine, Büro №1",
 		"red\x1b[31m\r\nalert": "red [31m  alert",

@@ -11,19 +11,19 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// NewServer returns a gRPC server that tells callers the reasons of its errors.
+// NewServer returns a gRPC server whose errors have their reasons, as those of package server.
 func NewServer(opts ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(opts,
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			resp, err := next(ctx, req)
-			return resp, told(err)
+			return resp, statusOf(err)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			return told(next(srv, stream))
+			return statusOf(next(srv, stream))
 		}))...)
 }
 
-func told(err error) error {
+func statusOf(err error) error {
 	if e, ok := errors.AsType[*peering.Error](err); ok {
 		return wire.Status(e).Err()
 	}
