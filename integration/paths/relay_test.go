@@ -33,7 +33,7 @@ func TestAThirdPeerRelaysPods(t *testing.T) {
 	lives := w.livesOf(ctx, t)
 	w.sealed(ctx, t)
 
-	const none = "none that is connected says that it carries sessions (network.relay.forPeers there)"
+	const none = "no connected peer carries sessions (set network.relay.forPeers there)"
 	t.Run("oslo does not allow it", func(t *testing.T) {
 		w.cutOff(ctx, t, pods, map[*e2e.Side]string{w.rome: none, w.milan: none})
 	})

@@ -46,7 +46,7 @@ func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup, listener net.L
 	}
 }
 
-// reset closes a connection and leaves nothing of it in the kernel.
+// reset closes a connection without leaving state of it in the kernel.
 func reset(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -54,14 +54,14 @@ func reset(c net.Conn) {
 	_ = c.Close()
 }
 
-// greet does the handshake of a connection that came in and has it served.
+// greet does the handshake of an incoming connection and starts to serve it.
 func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	refuse := func(err error) {
 		_ = raw.Close()
-		// Anybody can cause these, so they are logged for debugging only; but clocks that
-		// differ are hard to find otherwise.
+		// Any host can cause these, so they are logged for debugging only; but clocks that differ
+		// are hard to find otherwise.
 		level := slog.LevelDebug
 		var late *identity.TimeError
 		if errors.As(err, &late) && m.limiter.warnings.Allow() {
@@ -109,8 +109,8 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 	}
 }
 
-// cameThrough returns to which peer the tunnel leads that a connection came through; false if
-// it came through none.
+// cameThrough returns the peer at the other end of the tunnel through which a connection came;
+// false if it did not come through a tunnel.
 func cameThrough(raw net.Conn) (peering.ClusterID, bool) {
 	of, ok := raw.(interface{ Peer() string })
 	if !ok {
@@ -212,12 +212,12 @@ func (m *Manager) acceptDirect(ctx context.Context, conn *tls.Conn, auth identit
 		c.closed()
 		return err
 	}
-	m.give(ctx, c)
+	m.handToGRPC(ctx, c)
 	return nil
 }
 
-// give hands a connection to gRPC, or closes it when gRPC stopped.
-func (m *Manager) give(ctx context.Context, c *Conn) {
+// handToGRPC hands a connection to gRPC, or closes it when gRPC stopped.
+func (m *Manager) handToGRPC(ctx context.Context, c *Conn) {
 	if !m.feed.Give(ctx, c) {
 		_ = c.Close()
 	}

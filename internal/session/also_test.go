@@ -51,7 +51,7 @@ func recorded(d *dials, may ...string) nodeOption {
 	}
 }
 
-// A peer that moved is found where others say that it is, past those that lie.
+// A peer that moved is found at an endpoint that others name, although some of them lie.
 func TestAPeerThatMovedIsFound(t *testing.T) {
 	t.Parallel()
 	b, mallory := start(t), start(t)
@@ -66,15 +66,15 @@ func TestAPeerThatMovedIsFound(t *testing.T) {
 	}
 	mustWho(t, a, b)
 	if d.has(forbidden) {
-		t.Error("it was dialled where nobody may be")
+		t.Error("it was dialled at an address that may not be dialled")
 	}
 	if d.all[0] != gone {
 		t.Errorf("dialled %v: not its own endpoint first", d.all)
 	}
 }
 
-// Nobody is asked where a peer is while it is where it says.
-func TestHintedEndpointsAreNotDialledWhileItsOwnAnswer(t *testing.T) {
+// Endpoints that others name are not dialled while the peer's own respond.
+func TestHintedEndpointsAreNotDialledWhileItsOwnRespond(t *testing.T) {
 	t.Parallel()
 	b, other := start(t), start(t)
 	var d dials
@@ -82,7 +82,7 @@ func TestHintedEndpointsAreNotDialledWhileItsOwnAnswer(t *testing.T) {
 	trustEachOther(t, a, b)
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{b.addr}, Also: []string{other.addr}}})
 	mustWho(t, a, b)
-	// A peer without endpoints of its own dials: it is not looked for.
+	// A peer without endpoints of its own dials this side, and is not dialled.
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{b.addr}, Also: []string{other.addr}}, {ID: other.id, Also: []string{other.addr}}})
 	mustWho(t, a, b)
 	if d.has(other.addr) {
@@ -90,8 +90,8 @@ func TestHintedEndpointsAreNotDialledWhileItsOwnAnswer(t *testing.T) {
 	}
 }
 
-// What others say costs the peer's own endpoints nothing: they are tried as often, and
-// each time the least of it, also when those endpoints hang and change all the time.
+// Endpoints that others name do not delay the dials of the peer's own, even if they hang and
+// change all the time.
 func TestHintedEndpointsDelayNoDial(t *testing.T) {
 	t.Parallel()
 	own := "192.0.2.1:7443"
@@ -123,7 +123,7 @@ func TestHintedEndpointsDelayNoDial(t *testing.T) {
 		var changes sync.WaitGroup
 		defer changes.Wait()
 		changes.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ { // Somebody says something else each second.
+			for i := 0; ctx.Err() == nil; i++ { // Another endpoint is named each second.
 				m.SetPeers([]Peer{{ID: peer.ID(), Endpoints: []string{own}, Also: append(others[i%5:5:5], others[:i%5]...)}})
 				time.Sleep(time.Second)
 			}

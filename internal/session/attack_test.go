@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// A peer whose session is up and that reads nothing any more, while this side has
-// more to say than the kernel takes: it is given up when a write or a ping waited
-// too long, and nobody waits with it.
-func TestAPeerThatReadsNothingIsGivenUpAndHoldsUpNobody(t *testing.T) {
+// A peer whose session is up stops reading, while this side sends more than the kernel buffers:
+// the session ends when a write or a ping took too long, and no other peer waits.
+func TestTheSessionOfAPeerThatReadsNothingEndsAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	victim, silent, other := start(t), start(t, dialOnly), start(t, dialOnly)
 	trust(t, victim, silent)
@@ -39,7 +38,7 @@ func TestAPeerThatReadsNothingIsGivenUpAndHoldsUpNobody(t *testing.T) {
 		mustWho(t, victim, other)
 		time.Sleep(100 * time.Millisecond)
 	}
-	t.Logf("given up after %.1fs: %v", time.Since(began).Seconds(), victim.Status(silent.id).Err)
+	t.Logf("ended after %.1fs: %v", time.Since(began).Seconds(), victim.Status(silent.id).Err)
 	mustWho(t, other, victim)
 }
 
@@ -70,8 +69,8 @@ func shown(t *testing.T, by *node, uris ...string) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{der, id.Root().Raw}, PrivateKey: cert.PrivateKey}
 }
 
-// A cluster that is trusted itself shows a certificate that says it is another, or
-// both: neither a session nor calls come of it, and the other's session stays.
+// A trusted cluster shows a certificate with the identity of another, or of both: it gets neither
+// a session nor calls, and the other's session stays.
 func TestATrustedPeerCannotBeAnother(t *testing.T) {
 	t.Parallel()
 	victim, other, liar := start(t), start(t, dialOnly), start(t, dialOnly)
@@ -96,10 +95,10 @@ func TestATrustedPeerCannotBeAnother(t *testing.T) {
 				continue // refused in the handshake
 			}
 			_ = c.SetReadDeadline(time.Now().Add(patience))
-			// TLS 1.3 tells a client of its certificate with the first read.
+			// With TLS 1.3 a client learns that its certificate was refused at its first read.
 			if proto == protoSession {
 				if v, _, err := readPreface(c); err == nil && v == welcome {
-					t.Errorf("%s: a session came of it", name)
+					t.Errorf("%s: a session came up", name)
 				}
 			} else if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 				t.Errorf("%s: the connection is served: %v", name, err)
@@ -130,8 +129,8 @@ func h2Client(t *testing.T, from, to *node, address string) (*tls.Conn, error) {
 	return c, err
 }
 
-// lives says whether a connection is open still, after all that was said on it and
-// nothing more was for a while.
+// lives reads all that comes on a connection, and reports whether it is still open after a while
+// of silence.
 func lives(c net.Conn, while time.Duration) bool {
 	for {
 		_ = c.SetReadDeadline(time.Now().Add(while))
@@ -147,13 +146,13 @@ func TestAStrangerThatSendsTooMuchIsCutOff(t *testing.T) {
 	t.Parallel()
 	victim, stranger, peer := start(t), start(t, dialOnly), start(t, dialOnly)
 	trust(t, victim, peer)
-	for _, who := range []struct {
+	for _, caller := range []struct {
 		name  string
 		from  *node
 		while time.Duration
 		lives bool
 	}{{"a stranger", stranger, strangerLife / 2, false}, {"a peer", peer, 500 * time.Millisecond, true}} {
-		c, err := h2Client(t, who.from, victim, "127.0.0.1")
+		c, err := h2Client(t, caller.from, victim, "127.0.0.1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,8 +163,8 @@ func TestAStrangerThatSendsTooMuchIsCutOff(t *testing.T) {
 				break
 			}
 		}
-		if lives(c, who.while) != who.lives {
-			t.Errorf("%s is cut off: %t", who.name, who.lives)
+		if lives(c, caller.while) != caller.lives {
+			t.Errorf("%s is cut off: %t", caller.name, caller.lives)
 		}
 	}
 }

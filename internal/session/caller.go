@@ -13,9 +13,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// caller calls a peer. gRPC's client connection exists only while there are calls and
-// idleAfter beyond: most peers are seldom called, or only call, and even an idle one costs
-// more than the rest of a session.
+// caller calls a peer. gRPC's client connection exists only while there are calls and for
+// idleAfter longer: most peers are seldom called, or only call, and even an idle client
+// connection costs more memory than the rest of a session.
 type caller struct {
 	m    *Manager
 	peer peering.ClusterID

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// away says whether there is no client connection of gRPC's for a peer now.
+// away reports whether there is no client connection of gRPC for a peer now.
 func (c *caller) away() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // A peer that no person vouches for has its endpoints checked as those of others' word.
-func TestCheckedPeerIsDialledOnlyWhereItMayBe(t *testing.T) {
+func TestACheckedPeerIsDialledOnlyAtAllowedAddresses(t *testing.T) {
 	t.Parallel()
 	forbidden := []string{"169.254.169.254:80", "127.0.0.1:1", "[::1]:1", "10.96.0.1:443", "[::ffff:10.96.0.1]:443"}
 	b := start(t)
@@ -18,7 +18,7 @@ func TestCheckedPeerIsDialledOnlyWhereItMayBe(t *testing.T) {
 	a := start(t, recorded(&d, b.addr))
 	trustEachOther(t, a, b)
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: forbidden, Checked: true}})
-	eventually(t, "it is said why there is no session", func() bool {
+	eventually(t, "the status has why there is no session", func() bool {
 		err := a.Status(b.id).Err
 		return errors.Is(err, errReserved) && strings.Contains(err.Error(), forbidden[0])
 	})
@@ -30,7 +30,7 @@ func TestCheckedPeerIsDialledOnlyWhereItMayBe(t *testing.T) {
 }
 
 // What a name leads to is checked when it is dialled, so that it cannot change meanwhile.
-func TestCheckedPeerIsDialledByNameOnlyWhereItMayBe(t *testing.T) {
+func TestACheckedPeersNameIsDialledOnlyAtAllowedAddresses(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	_, port, err := net.SplitHostPort(b.addr)

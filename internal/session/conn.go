@@ -15,15 +15,15 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 )
 
-// Conn is a connection that is secured already: a stream of a session, or a TLS
-// connection of its own. It knows who is at the other end.
+// Conn is a connection that is secured already: a stream of a session, or a TLS connection of its
+// own. It has the identity of the other end.
 type Conn struct {
 	net.Conn
 	info   identity.AuthInfo
 	once   sync.Once
 	closed func()
-	// limit is how many bytes may still be read; nil is any number. gRPC allocates the
-	// length that a message announces, so what a stranger sends is limited here.
+	// limit is how many bytes may still be read; nil means no limit. gRPC allocates the length
+	// that a message announces, so what a stranger sends is limited here.
 	limit *atomic.Int64
 	// burst is how many bytes were read without a pause, until last.
 	burst int
@@ -46,8 +46,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// seldom says whether little was read lately, n bytes of it now. A stream keeps a buffer of
-// more than twice the largest piece that came, which pays only where much comes.
+// seldom counts n bytes that were read now, and reports whether little was read lately. A stream
+// keeps a buffer of more than twice the largest piece that came, which pays only for streams with
+// much data.
 func (c *Conn) seldom(n int, now time.Time) bool {
 	if now.Sub(c.last) >= burstPause {
 		c.burst = 0
@@ -69,8 +70,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// transportCreds hands gRPC the identity that a Conn already proved; there is no
-// second handshake.
+// transportCreds passes gRPC the identity that a Conn already proved, without a second handshake.
 type transportCreds struct{}
 
 // ServerCredentials returns the transport credentials for Config.Server. Handlers get the

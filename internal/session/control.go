@@ -31,11 +31,10 @@ const (
 	// bytes); the length of a signature (2 bytes) and the signature; then the
 	// certificates, leaf first, each with its length (2 bytes) before it.
 	kindProof = 1
-	// kindProbe asks whether the other side is there, and for its clock: 8 bytes, to be
-	// sent back.
+	// kindProbe asks whether the other side is alive, and for its clock: 8 bytes, which are sent
+	// back.
 	kindProbe = 2
-	// kindAnswer answers it: the 8 bytes, and the clock in milliseconds since 1970 (8
-	// bytes).
+	// kindAnswer answers a probe: its 8 bytes, and the clock in milliseconds since 1970 (8 bytes).
 	kindAnswer = 3
 )
 
@@ -76,8 +75,8 @@ func readMessage(r io.Reader) (kind byte, body []byte, err error) {
 	return head[0], body, err
 }
 
-// controlError returns why the control stream ended. It is nil if the session ended as a
-// whole, which has a reason of its own.
+// controlError returns why the control stream ended, or nil if the whole session ended, which has
+// a reason of its own.
 func (l *link) controlError(err error) error {
 	if _, ok := errors.AsType[*abuseError](err); ok || errors.Is(err, errUntrusted) {
 		return err
@@ -88,7 +87,7 @@ func (l *link) controlError(err error) error {
 	return fmt.Errorf("control stream: %w", err)
 }
 
-// received is what is kept from one message of a peer to the next.
+// received is the state that is kept between messages of a peer.
 type received struct {
 	rate *rate.Limiter
 	// proof is the number of the last proof.
@@ -107,7 +106,7 @@ func (m *Manager) readControl(l *link) error {
 		if err != nil {
 			return l.controlError(err)
 		}
-		l.control.stream.Shrink() // mostly it is seconds until the next
+		l.control.stream.Shrink() // the next message usually comes seconds later
 	}
 }
 
@@ -118,7 +117,7 @@ func (m *Manager) handle(l *link, h *received, kind byte, body []byte) error {
 		return &abuseError{What: "too many control messages"}
 	}
 	l.mu.Lock()
-	l.heard = now
+	l.messageAt = now
 	l.mu.Unlock()
 	switch kind {
 	case kindProof:
@@ -158,7 +157,7 @@ func (m *Manager) handle(l *link, h *received, kind byte, body []byte) error {
 type proof struct {
 	number    uint32
 	signature []byte
-	// chain is DER certificates, leaf first.
+	// chain has DER certificates, leaf first.
 	chain [][]byte
 }
 
@@ -204,9 +203,9 @@ func decodeProof(b []byte) (proof, error) {
 	return p, nil
 }
 
-// digest is what the leaf's key signs. The binding ties the proof to one TLS
-// connection, the side to one direction of it, and the number to its place in the
-// order, so that no proof is good twice.
+// digest is what the leaf's key signs. The binding ties the proof to one TLS connection, the side
+// to one direction of it, and the number to its place in the order, so that no proof can be used
+// twice.
 func (p proof) digest(binding []byte, byDialler bool) []byte {
 	b := []byte("entente/1 proof of identity\x00")
 	b = append(b, binding...)
@@ -223,7 +222,7 @@ func (p proof) digest(binding []byte, byDialler bool) []byte {
 	return sum[:]
 }
 
-// prove makes a proof with a leaf.
+// prove signs a proof with the key of a leaf.
 func prove(svid *x509svid.SVID, number uint32, binding []byte, byDialler bool) (proof, error) {
 	p := proof{number: number}
 	for _, c := range svid.Certificates {
@@ -236,8 +235,8 @@ func prove(svid *x509svid.SVID, number uint32, binding []byte, byDialler bool) (
 	return p, nil
 }
 
-// certificates returns the chain, after checking that the leaf's key signed the proof for
-// this connection. It does not verify the chain, nor whose it is.
+// certificates returns the chain, after checking that the leaf's key signed the proof for this
+// connection. It does not verify the chain or to which cluster it belongs.
 func (p proof) certificates(binding []byte, byDialler bool) ([]*x509.Certificate, error) {
 	chain, err := parseChain(p.chain)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// dialError is why a round of dialling failed: an error for each endpoint.
+// dialError is the error of a round of dialling: one error for each endpoint.
 type dialError struct {
 	Peer  peering.ClusterID
 	Tries []error
@@ -42,25 +42,25 @@ func (e *dialError) Unwrap() []error { return e.Tries }
 // it.
 type dialer struct {
 	endpoints []string
-	// pause is that before the next round of dialling.
+	// pause is the pause before the next round of dialling.
 	pause time.Duration
-	// cancel ends the loop, done is closed when it ended; both are nil before the first.
-	// again says that the endpoints changed.
+	// cancel ends the loop, done is closed when it ended; both are nil before the first loop.
+	// again notifies of changed endpoints.
 	cancel context.CancelFunc
 	done   chan struct{}
 	again  notify.Channel
-	// trying says that some of Peer.Also are being dialled; next is the first of them to be
-	// tried next time.
+	// trying means that some of Peer.Also are being dialled; next is the first of them to be tried
+	// next time.
 	trying atomic.Bool
 	next   int
-	// up says that there was a session when dialAll last looked. began is when the loop did,
-	// and thirds what it knows of other ways; only the loop uses these two.
+	// up means that there was a session when dialAll last checked. began is when the loop began,
+	// and thirds are the third peers that it tried; only the loop uses these two.
 	up     bool
 	began  time.Time
 	thirds thirds
 }
 
-// ended says that no loop runs.
+// ended reports whether no loop runs.
 func (d *dialer) ended() bool {
 	select {
 	case <-d.done:
@@ -70,15 +70,15 @@ func (d *dialer) ended() bool {
 	}
 }
 
-// dialAll dials each wanted peer that has no session, until ctx ends.
+// dialAll dials each peer of SetPeers that has no session, until ctx ends.
 func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 	dialers := map[peering.ClusterID]*dialer{}
 	for ctx.Err() == nil {
 		m.mu.Lock()
-		wanted := maps.Clone(m.wanted)
+		peers := maps.Clone(m.peers)
 		m.mu.Unlock()
 		for id, d := range dialers {
-			if _, ok := wanted[id]; !ok {
+			if _, ok := peers[id]; !ok {
 				if d.cancel != nil {
 					d.cancel()
 					<-d.done
@@ -86,7 +86,7 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 				delete(dialers, id)
 			}
 		}
-		for id, peer := range wanted {
+		for id, peer := range peers {
 			endpoints, d := slices.Concat(peer.Endpoints, peer.Ways), dialers[id]
 			if d == nil {
 				d = &dialer{again: notify.New(), endpoints: endpoints, thirds: thirds{}}
@@ -104,7 +104,7 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 				}
 				continue
 			}
-			if m.settled(id) {
+			if m.hasDirect(id) {
 				continue
 			}
 			if d.cancel != nil {
@@ -153,7 +153,7 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 		return ok
 	}
 	m.mu.Lock()
-	now, lasted := m.wanted[id].Now, m.noteOf(id).lasted
+	now, lasted := m.peers[id].Now, m.noteOf(id).lasted
 	m.mu.Unlock()
 	switch first := d.pause == 0; {
 	case first, lasted >= stableAfter:
@@ -165,7 +165,7 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 		return
 	}
 	d.began = time.Now()
-	for !m.settled(id) {
+	for !m.hasDirect(id) {
 		failures := m.dialThird(ctx, run, wg, id, d)
 		l, err := m.dial(ctx, id, failures)
 		if l != nil {
@@ -216,13 +216,12 @@ func (m *Manager) failed(id peering.ClusterID, err error) {
 	m.notify(id)
 }
 
-// dial tries each endpoint once, the one that worked last first. It returns
-// neither link nor error when the peer's session came up meanwhile. The error has the failures
-// that there were before.
+// dial tries each endpoint once, the one that worked last first. It returns neither link nor
+// error when the peer's session came up meanwhile. The error includes the failures in before.
 func (m *Manager) dial(ctx context.Context, id peering.ClusterID, before []error) (*link, error) {
 	m.mu.Lock()
-	endpoints := slices.Clone(m.wanted[id].Endpoints)
-	if m.wanted[id].InBand {
+	endpoints := slices.Clone(m.peers[id].Endpoints)
+	if m.peers[id].InBand {
 		endpoints = []string{inBand}
 	}
 	good := ""
@@ -239,8 +238,8 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID, before []error
 		if err == nil {
 			return l, nil
 		}
-		if m.settled(id) || ctx.Err() != nil {
-			return nil, nil //nolint:nilnil,nilerr // whatever failed, there is nothing to dial any more
+		if m.hasDirect(id) || ctx.Err() != nil {
+			return nil, nil //nolint:nilnil,nilerr // whatever failed, there is nothing left to dial
 		}
 		at := "at " + endpoint
 		if endpoint == inBand {
@@ -249,21 +248,21 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID, before []error
 		failure.Tries = append(failure.Tries, fmt.Errorf("%s: %w", at, err))
 	}
 	if _, answered := errors.AsType[*RefusedError](failure); answered {
-		before = nil // another way would lead to the same answer
+		before = nil // another way would lead to the same refusal
 	}
 	if failure.Tries = append(failure.Tries, before...); len(failure.Tries) == 0 {
-		return nil, nil //nolint:nilnil // nowhere to dial is no failure
+		return nil, nil //nolint:nilnil // without an endpoint there is no failure
 	}
 	return nil, failure
 }
 
-// dialAlso begins to dial a peer at the endpoints that others name, after its own failed.
-// They are not vouched for: they are dialled beside the pause before the next round, and
-// whoever answers has to prove that it is the peer. Errors are not kept, so that they do
-// not hide what is wrong with the peer's own endpoints.
+// dialAlso begins to dial a peer at the endpoints that others name, after its own failed. No
+// administrator vouches for them: they are dialled during the pause before the next round, and
+// the cluster there has to prove that it is the peer. Errors are not kept, so that they do not
+// hide what is wrong with the peer's own endpoints.
 func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) {
 	m.mu.Lock()
-	peer := m.wanted[id]
+	peer := m.peers[id]
 	m.mu.Unlock()
 	all := slices.DeleteFunc(slices.Clone(peer.Also), func(e string) bool { return slices.Contains(peer.Endpoints, e) })
 	if len(all) == 0 || m.cfg.MayDial == nil || !d.trying.CompareAndSwap(false, true) {
@@ -275,12 +274,12 @@ func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peer
 		defer d.trying.Store(false)
 		for i := range min(alsoTries, len(all)) {
 			endpoint := all[(first+i)%len(all)]
-			if m.settled(id) || ctx.Err() != nil || !m.cfg.MayDial(endpoint) {
+			if m.hasDirect(id) || ctx.Err() != nil || !m.cfg.MayDial(endpoint) {
 				continue
 			}
 			l, err := m.dialEndpoint(ctx, id, endpoint)
 			if l == nil {
-				m.cfg.Log.Debug("no session where others say that the peer is", "peer", id, "endpoint", endpoint, "err", err)
+				m.cfg.Log.Debug("no session at an endpoint that others name", "peer", id, "endpoint", endpoint, "err", err)
 				continue
 			}
 			if ctx.Err() != nil {
@@ -295,16 +294,16 @@ func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peer
 // errReserved is why a peer that is Checked is not dialled at an endpoint.
 var errReserved = errors.New("the address is one of this cluster's own, or these are not known yet")
 
-// mayDialKey is of the context of a dial that has its address checked.
+// mayDialKey is the context key of the check of addresses in a dial.
 type mayDialKey struct{}
 
-// mayDial says whether an endpoint that nobody vouches for may be dialled now.
+// mayDial reports whether an endpoint that no administrator vouches for may be dialled now.
 func (m *Manager) mayDial(endpoint string) bool {
 	return m.cfg.MayDial != nil && m.cfg.MayDial(endpoint)
 }
 
-// checkAddress is a net.Dialer's ControlContext. It sees each address that a name has, so
-// that a name cannot lead where its owner may not.
+// checkAddress is a net.Dialer's ControlContext. It checks each address to which a name resolves,
+// so that a name cannot lead to an address that may not be dialled.
 func checkAddress(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	if may, ok := ctx.Value(mayDialKey{}).(func(string) bool); ok && !may(address) {
 		return errReserved
@@ -312,17 +311,17 @@ func checkAddress(ctx context.Context, _, address string, _ syscall.RawConn) err
 	return nil
 }
 
-// inBand stands for an endpoint, and is none: the way through the tunnel.
+// inBand is used in place of an endpoint for the way through the tunnel.
 const inBand = "in-band"
 
-// dialEndpoint brings up a session through one endpoint. It returns neither link
-// nor error when it found the peer's session up before it asked for another.
+// dialEndpoint brings up a session through one endpoint. It returns neither link nor error if the
+// peer's session came up before the handshake.
 func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoint string) (*link, error) {
 	raw, host, err := m.connect(ctx, id, endpoint)
 	if err != nil {
 		return nil, err
 	}
-	if m.settled(id) {
+	if m.hasDirect(id) {
 		_ = raw.Close()
 		return nil, nil //nolint:nilnil // the session is there already
 	}
@@ -342,7 +341,7 @@ func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoi
 func (m *Manager) connect(ctx context.Context, id peering.ClusterID, endpoint string) (raw net.Conn, host string, err error) {
 	if endpoint == inBand {
 		if m.cfg.DialInBand == nil {
-			return nil, "", errors.New("this agent has no way through tunnels")
+			return nil, "", errors.New("this agent cannot dial through tunnels")
 		}
 		ctx, cancel := context.WithTimeout(ctx, inBandTimeout)
 		defer cancel()
@@ -355,7 +354,7 @@ func (m *Manager) connect(ctx context.Context, id peering.ClusterID, endpoint st
 	}
 	dctx := ctx
 	m.mu.Lock()
-	checked := m.wanted[id].Checked
+	checked := m.peers[id].Checked
 	m.mu.Unlock()
 	if checked {
 		// Before the timeout begins: MayDial may take a while.
@@ -370,8 +369,8 @@ func (m *Manager) connect(ctx context.Context, id peering.ClusterID, endpoint st
 	return raw, host, err
 }
 
-// shake does the dialling side's handshake and registers the session, of which info says how
-// the peer was reached.
+// shake does the dialling side's handshake and registers the session. info has how the peer was
+// reached.
 func (m *Manager) shake(ctx context.Context, raw net.Conn, info Info, host string) (*link, error) {
 	id := info.Peer
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
@@ -407,8 +406,8 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, info Info, host strin
 	return m.bringUp(conn, auth, info)
 }
 
-// awaitVerdict waits until the peer lets this side in, and returns how far its clock is
-// ahead. late is set if its certificate is not valid now: then only its clock is of use.
+// awaitVerdict waits until the peer lets this side in, and returns how far its clock is ahead.
+// late is set if its certificate is not valid now: then only its clock is used.
 func awaitVerdict(conn *tls.Conn, id peering.ClusterID, late *identity.TimeError) (skew time.Duration, err error) {
 	asked := time.Now()
 	code, theirs, err := readPreface(conn)
@@ -442,7 +441,7 @@ func tolerateTime(cfg *tls.Config, pass func(tls.ConnectionState, *identity.Time
 	}
 }
 
-// serverName is what to send as SNI: a DNS name or nothing.
+// serverName is the SNI to send: a DNS name or nothing.
 func serverName(host string) string {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return ""
@@ -450,7 +449,7 @@ func serverName(host string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// errGeneration: the peer answers, and none of its protocols is a session's.
+// errGeneration: the peer responds, but does not speak the protocol of sessions.
 var errGeneration = errors.New("the peer's agent does not speak " + protoSession + ": the two agents are too many versions apart; upgrade the older one")
 
 // alertError returns a readable error if the other side aborted the handshake.

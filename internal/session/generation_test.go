@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// An agent of another generation has another application protocol. That has
-// nothing to do with certificates or clocks, and the status does not say so.
+// An agent of another generation has another application protocol. That has nothing to do with
+// certificates or clocks, so the status must not mention these.
 func TestAPeerOfAnotherGenerationIsToBeUpgraded(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)

@@ -142,7 +142,7 @@ func TestAbuseEndsTheSession(t *testing.T) {
 		{"a stream with the other side's number", func() []byte {
 			return frame(yamuxWindow, yamuxSYN, 2, 0)
 		}, "a number of this side"},
-		{"what is no frame", func() []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, "not a yamux frame"},
+		{"what is not a frame", func() []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, "not a yamux frame"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestExpiredCertificateIsRefusedWithBothClocks(t *testing.T) {
 	t.Parallel()
 	a, b := start(t), start(t, dialOnly)
 	trustEachOther(t, a, b)
-	// A source that cannot renew: its clock stands still.
+	// A source that cannot renew: its clock does not move.
 	cfg := b.source.ClientTLS(a.id, nil, "", protoSession)
 	old := expiredLeaf(t, b.source)
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return old, nil }
@@ -338,7 +338,7 @@ func TestExpiredCertificateIsRefusedWithBothClocks(t *testing.T) {
 	if up(a, b)() {
 		t.Error("a session came up")
 	}
-	eventually(t, "the side that refused says why", func() bool {
+	eventually(t, "the status of the side that refused has the reason", func() bool {
 		var late *identity.TimeError
 		return errors.As(a.Status(b.id).Err, &late) && late.ID == b.id
 	})
@@ -374,9 +374,8 @@ func impostor(t *testing.T, as *node, cert *tls.Certificate, code verdict, ahead
 	return l.Addr().String()
 }
 
-// What a peer says whose certificate has expired counts for nothing, but its
-// clock is worth telling.
-func TestPeerWithAnExpiredCertificateTellsItsClockAndNothingElse(t *testing.T) {
+// Only the clock is used of what a peer sends whose certificate has expired.
+func TestOnlyTheClockIsTakenFromAPeerWithAnExpiredCertificate(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	trustEachOther(t, a, b)
@@ -389,12 +388,12 @@ func TestPeerWithAnExpiredCertificateTellsItsClockAndNothingElse(t *testing.T) {
 			return errors.As(err, &late) && strings.Contains(err.Error(), addr)
 		})
 		if skew := time.Until(late.Clock); skew < 2*time.Hour || skew > 4*time.Hour {
-			t.Errorf("the peer's clock is said to be %s ahead", skew)
+			t.Errorf("the peer's clock is reported as %s ahead", skew)
 		}
 		if !strings.Contains(late.Error(), "ahead; set the clocks right") {
 			t.Errorf("status says %v", late)
 		}
-		if status := a.Status(b.id); status.Session != nil || saysDenied(status) {
+		if status := a.Status(b.id); status.Session != nil || deniedBy(status) {
 			t.Errorf("verdict %d was believed: %+v", code, status)
 		}
 	}
@@ -452,7 +451,7 @@ func TestReplaces(t *testing.T) {
 	}{
 		{"the lower side dialled again while the other's stood", low, high, false, true, true},
 		{"the lower side keeps its own", low, high, true, false, false},
-		{"the higher side gives up its own", high, low, true, false, true},
+		{"the higher side ends its own", high, low, true, false, true},
 		{"the higher side keeps the lower's", high, low, false, true, false},
 		{"a second dial of the same side", low, high, false, false, true},
 		{"a second dial of our own", high, low, true, true, true},

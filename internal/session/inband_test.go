@@ -15,7 +15,7 @@ import (
 // tunnelEnd is where a node's connections through tunnels come in.
 type tunnelEnd struct {
 	net.Listener
-	// of is the peer at the other end, as a relay says.
+	// of is the peer at the other end, as a relay reports it.
 	of peering.ClusterID
 }
 
@@ -75,7 +75,7 @@ func TestASessionRunsThroughTheTunnelAndBothSidesKnow(t *testing.T) {
 	}
 }
 
-func TestAPeerThatCannotBeReachedInBandIsSaidToBeSo(t *testing.T) {
+func TestTheStatusSaysThatAPeerCannotBeReachedInBand(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	a := start(t, dialOnly, func(c *Config, _ *identity.SourceConfig) {
@@ -83,7 +83,7 @@ func TestAPeerThatCannotBeReachedInBandIsSaidToBeSo(t *testing.T) {
 	})
 	trustEachOther(t, a, b)
 	a.SetPeers([]Peer{{ID: b.id, InBand: true}})
-	eventually(t, "it is said why", func() bool {
+	eventually(t, "the status has the reason", func() bool {
 		err := a.Status(b.id).Err
 		return err != nil && strings.Contains(err.Error(), "in-band: no relay answers")
 	})

@@ -10,11 +10,11 @@ import (
 // frames are short.
 type joiningConn struct {
 	net.Conn
-	// spare has *[joinMost]byte, for all sessions: an idle one keeps none.
+	// spare has *[joinMost]byte for all sessions, so that an idle session keeps no buffer.
 	spare *sync.Pool
-	// held is a header whose body comes with the next write.
-	held    [yamuxHeader]byte
-	holding bool
+	// header is, if buffered, a header whose body comes with the next write.
+	header   [yamuxHeader]byte
+	buffered bool
 	framing
 }
 
@@ -23,15 +23,15 @@ func (c *joiningConn) Write(b []byte) (int, error) {
 	whole := c.got == 0 && c.body == 0 && len(b) == yamuxHeader
 	_ = c.follow(b, func() error { return nil }) // yamux sends valid frames
 	if whole && c.body > 0 {
-		c.holding = true
-		return copy(c.held[:], b), nil
+		c.buffered = true
+		return copy(c.header[:], b), nil
 	}
-	if !c.holding || len(b) == 0 {
+	if !c.buffered || len(b) == 0 {
 		return c.Conn.Write(b)
 	}
-	c.holding = false
+	c.buffered = false
 	if yamuxHeader+len(b) > joinMost {
-		if _, err := c.Conn.Write(c.held[:]); err != nil {
+		if _, err := c.Conn.Write(c.header[:]); err != nil {
 			return 0, err
 		}
 		return c.Conn.Write(b)
@@ -41,7 +41,7 @@ func (c *joiningConn) Write(b []byte) (int, error) {
 		spare = new([joinMost]byte)
 	}
 	defer c.spare.Put(spare)
-	n := copy(spare[:], c.held[:])
+	n := copy(spare[:], c.header[:])
 	n += copy(spare[n:], b)
 	n, err := c.Conn.Write(spare[:n])
 	return max(n-yamuxHeader, 0), err

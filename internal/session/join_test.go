@@ -50,8 +50,8 @@ func TestAFrameIsWrittenAtOnce(t *testing.T) {
 		{"more than that", [][]byte{data(joinMost), body(joinMost)}, 2},
 		{"data without a body", [][]byte{data(0)}, 1},
 		{"the opening of a stream with data", [][]byte{frame(yamuxData, yamuxSYN, 1, 5), body(5)}, 1},
-		{"a window, whose length is no body's", [][]byte{frame(yamuxWindow, 0, 1, 5)}, 1},
-		{"a ping, whose length is no body's", [][]byte{frame(yamuxPing, yamuxSYN, 0, 5)}, 1},
+		{"a window, whose length is not that of a body", [][]byte{frame(yamuxWindow, 0, 1, 5)}, 1},
+		{"a ping, whose length is not that of a body", [][]byte{frame(yamuxPing, yamuxSYN, 0, 5)}, 1},
 		{"the end", [][]byte{frame(yamuxGoAway, 0, 0, 1)}, 1},
 		{"all of them", [][]byte{frame(yamuxPing, 0, 0, 9), data(5), body(5), frame(yamuxWindow, 0, 1, 9), data(0), data(9), body(9)}, 5},
 		{"a body in pieces", [][]byte{data(9), body(4), body(5), data(1), body(1)}, 3},
@@ -76,7 +76,7 @@ func TestAFrameIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-func TestAWriteThatFailsSaysSo(t *testing.T) {
+func TestAWriteThatFailsReturnsItsError(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{5, joinMost} {
 		s := sink{err: io.ErrClosedPipe}

@@ -10,26 +10,26 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// liveness is the state of a session that its keepalive depends on. Times that have not
-// come are zero.
+// liveness is the state of a session on which its keepalive depends. A time is zero before its
+// event.
 type liveness struct {
 	// since is when the session came up, end when it ends unless the peer shows
 	// another certificate.
 	since, end time.Time
-	// open says that there is a control stream.
+	// open means that there is a control stream.
 	open bool
-	// heard is when the last message came on it, answered when the last probe was
-	// answered, asked when the open probe was sent.
-	heard, answered, asked time.Time
-	// read is when the last byte came from the peer, while a probe is open.
+	// messageAt is when the last message came on it, answered when the last probe was answered,
+	// probedAt when the unanswered probe was sent.
+	messageAt, answered, probedAt time.Time
+	// read is when the last byte came from the peer, while a probe is unanswered.
 	read time.Time
-	// shown says that the peer was shown this side's current leaf.
+	// shown means that this side's current leaf was proven to the peer.
 	shown bool
-	// busy says that a message is being sent to the peer; its sender looks again after it.
+	// busy means that a message is being sent to the peer; its sender checks again afterwards.
 	busy bool
 }
 
-// intervals are the limits of these names.
+// intervals has the limits of these names in limits.go.
 type intervals struct{ open, quiet, measure, answer, behind time.Duration }
 
 func intervalsOf(dialled bool) intervals {
@@ -53,18 +53,18 @@ const (
 	controlNotOpened
 )
 
-// actions is what is due for a session.
+// actions are what is due for a session.
 type actions struct {
 	ending ending
-	// ask says to send a probe, show to prove this side's identity with its new leaf.
-	ask, show bool
-	// next is when to look again, if nothing changes before.
+	// probe means to send a probe, show to prove this side's identity with its new leaf.
+	probe, show bool
+	// next is when to check again, if nothing changes before.
 	next time.Time
 }
 
-// due returns what is due. While bytes come from the peer its answer may take longer: it
-// may be queued behind them. While no probe is open any message is a sign of life; after
-// a probe only its answer is, since only that shows that the peer receives, too.
+// due returns what is due. While bytes come from the peer its answer may take longer: it may be
+// queued behind them. Any message is a sign of life until a probe is sent; then only its answer
+// is, since only that shows that the peer receives, too.
 func (s liveness) due(now time.Time, i intervals) actions {
 	a := actions{next: s.end, show: s.open && !s.shown && !s.busy}
 	by := s.end
@@ -72,19 +72,19 @@ func (s liveness) due(now time.Time, i intervals) actions {
 	case !s.open:
 		by = s.since.Add(i.open)
 		a.ending = controlNotOpened
-	case !s.asked.IsZero():
-		by = later(s.asked.Add(i.answer), earlier(s.read.Add(i.answer), s.asked.Add(i.behind)))
+	case !s.probedAt.IsZero():
+		by = later(s.probedAt.Add(i.answer), earlier(s.read.Add(i.answer), s.probedAt.Add(i.behind)))
 		a.ending = probeUnanswered
 	case s.busy:
 	case s.answered.IsZero():
 		by = now
-		a.ask = true
+		a.probe = true
 	default:
-		by = earlier(s.heard.Add(i.quiet), s.answered.Add(i.measure))
-		a.ask = true
+		by = earlier(s.messageAt.Add(i.quiet), s.answered.Add(i.measure))
+		a.probe = true
 	}
 	if now.Before(by) {
-		a.ending, a.ask = keepsOpen, false
+		a.ending, a.probe = keepsOpen, false
 	}
 	if !now.Before(s.end) {
 		a.ending = certificateExpired
@@ -121,9 +121,9 @@ func (m *Manager) schedule(l *link) {
 	}
 }
 
-// keepAlive does what is due for a link, and ends the session if that is. The link's
-// timer calls it. One call at a time sends, and may wait until the peer reads; others
-// meanwhile still end the session in time.
+// keepAlive does what is due for a link, which may be to end the session. The link's timer calls
+// it. One call at a time sends, and may wait until the peer reads; other calls meanwhile still
+// end the session in time.
 func (m *Manager) keepAlive(ctx context.Context, l *link) {
 	l.mu.Lock()
 	ended := l.ended
@@ -175,7 +175,7 @@ func (m *Manager) next(l *link) (out outgoing, err error) {
 		return out, fmt.Errorf("%w: no control stream for %s", errSilent, l.intervals.open)
 	case keepsOpen:
 	}
-	if a.ask {
+	if a.probe {
 		out.probe = l.nextProbe(now)
 	}
 	if a.show {
@@ -183,7 +183,7 @@ func (m *Manager) next(l *link) (out outgoing, err error) {
 		l.proofs++
 		out.leaf, out.number = leaf, l.proofs
 	}
-	l.busy = l.busy || a.ask || a.show
+	l.busy = l.busy || a.probe || a.show
 	l.setTimer(now, l.liveness(leaf).due(now, l.intervals).next)
 	return out, nil
 }
@@ -213,30 +213,29 @@ func (l *link) send(out outgoing) error {
 	return nil
 }
 
-// liveness returns the link's. The lock is held.
+// liveness returns the state of the link. The caller holds the lock.
 func (l *link) liveness(leaf *x509svid.SVID) liveness {
 	s := liveness{
 		since: later(l.info.Since, l.delayedAt), end: l.notAfter.Add(expiryGrace),
-		open: l.control != nil, heard: l.heard, answered: l.answered, asked: l.probedAt,
+		open: l.control != nil, messageAt: l.messageAt, answered: l.answered, probedAt: l.probedAt,
 		shown: l.shown == leaf, busy: l.busy,
 	}
-	if !s.asked.IsZero() {
-		s.asked = later(s.asked, l.delayedAt)
+	if !s.probedAt.IsZero() {
+		s.probedAt = later(s.probedAt, l.delayedAt)
 		s.read = time.Unix(0, l.readAt.Load())
 	}
 	return s
 }
 
-// noteDelay notes if the timer fired late: this process had no processor, so an answer may
-// have come that was not read. What is waited for then gets its whole time again, once.
-// The lock is held.
+// noteDelay notes if the timer fired late: then this process did not run, and an answer may be
+// unread. The timeouts then start again, once. The caller holds the lock.
 func (l *link) noteDelay(now time.Time) {
 	if l.delayedAt.IsZero() && now.Sub(l.dueAt) >= lateTimer {
 		l.delayedAt = now
 	}
 }
 
-// setTimer sets the timer. The lock is held.
+// setTimer sets the timer. The caller holds the lock.
 func (l *link) setTimer(now, next time.Time) {
 	after := max(next.Sub(now), 0)
 	if after > 0 {
@@ -246,15 +245,15 @@ func (l *link) setTimer(now, next time.Time) {
 	l.timer.Reset(after)
 }
 
-// nextProbe returns the next probe. The lock is held.
+// nextProbe returns the next probe. The caller holds the lock.
 func (l *link) nextProbe(now time.Time) []byte {
 	l.probes++
 	l.probedAt, l.delayedAt = now, time.Time{}
 	return binary.BigEndian.AppendUint64(nil, l.probes)
 }
 
-// answer takes an answer to a probe, and says whether it is worth a notification: it is the
-// first, or the peer's clock jumped. An answer to any but the last probe is ignored.
+// answer takes an answer to a probe, and reports whether subscribers are to be notified: of the
+// first answer, and when the peer's clock jumped. An answer to any but the last probe is ignored.
 func (l *link) answer(probe uint64, clock, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,6 +272,6 @@ func (l *link) answer(probe uint64, clock, now time.Time) bool {
 }
 
 // skewOf returns how far the peer's clock is ahead, given its answer to a probe.
-func skewOf(clock, asked, answered time.Time) time.Duration {
-	return clock.Sub(asked.Add(answered.Sub(asked) / 2)).Round(time.Millisecond)
+func skewOf(clock, probed, answered time.Time) time.Duration {
+	return clock.Sub(probed.Add(answered.Sub(probed) / 2)).Round(time.Millisecond)
 }

@@ -24,36 +24,36 @@ func TestKeepaliveActions(t *testing.T) {
 	}{
 		{"no control stream yet", liveness{}, 1, actions{next: at(10)}},
 		{"no control stream in time", liveness{}, 10, actions{ending: controlNotOpened, next: at(10)}},
-		{"the stream came", liveness{open: true}, 1, actions{ask: true, show: true, next: at(1)}},
-		{"both are on their way", liveness{open: true, shown: true, busy: true, asked: at(1)}, 1, actions{next: at(9)}},
-		{"the probe is open", liveness{open: true, shown: true, asked: at(1)}, 8.9, actions{next: at(9)}},
-		{"no answer in time", liveness{open: true, shown: true, asked: at(1)}, 9, actions{ending: probeUnanswered, next: at(9)}},
-		{"no answer, but other words", liveness{open: true, shown: true, asked: at(1), heard: at(8.9)}, 9, actions{ending: probeUnanswered, next: at(9)}},
-		{"no answer, but much else that it may be behind", liveness{open: true, shown: true, asked: at(1), read: at(8)}, 9, actions{next: at(16)}},
-		{"much else stopped", liveness{open: true, shown: true, asked: at(1), read: at(8)}, 16, actions{ending: probeUnanswered, next: at(16)}},
-		{"much else does not stop", liveness{open: true, shown: true, asked: at(1), read: at(20.9)}, 20.9, actions{next: at(21)}},
-		{"much else for too long", liveness{open: true, shown: true, asked: at(1), read: at(20.9)}, 21, actions{ending: probeUnanswered, next: at(21)}},
-		{"what came before the probe", liveness{open: true, shown: true, asked: at(1), read: at(0.5)}, 9, actions{ending: probeUnanswered, next: at(9)}},
-		{"no answer while a proof waits for a peer that does not read", liveness{open: true, busy: true, asked: at(1)}, 9, actions{ending: probeUnanswered, next: at(9)}},
-		{"answered", liveness{open: true, shown: true, heard: at(2), answered: at(2)}, 2, actions{next: at(6.5)}},
-		{"quiet", liveness{open: true, shown: true, heard: at(2), answered: at(2)}, 6.5, actions{ask: true, next: at(6.5)}},
-		{"quiet, and somebody sends", liveness{open: true, shown: true, heard: at(2), answered: at(2), busy: true}, 6.5, actions{next: at(100)}},
-		{"heard of", liveness{open: true, shown: true, heard: at(6), answered: at(2)}, 6.5, actions{next: at(10.5)}},
-		{"heard of all the time", liveness{open: true, shown: true, heard: at(31), answered: at(2)}, 31, actions{next: at(32)}},
-		{"heard of all the time, but long since it was measured", liveness{open: true, shown: true, heard: at(32), answered: at(2)}, 32, actions{ask: true, next: at(32)}},
-		{"a new leaf", liveness{open: true, heard: at(2), answered: at(2)}, 3, actions{show: true, next: at(3)}},
-		{"a new leaf and quiet", liveness{open: true, heard: at(2), answered: at(2)}, 7, actions{ask: true, show: true, next: at(6.5)}},
-		{"a new leaf, and somebody sends", liveness{open: true, heard: at(2), answered: at(2), busy: true}, 3, actions{next: at(100)}},
+		{"the stream came", liveness{open: true}, 1, actions{probe: true, show: true, next: at(1)}},
+		{"both are on their way", liveness{open: true, shown: true, busy: true, probedAt: at(1)}, 1, actions{next: at(9)}},
+		{"the probe is open", liveness{open: true, shown: true, probedAt: at(1)}, 8.9, actions{next: at(9)}},
+		{"no answer in time", liveness{open: true, shown: true, probedAt: at(1)}, 9, actions{ending: probeUnanswered, next: at(9)}},
+		{"no answer, but another message", liveness{open: true, shown: true, probedAt: at(1), messageAt: at(8.9)}, 9, actions{ending: probeUnanswered, next: at(9)}},
+		{"no answer, but much else that it may be behind", liveness{open: true, shown: true, probedAt: at(1), read: at(8)}, 9, actions{next: at(16)}},
+		{"much else stopped", liveness{open: true, shown: true, probedAt: at(1), read: at(8)}, 16, actions{ending: probeUnanswered, next: at(16)}},
+		{"much else does not stop", liveness{open: true, shown: true, probedAt: at(1), read: at(20.9)}, 20.9, actions{next: at(21)}},
+		{"much else for too long", liveness{open: true, shown: true, probedAt: at(1), read: at(20.9)}, 21, actions{ending: probeUnanswered, next: at(21)}},
+		{"what came before the probe", liveness{open: true, shown: true, probedAt: at(1), read: at(0.5)}, 9, actions{ending: probeUnanswered, next: at(9)}},
+		{"no answer while a proof waits for a peer that does not read", liveness{open: true, busy: true, probedAt: at(1)}, 9, actions{ending: probeUnanswered, next: at(9)}},
+		{"answered", liveness{open: true, shown: true, messageAt: at(2), answered: at(2)}, 2, actions{next: at(6.5)}},
+		{"quiet", liveness{open: true, shown: true, messageAt: at(2), answered: at(2)}, 6.5, actions{probe: true, next: at(6.5)}},
+		{"quiet, and a message is being sent", liveness{open: true, shown: true, messageAt: at(2), answered: at(2), busy: true}, 6.5, actions{next: at(100)}},
+		{"a message came", liveness{open: true, shown: true, messageAt: at(6), answered: at(2)}, 6.5, actions{next: at(10.5)}},
+		{"messages come all the time", liveness{open: true, shown: true, messageAt: at(31), answered: at(2)}, 31, actions{next: at(32)}},
+		{"messages come all the time, but long since it was measured", liveness{open: true, shown: true, messageAt: at(32), answered: at(2)}, 32, actions{probe: true, next: at(32)}},
+		{"a new leaf", liveness{open: true, messageAt: at(2), answered: at(2)}, 3, actions{show: true, next: at(3)}},
+		{"a new leaf and quiet", liveness{open: true, messageAt: at(2), answered: at(2)}, 7, actions{probe: true, show: true, next: at(6.5)}},
+		{"a new leaf, and a message is being sent", liveness{open: true, messageAt: at(2), answered: at(2), busy: true}, 3, actions{next: at(100)}},
 		{"a new leaf, and no stream", liveness{}, 3, actions{next: at(10)}},
-		{"the peer's certificate ends before anything else", liveness{open: true, shown: true, heard: at(98), answered: at(98)}, 99, actions{next: at(100)}},
-		{"it ended", liveness{open: true, shown: true, heard: at(98), answered: at(98)}, 100, actions{ending: certificateExpired, next: at(100)}},
-		{"it ended, and the peer is silent", liveness{open: true, shown: true, asked: at(99)}, 107, actions{ending: certificateExpired, next: at(100)}},
+		{"the peer's certificate ends before anything else", liveness{open: true, shown: true, messageAt: at(98), answered: at(98)}, 99, actions{next: at(100)}},
+		{"it ended", liveness{open: true, shown: true, messageAt: at(98), answered: at(98)}, 100, actions{ending: certificateExpired, next: at(100)}},
+		{"it ended, and the peer is silent", liveness{open: true, shown: true, probedAt: at(99)}, 107, actions{ending: certificateExpired, next: at(100)}},
 	} {
 		tt.state.since, tt.state.end = at(0), at(100)
 		got := tt.state.due(at(tt.now), limits)
 		// What ends needs nothing else.
 		if got.ending != keepsOpen && got.ending == tt.want.ending {
-			got.ask, got.show = false, false
+			got.probe, got.show = false, false
 		}
 		if got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
@@ -74,7 +74,7 @@ func paced(n *node, quiet, answer time.Duration) {
 	}
 }
 
-func TestAPeerThatFallsSilentIsGivenUpByBothSides(t *testing.T) {
+func TestBothSidesEndASessionThatFallsSilent(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	for _, n := range []*node{a, b} {
@@ -90,7 +90,7 @@ func TestAPeerThatFallsSilentIsGivenUpByBothSides(t *testing.T) {
 			t.Fatalf("the session became %+v", s)
 		}
 	}
-	proxy.freeze() // both connections stay open, and nobody reads from them
+	proxy.freeze() // both connections stay open, and are not read
 	a.SetPeers(nil)
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
 		if err := closed(t, pair[0], pair[1]); !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "no answer for 2s") {
@@ -100,7 +100,7 @@ func TestAPeerThatFallsSilentIsGivenUpByBothSides(t *testing.T) {
 }
 
 // A peer that reads, and whose TCP and yamux live, but that answers nothing.
-func TestAPeerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+func TestTheSessionOfAPeerThatDoesNotAnswerEnds(t *testing.T) {
 	t.Parallel()
 	a, b, peer := start(t, dialOnly), start(t), start(t, dialOnly)
 	for _, n := range []*node{a, b} {
@@ -169,7 +169,7 @@ func TestOneCallSendsAndOthersWatch(t *testing.T) {
 	m.keepAlive(t.Context(), l) // does nothing: it would find no connection to close
 }
 
-func TestAPeerThatOpensNoControlStreamIsGivenUp(t *testing.T) {
+func TestASessionWithoutAControlStreamEnds(t *testing.T) {
 	t.Parallel()
 	victim, peer := start(t), start(t, dialOnly)
 	victim.intervalsOf = func(dialled bool) intervals {
@@ -217,7 +217,7 @@ func TestTheDiallerProbesAndTheOtherAnswers(t *testing.T) {
 	paced(b, 8*quiet, patience/4)
 	trustEachOther(t, a, b)
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{b.addr}}})
-	asked := func(n, peer *node) uint64 {
+	probes := func(n, peer *node) uint64 {
 		l := n.link(peer.id)
 		if l == nil {
 			return 0
@@ -226,15 +226,15 @@ func TestTheDiallerProbesAndTheOtherAnswers(t *testing.T) {
 		defer l.mu.Unlock()
 		return l.probes
 	}
-	eventually(t, "both asked once", func() bool { return asked(a, b) > 0 && asked(b, a) > 0 })
-	began, first, other := time.Now(), asked(a, b), asked(b, a)
+	eventually(t, "both probed once", func() bool { return probes(a, b) > 0 && probes(b, a) > 0 })
+	began, first, other := time.Now(), probes(a, b), probes(b, a)
 	time.Sleep(12 * quiet)
 	most := uint64(time.Since(began)/quiet) + 1
-	if n := asked(a, b) - first; n < 3 || n > most {
-		t.Errorf("the dialling side asked %d times, want %d", n, most)
+	if n := probes(a, b) - first; n < 3 || n > most {
+		t.Errorf("the dialling side probed %d times, want %d", n, most)
 	}
-	if n := asked(b, a) - other; n > 1 {
-		t.Errorf("the other side asked %d times", n)
+	if n := probes(b, a) - other; n > 1 {
+		t.Errorf("the other side probed %d times", n)
 	}
 }
 

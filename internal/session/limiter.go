@@ -10,8 +10,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiter bounds, for each address and over all, how many connections come in a
-// second and how many are in their handshake.
+// limiter bounds, for each address and in all, how many connections come in a second and how many
+// are in their handshake.
 type limiter struct {
 	mu     sync.Mutex
 	busy   int
@@ -35,7 +35,8 @@ type source struct {
 
 func newSource() *source { return &source{rate: rate.NewLimiter(acceptRate, acceptBurst)} }
 
-// admit says whether a connection may begin its handshake; done ends it.
+// admit reports whether a connection may begin its handshake. done has to be called when the
+// handshake ended.
 func (l *limiter) admit(addr net.Addr, now time.Time) (done func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +75,7 @@ func (l *limiter) forget(now time.Time) {
 	maps.DeleteFunc(l.byAddr, func(_ netip.Prefix, s *source) bool { return s.busy == 0 && s.rate.TokensAt(now) >= acceptBurst })
 }
 
-// prefixOf is what counts as one source: an IPv4 address or an IPv6 /64.
+// prefixOf returns the source that an address counts as: an IPv4 address or an IPv6 /64.
 func prefixOf(addr net.Addr) netip.Prefix {
 	ap, err := netip.ParseAddrPort(addr.String())
 	if err != nil {

@@ -47,8 +47,8 @@ const (
 	// for its buffer to be kept.
 	burstBytes = 64 << 10
 	burstPause = time.Second
-	// streamRate and streamBurst bound the streams that a peer opens a second,
-	// pingRate and pingBurst the pings that it wants answered.
+	// streamRate and streamBurst bound the streams that a peer opens a second, pingRate and
+	// pingBurst the pings that it sends.
 	streamRate  = 4
 	streamBurst = 64
 	pingRate    = 4
@@ -87,8 +87,8 @@ const (
 	// expiryGrace is how long a connection outlives the certificate that the peer
 	// last showed on it.
 	expiryGrace = 5 * time.Second
-	// lateTimer is how late a session's timer fires if this process had no processor, and so
-	// no time to read what came either.
+	// lateTimer is how late a session's timer fires if this process did not run, and so did not
+	// read what came either.
 	lateTimer = time.Second
 	// minTimerPause keeps the timers of sessions and certificates from spinning.
 	minTimerPause = 10 * time.Millisecond
@@ -96,10 +96,10 @@ const (
 	// callBuffer is how many bytes gRPC gathers before it writes them to a session.
 	// It reads without a buffer: what came is in memory already.
 	callBuffer = 8 << 10
-	// callHeaders is the most bytes of headers, and of trailers, that an answer of a
-	// peer may have, callMessage the most of a message of it. callWindow is how many
-	// bytes of a call's answers may wait for who called, callsWindow of all calls of a
-	// session: gRPC would let each call have 16 MiB.
+	// callHeaders is the most bytes of headers, and of trailers, that a response of a peer may
+	// have, callMessage the most of a message in it. callWindow is how many bytes of a call's
+	// responses may wait for the caller, callsWindow of all calls of a session: gRPC would let
+	// each call have 16 MiB.
 	callHeaders = 64 << 10
 	callMessage = 2 << 20
 	callWindow  = 256 << 10
@@ -121,7 +121,7 @@ const (
 
 	// connectTimeout bounds a TCP connect to one endpoint, name lookup included.
 	connectTimeout = 5 * time.Second
-	// inBandTimeout bounds that through a tunnel: several gateways of this cluster may be
+	// inBandTimeout bounds a connect through a tunnel: several gateways of this cluster may be
 	// tried, each of which tries several of the peer.
 	inBandTimeout = 10 * time.Second
 	// backoffMin to backoffMax is the pause between rounds of dialling, growing by

@@ -31,33 +31,34 @@ type link struct {
 	binding []byte
 	// tasks counts what runs for the link.
 	tasks sync.WaitGroup
-	// readAt is when anything came from the peer last, in nanoseconds since 1970.
+	// readAt is when the last byte came from the peer, in nanoseconds since 1970.
 	readAt atomic.Int64
 
 	mu     sync.Mutex
 	reason error
-	// timer calls keepAlive at dueAt. It is nil before the link is served; ended says that
-	// it no longer is. delayedAt is when the timer fired late, if it did since the last probe.
+	// timer calls keepAlive at dueAt. It is nil before the link is served; ended means that the
+	// link is no longer served. delayedAt is when the timer fired late, if it did since the last
+	// probe.
 	timer            *time.Timer
 	intervals        intervals
 	dueAt, delayedAt time.Time
 	ended            bool
-	// control is the control stream, nil before it is there. It does not change after
-	// that. busy says that keepAlive sends on it.
+	// control is the control stream, nil until it is open; later it does not change. busy means
+	// that keepAlive is sending on it.
 	control *control
 	busy    bool
-	// shown is the leaf that the peer was shown last, proofs how many it was shown.
+	// shown is the leaf that was last proven to the peer, proofs how many leaves were.
 	shown  *x509svid.SVID
 	proofs uint32
-	// chain is what the peer showed last, in DER, and notAfter when its leaf ends;
-	// refused is why what it showed after that was not taken.
+	// chain is the certificate chain that the peer last proved, in DER, and notAfter when its leaf
+	// ends; refused is why a newer one was not accepted.
 	chain    [][]byte
 	notAfter time.Time
 	refused  error
-	// heard is when the last message came on the control stream. probes counts the probes
-	// that were sent; probedAt is when the open one was, zero if none is, and answered when
-	// the last answer came.
-	heard     time.Time
+	// messageAt is when the last message came on the control stream. probes counts the probes that
+	// were sent; probedAt is when the unanswered one was, if there is one, and answered when the
+	// last answer came.
+	messageAt time.Time
 	probes    uint64
 	probedAt  time.Time
 	answered  time.Time
@@ -157,7 +158,7 @@ func (l *link) why() error {
 	return l.reason
 }
 
-// alive says whether the other end answers a ping in time.
+// alive reports whether the other end answers a ping in time.
 func (l *link) alive() bool {
 	answered := make(chan bool, 1)
 	go func() { // ends with the ping: within writeTimeout, or when the link closes
@@ -172,8 +173,8 @@ func (l *link) alive() bool {
 	}
 }
 
-// supersedes says whether a new session with a peer replaces the old one; if not, the old one
-// stays if it is alive. One that a third peer carries yields to one that none does.
+// supersedes reports whether a new session with a peer replaces the old one; if not, the old one
+// stays if it is alive. A session that a third peer carries yields to a direct one.
 func (m *Manager) supersedes(old, info Info) bool {
 	if carried := old.Through != ""; carried != (info.Through != "") {
 		return carried
@@ -181,8 +182,8 @@ func (m *Manager) supersedes(old, info Info) bool {
 	return replaces(m.self, info.Peer, old.Dialled, info.Dialled)
 }
 
-// replaces decides between two sessions of the same kind. The one that the lower ID dialled
-// wins. A second dial from the same side means that it lost the first.
+// replaces decides between two sessions of the same kind. The session that the lower ID dialled
+// wins. If the same side dialled both, it lost the first one.
 func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
 	if oldDialled == newDialled {
 		return true
@@ -190,8 +191,8 @@ func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
 	return newDialled == (self < peer)
 }
 
-// clear says whether a new session with a peer may come up. It first pings the old one if
-// that has precedence.
+// clear reports whether a new session with a peer may come up. It first pings the old one if that
+// has precedence.
 func (m *Manager) clear(info Info) bool {
 	m.mu.Lock()
 	old := m.links[info.Peer]
@@ -246,7 +247,7 @@ func (m *Manager) register(l *link) error {
 	return nil
 }
 
-// drop ends a link and forgets it, if it is the peer's session. The lock is held.
+// drop ends a link, and removes it if it is the peer's session. The caller holds the lock.
 func (m *Manager) drop(l *link, reason error) {
 	l.close(reason)
 	id := l.info.Peer
@@ -261,9 +262,9 @@ func (m *Manager) drop(l *link, reason error) {
 	m.changed.Notify() // it may have to be dialled
 }
 
-// serve serves a link until it ends, in goroutines that wg counts. It runs in the one that
-// did the handshake, which ends soon, and leaves little to the one that lasts: a stack that
-// grew once hardly shrinks again.
+// serve starts the goroutines that serve a link until it ends, which wg counts. It runs in the
+// goroutine that did the handshake, which ends soon, and leaves little work to the one that
+// lasts: a stack that grew once hardly shrinks again.
 func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	ctx, cancel := context.WithCancel(parent)
 	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "inBand", l.info.InBand, "through", l.info.Through, "endpoint", l.info.Endpoint)
@@ -325,7 +326,7 @@ func (m *Manager) accept(ctx context.Context, l *link, stream *yamux.Stream) err
 		return &abuseError{What: fmt.Sprintf("%d streams are open, the limit is %d", n, maxStreams)}
 	}
 	if stream.StreamID() != controlStream {
-		m.give(ctx, &Conn{Conn: stream, info: l.auth})
+		m.handToGRPC(ctx, &Conn{Conn: stream, info: l.auth})
 		return nil
 	}
 	if l.control != nil {

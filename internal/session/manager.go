@@ -34,66 +34,67 @@ const (
 type Config struct {
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
-	// Bundles says who is trusted. A peer that is removed from it loses its
-	// connections at once, and so does one whose bundle no longer covers what it
-	// showed. Required.
+	// Bundles has the trusted peers. A peer that is removed from it loses its connections at once,
+	// and so does a peer whose bundle no longer covers its certificate. Required.
 	Bundles *identity.Bundles
-	// Denied says whether an administrator of this side denied a cluster, which is reported
-	// to it when it dials. It is called at any time and does not wait. Nil denies nobody.
+	// Denied reports whether an administrator of this side denied a cluster, which learns it when
+	// it dials. It is called at any time and does not block. If nil, no cluster is denied.
 	Denied func(peering.ClusterID) bool
-	// Server answers the calls of peers. Make it with
+	// Server serves the calls of peers. Make it with
 	// grpc.Creds(ServerCredentials()). Run serves and stops it. Required.
 	Server *grpc.Server
-	// Listener is the peer API's port, TCP. Run closes it. Nil: this side dials only.
+	// Listener is the peer API's port, TCP. Run closes it. If nil, this side only dials.
 	Listener net.Listener
-	// InBand is where peers come in through tunnels, TCP. Run closes it. What it accepts says
-	// in a method Peer() string of which peer it is, and is believed to be no other's. Nil:
-	// none do.
+	// InBand accepts the connections of peers through tunnels, TCP. Run closes it. Its connections
+	// have a method Peer() string that returns the peer at the other end of the tunnel, and only
+	// that peer may use them. May be nil.
 	InBand net.Listener
-	// Carried is where sessions come in that a third peer carries. Run closes it. What it
-	// accepts says in a method Through() string who carries it. Nil: none do.
+	// Carried accepts sessions that a third peer carries. Run closes it. Its connections have a
+	// method Through() string that returns the peer that carries them. May be nil.
 	Carried net.Listener
 	// Up is called when a session came up, in a goroutine of its own: ctx ends with the
 	// session. An error that it returns ends the session, which is then dialled again;
-	// if it returns nil the session goes on. Nil does nothing.
+	// if it returns nil the session goes on. May be nil.
 	Up func(ctx context.Context, s Info) error
-	// Dial connects to an endpoint; nil is a net.Dialer, which resolves names each time.
+	// Dial connects to an endpoint; nil means a net.Dialer, which resolves names each time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// DialInBand connects to a peer through the tunnel to it. Nil: none can be.
+	// DialInBand connects to a peer through the tunnel to it. If nil, no peer can be reached so.
 	DialInBand func(ctx context.Context, id peering.ClusterID) (net.Conn, error)
-	// DialThrough connects to a peer through a third one that carries. Nil: none can be.
+	// DialThrough connects to a peer through a third one that carries. If nil, no peer can be
+	// reached so.
 	DialThrough func(ctx context.Context, third, id peering.ClusterID) (net.Conn, error)
-	// Carries says whether a connected peer told that it carries sessions. It does not wait.
-	// Required with DialThrough.
+	// Carries reports whether a connected peer announced that it carries sessions. It does not
+	// block. Required with DialThrough.
 	Carries func(third peering.ClusterID) bool
-	// MayDial says whether an endpoint that nobody vouches for may be dialled now: one of
-	// Peer.Also, or of a peer that is Checked. It gets an address and a port. Nil: none may.
+	// MayDial reports whether an endpoint that no administrator vouches for may be dialled now:
+	// one of Peer.Also, or of a peer that is Checked. It gets an address and a port. If nil, no
+	// such endpoint may be dialled.
 	MayDial func(endpoint string) bool
 	// ClientOptions are added to those of the client connections that Conn returns.
 	ClientOptions []grpc.DialOption
-	// Log gets a line for each session that comes or goes; nil discards.
+	// Log gets a line for each session that comes up or ends. If nil, they are discarded.
 	Log *slog.Logger
 }
 
 // Peer is a cluster to keep a session with.
 type Peer struct {
 	ID peering.ClusterID
-	// Endpoints is where it can be dialled, as host:port, best first. Empty: it
+	// Endpoints is where it can be dialled, as host:port, best first. If empty, only the peer
 	// dials.
 	Endpoints []string
-	// InBand says that it is dialled by Config.DialInBand, and at no endpoint.
+	// InBand means that it is dialled by Config.DialInBand, and not at an endpoint.
 	InBand bool
-	// Ways are what DialInBand may go by. They are not read: when they change, as when
-	// Endpoints do, the peer is dialled at once.
+	// Ways are the gateways through which DialInBand may connect. They are only compared: when
+	// they or Endpoints change, the peer is dialled at once.
 	Ways []string
 	// Also are endpoints that others name, as host:port. A few of them are tried after each
 	// round in which Endpoints failed, beside the pause before the next one.
 	Also []string
-	// Checked says that Endpoints, too, are dialled only where MayDial allows it, and names
-	// only at such addresses: no administrator of this side vouches for them.
+	// Checked means that Endpoints, too, are dialled only if MayDial allows it, as are the
+	// addresses to which their names resolve: no administrator of this side vouches for them.
 	Checked bool
-	// Now says that the peer just accepted this cluster and does not dial yet, so this side
-	// dials without yielding to it.
+	// Now means that the peer just accepted this cluster and does not dial yet, so this side dials
+	// without yielding to it.
 	Now bool
 }
 
@@ -102,20 +103,19 @@ type Info struct {
 	Peer peering.ClusterID
 	// Number is unique among the sessions of this process.
 	Number uint64
-	// Dialled says that this side dialled.
+	// Dialled means that this side dialled.
 	Dialled bool
-	// Endpoint is the one that was dialled; empty if the peer dialled, and in-band.
+	// Endpoint is the one that this side dialled. It is empty if the peer dialled, and in-band.
 	Endpoint string
-	// InBand says that it runs through the tunnel to the peer.
+	// InBand means that it runs through the tunnel to the peer.
 	InBand bool
-	// Through is the third peer that carries it; empty if none does.
+	// Through is the third peer that carries it, if one does.
 	Through peering.ClusterID
 	// RemoteAddr is the other end of the TCP connection.
 	RemoteAddr string
 	// Since is when it came up.
 	Since time.Time
-	// RoundTrip is that of a message of the session, smoothed; 0 until it was
-	// measured.
+	// RoundTrip is the smoothed round-trip time of the session, 0 until it was measured.
 	RoundTrip time.Duration
 	// ClockSkew is how far the peer's clock is ahead of this one's, give or take
 	// half a round trip. The side that was dialled knows it once RoundTrip is known.
@@ -129,16 +129,16 @@ type Info struct {
 type Status struct {
 	// Session is the session, if it is up.
 	Session *Info
-	// Err is why there is none: why the last attempt to dial failed, or the last session
-	// ended. Nil while a session is up, or before the first attempt.
+	// Err is why there is no session: why the last attempt to dial failed, or the last session
+	// ended. It is nil while a session is up and before the first attempt.
 	Err error
-	// ErrAt is when that was.
+	// ErrAt is the time of Err.
 	ErrAt time.Time
 	// Tries counts the failed rounds of dialling since the last session.
 	Tries int
 }
 
-// Why a session ended; Status and the log show them.
+// Reasons for which a session ended, as Status and the log show them.
 var (
 	// errRevoked: the peer is no longer trusted here.
 	errRevoked = errors.New("the peer is no longer trusted here")
@@ -160,9 +160,9 @@ type Manager struct {
 	serverTLS *tls.Config
 	feed      *accept.Handoff
 	limiter   limiter
-	// changed pokes Run after SetPeers.
+	// changed wakes Run after SetPeers.
 	changed notify.Channel
-	// idleAfter and intervalsOf are the limit and the function of these names.
+	// idleAfter and intervalsOf are the limit and the function of these names. Tests replace them.
 	idleAfter   time.Duration
 	intervalsOf func(dialled bool) intervals
 	// spare has the buffers of joiningConn.
@@ -174,17 +174,17 @@ type Manager struct {
 	started  bool
 	stopped  bool
 	number   uint64
-	wanted   map[peering.ClusterID]Peer // those that can be dialled
+	peers    map[peering.ClusterID]Peer // those of SetPeers that can be dialled
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
 	notes    map[peering.ClusterID]*note
 	callers  map[peering.ClusterID]*caller
-	routes   map[peering.ClusterID]*route // of those callers that are in use
+	routes   map[peering.ClusterID]*route // of the callers that are in use
 	watchers map[notify.Channel]struct{}
 	attended map[peering.ClusterID]bool
 }
 
-// note is what is remembered of a peer between sessions.
+// note is what is kept about a peer between sessions.
 type note struct {
 	err      error
 	errAt    time.Time
@@ -193,7 +193,7 @@ type note struct {
 	lastGood string
 }
 
-// New checks the configuration. Nothing happens before Run.
+// New checks the configuration and returns a Manager, which Run starts.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Source == nil || cfg.Bundles == nil || cfg.Server == nil {
 		return nil, errors.New("session: Source, Bundles and Server are required")
@@ -217,7 +217,7 @@ func New(cfg Config) (*Manager, error) {
 		changed:     notify.New(),
 		idleAfter:   idleAfter,
 		intervalsOf: intervalsOf,
-		wanted:      map[peering.ClusterID]Peer{},
+		peers:       map[peering.ClusterID]Peer{},
 		links:       map[peering.ClusterID]*link{},
 		direct:      map[*Conn]net.Conn{},
 		notes:       map[peering.ClusterID]*note{},
@@ -230,7 +230,7 @@ func New(cfg Config) (*Manager, error) {
 	// A peer that dials with a certificate that is not valid yet or expired gets a verdict;
 	// see greet, which judges it again.
 	tolerateTime(m.serverTLS, func(cs tls.ConnectionState, _ *identity.TimeError) bool { return cs.NegotiatedProtocol == protoSession })
-	// A client connection can fail only for its options: check them now.
+	// Only its options can make creating a client connection fail: check them now.
 	cc, err := m.newConn(m.self)
 	if err != nil {
 		return nil, fmt.Errorf("session: client options: %w", err)
@@ -323,12 +323,12 @@ func (m *Manager) Addr() net.Addr {
 	return m.cfg.Listener.Addr()
 }
 
-// SetPeers replaces the clusters to keep a session with. Those that have endpoints, or are
-// in-band, or may be reached through others, are dialled until a session is up that no third
-// peer carries; changed endpoints are tried at once. A peer that is left
-// out is no longer dialled; its session stays up as long as the peer is trusted.
+// SetPeers replaces the clusters with which to keep a session. Those that have endpoints, or are
+// in-band, or may be reached through others, are dialled until a direct session is up; changed
+// endpoints are tried at once. A peer that is left out is no longer dialled; its session stays up
+// as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
-	wanted := make(map[peering.ClusterID]Peer, len(peers))
+	dial := make(map[peering.ClusterID]Peer, len(peers))
 	for _, p := range peers {
 		if p.ID != m.self && (len(p.Endpoints) > 0 || p.InBand || m.cfg.DialThrough != nil) {
 			if p.InBand {
@@ -336,17 +336,17 @@ func (m *Manager) SetPeers(peers []Peer) {
 			}
 			p.Endpoints = slices.Clone(p.Endpoints[:min(len(p.Endpoints), peering.MaxEndpoints)])
 			p.Also = slices.Clone(p.Also[:min(len(p.Also), peering.MaxEndpoints)])
-			wanted[p.ID] = p
+			dial[p.ID] = p
 		}
 	}
 	m.mu.Lock()
-	m.wanted = wanted
+	m.peers = dial
 	m.mu.Unlock()
 	m.changed.Notify()
 }
 
-// Conn returns the client connection to a peer, the same across its sessions: calls fail
-// with Unavailable while there is none, or wait for one with grpc.WaitForReady.
+// Conn returns the client connection to a peer, which outlives sessions: while there is no
+// session, calls fail with Unavailable, or wait for one with grpc.WaitForReady.
 func (m *Manager) Conn(id peering.ClusterID) grpc.ClientConnInterface { return m.caller(id) }
 
 func (m *Manager) caller(id peering.ClusterID) *caller {
@@ -407,8 +407,8 @@ func (m *Manager) Sessions() []Info {
 	return list
 }
 
-// Subscribe returns a channel on which a value arrives after sessions came or
-// went or a status changed: one for any number of changes. cancel ends it.
+// Subscribe returns a channel that gets a value after sessions came up or ended or a status
+// changed, one for any number of changes. cancel ends the subscription.
 func (m *Manager) Subscribe() (changes <-chan struct{}, cancel func()) {
 	c := notify.New()
 	m.mu.Lock()
@@ -448,8 +448,7 @@ func (m *Manager) CloseSession(number uint64, reason error) {
 	}
 }
 
-// Attend has a peer probed more often, in its current session and in later ones, or no
-// longer.
+// Attend sets whether a peer is probed more often, in its current session and in later ones.
 func (m *Manager) Attend(id peering.ClusterID, on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -471,7 +470,7 @@ func (m *Manager) Attend(id peering.ClusterID, on bool) {
 	m.schedule(l)
 }
 
-// intervalsFor returns the intervals of a link. The lock is held.
+// intervalsFor returns the intervals of a link. The caller holds the lock.
 func (m *Manager) intervalsFor(l *link) intervals {
 	i := m.intervalsOf(l.info.Dialled)
 	if m.attended[l.info.Peer] {
@@ -480,8 +479,8 @@ func (m *Manager) intervalsFor(l *link) intervals {
 	return i
 }
 
-// Silence returns since when a peer has not answered a probe, nor sent anything else; zero if
-// no probe is open. connected is false if there is no session.
+// Silence returns since when a peer has neither answered a probe nor sent anything else, or zero
+// if no probe is unanswered. connected is false if there is no session.
 func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool) {
 	m.mu.Lock()
 	l := m.links[id]
@@ -497,8 +496,8 @@ func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool
 	return later(later(l.probedAt, l.delayedAt), time.Unix(0, l.readAt.Load())), true
 }
 
-// RoundTrip returns that of a message of a peer's session, smoothed; 0 if there is none or it
-// was not measured yet.
+// RoundTrip returns the smoothed round-trip time of a peer's session, 0 if there is no session or
+// it was not measured yet.
 func (m *Manager) RoundTrip(id peering.ClusterID) time.Duration {
 	m.mu.Lock()
 	l := m.links[id]
@@ -509,8 +508,8 @@ func (m *Manager) RoundTrip(id peering.ClusterID) time.Duration {
 	return l.snapshot().RoundTrip
 }
 
-// notify wakes the subscribers, and gRPC, after the state of a peer changed. The lock is
-// held.
+// notify wakes the subscribers, and gRPC, after the state of a peer changed. The caller holds the
+// lock.
 func (m *Manager) notify(id peering.ClusterID) {
 	m.update(id)
 	for c := range m.watchers {
@@ -518,7 +517,7 @@ func (m *Manager) notify(id peering.ClusterID) {
 	}
 }
 
-// noteOf returns the note of a peer. The lock is held.
+// noteOf returns the note of a peer. The caller holds the lock.
 func (m *Manager) noteOf(id peering.ClusterID) *note {
 	n := m.notes[id]
 	if n == nil {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// meter inspects the frames of a yamux session and ends it when the peer sends what no
-// honest one does. yamux answers each ping in a goroutine and keeps each stream until both
-// sides closed it, so a flood of either would take memory without bound.
+// meter inspects the frames of a yamux session and ends it when the peer sends what no honest
+// peer does. yamux answers each ping in a goroutine and keeps each stream until both sides closed
+// it, so a flood of either would take memory without bound.
 type meter struct {
-	// odd says that the peer's streams have odd numbers: it dialled.
+	// odd means that the peer's streams have odd numbers, since it dialled.
 	odd bool
 	framing
 	opens  *rate.Limiter
@@ -38,8 +38,7 @@ const (
 	yamuxSYN = 1
 )
 
-// abuseError says that a peer broke the rules of a session, which was closed for
-// it.
+// abuseError is the error that a peer broke the rules of a session, which was therefore closed.
 type abuseError struct{ What string }
 
 func (e *abuseError) Error() string { return "the peer broke the rules of the session: " + e.What }
@@ -53,8 +52,8 @@ type framing struct {
 	body uint32
 }
 
-// follow takes the next bytes of a direction, in pieces of any size, and has each
-// header judged once it is whole. An error of judge ends it.
+// follow takes the next bytes of a direction, in pieces of any size, and calls judge for each
+// header once it is complete. It stops at an error of judge.
 func (f *framing) follow(b []byte, judge func() error) error {
 	for len(b) > 0 {
 		if f.body > 0 {
@@ -80,7 +79,7 @@ func (f *framing) follow(b []byte, judge func() error) error {
 	return nil
 }
 
-// feed takes the next bytes of the stream. Once it failed it goes on failing.
+// feed takes the next bytes of the stream. After an error it returns the same error again.
 func (m *meter) feed(b []byte, now time.Time) error {
 	if m.failed == nil {
 		m.failed = m.follow(b, func() error { return m.frame(now) })
@@ -88,7 +87,7 @@ func (m *meter) feed(b []byte, now time.Time) error {
 	return m.failed
 }
 
-// frame judges a complete header.
+// frame checks a complete header.
 func (m *meter) frame(now time.Time) error {
 	kind, flags := m.head[1], binary.BigEndian.Uint16(m.head[2:4])
 	stream, length := binary.BigEndian.Uint32(m.head[4:8]), binary.BigEndian.Uint32(m.head[8:12])
@@ -122,7 +121,7 @@ func (m *meter) frame(now time.Time) error {
 type meteredConn struct {
 	net.Conn
 	meter meter
-	// readAt is when something was read last, in nanoseconds since 1970.
+	// readAt is when the last bytes were read, in nanoseconds since 1970.
 	readAt *atomic.Int64
 	// abuse is called once, before the read that fails.
 	abuse func(error)

@@ -10,7 +10,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// verdict is what the dialled side says after the handshake.
+// verdict is what the dialled side sends after the handshake.
 type verdict byte
 
 const (
@@ -33,10 +33,10 @@ const (
 	prefaceLen   = 16
 )
 
-// RefusedError says that a peer proved to be the right one but refused a session.
+// RefusedError is the error that a peer proved to be the right one but refused a session.
 type RefusedError struct {
 	Peer peering.ClusterID
-	// Clock is what the peer's clock said, Now this cluster's.
+	// Clock is the time by the peer's clock, Now by this cluster's.
 	Clock, Now time.Time
 	code       verdict
 }
@@ -71,13 +71,13 @@ func (e *RefusedError) clockText() string {
 	return text + ": this agent does not renew its certificate"
 }
 
-// Denied says that an administrator of the peer denied this cluster.
+// Denied reports whether an administrator of the peer denied this cluster.
 func (e *RefusedError) Denied() bool { return e.code == refusedDenied }
 
-// Untrusted says that the peer does not trust this cluster.
+// Untrusted reports whether the peer does not trust this cluster.
 func (e *RefusedError) Untrusted() bool { return e.code == refusedUntrusted }
 
-// Duplicate says that the peer already has a session with this cluster.
+// Duplicate reports whether the peer already has a session with this cluster.
 func (e *RefusedError) Duplicate() bool { return e.code == refusedDuplicate }
 
 func encodePreface(v verdict, now time.Time) []byte {
@@ -85,7 +85,7 @@ func encodePreface(v verdict, now time.Time) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(now.UnixMilli()))
 }
 
-// readPreface reads what the dialled side says, and its clock.
+// readPreface reads the verdict of the dialled side, and its clock.
 func readPreface(r io.Reader) (verdict, time.Time, error) {
 	var b [prefaceLen]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// expiredError says that a session was cut because the peer did not show a new
+// expiredError is the error that a session was cut because the peer did not show a new
 // certificate before the last one ended.
 type expiredError struct {
-	// NotAfter is when that was.
+	// NotAfter is when the last certificate ended.
 	NotAfter time.Time
-	// Refused is why a newer one was not taken; nil if none came.
+	// Refused is why a newer one was not accepted, if one came.
 	Refused error
 }
 
@@ -31,13 +31,13 @@ func (e *expiredError) Error() string {
 // Unwrap returns why the next certificate was refused.
 func (e *expiredError) Unwrap() error { return e.Refused }
 
-// watchLeaf has every link show this cluster's current leaf, until ctx ends.
+// watchLeaf makes every link show this cluster's current leaf, until ctx ends.
 func (m *Manager) watchLeaf(ctx context.Context) {
 	changes, unsubscribe := m.cfg.Source.Subscribe()
 	defer unsubscribe()
 	for ctx.Err() == nil {
 		m.loadLeaf()
-		// A timer stands still while the machine sleeps, a certificate's end does not.
+		// A timer stops while the machine sleeps, and a certificate still ends.
 		timer := time.NewTimer(min(max(time.Until(m.cfg.Source.Next()), minTimerPause), measureInterval))
 		select {
 		case <-ctx.Done():
@@ -61,7 +61,7 @@ func (m *Manager) loadLeaf() {
 	}
 }
 
-// end ends a link for a reason other than that ctx ended; nil means none.
+// end ends a link for a reason, unless that is nil or ctx ended.
 func (m *Manager) end(ctx context.Context, l *link, reason error) {
 	if reason == nil || ctx.Err() != nil {
 		return
@@ -146,7 +146,8 @@ func (m *Manager) recheck(id peering.ClusterID) {
 	}
 }
 
-// notOnlyLate says that a chain is wrong, not only expired: that has its own limit.
+// notOnlyLate reports whether more is wrong with a chain than its time: an expired one has its
+// own limit.
 func notOnlyLate(err error) bool {
 	_, late := errors.AsType[*identity.TimeError](err)
 	return err != nil && !late

@@ -202,8 +202,7 @@ func TestRolloverUnderCalls(t *testing.T) {
 	}
 }
 
-// shownBy says whether the last leaf that the peer showed is of an identity's
-// newest key.
+// shownBy reports whether the last leaf that the peer showed is of an identity's newest key.
 func (l *link) shownBy(i *identity.Identity) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -429,7 +428,7 @@ func TestHostileProofsEndTheSession(t *testing.T) {
 			p.chain = p.chain[:1]
 			h.send(kindProof, p.encode())
 		}, "did not sign"},
-		{"what is no certificate", func(h *hostile, _, _, _ *node) {
+		{"what is not a certificate", func(h *hostile, _, _, _ *node) {
 			h.send(kindProof, proof{number: 1, signature: []byte("x"), chain: [][]byte{[]byte("x")}}.encode())
 		}, "certificate 1"},
 		{"no certificate", func(h *hostile, _, _, _ *node) {
@@ -585,7 +584,7 @@ func TestProofThatDoesNotVerifyChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.send(kindProof, p.encode())
-			eventually(t, "the proof was looked at", func() bool {
+			eventually(t, "the proof was checked", func() bool {
 				l := victim.link(peer.id)
 				if l == nil {
 					return false
@@ -609,8 +608,9 @@ func TestProofThatDoesNotVerifyChangesNothing(t *testing.T) {
 	}
 }
 
-// saysDenied says whether a peer refused the last try because its administrator denied this cluster.
-func saysDenied(s Status) bool {
+// deniedBy reports whether a peer refused the last try because its administrator denied this
+// cluster.
+func deniedBy(s Status) bool {
 	refused, ok := errors.AsType[*RefusedError](s.Err)
 	return ok && refused.Denied() && !refused.Untrusted()
 }
@@ -638,7 +638,7 @@ func TestADeniedPeerLearnsThatItIs(t *testing.T) {
 	set(b.id, true)
 	a.bundles.Remove(b.id)
 	// The session ends with the denial, or with its connection; then each dial is refused.
-	eventually(t, "the peer learns that it is denied", func() bool { return saysDenied(b.Status(a.id)) })
+	eventually(t, "the peer learns that it is denied", func() bool { return deniedBy(b.Status(a.id)) })
 	// Forgotten there, it is a stranger.
 	set(b.id, false)
 	eventually(t, "the peer is a stranger", func() bool {
@@ -650,7 +650,7 @@ func TestADeniedPeerLearnsThatItIs(t *testing.T) {
 	// Even one that is still in the bundles.
 	set(b.id, true)
 	b.Close(a.id, errors.New("again"))
-	eventually(t, "denied again", func() bool { return saysDenied(b.Status(a.id)) })
+	eventually(t, "denied again", func() bool { return deniedBy(b.Status(a.id)) })
 }
 
 func TestOnlyThePeerItselfReportsADenial(t *testing.T) {
@@ -663,7 +663,7 @@ func TestOnlyThePeerItselfReportsADenial(t *testing.T) {
 	trustEachOther(t, a, mallory)
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{mallory.addr}}})
 	eventually(t, "the dial failed", func() bool { return a.Status(b.id).Err != nil })
-	if saysDenied(a.Status(b.id)) {
+	if deniedBy(a.Status(b.id)) {
 		t.Error("another cluster's denial counts")
 	}
 }

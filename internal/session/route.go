@@ -15,8 +15,8 @@ import (
 // the peer.
 const routeScheme = "session"
 
-// routes resolves peers to their sessions, for gRPC. Each session is an address
-// of its own: a new one is connected to at once, whatever became of the last.
+// routes resolves peers to their sessions, for gRPC. Each session is an address of its own: gRPC
+// connects to a new one at once, whatever happened to the last.
 type routes struct{ m *Manager }
 
 func (routes) Scheme() string { return routeScheme }
@@ -32,14 +32,14 @@ func (b routes) Build(target resolver.Target, cc resolver.ClientConn, _ resolver
 	return r, nil
 }
 
-// route gives one client connection the session to use, or why there is none.
+// route passes one client connection the session to use, or why there is no session.
 type route struct {
 	m    *Manager
 	peer peering.ClusterID
 	cc   resolver.ClientConn
 
-	// The manager's lock guards the rest. number and reason are what gRPC was given last,
-	// updating says that a goroutine does so.
+	// The manager's lock guards the rest. number and reason are what gRPC last got; updating means
+	// that a goroutine is passing on a change.
 	number   uint64
 	reason   string
 	updating bool
@@ -55,7 +55,7 @@ func (m *Manager) update(id peering.ClusterID) {
 	}
 }
 
-// pass gives gRPC the current state until nothing changed meanwhile.
+// pass passes the current state to gRPC, until nothing changed meanwhile.
 func (r *route) pass() {
 	for {
 		number, reason, had, more := r.next()
@@ -75,8 +75,8 @@ func (r *route) pass() {
 	}
 }
 
-// next returns what gRPC was not given yet: a session, or why there is none, and whether it
-// was given one before.
+// next returns what gRPC did not get yet: a session, or why there is no session, and whether gRPC
+// had one before. more is false if gRPC is up to date.
 func (r *route) next() (number uint64, reason string, had, more bool) {
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *route) Close() {
 
 func routeAddress(number uint64) string { return "session-" + strconv.FormatUint(number, 10) }
 
-// noSession returns why there is no session with a peer. The lock is held.
+// noSession returns why there is no session with a peer. The caller holds the lock.
 func (m *Manager) noSession(id peering.ClusterID) error {
 	if n := m.notes[id]; n != nil && n.err != nil {
 		return fmt.Errorf("no session with %s: %w", id, n.err)
@@ -116,7 +116,7 @@ func (m *Manager) noSession(id peering.ClusterID) error {
 	return fmt.Errorf("no session with %s: waiting for it to come up", id)
 }
 
-// open opens a stream to a peer, for gRPC, in the session of that address.
+// open opens a stream to a peer, for gRPC, in the session with this address.
 func (m *Manager) open(id peering.ClusterID, address string) (net.Conn, error) {
 	m.mu.Lock()
 	l, none := m.links[id], m.noSession(id)

@@ -113,8 +113,8 @@ func TestNewSessionIsUsedAtOnce(t *testing.T) {
 	}
 }
 
-// Whoever calls is told what is so now, not what was so when gRPC last tried.
-func TestCallsSayWhyThereIsNoSessionNow(t *testing.T) {
+// A call fails with the current reason, and not with the one of gRPC's last attempt.
+func TestCallsFailWithTheCurrentReason(t *testing.T) {
 	t.Parallel()
 	a, b := start(t), start(t, dialOnly)
 	trustEachOther(t, a, b)

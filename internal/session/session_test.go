@@ -153,9 +153,8 @@ const patience = 2 * backoffMax
 // eventually waits for something that has to become so.
 var eventually = waittest.Eventually
 
-// closed waits until a session that the other side does not dial again is over, and
-// returns why. The dialling side has it before the other: that it is not up says
-// nothing.
+// closed waits until a session that the other side does not dial again ended, and returns why.
+// The dialling side has a session before the other, so that a side without one proves nothing.
 func closed(t *testing.T, victim, peer *node) error {
 	t.Helper()
 	var err error
@@ -216,11 +215,11 @@ func TestCallsRunBothWaysOverOneConnectionThatOnlyOneSideCanDial(t *testing.T) {
 		t.Errorf("session of the dialling side: %+v", *s)
 	}
 	if server.Status(natted.id).Session.Dialled {
-		t.Error("the dialled side says that it dialled")
+		t.Error("the dialled side has the session as one that it dialled")
 	}
 }
 
-func TestCallWithoutSessionFailsFastAndSaysWhy(t *testing.T) {
+func TestACallWithoutASessionFailsFastWithTheReason(t *testing.T) {
 	t.Parallel()
 	a, b := start(t), start(t)
 	trustEachOther(t, a, b)
@@ -269,7 +268,7 @@ func TestAnotherClusterAtTheEndpointIsRefused(t *testing.T) {
 	}
 }
 
-func TestPeerThatDoesNotTrustUsSaysSo(t *testing.T) {
+func TestThePeersRefusalNamesItsReason(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	trust(t, a, b)
@@ -447,7 +446,7 @@ func TestSimultaneousHandshakesKeepTheLowerIDsSession(t *testing.T) {
 		wg.Go(func() { dial(a, b) })
 		wg.Go(func() { dial(b, a) })
 		wg.Wait()
-		eventually(t, "both sides hold the same session", func() bool {
+		eventually(t, "both sides have the same session", func() bool {
 			sa, sb := a.Status(b.id).Session, b.Status(a.id).Session
 			return sa != nil && sb != nil && sa.Dialled != sb.Dialled
 		})
@@ -476,8 +475,7 @@ func TestSessionComesBackAfterACut(t *testing.T) {
 func TestRestartedPeerReplacesTheDeadSession(t *testing.T) {
 	t.Parallel()
 	server := start(t)
-	// The proxy goes on holding the dead process's connection open, as a cut
-	// network would.
+	// The proxy keeps the dead process's connection open, as a cut network would.
 	proxy := newProxy(t, server.addr)
 	id := newIdentity(t)
 	var first *node

@@ -17,21 +17,21 @@ import (
 )
 
 // A peer that can be dialled neither at an endpoint nor in-band may be reached through a third
-// one, which carries the connection. That is the last resort: a session that is carried ends
-// when there is another way, which is tried all the time.
+// peer, which carries the connection. That is the last resort: direct ways are tried all the
+// time, and a carried session ends when one succeeds.
 
-// thirds is what a dialer remembers of the peers that it tried to go through.
+// thirds has the third peers that a dialer tried in vain.
 type thirds map[peering.ClusterID]third
 
 // third is a peer through which no session came up.
 type third struct {
 	failures int
-	again    time.Time // it is not asked before
-	err      error     // of the last time
+	again    time.Time // it is not asked earlier
+	err      error     // of the last attempt
 }
 
-// next returns those through which to try to reach a peer now, the first one first. The order
-// is the same at both ends, and another for each pair, so that the pairs share the candidates.
+// next returns the third peers to try now, in order. The order is the same at both ends, and
+// differs between pairs, so that the pairs share the candidates.
 func (t thirds) next(self, peer peering.ClusterID, candidates []peering.ClusterID, now time.Time) []peering.ClusterID {
 	low, high := min(self, peer), max(self, peer)
 	weight := func(id peering.ClusterID) []byte {
@@ -56,8 +56,8 @@ func (t thirds) failed(id peering.ClusterID, err error, now time.Time) {
 	t[id] = f
 }
 
-// errors returns why no session came up, through the first of those that were tried. It says the
-// same while they are left alone.
+// errors returns why no session came up, through the first of the third peers that were tried. It
+// returns the same while these are not asked again.
 func (t thirds) errors() []error {
 	var out []error
 	for _, id := range slices.Sorted(maps.Keys(t))[:min(len(t), thirdTries)] {
@@ -66,7 +66,7 @@ func (t thirds) errors() []error {
 	return out
 }
 
-// keep forgets those that are no candidates any more.
+// keep removes those that are no longer candidates.
 func (t thirds) keep(candidates []peering.ClusterID) {
 	for id := range t {
 		if !slices.Contains(candidates, id) {
@@ -84,14 +84,15 @@ func thirdAfter(self, peer peering.ClusterID) time.Duration {
 	return directFirst
 }
 
-// settled says whether there is a session with a peer for which no better way is looked for.
-func (m *Manager) settled(id peering.ClusterID) bool {
+// hasDirect reports whether there is a session with a peer that no third peer carries, so that
+// the peer need not be dialled.
+func (m *Manager) hasDirect(id peering.ClusterID) bool {
 	l := m.link(id)
 	return l != nil && l.info.Through == ""
 }
 
-// candidates are the connected peers that say that they carry. others says whether any peers are
-// connected.
+// candidates are the connected peers that announced that they carry sessions. others reports
+// whether any peers are connected.
 func (m *Manager) candidates() (carry []peering.ClusterID, others bool) {
 	for _, s := range m.Sessions() {
 		if s.Through != "" {
@@ -104,12 +105,12 @@ func (m *Manager) candidates() (carry []peering.ClusterID, others bool) {
 	return carry, others
 }
 
-// errNoThird is why nobody is asked to carry. It is told of peers that were dialled, and where there
-// is somebody who could be asked.
-var errNoThird = errors.New("through third peers: none that is connected says that it carries sessions (network.relay.forPeers there)")
+// errNoThird is why no third peer is asked to carry. It is the error only for peers that were
+// dialled, and if other peers are connected.
+var errNoThird = errors.New("through third peers: no connected peer carries sessions (set network.relay.forPeers there)")
 
-// throughThird brings up a session with a peer through a third one; nil if there is none now.
-// The errors say why not.
+// throughThird brings up a session with a peer through a third one. The errors say why no session
+// came up.
 func (m *Manager) throughThird(ctx context.Context, id peering.ClusterID, tried thirds) (*link, []error) {
 	if m.cfg.DialThrough == nil || m.link(id) != nil {
 		return nil, nil
@@ -133,11 +134,11 @@ func (m *Manager) throughThird(ctx context.Context, id peering.ClusterID, tried 
 	return nil, tried.errors()
 }
 
-// dialled says whether there is somewhere to dial a peer.
+// dialled reports whether a peer can be dialled directly.
 func (m *Manager) dialled(id peering.ClusterID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.wanted[id].Endpoints) > 0 || m.wanted[id].InBand
+	return len(m.peers[id].Endpoints) > 0 || m.peers[id].InBand
 }
 
 func (m *Manager) dialThrough(ctx context.Context, id, third peering.ClusterID) (*link, error) {
@@ -155,8 +156,8 @@ func (m *Manager) dialThrough(ctx context.Context, id, third peering.ClusterID) 
 	return l, nil
 }
 
-// dialThird reaches a peer through a third one if it was not reached otherwise for long enough.
-// The session lives as long as run; that it is there does not end dialling.
+// dialThird reaches a peer through a third one once the direct ways failed for long enough. The
+// session lives as long as run; dialling goes on beside it.
 func (m *Manager) dialThird(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) []error {
 	if time.Since(d.began) < thirdAfter(m.self, id) {
 		return nil
@@ -171,11 +172,11 @@ func (m *Manager) dialThird(ctx, run context.Context, wg *sync.WaitGroup, id pee
 	return failures
 }
 
-// errOnlySessions refuses what a third peer carries and is no session: who is not trusted has
-// to come to the door itself.
+// errOnlySessions refuses a carried connection that is not a session: a cluster that is not
+// trusted has to connect itself.
 var errOnlySessions = errors.New("only sessions are carried by third peers")
 
-// cameBy returns which peer carries a connection; empty if none does.
+// cameBy returns the peer that carries a connection, if one does.
 func cameBy(raw net.Conn) peering.ClusterID {
 	if by, ok := raw.(interface{ Through() string }); ok {
 		return peering.ClusterID(by.Through())

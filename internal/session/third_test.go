@@ -46,7 +46,7 @@ func TestThirdPeersAreTriedInAnOrderThatBothEndsShareAndPairsDoNot(t *testing.T)
 	}
 }
 
-func TestAThirdPeerThatFailedIsLeftAloneForAWhile(t *testing.T) {
+func TestAThirdPeerThatFailedIsNotAskedForAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	known := thirds{}
@@ -128,8 +128,8 @@ func behindThird(t *testing.T, by peering.ClusterID) (*carriedEnd, nodeOption) {
 	}
 }
 
-// A third peer may bring whom it wants: who is not trusted gets no more than a refusal, not
-// even what strangers get at the door, and who carries cannot pass itself off as carried.
+// A third peer may carry any connection: a cluster that is not trusted gets only a refusal, not
+// even what strangers get on the listener, and the carrier cannot use a connection as its own.
 func TestOnlySessionsOfTrustedPeersAreTakenFromAThirdPeer(t *testing.T) {
 	t.Parallel()
 	third := newIdentity(t)
@@ -150,7 +150,7 @@ func TestOnlySessionsOfTrustedPeersAreTakenFromAThirdPeer(t *testing.T) {
 		{"a peer's calls without a session", a, protoGRPC, false},
 		{"a stranger that would join", stranger, protoGRPC, false},
 		{"a stranger's session", stranger, protoSession, false},
-		{"the session of who carries", c, protoSession, false},
+		{"the carrier's own session", c, protoSession, false},
 	} {
 		raw, err := new(net.Dialer).DialContext(t.Context(), "tcp", end.Addr().String())
 		if err != nil {
@@ -170,7 +170,7 @@ func TestOnlySessionsOfTrustedPeersAreTakenFromAThirdPeer(t *testing.T) {
 			t.Errorf("%s: let in %t", tt.name, in)
 		}
 		if tt.in {
-			eventually(t, "it is known who carries it", func() bool {
+			eventually(t, "the carrier is known", func() bool {
 				s := b.Status(tt.node.id).Session
 				return s != nil && s.Through == third.ID() && s.Endpoint == ""
 			})
@@ -179,8 +179,8 @@ func TestOnlySessionsOfTrustedPeersAreTakenFromAThirdPeer(t *testing.T) {
 	}
 }
 
-// Whoever carries a connection sees and can change all of its bytes.
-func TestACarrierCannotStandInForThePeer(t *testing.T) {
+// A carrier sees and can change all bytes of a connection.
+func TestACarrierCannotActAsThePeer(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	b := start(t)
@@ -217,8 +217,8 @@ func TestAThirdPeerIsAskedOnlyAfterDirectWaysFailed(t *testing.T) {
 	trustEachOther(t, a, c)
 	a.SetPeers([]Peer{{ID: c.id, Endpoints: []string{c.addr}}, {ID: b.id, Endpoints: []string{b.addr}}})
 	eventually(t, "sessions", func() bool { return up(a, b)() && up(a, c)() })
-	// The loop that dials ends with the session, and if it did not it would ask nobody.
-	if l, errs := a.throughThird(t.Context(), b.id, thirds{}); l != nil || errs != nil || !a.settled(b.id) {
+	// The loop that dials ends with the session, and even if it did not, it would ask no peer.
+	if l, errs := a.throughThird(t.Context(), b.id, thirds{}); l != nil || errs != nil || !a.hasDirect(b.id) {
 		t.Errorf("there is a session: got %v, %v", l, errs)
 	}
 	if len(asked) > 0 {
@@ -226,16 +226,16 @@ func TestAThirdPeerIsAskedOnlyAfterDirectWaysFailed(t *testing.T) {
 	}
 }
 
-// What is said of a peer that no way leads to has to help whoever reads it: it names the third peer
-// that did not carry, also while that one is left alone, or says that none does.
-func TestAPeerThatNoWayLeadsToSaysWhyNoThirdPeerCarries(t *testing.T) {
+// The status of a peer that cannot be reached has to help an administrator: it names the third
+// peer that did not carry, also while that one is not asked again, or says that none carries.
+func TestTheStatusNamesWhyNoThirdPeerCarries(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = nobody.Close()
+	_ = closed.Close()
 	var carries atomic.Bool
 	a := start(t, dialOnly, func(cfg *Config, _ *identity.SourceConfig) {
 		cfg.Carries = func(peering.ClusterID) bool { return carries.Load() }
@@ -250,16 +250,16 @@ func TestAPeerThatNoWayLeadsToSaysWhyNoThirdPeerCarries(t *testing.T) {
 		}
 	})
 	trustEachOther(t, a, c)
-	lost := Peer{ID: b, Endpoints: []string{nobody.Addr().String()}}
+	lost := Peer{ID: b, Endpoints: []string{closed.Addr().String()}}
 	a.SetPeers([]Peer{{ID: c.id, Endpoints: []string{c.addr}}, lost})
 	alone.SetPeers([]Peer{lost})
-	eventually(t, "it is said that none carries", func() bool { return errors.Is(a.Status(b).Err, errNoThird) })
+	eventually(t, "the status says that no peer carries", func() bool { return errors.Is(a.Status(b).Err, errNoThird) })
 	carries.Store(true)
 	named := func() bool {
 		err := a.Status(b).Err
 		return strings.Contains(err.Error(), "through peer "+string(c.id)+": it does not") && !errors.Is(err, errNoThird)
 	}
-	eventually(t, "it is said who did not carry", named)
+	eventually(t, "the status names the peer that did not carry", named)
 	for tries := a.Status(b).Tries; a.Status(b).Tries < tries+2; time.Sleep(10 * time.Millisecond) {
 		if !named() {
 			t.Fatalf("while the third peer is left alone the error is %v", a.Status(b).Err)
